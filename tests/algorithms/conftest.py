@@ -1,8 +1,8 @@
-"""The runtime of algorithms' tests."""
+"""Sets the runtime of the algorithms' tests."""
 
 import pytest
 
 
 @pytest.fixture(scope="module", autouse=True)
 def in_a_loop(clients_in_a_loop):
-    """All of them run clients one after another."""
+    """Runs clients one after another."""

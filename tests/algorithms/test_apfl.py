@@ -1,4 +1,4 @@
-"""APFL: FedAvg and Local at its ends, its rounds on quadratics, and its mixing weight."""
+"""Tests APFL: its limits FedAvg and Local, its rounds on quadratics, and its mixing weight."""
 
 import numpy as np
 import pytest
@@ -23,13 +23,13 @@ RATE, STEPS = 0.2, 4
 A, C = objectives()
 
 
-def test_without_alpha_own_models_stay_and_what_is_evaluated_is_the_global_model():
+def test_alpha_0_keeps_own_models_and_evaluates_the_global_model():
     found = trained("apfl", alpha=0.0)
     assert_equal([own.model for own in found.client_states], [MODEL.init(1)] * 3)
     assert_equal(found.personal, [found.shared] * 3)
 
 
-def test_what_is_evaluated_is_the_mixture_with_the_current_global_model():
+def test_personal_model_mixes_the_current_global_model():
     found = trained("apfl", alpha=0.25, cohorts=((0, 1), (1,)))
     models = found.personal
     for model, own in zip(models[:2], found.client_states, strict=False):
@@ -37,11 +37,11 @@ def test_what_is_evaluated_is_the_mixture_with_the_current_global_model():
             lambda v, w: 0.25 * v + 0.75 * w, own.model, dict(found.shared)
         )
         assert_close(model, expected, tolerance=1e-6)
-    assert_equal(models[2], found.shared)  # of a client that never took part
+    assert_equal(models[2], found.shared)  # a client that never took part
 
 
 def client_round(i, w, v, alpha, *, refresh="before", rate=0.0, decay=0.0, adaptive=()):
-    """`(w_i - w, v_i, alpha_i)` after the steps of a round, in some of which `alpha_i` adapts."""
+    """Returns `(w_i - w, v_i, alpha_i)` after a round; `alpha_i` moves in the steps `adaptive`."""
     received = w
     for step in range(STEPS):
         stepped = w - RATE * A[i] @ (w - C[i])
@@ -78,7 +78,7 @@ def quadratic_clients(process):
         ),
     ],
 )
-def test_rounds_on_quadratics(refresh, options, rate, decay):
+def test_rounds_match_numpy_on_quadratics(refresh, options, rate, decay):
     process = quadratic_process(alpha=0.4, vbar_refresh=refresh, **options)
     w = vector_of(process.initialize().algorithm.weights).astype(np.float64)
     own = [(w, 0.4)] * 3
@@ -109,11 +109,11 @@ def test_rounds_on_quadratics(refresh, options, rate, decay):
 
 
 @pytest.mark.parametrize(("own", "end"), [("near", 1.0), ("far", 0.0)])
-def test_alpha_adapts_to_the_better_model_and_stays_in_its_range(own, end):
+def test_alpha_adapts_to_the_better_model_and_stays_in_range(own, end):
     process = quadratic_process(
         local_sgd(1e-4, 8, 1), alpha=0.5, adaptive=True, alpha_learning_rate=4.0
     )
-    # The minimiser lies on their line, past the nearer one: `alpha` would leave its range.
+    # The minimiser lies beyond the nearer model: without the clip, `alpha` would leave [0, 1].
     near, far = weights_of(C[0] + 0.2, 2, 1), weights_of(C[0] + 2.0, 2, 1)
     v, w = (near, far) if own == "near" else (far, near)
     client = quadratic_clients(process)[0]
@@ -124,8 +124,8 @@ def test_alpha_adapts_to_the_better_model_and_stays_in_its_range(own, end):
     assert process.client_snapshot(output.clients) == [{"alpha": output.clients[0].alpha}]
 
 
-def test_losses_that_are_measured():
-    """Of `w_i` and of the mixture, each before its step."""
+def test_losses_are_measured_before_each_step():
+    """Covers the losses of `w_i` and of the mixture."""
     process = quadratic_process(local_sgd(RATE, 1, 1), alpha=0.25)
     client, w = quadratic_clients(process)[0], np.array([1.0, 0.5, -1.0])
     there = with_shared(process.initialize(), weights_of(w, 2, 1))

@@ -1,4 +1,4 @@
-"""What every algorithm of the table promises. A new algorithm adds a row."""
+"""Tests the contract of all algorithms; a new algorithm adds a row."""
 
 import functools
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ from tff_pfl.testing.contract import (
 )
 
 MODEL = testing.tiny_model()
-# Bytes of the model, of its last layer, of a number, and of what is added to a weighted upload.
+# Bytes of the model, of its last layer, of a number, and of the weight in a weighted upload.
 ALL = 4 * MODEL.num_weights
 HEAD = 4 * (5 * 3 + 3)
 NUMBER = WEIGHT = 4
@@ -29,16 +29,16 @@ CLIENTS, COHORT = 8, 3
 
 
 class Row(NamedTuple):
-    """What is to be expected of an algorithm.
+    """The expectations about an algorithm.
 
     Attributes:
-        name: Its name in the table.
+        name: The key in `ALGORITHMS`.
         down: Bytes that a client receives in a round.
         up: Bytes that a client sends in a round.
-        options: Those that are not to have their defaults.
+        options: The options that differ from their defaults.
         traits: See `testing.Subject`.
-        newcomer: `(server's state, initial weights -> models)` that a client which was never seen
-            may have, where there is no global model; `None`: any.
+        newcomer: `(server's state, initial weights -> models)`, the models that a new client may
+            have if there is no global model; `None`: any.
     """
 
     name: str
@@ -82,36 +82,36 @@ def any_cluster(state, weights):
 
 AVERAGED = (ALL, ALL + WEIGHT)
 BODY = (ALL - HEAD, ALL - HEAD + WEIGHT)
-# Of FedAMP's second exchange; in the first one clients send their id. The pull of its defaults is
-# next to nothing.
+# In FedAMP's first exchange clients send only their ids.
 MIXED = (ALL, ALL + 2 * (NUMBER + WEIGHT))
+# FedAMP's default pull is almost 0.
 PULL = {"lambda_": 0.1, "alpha": 0.3}
 GENERATED = (ALL, ALL + NUMBER + WEIGHT)
-# Weights and auxiliary gradient, how many sent theirs; also the mean gradient, and for each client
-# of a cohort two numbers. Change and gradient, intercept, id; also a number for each of a cohort.
+# Down: weights, auxiliary gradient, mean gradient, the number of gradients, and two numbers for
+# each client of the cohort. Up: change, gradient, intercept, id, and a number for each client.
 PGFED = (3 * ALL + NUMBER + 2 * NUMBER * COHORT, 2 * ALL + 2 * NUMBER + NUMBER * COHORT + WEIGHT)
-# Without the mean gradient and these numbers; with the number of steps.
+# Without the mean gradient and the numbers for each client, but with the number of steps.
 PGFED_CE = (2 * ALL + NUMBER, 2 * ALL + 3 * NUMBER + WEIGHT)
-# Weights and direction; round, step and gamma. Gradient, loss, id, whether it is new.
+# Down: weights, direction, round, step and gamma. Up: gradient, loss, id, and whether it is new.
 FEDPG = (2 * ALL + 3 * NUMBER, ALL + 2 * NUMBER + 1 + WEIGHT)
-# A ladder of 16 steps and how many there are; losses at these, and the id.
+# Down: a ladder of 16 steps and their number. Up: the losses at the steps, and the id.
 LADDER, LOSSES = 17 * NUMBER, 17 * NUMBER + WEIGHT
-# Body, centres of 3 classes of 5 features and which there are; then a head, and its round. Change
-# of the body and head; mean, variance, features and counts of classes, id.
+# Down: body; centres of 3 classes of 5 features, and which of them exist; a head and its round. Up:
+# change of the body, and head; mean, variance, features and counts of classes, id.
 FEDPAC = (
     ALL - HEAD + 3 * 6 * NUMBER + HEAD + NUMBER,
     ALL + (15 + 1 + 15 + 3 + 1) * NUMBER + WEIGHT,
 )
-OTHERS = 4  # models that FedFomo sends to a client
-# Their servers need every upload by itself, or get none.
+OTHERS = 4  # the number of models that FedFomo sends to a client
+# The server needs every single upload, or gets no uploads.
 SINGLE = {"needs_uploads": True}
 EXACT = {"is_random": False, **SINGLE}
 MIXING = {"knows_cohort": True, **SINGLE}
-# From the shares of 3 classes, by a layer of 16, to the last layer.
+# A hypernetwork from the shares of 3 classes, through a layer of 16, to the last layer.
 HYPER = 4 * (16 * (3 + 1)) + HEAD * (16 + 1)
-# The global model is trained on the examples of a client before it is evaluated as its own.
+# The global model is trained on a client's examples before it is evaluated as the client's own.
 ADAPTED = {"starts_global": False}
-# Of which all but a scale and a shift of five neurons travels: as much as there is without them.
+# All but a scale and a shift of five neurons is sent: as many bytes as the model without them.
 NORMALIZED = testing.tiny_normalized_model
 BRANCHES = 5
 
@@ -134,8 +134,8 @@ ROWS = [
     Row("feddyn", ALL, ALL + NUMBER + WEIGHT),
     Row(
         "fedfomo",
-        OTHERS * (ALL + NUMBER + 1),  # models, whose they are and whether they are there
-        # Own model and id, their ids, ratings of all.
+        OTHERS * (ALL + NUMBER + 1),  # models, their ids and whether they exist
+        # Own model and id, ids of the others, ratings of all.
         ALL + NUMBER + NUMBER * OTHERS + NUMBER * (1 + OTHERS) + WEIGHT,
         traits=SINGLE,
         newcomer=initial,
@@ -172,8 +172,7 @@ ROWS = [
     Row("s_fedpg", FEDPG[0] + LADDER, FEDPG[1] + LOSSES, traits=EXACT),
     Row("splitgp", ALL + HEAD + ALL, ALL + HEAD + WEIGHT),
 ]
-# These differ from another row by an option or by a term of the gradient, which have tests of their
-# own.
+# Rows that differ from another row only by an option or a gradient term with separate tests.
 COVERED = (
     "fedavg-personalized-weighting",
     "fedbabu",
@@ -195,8 +194,8 @@ COVERED = (
     "plgu_grep",
     "s_fedpg",
 )
-# Checks that compile something of their own, and those that have them by default, too. With secure
-# sums, all of the template of averaging are one computation, but for their client work.
+# Checks that compile a computation, and the algorithms that have them by default. With secure sums,
+# the algorithms of the template `averaging` differ only in client work.
 COSTLY = {
     check_nobody: ("fedmgda_plus", "fedpg", "pgfed", "pfedmb"),
     check_secure_sums: ("ditto", "scaffold"),
@@ -209,26 +208,26 @@ def _slow(condition):
     return [pytest.mark.slow] if condition else []
 
 
-def _cases(is_one=lambda row: True):
+def _cases(is_chosen=lambda row: True):
     return [
         pytest.param(row, id=row.id, marks=_slow({row.id, row.name} & set(COVERED)))
         for row in ROWS
-        if is_one(row)
+        if is_chosen(row)
     ]
 
 
 @pytest.fixture(scope="module", params=_cases())
 def row(request):
-    """Of the module's scope: all tests of a row follow each other, while its graphs are at hand."""
+    """Returns a row; the module scope runs all its tests together, while its graphs are cached."""
     return request.param
 
 
-def test_all_algorithms_are_in_the_table():
+def test_table_has_all_algorithms():
     assert {row.name for row in ROWS} == set(ALGORITHMS)
 
 
-def test_contract(row):
-    """Runs all checks on one process, and names each that fails."""
+def test_algorithm_passes_all_checks(row):
+    """Runs all checks on one process, and names each one that fails."""
     failures = []
     for check in testing.CHECKS:
         if check not in COSTLY:
@@ -247,14 +246,14 @@ def test_contract(row):
         for row in ROWS
     ],
 )
-def test_costly_checks(check, row):
+def test_algorithm_passes_a_costly_check(check, row):
     check(row.subject)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("row", _cases(lambda row: not row.traits.get("needs_uploads")))
-def test_noise_that_clients_add(row):
-    """Of all methods that average; `tests/privacy` has some of them that are always composed."""
+def test_noise_of_clients_is_summed_securely(row):
+    """Covers all methods that average; `tests/privacy` always composes some of them."""
     options = {"noise_multiplier": 1.0, "clients_per_round": 3}
     algorithm = with_distributed_privacy(row.subject.algorithm, **options)
     process = compose(algorithm, testing.EXAMPLES_TYPE, testing.contract.SEED)
@@ -272,14 +271,14 @@ def test_training_reduces_the_loss(row):
     assert losses[-1] < 0.95 * losses[0]
 
 
-def test_bytes_are_those_of_the_model(row):
+def test_bytes_match_the_row(row):
     metrics = row.subject.first_round.metrics
     assert metrics["bytes_down_per_client"] == row.down
     assert metrics["bytes_up_per_client"] == row.up
 
 
 @pytest.mark.parametrize("row", _cases(lambda row: row.newcomer is not None))
-def test_a_newcomer_has_what_is_shared_and_what_all_began_with(row):
+def test_new_client_has_the_shared_part_and_an_initial_own_part(row):
     subject, seed = row.subject, testing.contract.SEED
     process = testing.EagerProcess(subject.algorithm, seed)
     assert process.global_weights is None

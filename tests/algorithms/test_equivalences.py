@@ -1,4 +1,4 @@
-"""Algorithms that become one another at the ends of their options, bit for bit."""
+"""Tests algorithms that equal another one at an end of their options, bit for bit."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ from tff_pfl.testing import tiny_normalized_model
 MODEL = tiny_model()
 LAYERS = MODEL.layers
 build_sgdm = tff.learning.optimizers.build_sgdm
-# With momentum, a decaying rate and two passes, so that a method that loses one of them differs.
+# With momentum, a decaying rate and two epochs: a method that loses one of them differs.
 LOCAL, ONE_EPOCH = (
     LocalTraining(build_sgdm(0.3, momentum=0.5), epochs, batch_size=4, learning_rate_decay=0.9)
     for epochs in (2, 1)
@@ -38,7 +38,7 @@ FEDERATION = {"num_clients": 4, "clients_per_round": 4}
 MO_CE = {"beta": 0.8, "communication_efficient": True, "weighting": "num_examples"}
 EQUAL_SCORES = {"rho": 0.3, "scores": "equal", "eps_from": "global"}  # makes LWSAM SAM
 
-# An algorithm and its options, then another and its options.
+# An algorithm and its options, and the equal algorithm and its options.
 SAME_SHARED = [
     ("apfl", {"alpha": 0.0}, "fedavg", {}),
     ("apfl", {"alpha": 0.3, "adaptive": True, "vbar_refresh": "after"}, "fedavg", {}),
@@ -98,7 +98,7 @@ SAME_PERSONAL = [
 ]
 
 
-def both(name, options, other, other_options):
+def trained_pair(name, options, other, other_options):
     return trained(name, **{"local": LOCAL} | options), trained(
         other, **{"local": LOCAL} | other_options
     )
@@ -109,14 +109,14 @@ def ids(value):
 
 
 @pytest.mark.parametrize(("name", "options", "other", "other_options"), SAME_SHARED, ids=ids)
-def test_what_is_shared_is_the_same(name, options, other, other_options):
-    found, expected = both(name, options, other, other_options)
+def test_shared_parts_are_equal(name, options, other, other_options):
+    found, expected = trained_pair(name, options, other, other_options)
     assert_equal(found.shared, expected.shared)
 
 
 @pytest.mark.parametrize(("name", "options", "other", "other_options"), SAME_PERSONAL, ids=ids)
-def test_personal_models_are_the_same(name, options, other, other_options):
-    found, expected = both(name, options, other, other_options)
+def test_personal_models_are_equal(name, options, other, other_options):
+    found, expected = trained_pair(name, options, other, other_options)
     assert_equal(found.personal, expected.personal)
     if other == "fedavg":
         assert_equal(found.shared, expected.shared)
@@ -129,15 +129,15 @@ def test_personal_models_are_the_same(name, options, other, other_options):
         ("plgu_ghn", {}, ("plgu_ghn", {"rho": 0.0})),
     ],
 )
-def test_elsewhere_they_are_not(name, option, others):
+def test_personal_models_differ_inside_the_range(name, option, others):
     federation = {"num_clients": 4, "hidden_width": 6} if name == "plgu_ghn" else {}
     other, options = others
-    found, expected = both(name, option | federation, other, options | federation)
+    found, expected = trained_pair(name, option | federation, other, options | federation)
     assert differ(found.personal, expected.personal)
 
 
 class TestDitto:
-    def test_lambda_pulls_to_the_received_model(self):
+    def test_lambda_pulls_own_models_to_the_received_model(self):
         local = local_sgd(learning_rate=0.01, epochs=2)
         process = eager("ditto", MODEL, local, lambda_=99.0, seed=1)
         state = process.initialize()
@@ -149,7 +149,7 @@ class TestDitto:
             # v - w shrinks by (1 - eta * lambda) = 0.01 at each of two steps or more.
             assert_close(new.model, state.algorithm.weights, tolerance=0.02)
 
-    def test_without_personal_epochs_own_models_stay(self):
+    def test_own_models_stay_without_personal_epochs(self):
         clients = trained("ditto", lambda_=0.0, personal_epochs=0).clients
         assert_equal([c.state.model for c in clients], [MODEL.init(1)] * 3)
 
@@ -162,13 +162,13 @@ class TestFedAvg:
     @pytest.mark.parametrize(
         ("weighting", "weights"), [("num_examples", SIZES), ("uniform", (1, 1, 1))]
     )
-    def test_the_weighted_average_of_local_models(self, weighting, weights):
+    def test_shared_model_is_the_weighted_average(self, weighting, weights):
         found = trained("fedavg", **OWN, weighting=weighting, cohorts=((0, 1, 2),))
         models = [leaves(own.model) for own in found.client_states]
         expected = [np.average(leaf, axis=0, weights=weights) for leaf in zip(*models, strict=True)]
         assert_close(leaves(found.shared), expected, tolerance=1e-6)
 
-    def test_one_client_a_round_is_that_clients_sgd(self):
+    def test_round_of_one_client_is_its_local_training(self):
         context = ClientContext(
             round_num=tf.constant(0), client_id=tf.constant(1), seed=client_seed((1, 0), 0, 1)
         )
@@ -185,8 +185,8 @@ class TestFedAvg:
     ],
     ids=["fedavg", "feddyn", "scaffold"],
 )
-def test_the_model_that_is_evaluated_as_personal(name, options, kept):
-    """The last client never took part."""
+def test_personalized_chooses_the_personal_model(name, options, kept):
+    """Covers a client that never took part, the last one."""
     for personalized in ("global", "local"):
         found = trained(name, personalized=personalized, cohorts=((0, 1),), **options)
         own = found.client_states[:2]
@@ -197,8 +197,8 @@ def test_the_model_that_is_evaluated_as_personal(name, options, kept):
         assert_equal(found.personal, models)
 
 
-def test_momentum_starts_anew_and_the_rate_decays():
-    """Two rounds of one full-batch step each: momentum has no effect, the second rate is halved."""
+def test_momentum_restarts_and_the_rate_decays():
+    """In two rounds of one full-batch step each, momentum has no effect and the rate halves."""
     local = LocalTraining(build_sgdm(0.4, momentum=0.9), batch_size=16, learning_rate_decay=0.5)
     process = eager("local", MODEL, local, seed=1)
     (client,) = make_clients(process, (5,))

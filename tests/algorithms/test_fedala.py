@@ -1,4 +1,4 @@
-"""FedALA: FedAvg without mixing, and its rounds on quadratics."""
+"""Tests FedALA: its rounds on quadratics, its passes, its shares, and its personal models."""
 
 import functools
 
@@ -26,13 +26,13 @@ from tests.quadratics import (
 
 RATE, STEPS, WINDOW, LOWER = 0.2, 2, 10, 1
 A, C = objectives()
-COHORTS = ((0, 1), (0, 2), (0, 1), (1, 2))  # who takes part in each round
-NEVER, AT_ONCE = 0.0, 1e9  # thresholds by which losses settle
+COHORTS = ((0, 1), (0, 2), (0, 1), (1, 2))  # the clients of each round
+NEVER, AT_ONCE = 0.0, 1e9  # thresholds with which losses settle never, or at once
 
 
 @functools.cache
 def process_of(**options):
-    """Of a lower layer of one weight, and an upper one of two."""
+    """Builds FedALA with a lower layer of one weight and an upper layer of two."""
     options = {"mixing_learning_rate": 0.1, "max_passes": 3} | options
     return eager("fedala", quadratic_model(LOWER, 2), local_sgd(RATE, STEPS, 1), **options, seed=2)
 
@@ -42,7 +42,7 @@ def clients_of(process):
 
 
 def initialized(i, shared, own, mixing, participations, rate=0.1, threshold=0.1, most=3):
-    """`(start, W)`, by the lines of the paper."""
+    """Returns `(start, W)`, computed as in the paper."""
 
     def mix(mixing):
         return np.append(shared[:LOWER], own[LOWER:] + (shared - own)[LOWER:] * mixing)
@@ -68,7 +68,7 @@ def end(i, w):
     [
         (
             {"mixing_learning_rate": 0.02, "max_passes": 12, "threshold": AT_ONCE},
-            {"rate": 0.02, "most": 12, "threshold": AT_ONCE},  # after 10
+            {"rate": 0.02, "most": 12, "threshold": AT_ONCE},  # after 10 passes
         ),
         (
             {"mixing_learning_rate": 0.02, "max_passes": 12, "threshold": NEVER},
@@ -76,8 +76,8 @@ def end(i, w):
         ),
     ],
 )
-def test_rounds_on_quadratics(options, learning):
-    """Many passes in a client's second round, one in later ones."""
+def test_rounds_match_numpy_on_quadratics(options, learning):
+    """A client learns in many passes in its second round, and in one pass in later rounds."""
     process = process_of(**options)
     shared = vector_of(process.initialize().algorithm.weights).astype(np.float64)
     own = [(shared, np.ones(2), 0)] * 3
@@ -94,15 +94,15 @@ def test_rounds_on_quadratics(options, learning):
             assert_close(client.state.mixing["layer1"]["w"], mixing)
             assert client.state.participations == participations
     mixings = np.array([mixing for _, mixing, _ in own])
-    assert np.any((mixings > 0) & (mixings < 1))  # not all at an end
+    assert np.any((mixings > 0) & (mixings < 1))  # some lie inside the range
     evaluated = process.personalize(state, clients)
     for i, model in enumerate(evaluated):
         expected, _ = initialized(i, shared, *own[i], **learning)
         assert_close(vector_of(model), expected)
 
 
-def test_passes_end_as_soon_as_the_losses_of_some_have_settled():
-    """By a threshold in between, after more than a window of passes."""
+def test_passes_end_once_the_last_losses_settle():
+    """Uses a threshold that is reached after more than a window of passes."""
     process = process_of(mixing_learning_rate=0.02, threshold=0.1, max_passes=40)
     client = clients_of(process)[0]
     model = C[0] + [0.0, 3.0, -2.0]
@@ -113,19 +113,19 @@ def test_passes_end_as_soon_as_the_losses_of_some_have_settled():
     found = process.next(
         with_shared(process.initialize(), weights_of(shared, LOWER, 2)), [client]
     ).clients[0]
-    by_passes = [
+    mixings = [
         initialized(0, shared, model, np.ones(2), 1, rate=0.02, threshold=NEVER, most=most)[1]
         for most in range(WINDOW, 41)
     ]
     (number,) = np.flatnonzero(
-        [np.allclose(m, found.mixing["layer1"]["w"], atol=1e-5) for m in by_passes]
+        [np.allclose(m, found.mixing["layer1"]["w"], atol=1e-5) for m in mixings]
     )
     assert 0 < number < 30
     _, expected = initialized(0, shared, model, np.ones(2), 1, rate=0.02, most=40)
     assert_close(found.mixing["layer1"]["w"], expected)
 
 
-def test_shares_stay_between_0_and_1_and_each_weight_has_its_own():
+def test_each_weight_has_its_own_share_between_0_and_1():
     mixing = trained("fedala", mixing_learning_rate=50.0, max_passes=2).client_states[2].mixing
     assert list(mixing) == ["head"]
     assert mixing["head"]["kernel"].shape == (5, 3)
@@ -134,12 +134,12 @@ def test_shares_stay_between_0_and_1_and_each_weight_has_its_own():
     assert len(np.unique(values)) > 2
 
 
-def test_what_is_evaluated():
+def test_personal_model_is_the_last_or_the_initialized_one():
     cohorts = ((0, 1), (0, 1))
     last_ones = trained("fedala", personalized="last", cohorts=cohorts)
     models, shared = last_ones.personal, last_ones.shared
     assert_equal(models[:2], [own.model for own in last_ones.client_states[:2]])
-    assert_equal(models[2], shared)  # of a client that never took part
+    assert_equal(models[2], shared)  # a client that never took part
     models = trained("fedala", cohorts=cohorts).personal
     for model, own in zip(models[:2], last_ones.client_states, strict=False):
         assert_equal(model["dense1"], shared["dense1"])

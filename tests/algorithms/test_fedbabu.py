@@ -1,4 +1,4 @@
-"""FedBABU: its frozen head, its rounds on quadratics, and what is fine-tuned."""
+"""Tests FedBABU: its rounds on quadratics, and fine-tuning."""
 
 import numpy as np
 import pytest
@@ -22,11 +22,11 @@ MODEL = tiny_model()
 DIM, BODY_DIM, RATE, STEPS = 3, 2, 0.2, 3
 A, C = objectives()
 IS_BODY = np.arange(DIM) < BODY_DIM
-SIZES = (1, 3, 2)  # of clients that have the same example several times, all in one batch
+SIZES = (1, 3, 2)  # copies of each client's only example, all in one batch
 
 
 def client_result(i, w, steps=STEPS, moves=IS_BODY, rate=RATE):
-    """Gradient steps of some coordinates, the others being constant."""
+    """Returns `w` after gradient steps of the coordinates `moves`."""
     for _ in range(steps):
         w = w - rate * np.where(moves, A[i] @ (w - C[i]), 0.0)
     return w
@@ -44,8 +44,8 @@ def quadratic_start():
 @pytest.mark.parametrize(
     ("weighting", "weights"), [("num_examples", SIZES), ("uniform", (1, 1, 1))]
 )
-def test_rounds_on_quadratics(weighting, weights):
-    """And each client's model, tuned at the rate of the round."""
+def test_rounds_match_numpy_on_quadratics(weighting, weights):
+    """Covers personal models, which are fine-tuned at the rate of the last round."""
     process = quadratic_process(weighting=weighting, fine_tune_epochs=2)
     w = quadratic_start()
     rounds = run_rounds(process, quadratic_clients(process, A, C, SIZES), COHORTS)
@@ -53,7 +53,7 @@ def test_rounds_on_quadratics(weighting, weights):
         ends = [client_result(i, w, rate=RATE * 0.5 ** (t - 1)) for i in cohort]
         w = np.average(ends, axis=0, weights=[weights[i] for i in cohort])
         assert_close(vector_of(process.global_weights(state)), w)
-        # At the rate of the round that is over.
+        # Fine-tuning has the rate of the last round.
         expected = [client_result(i, w, 2, True, RATE * 0.5 ** (t - 1)) for i in range(3)]
         assert_close(list(map(vector_of, process.personalize(state, clients))), expected)
 
@@ -68,8 +68,8 @@ def test_rounds_on_quadratics(weighting, weights):
         ({"fine_tune_learning_rate": 0.05}, {"steps": 1, "moves": True, "rate": 0.05}),
     ],
 )
-def test_fine_tuning(options, expected):
-    """Clients that were never seen, too, tune the global model; which without epochs is theirs."""
+def test_fine_tuning_trains_the_chosen_part(options, expected):
+    """Covers new clients, which fine-tune the global model, or have it unchanged without epochs."""
     process = quadratic_process(**options)
     models = process.personalize(process.initialize(), quadratic_clients(process, A, C, SIZES))
     results = [client_result(i, quadratic_start(), **expected) for i in range(3)]
@@ -78,7 +78,7 @@ def test_fine_tuning(options, expected):
         assert_equal(models, [process.global_weights(process.initialize())] * 3)
 
 
-def test_other_fine_tuning_takes_its_place():
+def test_fine_tuned_replaces_the_fine_tuning():
     local, clients = local_sgd(), make_clients(eager("fedbabu", MODEL, local_sgd()), (9, 6))
     expected = EagerProcess(fedbabu(MODEL, local, fine_tune_epochs=2), seed=1)
     for epochs in (0, 1):

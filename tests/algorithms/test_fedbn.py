@@ -1,4 +1,4 @@
-"""FedBN: FedPer of normalisation layers, between FedAvg and Local."""
+"""Tests FedBN: its shared layers, and its rounds on quadratics."""
 
 import collections
 import dataclasses
@@ -20,10 +20,10 @@ from tff_pfl.testing import tiny_normalized_model
 
 RATE, STEPS = 0.2, 4
 A, C = objectives()
-SIZES = (1, 3, 2)  # of clients that have the same example several times, all in one batch
+SIZES = (1, 3, 2)  # copies of each client's only example, all in one batch
 
 
-def test_clients_keep_their_normalization_and_share_the_rest():
+def test_clients_keep_their_normalization_and_share_other_layers():
     found = trained("fedbn", model=tiny_normalized_model)
     assert list(found.shared) == ["dense1", "head"]
     norms = [own.head for own in found.client_states]
@@ -35,7 +35,7 @@ def test_clients_keep_their_normalization_and_share_the_rest():
 
 
 def quadratic_with_scale():
-    """Whose last weight is the scale of a layer."""
+    """Returns a quadratic model whose last weight is the scale of a layer."""
     model = quadratic_model(2, 1)
 
     def named(weights):
@@ -56,8 +56,8 @@ def quadratic_with_scale():
 @pytest.mark.parametrize(
     ("weighting", "weights"), [("uniform", (1, 1, 1)), ("num_examples", SIZES)]
 )
-def test_rounds_on_quadratics(weighting, weights):
-    """Joint steps, of which the first two entries are averaged."""
+def test_rounds_match_numpy_on_quadratics(weighting, weights):
+    """Clients train all entries jointly, and the server averages the first two."""
     options = {} if weighting == "uniform" else {"weighting": weighting}
     local = local_sgd(RATE, STEPS, max(SIZES))
     process = eager("fedbn", quadratic_with_scale(), local, **options, seed=2)

@@ -1,4 +1,4 @@
-"""FedDyn: its rounds on quadratics, and what its corrections add up to."""
+"""Tests FedDyn: its rounds on quadratics, and its convergence."""
 
 import functools
 
@@ -10,8 +10,8 @@ from tests.quadratics import objectives, quadratic_clients, quadratic_model, vec
 DIM, RATE, STEPS, ALPHA, NUM = 3, 0.2, 4, 0.7, 4
 EYE = np.eye(DIM)
 A, C = objectives(NUM)
-SIZES = (1, 3, 2, 1)  # of clients that have the same example several times, all in one batch
-COHORTS = ((0, 1), (1, 2, 3), (0, 2))  # who takes part in each round
+SIZES = (1, 3, 2, 1)  # copies of each client's only example, all in one batch
+COHORTS = ((0, 1), (1, 2, 3), (0, 2))  # the clients of each round
 OPTIMUM = np.linalg.solve(sum(A), sum(a @ c for a, c in zip(A, C, strict=True)))
 
 
@@ -27,7 +27,10 @@ def clients_of(process):
 
 
 def client_result(i, w, h, steps=STEPS):
-    """Gradient steps towards `(A + alpha I)^-1 (A c + h_i + alpha w)`; all the way, without any."""
+    """Returns `theta_i` after gradient steps, or the minimiser if `steps` is `None`.
+
+    The minimiser is `(A + alpha I)^-1 (A c + h_i + alpha w)`.
+    """
     pulled = A[i] + ALPHA * EYE
     end = np.linalg.solve(pulled, A[i] @ C[i] + h + ALPHA * w)
     if steps is None:
@@ -36,7 +39,7 @@ def client_result(i, w, h, steps=STEPS):
 
 
 def round_of(cohort, w, h, steps=STEPS):
-    """`(w, the h_i, the theta_i of the cohort)`, by the lines of the paper."""
+    """Returns `(w, all h_i, the cohort's theta_i)`, computed as in the paper."""
     h, thetas = dict(h), {i: client_result(i, w, h[i], steps) for i in cohort}
     for i, theta in thetas.items():
         h[i] = h[i] - ALPHA * (theta - w)
@@ -53,8 +56,8 @@ def h_of(client):
     return -ALPHA * vector_of(client.state.drift)
 
 
-def test_rounds_on_quadratics():
-    """Clients weigh the same, whatever their number of examples."""
+def test_rounds_match_numpy_on_quadratics():
+    """Clients with different numbers of examples weigh the same."""
     process = process_of(personalized="local")
     w, h = start(process)
     rounds = run_rounds(process, clients_of(process), COHORTS)
@@ -67,7 +70,7 @@ def test_rounds_on_quadratics():
             assert_close(vector_of(clients[i].state.own.model), theta)
 
 
-def test_with_a_part_of_the_clients_it_nears_the_minimiser_of_the_mean_and_stays_there():
+def test_partial_cohorts_converge_to_the_optimum_and_stay_there():
     process = process_of()
     w, h = start(process)
     rng = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""FedMGDA+: the direction, its bounds, and FedAvg's rounds around it."""
+"""Tests FedMGDA+: its direction, its bounds, and its rounds on quadratics."""
 
 import numpy as np
 import pytest
@@ -29,13 +29,13 @@ from tff_pfl.local import trees
 from tff_pfl.numerics.min_norm import min_norm_weights
 
 MODEL = tiny_model()
-# Three gradients, of which each two are opposed.
+# Three gradients that oppose each other in pairs.
 GRADIENTS = np.array([(1.0, -0.3, 0.0), (-1.0, 1.0, -0.2), (-1.0, -1.0, 1.0)])
 UNIT = GRADIENTS / np.linalg.norm(GRADIENTS, axis=1, keepdims=True)
 
 
 def step(updates, weight=None, local=None, round_num=0, **options):
-    """`(what the server subtracts from a model of zeros, metrics)` of updates `u_i`, `[k, 3]`."""
+    """Returns the step that the server subtracts, and metrics, for updates `u_i`, `[k, 3]`."""
     model = quadratic_model(2, 1)
     algorithm = make("fedmgda_plus", model, local or local_sgd(), **options)
     (exchange,) = algorithm.exchanges
@@ -53,7 +53,7 @@ def step(updates, weight=None, local=None, round_num=0, **options):
         (1.0, (0.417284, 0.384922, 0.197794), (0.005144,) * 3, 0),
     ],
 )
-def test_golden_values(eps, weights, slopes, in_conflict):
+def test_direction_matches_golden_values(eps, weights, slopes, in_conflict):
     direction, metrics = step(GRADIENTS, eps=eps, lambda0="uniform")
     np.testing.assert_allclose(direction, weights @ UNIT, atol=2e-6)
     np.testing.assert_allclose(UNIT @ direction, slopes, atol=2e-6)
@@ -64,40 +64,40 @@ def test_golden_values(eps, weights, slopes, in_conflict):
 @pytest.mark.parametrize(
     ("lambda0", "weights"), [("num_examples", (0.5, 0.3, 0.2)), ("uniform", (1 / 3,) * 3)]
 )
-def test_without_eps_it_is_the_average_of_normalised_updates(lambda0, weights):
+def test_eps_0_averages_normalised_updates(lambda0, weights):
     weight = (5.0, 3.0, 2.0) if lambda0 == "num_examples" else None
     direction, _ = step(GRADIENTS, weight, eps=0.0, lambda0=lambda0, server_lr=0.5)
     np.testing.assert_allclose(direction, 0.5 * np.asarray(weights) @ UNIT, atol=1e-6)
 
 
-def test_the_step_may_have_the_learning_rate_of_the_clients_in_the_round():
+def test_step_has_the_learning_rate_of_clients_if_server_lr_is_none():
     direction, _ = step(GRADIENTS)
     local = local_sgd(0.2, learning_rate_decay=0.5)
     found, _ = step(GRADIENTS, local=local, round_num=3, server_lr=None)
     np.testing.assert_allclose(found, 0.2 * 0.5**3 * direction, atol=1e-7)
 
 
-def test_bounds_are_those_of_weights_that_are_0_to_1():
-    """Of opposite updates, the weights are as near to 1/2 as they may be."""
+def test_weights_stay_within_eps_and_in_0_to_1():
+    """For opposite updates, the weights are as near to 1/2 as the bounds allow."""
     updates = np.array([[2.0, 0.0, 0.0], [-3.0, 0.0, 0.0]])
     for eps, first in ((0.1, 0.8), (0.3, 0.6), (0.5, 0.5)):
         direction, _ = step(updates, (9.0, 1.0), eps=eps)
         np.testing.assert_allclose(direction, [2 * first - 1, 0.0, 0.0], atol=1e-6)
-    # Alone against two, an update would have 1/2, but may have 1/3 + 0.05 at most.
+    # One update against two would have the weight 1/2, but the bound is 1/3 + 0.05.
     direction, _ = step(np.concatenate([updates, updates[1:]]), eps=0.05)
     np.testing.assert_allclose(direction, [2 * (1 / 3 + 0.05) - 1, 0.0, 0.0], atol=1e-6)
-    # Of the same ones, any are right; 0.9 + 0.3 and 0.1 - 0.3 are cut to 1 and 0.
+    # For parallel updates any weights are optimal; 0.9 + 0.3 and 0.1 - 0.3 are cut to 1 and 0.
     direction, _ = step(np.abs(updates), (9.0, 1.0), eps=0.3)
     np.testing.assert_allclose(direction, [1.0, 0.0, 0.0], atol=1e-6)
 
 
 @pytest.mark.parametrize("eps", [0.1, 1.0])
-def test_updates_of_zero_and_clients_that_were_left_out_do_not_count(eps):
+def test_zero_updates_and_clients_of_weight_0_do_not_count(eps):
     expected, _ = step(GRADIENTS[:2], (1.0, 3.0), eps=eps)
     with_zeros = np.concatenate([GRADIENTS[:2], np.zeros((2, 3))])
     direction, metrics = step(with_zeros, (1.0, 3.0, 9.0, 0.0), eps=eps)
     np.testing.assert_allclose(direction, expected, atol=1e-6)
-    assert metrics["num_zero_updates"] == 1  # the other one was left out
+    assert metrics["num_zero_updates"] == 1  # the other zero update has weight 0
     direction, metrics = step(np.zeros((2, 3)))
     np.testing.assert_array_equal(direction, np.zeros(3))
     assert metrics["num_zero_updates"] == 2
@@ -105,22 +105,22 @@ def test_updates_of_zero_and_clients_that_were_left_out_do_not_count(eps):
 
 RATE, STEPS, SERVER_LR = 0.2, 4, 0.3
 A, C = objectives()
-SIZES = (1, 3, 2)  # of clients that have the same example several times, all in one batch
+SIZES = (1, 3, 2)  # copies of each client's only example, all in one batch
 
 
 def updates_of(cohort, w):
-    """`w - w_i` after K steps, which contract the distance to `c_i` by `(I - eta A_i)^K`."""
+    """Returns `w - w_i`; K steps contract the distance to `c_i` by `(I - eta A_i)^K`."""
     return [w - descended(w, A[i], C[i], RATE, STEPS) for i in cohort]
 
 
-def two_weights(u, v, prior, eps):
-    """Of two unit vectors at an angle, the shortest combination has equal weights."""
+def shortest_combination(u, v, prior, eps):
+    """Returns the shortest combination of two unit vectors: equal weights, if the bounds allow."""
     first = np.clip(0.5, max(prior - eps, 0.0), min(prior + eps, 1.0))
     return first * u + (1 - first) * v
 
 
 @pytest.mark.parametrize(("eps", "lambda0"), [(0.1, "num_examples"), (0.1, "uniform")])
-def test_rounds_on_quadratics(eps, lambda0):
+def test_rounds_match_numpy_on_quadratics(eps, lambda0):
     local = local_sgd(RATE, STEPS, max(SIZES))
     process = eager(
         "fedmgda_plus",
@@ -140,7 +140,7 @@ def test_rounds_on_quadratics(eps, lambda0):
             np.testing.assert_allclose(vector_of(clients[i].state.model), w - update, atol=1e-5)
         sizes = np.array([SIZES[i] for i in cohort]) if lambda0 == "num_examples" else [1, 1]
         unit = [u / np.linalg.norm(u) for u in updates]
-        w = w - SERVER_LR * two_weights(*unit, sizes[0] / sum(sizes), eps)
+        w = w - SERVER_LR * shortest_combination(*unit, sizes[0] / sum(sizes), eps)
         np.testing.assert_allclose(vector_of(state.algorithm.weights), w, rtol=1e-5, atol=1e-5)
 
 
@@ -153,7 +153,7 @@ def changes(clients):
     )
 
 
-def test_with_the_largest_eps_it_is_mgda_on_the_changes_that_fedavgs_clients_make():
+def test_eps_1_is_mgda_on_the_changes_of_fedavg():
     _, state, clients = trained("fedmgda_plus", **ROUND, eps=1.0, server_lr=0.7)
     _, _, expected = trained("fedavg", **ROUND)
     assert_equal([c.state for c in clients], [c.state for c in expected])
@@ -164,7 +164,7 @@ def test_with_the_largest_eps_it_is_mgda_on_the_changes_that_fedavgs_clients_mak
     np.testing.assert_allclose(found, moved, atol=1e-6)
 
 
-def test_a_server_optimizer_takes_the_step():
+def test_server_optimizer_takes_the_step():
     sgd = tff.learning.optimizers.build_sgdm(0.25)
     _, state, _ = trained("fedmgda_plus", **ROUND, server_optimizer=sgd, server_lr=2.0)
     _, expected, _ = trained("fedmgda_plus", **ROUND, server_lr=0.5)

@@ -1,4 +1,4 @@
-"""FedProx: its rounds on quadratics."""
+"""Tests FedProx: its rounds on quadratics."""
 
 import functools
 
@@ -11,7 +11,7 @@ from tests.quadratics import objectives, quadratic_clients, quadratic_model, vec
 DIM, RATE, STEPS, MU = 3, 0.2, 4, 0.7
 EYE = np.eye(DIM)
 A, C = objectives()
-SIZES = (1, 3, 2)  # of clients that have the same example several times, all in one batch
+SIZES = (1, 3, 2)  # copies of each client's only example, all in one batch
 
 
 @functools.cache
@@ -21,7 +21,7 @@ def quadratic_process(mu, **options):
 
 
 def client_result(i, w, mu=MU, rate=RATE, steps=STEPS):
-    """w* + (I - eta (A + mu I))^K (w - w*), with w* = (A + mu I)^-1 (A c + mu w)."""
+    """Returns w* + (I - eta (A + mu I))^K (w - w*), with w* = (A + mu I)^-1 (A c + mu w)."""
     pulled = A[i] + mu * EYE
     end = np.linalg.solve(pulled, A[i] @ C[i] + mu * w)
     return end + np.linalg.matrix_power(EYE - rate * pulled, steps) @ (w - end)
@@ -30,8 +30,8 @@ def client_result(i, w, mu=MU, rate=RATE, steps=STEPS):
 @pytest.mark.parametrize(
     ("weighting", "weights"), [("num_examples", SIZES), ("uniform", (1, 1, 1))]
 )
-def test_rounds_on_quadratics(weighting, weights):
-    """Clients are pulled to the model of each round, and not to that of the step before."""
+def test_rounds_match_numpy_on_quadratics(weighting, weights):
+    """Clients are pulled to the model they received, not to the model before each step."""
     process = quadratic_process(MU, weighting=weighting, personalized="local")
     w = vector_of(process.initialize().algorithm.weights).astype(np.float64)
     own = [None] * 3
@@ -40,7 +40,7 @@ def test_rounds_on_quadratics(weighting, weights):
     ):
         for i in cohort:
             own[i] = client_result(i, w)
-            # Far from what there would be without a pull, as of a model that moves along.
+            # Without a pull, or pulled to a model that moves along, the result is far away.
             assert np.linalg.norm(own[i] - client_result(i, w, mu=0.0)) > 0.05
         w = np.average([own[i] for i in cohort], axis=0, weights=[weights[i] for i in cohort])
         np.testing.assert_allclose(vector_of(state.algorithm.weights), w, rtol=1e-5, atol=1e-6)

@@ -1,4 +1,4 @@
-"""FedRep: equality with plain NumPy, and the specification's invariants."""
+"""Tests FedRep: its rounds on quadratics, against plain NumPy."""
 
 import numpy as np
 import pytest
@@ -20,12 +20,12 @@ A, C = objectives()
 
 
 def copies(client_id):
-    """The client's example, as often as it has it; all in one batch."""
+    """Returns all copies of the client's example, which make one batch."""
     return quadratic_examples(A[client_id], C[client_id], 0.5, copies=COPIES[client_id])
 
 
 class NumPyFedRep:
-    """FedRep of steps with momentum along exact gradients."""
+    """FedRep with momentum steps along exact gradients."""
 
     def __init__(self, start, weighting, persist):
         self.body, self.heads = start[BODY], [start[HEAD]] * N
@@ -34,7 +34,7 @@ class NumPyFedRep:
         self.persist = persist
 
     def phase(self, i, w, rows, steps, velocity):
-        """`(weights, velocity, the loss before each step)`, only `rows` being trained."""
+        """Trains `rows`; returns `(weights, velocity, the loss before each step)`."""
         losses = []
         for _ in range(steps):
             gradient = A[i] @ (w - C[i])
@@ -45,7 +45,7 @@ class NumPyFedRep:
         return w, velocity, losses
 
     def next(self, cohort, head_steps, body_steps):
-        """The mean losses of both phases."""
+        """Runs a round, and returns the mean losses of both phases."""
         bodies, head_losses, body_losses = [], [], []
         for i in cohort:
             w, u, losses = np.append(self.body, self.heads[i]), self.head_velocities[i], []
@@ -67,8 +67,8 @@ class NumPyFedRep:
 @pytest.mark.parametrize(
     ("persist", "weighting"), [(False, "num_examples"), (True, "uniform")], ids=str
 )
-def test_rounds_on_quadratics_are_those_of_numpy(persist, weighting):
-    """Each phase with an optimizer of its own, new in each round or not at all."""
+def test_rounds_match_numpy_on_quadratics(persist, weighting):
+    """Each phase has its own optimizer, which starts anew in each round or persists."""
     model = quadratic_model(*DIMS)
     process = eager(
         "fedrep",

@@ -1,4 +1,4 @@
-"""FedRoD: rounds of a linear network by hand, its two heads, and priors of classes."""
+"""Tests FedRoD: rounds of a linear network against NumPy, both heads, and class priors."""
 
 import collections
 import functools
@@ -28,13 +28,13 @@ from tff_pfl.models.model import sparse_cross_entropy
 
 INPUTS, FEATURES, CLASSES = 4, 2, 3
 RATE, STEPS = 0.3, 2
-# The first client lacks a class, the second one has a single one; all are one batch each.
+# The first client lacks a class, and the second has only one; each client is one batch.
 LABELS = ([0, 0, 2], [1], [0, 1, 2, 2])
 IMAGES = tiny_model()
 
 
 def linear_network() -> Model:
-    """Of a body without bias and a head with one."""
+    """Returns a network with a body without bias and a head with bias."""
 
     def init(seed):
         def normal(index, *shape):
@@ -61,16 +61,16 @@ def examples(i):
     return Examples(x, np.int32(LABELS[i]), np.int32(len(x)))
 
 
-class ByHand:
-    """Clients of FedRoD in NumPy: `generic` is body, kernel and bias; `own` is what makes H."""
+class NumPyClients:
+    """Clients of FedRoD in NumPy: `generic` is body, kernel and bias; `own` makes H."""
 
-    def __init__(self, is_hyper, momentum, longest, persist):
-        self.is_hyper, self.momentum, self.longest = is_hyper, momentum, longest
+    def __init__(self, is_hyper, momentum, clip_norm, persist):
+        self.is_hyper, self.momentum, self.clip_norm = is_hyper, momentum, clip_norm
         self.persist, self.buffers = persist, {}
-        self.losses = []  # of both heads, before each step
+        self.losses = []  # losses of both heads, before each step
 
     def head(self, i, own):
-        """H's kernel and bias; a hypernetwork without trunk is linear in the prior."""
+        """Returns H's kernel and bias; the hypernetwork is affine, without hidden layers."""
         if not self.is_hyper:
             return own
         pi = prior(i)
@@ -103,7 +103,7 @@ class ByHand:
 
     def clipped(self, gradient):
         norm = np.sqrt(sum(np.sum(g**2) for g in gradient))
-        return [g * min(1, self.longest / norm) for g in gradient]
+        return [g * min(1, self.clip_norm / norm) for g in gradient]
 
     def personal(self, i, generic, own):
         kernel, bias = self.head(i, own)
@@ -115,7 +115,7 @@ def prior(i):
 
 
 def cross_entropy(logits, y):
-    """The mean, and its gradient by the logits."""
+    """Returns the mean and its gradient by the logits."""
     p = np.exp(logits - logits.max(axis=1, keepdims=True))
     p /= p.sum(axis=1, keepdims=True)
     return -np.mean(np.log(p[range(len(y)), y])), (p - np.eye(CLASSES)[y]) / len(y)
@@ -126,7 +126,7 @@ def mean(structures, weights):
 
 
 @pytest.mark.parametrize(
-    ("options", "momentum", "longest", "persist"),
+    ("options", "momentum", "clip_norm", "persist"),
     [
         ({}, None, None, False),
         ({"personal_init": "copy", "pm_body": "local", "weighting": "uniform"}, None, None, False),
@@ -140,62 +140,65 @@ def mean(structures, weights):
         ),
     ],
 )
-def test_rounds_by_hand(options, momentum, longest, persist):
+def test_rounds_match_numpy(options, momentum, clip_norm, persist):
     sgdm = tff.learning.optimizers.build_sgdm(RATE, momentum)
-    local = LocalTraining(sgdm, STEPS, 4, clip_norm=longest, persist_optimizer_state=persist)
+    local = LocalTraining(sgdm, STEPS, 4, clip_norm=clip_norm, persist_optimizer_state=persist)
     process = eager("fedrod", LINEAR, local, **options, seed=2)
     is_hyper, is_uniform = "personal_head" in options, "weighting" in options
-    by_hand = ByHand(is_hyper, momentum or 0.0, longest or np.inf, persist)
+    numpy_clients = NumPyClients(is_hyper, momentum or 0.0, clip_norm or np.inf, persist)
 
     server = process.initialize()
     generic = vectors(server.algorithm.weights.model)
-    own = [[np.zeros_like(w) for w in generic[1:]]] * 3  # of linear heads
+    own = [[np.zeros_like(w) for w in generic[1:]]] * 3  # linear heads
     if "personal_init" in options:
         own = [generic[1:]] * 3
     if is_hyper:
         own = [vectors(server.algorithm.weights.hypernetwork)] * 3
     kept = {}
     clients = [make_client(process, i, examples(i)) for i in range(3)]
-    for cohort, (state, clients_then) in zip(
+    for cohort, (state, clients_after) in zip(
         COHORTS, run_rounds(process, clients, COHORTS), strict=True
     ):
         for i in cohort:
-            kept[i] = by_hand.train(i, generic, own[i])
+            kept[i] = numpy_clients.train(i, generic, own[i])
         weights = [1 if is_uniform else len(LABELS[i]) for i in cohort]
         generic = mean([kept[i][0] for i in cohort], weights)
         if is_hyper:
             own = [mean([kept[i][1] for i in cohort], weights)] * 3
         else:
             own = [kept[i][1] if i in cohort else own[i] for i in range(3)]
-            assert_close([vectors(c.state.head) for c in clients_then], own)
+            assert_close([vectors(c.state.head) for c in clients_after], own)
         assert_close(vectors(process.global_weights(state)), generic)
         used = [(generic, own[i]) for i in range(3)]
         if "pm_body" in options:
             used = [kept.get(i, now) for i, now in enumerate(used)]
-        expected = [by_hand.personal(i, *used[i]) for i in range(3)]
-        assert_close(list(map(vectors, process.personalize(state, clients_then))), expected)
+        expected = [numpy_clients.personal(i, *used[i]) for i in range(3)]
+        assert_close(list(map(vectors, process.personalize(state, clients_after))), expected)
 
 
 def vectors(weights):
-    """In the order of the layers, and in that of the weights of each."""
+    """Returns the arrays of all layers, in order."""
     return [np.float64(leaf) for layer in weights.values() for leaf in layer.values()]
 
 
-def test_what_is_measured():
-    """The balanced loss, and that of the personal model."""
+def test_losses_of_both_models_are_measured():
+    """Covers the balanced loss and the loss of the personal model."""
     process = eager("fedrod", LINEAR, local_sgd(RATE, STEPS), personal_init="copy", seed=2)
     client = make_client(process, 2, examples(2))
     state = process.initialize()
     measured = process.next(state, [client]).metrics["train"]
-    by_hand, generic = ByHand(False, 0.0, np.inf, False), vectors(process.global_weights(state))
-    by_hand.train(2, generic, generic[1:])
-    expected = np.mean(by_hand.losses, axis=0)
+    numpy_clients, generic = (
+        NumPyClients(False, 0.0, np.inf, False),
+        vectors(process.global_weights(state)),
+    )
+    numpy_clients.train(2, generic, generic[1:])
+    expected = np.mean(numpy_clients.losses, axis=0)
     np.testing.assert_allclose([measured["loss"], measured["personal_loss"]], expected, rtol=1e-5)
 
 
 @functools.cache
 def trained(algorithm, **options):
-    """On images, with the process: `(server state, clients)` after some rounds."""
+    """Returns `(process, server state, clients)` after some rounds on images."""
     process = eager(algorithm, IMAGES, local_sgd(), **options, seed=1)
     clients = [
         client._replace(data=client.data._replace(y=np.int32(np.arange(size) % CLASSES)))
@@ -206,7 +209,7 @@ def trained(algorithm, **options):
 
 class TestUniformPriors:
     @pytest.mark.parametrize("personal_head", ["linear", "hyper"])
-    def test_the_generic_model_is_fedavgs(self, personal_head):
+    def test_generic_model_equals_fedavg(self, personal_head):
         process, state, _ = trained("fedrod", personal_head=personal_head)
         expected, expected_state, _ = trained("fedavg")
         assert_close(process.global_weights(state), expected.global_weights(expected_state))
@@ -214,37 +217,36 @@ class TestUniformPriors:
 
 class TestNewClients:
     def models(self, **options):
-        """The model of a client that was never seen, and the global one, after some rounds."""
+        """Returns the model of a new client and the global model, after some rounds."""
         process, state, _ = trained("fedrod", **options)
         client = make_client(process, 5, random_examples(4))
         return process.personalize(state, [client])[0], process.global_weights(state)
 
     @pytest.mark.parametrize("pm_body", ["global", "local"])
-    def test_a_head_of_zeros_is_the_global_model(self, pm_body):
+    def test_head_of_zeros_gives_the_global_model(self, pm_body):
         assert_equal(*self.models(pm_body=pm_body))
 
 
 @pytest.mark.parametrize("hidden", [(16,), (16, 16)])
-def test_the_hypernetwork_bends(hidden):
-    """It is not affine in the prior, as each hidden layer has a ReLU, even a single one."""
+def test_hypernetwork_is_not_affine_in_the_prior(hidden):
+    """Each hidden layer has a ReLU, even a single one."""
     hypernetwork = PersonalHeads(IMAGES, hidden).hypernetwork
     p, q = np.float32([[1, 0, 0]]), np.float32([[0, 0.3, 0.7]])
-    of_p, of_q, of_mixture = (
+    at_p, at_q, at_mixture = (
         hypernetwork.generate(hypernetwork.init(0), prior)["head"]["kernel"].numpy()
         for prior in (p, q, np.float32(0.4) * p + np.float32(0.6) * q)
     )
-    assert np.max(np.abs(0.4 * of_p + 0.6 * of_q - of_mixture)) > 0.03
+    assert np.max(np.abs(0.4 * at_p + 0.6 * at_q - at_mixture)) > 0.03
 
 
 class TestPriors:
-    def test_shares_of_classes(self):
-        """Whatever padding holds."""
+    def test_class_shares_ignore_padding(self):
         padded = Examples(np.zeros([5, 1]), np.int32([2, 0, 2, 1, -9]), np.int32(3))
         np.testing.assert_allclose(class_shares(padded, 4), [1 / 3, 0, 2 / 3, 0], rtol=1e-6)
         none = padded._replace(size=np.int32(0))
         np.testing.assert_array_equal(class_shares(none, 4), np.zeros(4))
 
-    def test_a_class_that_a_client_lacks_has_hardly_any_gradient(self):
+    def test_missing_class_has_almost_no_gradient(self):
         x, y, size = examples(0)  # without class 1
         batch = Batch(x, y, np.ones(size, np.float32), np.zeros(2, np.int32))
         model = balanced_model(LINEAR, class_shares(examples(0), CLASSES))

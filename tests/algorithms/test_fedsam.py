@@ -1,4 +1,4 @@
-"""FedSAM: its steps on quadratics, and what momentum sees of it."""
+"""Tests FedSAM: its rounds on quadratics, momentum, weight decay and clipping."""
 
 import numpy as np
 import tensorflow_federated as tff
@@ -16,7 +16,7 @@ def build_quadratic(local):
 
 
 def run_on_quadratics(local, rounds=1):
-    """`(start, end, metrics)` of rounds in which both clients take part."""
+    """Returns `(start, end, metrics)` of rounds with both clients."""
     process = build_quadratic(local)
     clients = [
         make_client(process, i, quadratic_examples(a, c))
@@ -33,7 +33,7 @@ def second_gradient(w, a, c):
     return a @ (w + RHO * ascent / np.linalg.norm(ascent) - c)
 
 
-def test_rounds_on_quadratics():
+def test_rounds_match_numpy_on_quadratics():
     start, end, metrics = run_on_quadratics(local_sgd(RATE, STEPS, 1), rounds=2)
     w = start.astype(np.float64)
     for _ in range(2):
@@ -41,7 +41,7 @@ def test_rounds_on_quadratics():
         for a, c in zip(A, C, strict=True):
             v = w
             for _ in range(STEPS):
-                losses.append(0.5 * (v - c) @ a @ (v - c))  # where the step begins
+                losses.append(0.5 * (v - c) @ a @ (v - c))  # before the step
                 v = v - RATE * second_gradient(v, a, c)
             ends.append(v)
         w = np.mean(ends, axis=0)
@@ -63,7 +63,7 @@ def test_momentum_and_weight_decay_act_on_the_second_gradient_only():
     np.testing.assert_allclose(end, np.mean(ends, axis=0), rtol=1e-5, atol=1e-6)
 
 
-def test_a_longer_gradient_is_clipped_after_the_perturbation():
+def test_gradient_is_clipped_after_the_perturbation():
     start, end, _ = run_on_quadratics(local_sgd(RATE, 1, 1, clip_norm=0.5))
     gradients = [second_gradient(start, a, c) for a, c in zip(A, C, strict=True)]
     assert min(map(np.linalg.norm, gradients)) > 0.5
@@ -71,8 +71,8 @@ def test_a_longer_gradient_is_clipped_after_the_perturbation():
     np.testing.assert_allclose(end, start - RATE * np.mean(clipped, axis=0), rtol=1e-5, atol=1e-6)
 
 
-def test_a_client_at_its_minimum_stays():
-    """Where the gradient is 0, so is the perturbation."""
+def test_client_at_its_minimum_stays():
+    """A gradient of 0 gives a perturbation of 0."""
     process = build_quadratic(local_sgd(RATE, 1, 1))
     state = process.initialize()
     c = vector_of(state.algorithm.weights)

@@ -1,4 +1,4 @@
-"""IFCA: its ends, what clients choose, what the server makes of it, and when models restart."""
+"""Tests IFCA: its limits, the choices of clients, its rounds on quadratics, and restarts."""
 
 import dataclasses
 import functools
@@ -45,19 +45,19 @@ N = 6
 A, CENTRES = objectives(N)
 C = [c + (-1) ** i for i, c in enumerate(CENTRES)]
 B = np.linspace(0.0, 1.0, N)
-NUMBERS = (1, 3, 2, 1, 2, 3)  # of examples that are all the same, all in one batch
+NUMBERS = (1, 3, 2, 1, 2, 3)  # copies of each client's only example, all in one batch
 
 
 @pytest.mark.parametrize("weighting", ["uniform", "num_examples"])
-def test_one_model_is_fedavg(weighting):
+def test_one_model_equals_fedavg(weighting):
     default = {} if weighting == "uniform" else {"weighting": weighting}
     found = trained("ifca", num_clients=3, num_clusters=1, **default)
     expected = trained("fedavg", weighting=weighting).shared
     assert_close(trees.row(found.state.algorithm.models, 0), expected, tolerance=1e-6)
 
 
-def test_a_model_for_each_client_is_local():
-    """If each client's own is fixed, and Local starts from the same ones."""
+def test_one_model_for_each_client_equals_local():
+    """Fixes each client's model, and starts Local from the same models."""
     found = trained("ifca", num_clients=3, num_clusters=3, fixed_clusters=(0, 1, 2))
     initial = found.process.initialize().algorithm.models
     alone = eager("local", MODEL, local_sgd(), seed=1)
@@ -69,8 +69,8 @@ def test_a_model_for_each_client_is_local():
     assert_close(found.personal, [client.state.model for client in expected], tolerance=1e-6)
 
 
-def test_clients_have_the_model_of_the_least_loss_whether_they_took_part_or_not():
-    """Each has images of a class of its own, and the last one never takes part."""
+def test_personal_model_has_the_least_loss():
+    """Each client has images of a single class, and the last one never takes part."""
     process = eager("ifca", MODEL, local_sgd(), num_clients=4, num_clusters=3, seed=1)
     data = [random_examples(5 + i, seed=i) for i in range(4)]
     data = [its._replace(y=np.full_like(its.y, i % 3)) for i, its in enumerate(data)]
@@ -85,8 +85,8 @@ def test_clients_have_the_model_of_the_least_loss_whether_they_took_part_or_not(
             choices.append(int(np.argmin(losses)))
             assert_equal(own, models[choices[-1]])
         chosen.append(choices)
-    assert len(set(chosen[-1])) > 1  # clients do not all choose the same one,
-    assert len(set(map(tuple, chosen))) > 1  # nor the same one in all rounds
+    assert len(set(chosen[-1])) > 1  # choices differ between clients
+    assert len(set(map(tuple, chosen))) > 1  # and between rounds
 
 
 @functools.cache
@@ -112,7 +112,7 @@ def with_models(state, rows):
 
 
 def models_of(state):
-    """float32 `[k, DIM]`."""
+    """Returns the models as rows, float32 `[k, DIM]`."""
     layers = state.algorithm.models.values()
     return np.concatenate([np.asarray(layer["w"]) for layer in layers], axis=1)
 
@@ -129,7 +129,7 @@ def choice(i, models):
     return int(np.argmin([loss(i, w) for w in models]))
 
 
-# Two that clients are near to, and one that is too far for any.
+# Two models near the clients, and one too far from all of them.
 START = np.float32([np.full(DIM, 1.5), np.full(DIM, -1.5), np.full(DIM, 50.0)])
 QUADRATIC_COHORTS = ((0, 1, 2), (1, 3, 4), (0, 2, 3, 4, 5))
 
@@ -143,7 +143,7 @@ QUADRATIC_COHORTS = ((0, 1, 2), (1, 3, 4), (0, 2, 3, 4, 5))
         ("gradients", "num_examples"),
     ],
 )
-def test_rounds_on_quadratics(averaging, weighting):
+def test_rounds_match_numpy_on_quadratics(averaging, weighting):
     process = quadratic_process(averaging=averaging, weighting=weighting)
     clients, state = quadratic_clients(process), with_models(process.initialize(), START)
     models = START.astype(np.float64)
@@ -167,7 +167,7 @@ def test_rounds_on_quadratics(averaging, weighting):
         state, metrics = output.state, output.metrics
         found = models_of(state)
         np.testing.assert_allclose(found, models, rtol=1e-5, atol=1e-6)
-        np.testing.assert_array_equal(found[2], START[2])  # nobody's
+        np.testing.assert_array_equal(found[2], START[2])  # no client chose it
         expected = [np.mean(choices == j) for j in range(3)]
         np.testing.assert_allclose(shares_of(metrics), expected, rtol=1e-6)
         assert metrics["train"]["server"]["restarts"] == 0
@@ -177,7 +177,7 @@ def test_rounds_on_quadratics(averaging, weighting):
             assert metrics["train"]["loss"] == pytest.approx(mean, rel=1e-5)
 
 
-def test_of_equal_models_the_first_is_chosen():
+def test_first_of_equal_models_is_chosen():
     process = quadratic_process()
     models = START[[2, 0, 0]]
     state, _, metrics = process.next(
@@ -189,7 +189,7 @@ def test_of_equal_models_the_first_is_chosen():
     assert np.linalg.norm(found[1] - models[1]) > 0.1
 
 
-def test_initial_models():
+def test_initial_models_are_distinct():
     models = quadratic_process().initialize().algorithm.models
     assert_equal(trees.row(models, 0), QUADRATIC.init(SEED))
     rows = models_of(quadratic_process().initialize())
@@ -200,7 +200,7 @@ def test_initial_models():
 FIXED = (0, 0, 0, 0, 1, 1)
 
 
-def test_fixed_clusters_are_those_of_personal_models_too():
+def test_fixed_clusters_determine_personal_models():
     process = quadratic_process(2, fixed_clusters=FIXED)
     state = with_models(process.initialize(), START[:2])
     clients = quadratic_clients(process)
@@ -214,20 +214,20 @@ def one_round(local, **options):
     return process.next(process.initialize(), make_clients(process, [4]))
 
 
-def test_optimizers_that_persist_are_refused():
+def test_persistent_optimizer_is_refused():
     local = local_sgd(persist_optimizer_state=True)
     with pytest.raises(ValueError, match="this algorithm keeps no optimizer's state"):
         one_round(local)
 
 
-# Where a model has too few clients, all start anew.
+# Restarts: if a model has too few clients, all models start anew.
 
 ALL_OF_ONE, TOO_FEW, ENOUGH = (0, 1, 2), (0, 1, 2, 3, 4), (0, 1, 2, 4)
 
 
 @functools.cache
 def restarting_process(min_share=0.25, max_restarts=2):
-    """Of clients who have chosen, for the server's part of who chooses."""
+    """Builds a process whose clients have fixed clusters, and whose server can restart."""
     local = local_sgd(RATE, STEPS, max(NUMBERS), learning_rate_decay=DECAY)
     algorithm = make("ifca", QUADRATIC, local, num_clients=N, num_clusters=2, fixed_clusters=FIXED)
     server = IfcaServer(QUADRATIC.init, 2, "models", min_share, max_restarts)
@@ -238,7 +238,7 @@ def restarting_process(min_share=0.25, max_restarts=2):
 
 
 def restarting(cohorts, **options):
-    """`(server state, metrics)` of rounds in which one of four clients is enough."""
+    """Yields `(server state, metrics)` of rounds; by default a model needs 1/4 of the clients."""
     process = restarting_process(**options)
     clients, state = quadratic_clients(process), process.initialize()
     for cohort in cohorts:
@@ -248,13 +248,13 @@ def restarting(cohorts, **options):
 
 @functools.cache
 def initial_models():
-    """Of the start and of each restart, `[3, 2, DIM]`."""
+    """Returns the models of the start and of each restart, `[3, 2, DIM]`."""
     rows = [vector_of(QUADRATIC.init(seed)) for seed in distinct_seeds(SEED, 6)]
     return np.reshape(rows, [3, 2, DIM])
 
 
 def after_round(models, cohort, t):
-    """The models after a round whose clients have fixed clusters."""
+    """Returns the models after a round in which clients have fixed clusters."""
     result = np.array(models, np.float64)
     for j in range(2):
         ends = [
@@ -271,7 +271,7 @@ def assert_models(state, expected):
     np.testing.assert_allclose(models_of(state), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_models_start_anew_until_restarts_are_used_up():
+def test_models_restart_until_restarts_are_used_up():
     cohorts = (ALL_OF_ONE, TOO_FEW, ALL_OF_ONE, ALL_OF_ONE)
     first, second, third, fourth = restarting(cohorts)
     for number, (state, metrics) in enumerate((first, second), start=1):
@@ -291,7 +291,7 @@ def test_models_start_anew_until_restarts_are_used_up():
         assert state.algorithm.settled
 
 
-def test_models_that_have_their_share_settle_for_good():
+def test_models_with_enough_clients_settle_for_good():
     expected = initial_models()[0]
     cohorts = (ENOUGH, ALL_OF_ONE, TOO_FEW)
     for t, (state, metrics) in enumerate(restarting(cohorts)):
@@ -303,7 +303,7 @@ def test_models_that_have_their_share_settle_for_good():
             assert (metrics["share_0"], metrics["share_1"]) == (0.75, 0.25)
 
 
-def test_models_may_settle_after_a_restart():
+def test_models_can_settle_after_a_restart():
     *_, (state, metrics) = restarting((TOO_FEW, ENOUGH, ALL_OF_ONE))
     expected = after_round(after_round(initial_models()[1], ENOUGH, 1), ALL_OF_ONE, 2)
     assert_models(state, expected)
@@ -311,7 +311,7 @@ def test_models_may_settle_after_a_restart():
 
 
 @pytest.mark.parametrize("options", [{"min_share": 0.0}, {"max_restarts": 0}], ids=str)
-def test_models_that_never_start_anew(options):
+def test_models_never_restart_without_min_share_or_max_restarts(options):
     expected = initial_models()[0]
     for t, (state, metrics) in enumerate(restarting((ALL_OF_ONE, TOO_FEW), **options)):
         expected = after_round(expected, (ALL_OF_ONE, TOO_FEW)[t], t)
@@ -319,7 +319,7 @@ def test_models_that_never_start_anew(options):
         assert metrics["restarts"] == 0
 
 
-def test_a_cohort_without_examples_starts_nothing_anew():
+def test_cohort_without_examples_does_not_restart():
     process = restarting_process()
     (client,) = quadratic_clients(process, [0])
     client = client._replace(data=client.data._replace(size=np.int32(0)))

@@ -1,4 +1,4 @@
-"""LG-FedAvg: its rounds on quadratics, and steps that alternate."""
+"""Tests LG-FedAvg: its shared head, its rounds on quadratics, and alternating steps."""
 
 import numpy as np
 import pytest
@@ -21,10 +21,10 @@ from tff_pfl.local import LocalTraining
 MODEL = tiny_model()
 DIM, BODY, RATE, STEPS = 3, 2, 0.2, 3
 A, C = objectives()
-SIZES = (1, 3, 2)  # of clients that have the same example several times, all in one batch
+SIZES = (1, 3, 2)  # copies of each client's only example, all in one batch
 
 
-def test_the_head_is_shared_and_bodies_stay_with_their_clients():
+def test_head_is_shared_and_clients_keep_their_bodies():
     process, state, clients = found = trained("lg_fedavg")
     assert list(found.shared) == ["head"]
     assert process.global_weights is None
@@ -37,30 +37,30 @@ def test_the_head_is_shared_and_bodies_stay_with_their_clients():
         assert_equal(model["dense1"], body)
 
 
-def joint(i, body, head, momentum, decay=0.0, longest=np.inf):
+def joint(i, body, head, momentum, decay=0.0, clip_norm=np.inf):
     w, u = np.append(body, head), np.zeros(DIM)
     for _ in range(STEPS):
         gradient = A[i] @ (w - C[i])
-        u = momentum * u + clipped(gradient, longest) + decay * w
+        u = momentum * u + clipped(gradient, clip_norm) + decay * w
         w = w - RATE * u
     return w[:BODY], w[BODY:]
 
 
-def alternating(i, body, head, momentum, decay=0.0, longest=np.inf):
-    """Block coordinate descent: the head's gradient is at the new body."""
+def alternating(i, body, head, momentum, decay=0.0, clip_norm=np.inf):
+    """Runs block coordinate descent: the head's gradient is at the new body."""
     ub, uh = np.zeros(BODY), np.zeros(DIM - BODY)
     for _ in range(STEPS):
         gradient = (A[i] @ (np.append(body, head) - C[i]))[:BODY]
-        ub = momentum * ub + clipped(gradient, longest) + decay * body
+        ub = momentum * ub + clipped(gradient, clip_norm) + decay * body
         body = body - RATE * ub
         gradient = (A[i] @ (np.append(body, head) - C[i]))[BODY:]
-        uh = momentum * uh + clipped(gradient, longest) + decay * head
+        uh = momentum * uh + clipped(gradient, clip_norm) + decay * head
         head = head - RATE * uh
     return body, head
 
 
-def clipped(gradient, longest):
-    return gradient * min(1, longest / np.linalg.norm(gradient))
+def clipped(gradient, clip_norm):
+    return gradient * min(1, clip_norm / np.linalg.norm(gradient))
 
 
 @pytest.mark.parametrize(
@@ -68,17 +68,17 @@ def clipped(gradient, longest):
     [
         (False, "num_examples", 0.0, {}),
         (True, "num_examples", 0.0, {}),
-        (True, "uniform", 0.9, {"decay": 0.1, "longest": 0.4}),
+        (True, "uniform", 0.9, {"decay": 0.1, "clip_norm": 0.4}),
     ],
 )
-def test_rounds_on_quadratics(alternate, weighting, momentum, local_options):
-    """With the momentum and the weight decay of both parts, each of which is clipped by itself."""
+def test_rounds_match_numpy_on_quadratics(alternate, weighting, momentum, local_options):
+    """Covers momentum and weight decay of both parts, and separate clipping."""
     local = LocalTraining(
         tff.learning.optimizers.build_sgdm(RATE, momentum or None),
         epochs=STEPS,
         batch_size=max(SIZES),
         weight_decay=local_options.get("decay", 0.0),
-        clip_norm=local_options.get("longest"),
+        clip_norm=local_options.get("clip_norm"),
     )
     options = {"alternate": alternate, "weighting": weighting}
     process = eager("lg_fedavg", quadratic_model(BODY, 1), local, **options, seed=2)
@@ -98,8 +98,8 @@ def test_rounds_on_quadratics(alternate, weighting, momentum, local_options):
 
 
 @pytest.mark.parametrize("alternate", [False, True])
-def test_optimizers_that_go_on(alternate):
-    """Two rounds of one step, of a client with momentum: heavy ball of two steps."""
+def test_persistent_optimizers_continue(alternate):
+    """Rounds of one step each equal as many steps with momentum in one round."""
     local = LocalTraining(
         tff.learning.optimizers.build_sgdm(RATE, 0.9), batch_size=4, persist_optimizer_state=True
     )

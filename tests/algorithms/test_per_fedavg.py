@@ -1,4 +1,4 @@
-"""Per-FedAvg: its meta-gradients on quadratics, independent mini-batches, and adaptation."""
+"""Tests Per-FedAvg: its meta-gradients on quadratics, its mini-batches, and adaptation."""
 
 import functools
 import itertools
@@ -37,13 +37,13 @@ def quadratic_process(*, local=None, **options):
 
 
 def client_of(process, i, rows):
-    """A client whose examples are the quadratics of these indices."""
+    """Returns a client whose examples are the quadratics of these indices."""
     examples = [quadratic_examples(A[j], C[j]) for j in rows]
     x, y = (np.concatenate([getattr(e, name) for e in examples]) for name in "xy")
     return make_client(process, i, examples[0]._replace(x=x, y=y, size=np.int32(len(rows))))
 
 
-SIZES = (1, 3, 2)  # of clients that have the same example several times, all in one batch
+SIZES = (1, 3, 2)  # copies of each client's only example, all in one batch
 
 
 def clients_of(process):
@@ -55,7 +55,7 @@ def mean_gradient(rows, w):
 
 
 def meta_gradient(w, inner, outer, curvature=None, a=INNER):
-    """On quadratics by indices, of `b`, `b'` and, unless it is of first order, `b''`."""
+    """Returns the meta-gradient; `b`, `b'` and, with the Hessian, `b''` index quadratics."""
     v = mean_gradient(outer, w - a * mean_gradient(inner, w))
     return v if curvature is None else v - a * np.mean([A[j] for j in curvature], axis=0) @ v
 
@@ -68,10 +68,11 @@ def meta_gradient(w, inner, outer, curvature=None, a=INNER):
         ("hessian_free", 1.0, "uniform"),
     ],
 )
-def test_rounds_on_quadratics(variant, delta, weighting):
-    """(I - aA) A (I - aA) (w - c), whatever delta, and without the left factor; then adaptation.
+def test_rounds_match_numpy_on_quadratics(variant, delta, weighting):
+    """Covers both variants, and adaptation.
 
-    Clients of one example have it in all parts of a batch.
+    The meta-gradient is (I - aA) A (I - aA) (w - c) for every delta; without the Hessian it lacks
+    the left factor. A client with one example has it in all parts of a batch.
     """
     process = quadratic_process(variant=variant, delta=delta, weighting=weighting)
     w = START
@@ -91,7 +92,7 @@ def test_rounds_on_quadratics(variant, delta, weighting):
 
 
 def splits(rows, sizes):
-    """All ways to distribute rows to parts of these sizes."""
+    """Returns all ways to distribute rows to parts of these sizes."""
     if not sizes:
         return [[]]
     return [
@@ -106,13 +107,13 @@ def splits(rows, sizes):
     [
         ("first_order", 2, (1, 1)),
         ("first_order", 4, (2, 2)),
-        ("first_order", 5, (2, 1)),  # of three examples; two rows fill the batch up
+        ("first_order", 5, (2, 1)),  # three examples and two rows of padding
         ("hessian_free", 5, (2, 2, 1)),
         ("hessian_free", 6, (1, 1, 1)),
     ],
 )
-def test_a_batch_is_split_in_parts_that_share_no_example(variant, batch_size, sizes):
-    """The step is that of one way to split it; clients draw which one."""
+def test_batch_is_split_into_disjoint_parts(variant, batch_size, sizes):
+    """The step matches one way to split the batch, which clients draw at random."""
     rows = range(sum(sizes))
     candidates = [START - BETA * meta_gradient(START, *s) for s in splits(rows, sizes)]
     process = quadratic_process(variant=variant, delta=0.1, local=local_sgd(BETA, 1, batch_size))
@@ -127,8 +128,8 @@ def test_a_batch_is_split_in_parts_that_share_no_example(variant, batch_size, si
     assert len(drawn) > 1
 
 
-def test_a_part_without_examples_is_the_first_part():
-    """Of two examples, the differences of gradients are on the one of the inner step."""
+def test_part_without_examples_is_the_first_part():
+    """With two examples, the differences of gradients use the example of the inner step."""
     process = quadratic_process(
         variant="hessian_free", delta=0.1, local=local_sgd(BETA, 1, batch_size=4)
     )
@@ -140,7 +141,7 @@ def test_a_part_without_examples_is_the_first_part():
 
 @functools.cache
 def global_model(variant=None):
-    """The global model of images after some rounds: of Per-FedAvg with a = 0, or of FedAvg."""
+    """Returns the global model after some rounds of Per-FedAvg with a = 0, or of FedAvg."""
     sizes, local = (6, 9, 6), local_sgd(batch_size=6)  # no part is empty
     if variant is None:
         algorithm = fedavg(MODEL, local, lambda received: {"gradient": second_of_two})
@@ -156,7 +157,7 @@ def second_of_two(weights, batch, carry):
     return *MODEL.gradient(weights, batch._replace(weight=every_second)), carry
 
 
-def test_without_an_inner_step_it_is_fedavg_on_the_second_halves():
+def test_inner_rate_0_equals_fedavg_on_the_second_halves():
     assert_close(global_model("first_order"), global_model())
 
 
@@ -170,8 +171,8 @@ class TestAdaptation:
             ({"adaptation_steps": 0}, INNER, 0),
         ],
     )
-    def test_rate_and_steps(self, options, rate, steps):
-        """Plain ones, whatever the local training adds to its own."""
+    def test_adaptation_has_its_own_rate_and_steps(self, options, rate, steps):
+        """The steps are plain SGD, without the other options of the local training."""
         local = local_sgd(BETA, STEPS, 4, weight_decay=0.1, learning_rate_decay=0.5, clip_norm=0.01)
         process = quadratic_process(local=local, **options)
         state = process.initialize()._replace(round_num=np.int32(2))
@@ -180,7 +181,7 @@ class TestAdaptation:
         assert_close(list(map(vector_of, models)), expected)
         assert steps or np.array_equal(vector_of(models[0]), vector_of(QUADRATIC.init(2)))
 
-    def test_it_is_on_one_batch(self):
+    def test_adaptation_uses_one_batch(self):
         process = quadratic_process(local=local_sgd(BETA, STEPS, batch_size=4))
         (model,) = process.personalize(process.initialize(), [client_of(process, 0, range(6))])
         ways = [
@@ -191,7 +192,7 @@ class TestAdaptation:
         assert distances[0] < 1e-5 < 1e-3 < distances[1]
 
 
-def test_the_loss_that_is_reported_is_that_of_the_adapted_model():
+def test_reported_loss_is_of_the_adapted_model():
     process = quadratic_process(local=local_sgd(BETA, 1, 1))
     metrics = process.next(process.initialize(), [client_of(process, 0, [0])]).metrics
     offset = (EYE - INNER * A[0]) @ (START - C[0])

@@ -1,4 +1,4 @@
-"""Clients whose optimizers go on from their last round, by `persist_optimizer_state`."""
+"""Tests clients whose optimizer state persists over rounds (`persist_optimizer_state`)."""
 
 import functools
 
@@ -13,7 +13,7 @@ from tff_pfl.local import LocalTraining
 
 DIM, RATE, MOMENTUM, STEPS = 3, 0.1, 0.9, 2
 A, C = objectives()
-# Without its pull, Ditto's own models are those of Local; so are APFL's with an alpha of 1.
+# With these options, the own models of Ditto and APFL equal those of Local.
 ALGORITHMS = {
     "fedavg": {},
     "local": {},
@@ -24,7 +24,7 @@ ALGORITHMS = {
     "fedamp": {},
     "fedfomo": {"num_models": 2},
 }
-ALWAYS = ("fedavg", "fedper", "ditto", "pgfed")  # an optimizer at a time, or two side by side
+ALWAYS = ("fedavg", "fedper", "ditto", "pgfed")  # with one optimizer, or two side by side
 
 
 @functools.cache
@@ -47,20 +47,20 @@ def process_of(name, momentum=None, persist=True):
 
 
 def run(process, cohorts):
-    """`(server state, clients)` after each round."""
+    """Yields `(server state, clients)` after each round."""
     clients = [make_client(process, i, quadratic_examples(A[i], C[i])) for i in range(3)]
     return run_rounds(process, clients, cohorts)
 
 
 def models_of(process, state, clients):
-    """The first client's own model and, where there is one, the global model."""
+    """Returns the first client's own model and, if there is one, the global model."""
     models = process.personalize(state, clients[:1])
     return leaves(models, process.global_weights(state) if process.global_weights else ())
 
 
 @pytest.mark.parametrize("name", [x if x in ALWAYS else slow(x) for x in ALGORITHMS])
-def test_momentum_goes_on_when_a_client_comes_back(name):
-    """Other clients, seen for the first time, have none."""
+def test_momentum_continues_when_a_client_returns(name):
+    """New clients start without momentum."""
     rounds = []
     for persist in (True, False):
         process = process_of(name, MOMENTUM, persist)
@@ -79,17 +79,17 @@ def heavy_ball(i, w, u):
     return w, u
 
 
-def test_rounds_of_fedavg_and_local_by_hand():
-    """And those of Ditto and APFL, whose clients have two optimizers."""
+def test_rounds_match_heavy_ball_steps():
+    """Covers FedAvg, Local, and Ditto and APFL, whose clients have two optimizers."""
     cohorts = [(0, 1), (1, 2), (0, 1)]
-    fedavg, local, *both = (
+    fedavg, local, *with_two = (
         run(process_of(name, MOMENTUM), cohorts) for name in ("fedavg", "local", "ditto", "apfl")
     )
     start = vector_of(quadratic_model(2, 1).init(2))
     w, buffers = start, [np.zeros(DIM)] * 3
     own = [(start, np.zeros(DIM))] * 3
     for cohort, (averaged, _), (_, alone), *outputs in zip(
-        cohorts, fedavg, local, *both, strict=True
+        cohorts, fedavg, local, *with_two, strict=True
     ):
         models = []
         for i in cohort:

@@ -1,4 +1,4 @@
-"""pFedMB: what it becomes at its ends, its mixtures, and what its clients send."""
+"""Tests pFedMB: its limit FedAvg, and when both of its averages agree."""
 
 import functools
 
@@ -33,17 +33,17 @@ def build(algorithm="pfedmb", local=LOCAL, **options):
 
 
 def run(process, clients=None):
-    """`(server state, clients)` after some rounds."""
+    """Returns `(server state, clients)` after some rounds."""
     return last(run_rounds(process, clients or make_clients(process, SIZES), COHORTS))
 
 
 def frozen(**options):
-    """Clients whose alpha, which is their state, stays as it is."""
+    """Builds pFedMB with constant alpha, which is the client state."""
     return build(parametrization="projection", alpha_epochs=0, **options)
 
 
 def with_alpha(clients, alphas):
-    """Clients with given coefficients, `[L, B]` each."""
+    """Returns the clients with other coefficients, `[L, B]` each."""
     return [
         client._replace(state=client.state._replace(coefficients=np.float32(alpha)))
         for client, alpha in zip(clients, alphas, strict=True)
@@ -51,16 +51,16 @@ def with_alpha(clients, alphas):
 
 
 def alphas_of(process, clients):
-    """`[number of clients, L, B]`."""
+    """Returns alpha of all clients, `[clients, L, B]`."""
     rows = process.client_snapshot([client.state for client in clients])
-    return np.array([list(of_client.values()) for of_client in rows])
+    return np.array([list(rows_of_client.values()) for rows_of_client in rows])
 
 
 class TestEquivalences:
     @pytest.mark.parametrize(
         ("alpha_weighted", "parametrization"), [(True, "softmax"), slow(False, "projection")]
     )
-    def test_of_one_branch_it_is_fedavg(self, alpha_weighted, parametrization):
+    def test_one_branch_equals_fedavg(self, alpha_weighted, parametrization):
         process = build(branches=1, alpha_weighted=alpha_weighted, parametrization=parametrization)
         state, clients = run(process)
         expected, _ = run(build("fedavg"))
@@ -71,7 +71,7 @@ class TestEquivalences:
         assert_close(process.global_weights(state), expected.algorithm.weights, 1e-6)
         assert_close(process.personalize(state, clients), [expected.algorithm.weights] * 3, 1e-6)
 
-    def test_with_equal_alpha_both_averages_are_the_same(self):
+    def test_both_averages_agree_if_alpha_is_equal(self):
         alpha = [[0.2, 0.5, 0.3], [0.7, 0.2, 0.1]]
         other = [[0.6, 0.1, 0.3], [0.1, 0.1, 0.8]]
         for alphas, same in (([alpha] * 3, True), ([alpha, other, alpha], False)):

@@ -1,4 +1,4 @@
-"""Rounds of pFedMB on quadratics, in NumPy."""
+"""Tests rounds of pFedMB on quadratics against NumPy."""
 
 import dataclasses
 import functools
@@ -15,11 +15,11 @@ from tff_pfl.local import LocalTraining
 from tff_pfl.models import multi_branch
 
 BRANCHES = 3
-# Two layers have branches, and the third has not.
+# The first two layers have branches.
 DIMS, NAMED, DIM = (2, 2, 1), ("layer0", "layer1"), 5
 RATE, DECAY, STEPS = 0.2, 0.9, 3
 A, C = objectives(3, DIM)
-COPIES = (1, 3, 2)  # of a client's one example
+COPIES = (1, 3, 2)  # copies of each client's only example
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Variant:
     normalize_step: bool = False
     init_scale: float = 1.0
     weighting: str = "num_examples"
-    # Of local training.
+    # Options of local training.
     momentum: float = 0.0
     weight_decay: float = 0.0
     persist: bool = False
@@ -53,13 +53,13 @@ class Variant:
 
 
 def alphas_of(process, clients):
-    """`[number of clients, L, B]`."""
+    """Returns alpha of all clients, `[clients, L, B]`."""
     rows = process.client_snapshot([client.state for client in clients])
-    return np.array([list(of_client.values()) for of_client in rows])
+    return np.array([list(rows_of_client.values()) for rows_of_client in rows])
 
 
 def arrays_of(weights):
-    """A list of arrays, those of branched layers `[B, d]`."""
+    """Returns the array of each layer; a branched layer has `[B, d]`."""
     return [np.asarray(layer["w"], np.float64) for layer in weights.values()]
 
 
@@ -76,7 +76,7 @@ def nearest(row):
 
 
 def client_round(v: Variant, t, weights, own, a, c):
-    """`(weights, alpha, what it keeps, losses of alpha, losses of the weights)`."""
+    """Returns `(weights, alpha, client state, losses of alpha, losses of the weights)`."""
 
     def alpha_of(coefficients):
         if v.parametrization == "projection":
@@ -120,23 +120,25 @@ def client_round(v: Variant, t, weights, own, a, c):
 
 
 def server_mean(v, weights, trained, alphas, counts):
-    """Equation (5), or (6)."""
+    """Computes equation (5) or (6)."""
     new = []
     for layer, old in enumerate(weights):
         shares = np.array(counts)[:, np.newaxis] * np.ones(len(old))
         if layer < 2 and v.alpha_weighted:
             shares = shares * np.array([alpha[layer] for alpha in alphas])
-        above = sum(
+        numerator = sum(
             s.reshape([-1, *[1] * (old.ndim - 1)]) * w[layer]
             for s, w in zip(shares, trained, strict=True)
         )
-        below = np.sum(shares, axis=0).reshape([-1, *[1] * (old.ndim - 1)])
-        new.append(np.where(below > 0, above / np.where(below > 0, below, 1), old))
+        denominator = np.sum(shares, axis=0).reshape([-1, *[1] * (old.ndim - 1)])
+        new.append(
+            np.where(denominator > 0, numerator / np.where(denominator > 0, denominator, 1), old)
+        )
     return new
 
 
 def rounds(v: Variant, weights):
-    """Of each round of `COHORTS`: `(weights, alpha of all clients, mean losses)`."""
+    """Yields `(weights, alpha of all clients, mean losses)` for each round of `COHORTS`."""
     start = 0.0 if v.parametrization == "softmax" else 1 / BRANCHES
     shape = (1 if v.shared_alpha else 2, BRANCHES)
     own = [(np.full(shape, start), (0.0, [0.0] * 3))] * 3
@@ -149,7 +151,9 @@ def rounds(v: Variant, weights):
             alphas[i], own[i] = alpha, state
         n = counts if v.weighting == "num_examples" else np.ones(len(cohort))
         weights = server_mean(v, weights, trained, new, n)
-        means = [counts @ np.mean(of_clients, axis=1) / np.sum(counts) for of_clients in losses]
+        means = [
+            counts @ np.mean(client_losses, axis=1) / np.sum(counts) for client_losses in losses
+        ]
         yield weights, list(alphas), means
 
 
@@ -177,7 +181,7 @@ VARIANTS = {
         for name, variant in VARIANTS.items()
     ],
 )
-def test_rounds_on_quadratics(variant):
+def test_rounds_match_numpy_on_quadratics(variant):
     process = variant.process
     options = {"layers": NAMED, "init_scale": variant.init_scale}
     start = multi_branch(quadratic_model(*DIMS), BRANCHES, **options).init(2)
@@ -196,8 +200,8 @@ def test_rounds_on_quadratics(variant):
         assert_close(
             [vector_of(model) for model in models], [merged(weights, alpha) for alpha in alphas]
         )
-        of_all = merged(weights, np.full((2, BRANCHES), 1 / BRANCHES))
-        assert_close(vector_of(process.global_weights(state)), of_all)
+        uniform_mixture = merged(weights, np.full((2, BRANCHES), 1 / BRANCHES))
+        assert_close(vector_of(process.global_weights(state)), uniform_mixture)
         metrics = output.metrics["train"]
         np.testing.assert_allclose([metrics["alpha_loss"], metrics["loss"]], losses, rtol=1e-4)
     assert np.ptp(alphas, axis=-1).min() > 1e-3

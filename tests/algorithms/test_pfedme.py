@@ -1,4 +1,4 @@
-"""pFedMe: its rounds and its limits on quadratics, and its ends."""
+"""Tests pFedMe: its rounds on quadratics, its limits, and the bound of its learning rates."""
 
 import functools
 
@@ -21,7 +21,7 @@ from tff_pfl.local import LocalTraining
 DIM = 3
 EYE = np.eye(DIM)
 A, C = objectives()
-SIZES = (1, 3, 2)  # of clients that have the same example several times, all in one batch
+SIZES = (1, 3, 2)  # copies of each client's only example, all in one batch
 EPOCHS, STEPS = 3, 2
 LAMBDA, ETA, PERSONAL_ETA, DECAY, BETA = 2.0, 0.2, 0.15, 0.1, 0.7
 FAR = np.array([9.0, -9.0, 9.0], np.float32)
@@ -51,7 +51,7 @@ def make_clients(process):
 
 
 def one_round(process, cohort=(0, 1, 2), state=None):
-    """`(w before, w after, thetas, output)`"""
+    """Returns `(w before, w after, thetas, output)` of a round."""
     state, clients = state or process.initialize(), make_clients(process)
     output = process.next(state, [clients[i] for i in cohort])
     thetas = [vector_of(client.model) for client in output.clients]
@@ -64,7 +64,7 @@ def one_round(process, cohort=(0, 1, 2), state=None):
 
 
 def train(w, a, c, weight_decay=0.0):
-    """`(w_i, theta, mean loss of theta before each batch)` of a client."""
+    """Returns `(w_i, theta, mean loss of theta before each batch)` of a client."""
     shared = theta = w
     losses = []
     for _ in range(EPOCHS):
@@ -81,7 +81,7 @@ def train(w, a, c, weight_decay=0.0):
     ("weighting", "counts", "weight_decay"),
     [("num_examples", SIZES, 0.0), ("uniform", (1, 1, 1), 0.3)],
 )
-def test_rounds_on_quadratics(weighting, counts, weight_decay):
+def test_rounds_match_numpy_on_quadratics(weighting, counts, weight_decay):
     process = build(weighting=weighting, weight_decay=weight_decay)
     state, clients = process.initialize(), make_clients(process)
     w, thetas = vector_of(state.algorithm.weights).astype(np.float64), {}
@@ -94,7 +94,7 @@ def test_rounds_on_quadratics(weighting, counts, weight_decay):
         w = w + BETA * (mean - w)
         np.testing.assert_allclose(vector_of(state.algorithm.weights), w, rtol=1e-5, atol=1e-6)
         losses = [loss for _, _, loss in results]
-        loss = np.average(losses, weights=np.take(SIZES, cohort))  # of all examples
+        loss = np.average(losses, weights=np.take(SIZES, cohort))  # over all examples
         np.testing.assert_allclose(output.metrics["train"]["loss"], loss, rtol=1e-5)
         for i, own, (_, theta, _) in zip(cohort, output.clients, results, strict=True):
             clients[i], thetas[i] = clients[i]._replace(state=own), theta
@@ -104,7 +104,7 @@ def test_rounds_on_quadratics(weighting, counts, weight_decay):
         np.testing.assert_allclose(vector_of(model), theta, rtol=1e-5, atol=1e-6)
 
 
-def test_theta_starts_from_what_is_received_not_from_what_is_stored():
+def test_theta_starts_from_the_received_model():
     process = build()
     clients = make_clients(process)
     stored = [
@@ -117,8 +117,8 @@ def test_theta_starts_from_what_is_received_not_from_what_is_stored():
     assert [int(c.participations) for c in with_stored.clients] == [5, 5, 5]
 
 
-def test_without_lambda_w_stays_and_theta_descends_alone():
-    """K steps on each of E batches."""
+def test_lambda_0_keeps_w_and_theta_descends_alone():
+    """Theta takes K steps on each of E batches."""
     process = build(lambda_=0.0, personal_weight_decay=0.0)
     before, after, thetas, _ = one_round(process)
     np.testing.assert_array_equal(after, before)
@@ -127,15 +127,15 @@ def test_without_lambda_w_stays_and_theta_descends_alone():
         np.testing.assert_allclose(theta, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_without_beta_w_stays_and_theta_is_as_with_it():
+def test_beta_0_keeps_w_and_does_not_change_theta():
     before, after, thetas, _ = one_round(build(beta=0.0))
     np.testing.assert_array_equal(after, before)
     np.testing.assert_array_equal(thetas, one_round(build())[2])
     assert min(np.linalg.norm(theta - before) for theta in thetas) > 0.05
 
 
-def test_the_personal_learning_rate_does_not_decay():
-    """That of `w_i` is 0 here, so that theta descends towards one point."""
+def test_personal_learning_rate_does_not_decay():
+    """The rate of `w_i` is 0, so theta descends towards a fixed point."""
     process = build(learning_rate=0.0, rate_decay=0.5)
     state = process.initialize()._replace(round_num=np.int32(7))
     before, after, thetas, _ = one_round(process, state=state)
@@ -148,11 +148,11 @@ def test_the_personal_learning_rate_does_not_decay():
 
 
 @pytest.mark.parametrize("name", ["learning_rate", "personal_learning_rate"])
-def test_products_below_2_are_allowed(name):
+def test_product_below_2_is_allowed(name):
     build(**{name: 0.49, "lambda_": 4.0})
 
 
-def test_the_bound_of_the_learning_rate_is_that_of_sgd_after_its_warm_up():
+def test_bound_applies_to_the_rate_of_sgd_after_warm_up():
     model, adam = quadratic_model(2, 1), tff.learning.optimizers.build_adam(0.5)
     with pytest.raises(ValueError, match="The learning rate 0.5 times lambda_=4 is 2"):
         make("pfedme", model, local_sgd(0.5, warm_up_rounds=10), lambda_=4.0)

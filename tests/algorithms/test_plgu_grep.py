@@ -1,4 +1,4 @@
-"""PLGU-GRep: equality with plain NumPy, and the specification's invariants."""
+"""Tests PLGU-GRep: its rounds on quadratics against NumPy, and its limit FedRep."""
 
 import dataclasses
 import math
@@ -23,7 +23,7 @@ from tff_pfl.local import LocalTraining
 MODEL = tiny_model()
 SIZES = (6, 9, 5)
 
-# On quadratics the body are two layers, of 3 weights and of 1, before a head of 2.
+# The quadratics have a body of two layers, with 3 weights and with 1, and a head with 2.
 N, DIMS, DIM = 3, (3, 1, 2), 6
 LAYERS, BODY, HEAD = (slice(0, 3), slice(3, 4)), slice(0, 4), slice(4, 6)
 RATE, DECAY, EPOCHS, RHO = 0.2, 0.5, 2, 0.7
@@ -32,7 +32,7 @@ A, C = objectives(N, DIM)
 
 
 class NumPyPLGUGRep:
-    """Equations (10) to (13), for the exact gradients of quadratics."""
+    """PLGU-GRep by equations (10) to (13), with exact gradients of quadratics."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ def quadratic_process(rate=RATE, **options):
 
 
 def copies(client_id):
-    """The client's example, as often as it has it; all in one batch."""
+    """Returns all copies of the client's example, which make one batch."""
     return quadratic_examples(A[client_id], C[client_id], copies=COPIES[client_id])
 
 
@@ -108,11 +108,11 @@ def quadratic_clients(process):
         {},
         {"body_steps": 3, "norm_order": math.inf, "xi_scale": 2.0},
         {"head_steps": 1, "body_steps": 2, "norm_order": 3.0, "weighting": "num_examples"},
-        {"body_epochs": None},  # those of the local training
+        {"body_epochs": None},  # as long as the local training
     ],
     ids=str,
 )
-def test_rounds_on_quadratics_are_those_of_numpy(options):
+def test_rounds_match_numpy_on_quadratics(options):
     process = quadratic_process(**options)
     options = {"body_steps": EPOCHS} if "body_epochs" in options else options
     expected = NumPyPLGUGRep(vector_of(quadratic_model(*DIMS).init(2)), **options)
@@ -127,8 +127,8 @@ def test_rounds_on_quadratics_are_those_of_numpy(options):
 
 
 @pytest.mark.parametrize("limits", [{}, {"clip_norm": 0.2, "weight_decay": 0.1}])
-def test_without_rho_it_is_fedrep_of_two_steps_on_each_batch(limits):
-    """Whose batch is all of a client's examples, so that batches of FedRep are the same."""
+def test_rho_0_equals_fedrep_with_two_steps_on_each_batch(limits):
+    """A batch has all of a client's examples, so that FedRep sees the same batches."""
     options = {"head_epochs": 3, "weighting": "uniform", "seed": 1}
     local = dataclasses.replace(local_sgd(learning_rate=0.3, batch_size=max(SIZES)), **limits)
     twice = eager("fedrep", MODEL, dataclasses.replace(local, steps=2), **options)

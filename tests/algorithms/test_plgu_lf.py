@@ -1,4 +1,4 @@
-"""PLGU-LF: what it becomes at the ends of its options, its personal layers, and its steps."""
+"""Tests PLGU-LF: its limits, its personal layers, its rounds on quadratics, and clipping."""
 
 import functools
 import itertools
@@ -31,8 +31,8 @@ NUM_LAYERS = 2
 
 
 @pytest.mark.parametrize("options", [{"rho": 0.0}, {"rho": 0.3, "perturb_layers": "universal"}])
-def test_with_all_layers_personal_theta_is_local(options):
-    """Bit for bit, once a client has received `w` in its first participation."""
+def test_theta_equals_local_if_all_layers_are_personal(options):
+    """Both are equal bit for bit, if Local starts from the `w` of the first participation."""
     first, clients = (
         trained("plgu_lf", cohorts=cohorts, num_personal_layers=NUM_LAYERS, **options)
         for cohorts in (COHORTS[:1], COHORTS)
@@ -45,7 +45,7 @@ def test_with_all_layers_personal_theta_is_local(options):
 
 
 DEEP = models.build("mlp", IMAGE_SHAPE, NUM_CLASSES, hidden=(5, 4, 3))
-FROZEN = local_sgd(learning_rate=0.0)  # theta stays as it is at the start of the round
+FROZEN = local_sgd(learning_rate=0.0)  # theta keeps its value from the start of the round
 
 
 @functools.cache
@@ -56,7 +56,7 @@ def frozen(**options):
 
 
 def client_away(process, state, client_id, distances):
-    """A client whose stored model has each weight of a layer at some distance from `w`."""
+    """Returns a client whose stored model differs from `w` by a distance for each layer."""
     model = {
         name: tf.nest.map_structure(lambda v, d=distance: v + np.float32(d), layer)
         for (name, layer), distance in zip(state.algorithm.weights.items(), distances, strict=True)
@@ -67,13 +67,13 @@ def client_away(process, state, client_id, distances):
 
 
 class TestPersonalLayers:
-    # The norms of the distances of the last are 9.2, 2.9, 1.9 and 0; per weight, the first is
-    # the third highest.
+    # The distances of the last client have the norms 9.2, 2.9, 1.9 and 0, but per weight the first
+    # layer is only third.
     DISTANCES = ([1.0, 0.01, 0.02, 0.9], [0.01, 2.0, -3.0, 0.01], [1.0, 0.6, 0.5, 0.0])
     PERSONAL = ([0, 3], [1, 2], [1, 2])
 
     @pytest.mark.parametrize("xi_scale", [1.0, 0.0])
-    def test_each_client_starts_from_those_of_its_own_that_differ_most(self, xi_scale):
+    def test_client_starts_from_its_own_layers_that_differ_most(self, xi_scale):
         process, state = frozen(xi_scale=xi_scale)
         clients = [client_away(process, state, i, d) for i, d in enumerate(self.DISTANCES)]
         output = process.next(state, clients)
@@ -88,8 +88,8 @@ class TestPersonalLayers:
 @pytest.mark.parametrize(
     ("group_norms", "expected"), [(True, {"dense1", "norm"}), (False, {"norm"})]
 )
-def test_a_norm_is_part_of_the_layer_it_follows(group_norms, expected):
-    """The dense layer and its norm are personal, though only the norm has moved far."""
+def test_norm_belongs_to_the_layer_it_follows(group_norms, expected):
+    """With groups the dense layer is personal too, though only its norm has moved far."""
     process = eager("plgu_lf", tiny_normalized_model(), FROZEN, group_norms=group_norms)
     state = process.initialize()
     (client,) = make_clients(process, (4,))
@@ -106,7 +106,7 @@ def test_a_norm_is_part_of_the_layer_it_follows(group_norms, expected):
     } == expected
 
 
-# What follows is computed in NumPy, for clients of a quadratic each.
+# Rounds in NumPy, with a quadratic for each client.
 LAYERS = [slice(0, 2), slice(2, 3)]
 RATE, STEPS, RHO, XI_SCALE = 0.4, 3, 0.3, 1.7
 A = [spd(3, seed=95 + i) for i in range(3)]
@@ -122,7 +122,7 @@ COMBINATIONS = list(itertools.product(*CHOICES.values()))
 
 
 def client_round(w, own, a, c, perturb_at, eps_from, perturb_layers, scores, norm_order):
-    """`(change of w, theta, mean loss of theta)` of a client; no `own`: its first round."""
+    """Returns `(change of w, theta, mean loss of theta)`; `own` is `None` in a first round."""
     own = w if own is None else own
     distances = np.array([np.linalg.norm((own - w)[i]) / (i.stop - i.start) for i in LAYERS])
     personal = np.argmax(distances) if np.any(distances) else 1
@@ -144,11 +144,11 @@ def client_round(w, own, a, c, perturb_at, eps_from, perturb_layers, scores, nor
     return shared - w, theta, np.mean(losses)
 
 
-QUADRATIC_COHORTS = ((0,), (1,), (0, 1))  # a client is back after a round
+QUADRATIC_COHORTS = ((0,), (1,), (0, 1))  # a client returns after a round
 
 
 def rounds(combination):
-    """For each round of `QUADRATIC_COHORTS`: `(w, all thetas, the loss that is reported)`."""
+    """Yields `(w, all thetas, the reported loss)` for each round of `QUADRATIC_COHORTS`."""
     w, thetas = vector_of(quadratic_model(2, 1).init(2)).astype(np.float64), [None] * 3
     for cohort in QUADRATIC_COHORTS:
         results = [client_round(w, thetas[i], A[i], C[i], *combination) for i in cohort]
@@ -176,7 +176,7 @@ def quadratic_clients():
 
 
 def _cases():
-    """All combinations; by default those eight that have each pair of values of two options."""
+    """Yields all combinations; the default eight have each pair of values of two options."""
     for combination, (a, b, c, d, e) in zip(COMBINATIONS, np.ndindex(2, 2, 2, 2, 2), strict=True):
         is_default = d == a ^ b and e == a ^ c
         marks = [] if is_default else [pytest.mark.slow]
@@ -184,7 +184,7 @@ def _cases():
 
 
 @pytest.mark.parametrize("combination", list(_cases()))
-def test_rounds_on_quadratics(combination):
+def test_rounds_match_numpy_on_quadratics(combination):
     process, clients = build_quadratic(combination), list(quadratic_clients())
     state = process.initialize()
     for cohort, (w, thetas, loss) in zip(QUADRATIC_COHORTS, rounds(combination), strict=True):
@@ -197,7 +197,7 @@ def test_rounds_on_quadratics(combination):
         np.testing.assert_allclose(output.metrics["train"]["loss"], loss, rtol=1e-4)
 
 
-def test_the_gradients_of_both_models_are_clipped_each_for_itself():
+def test_gradients_of_both_models_are_clipped_separately():
     arguments = quadratic_model(2, 1), local_sgd(RATE, STEPS, 1, clip_norm=0.5)
     ends = []
     for name, options in (("fedavg", {}), ("plgu_lf", {"rho": 0.0})):

@@ -1,4 +1,7 @@
-"""Closed forms: clients f_i(w) = 1/2 (w - c_i)^T A_i (w - c_i), K exact gradient steps a round."""
+"""Tests closed forms of rounds on quadratics, with K exact gradient steps a round.
+
+Client i minimises f_i(w) = 1/2 (w - c_i)^T A_i (w - c_i).
+"""
 
 import numpy as np
 import pytest
@@ -22,7 +25,7 @@ def quadratic_clients(process):
 
 
 def run(process, rounds):
-    """`(server state, clients)` after rounds in which all clients take part."""
+    """Returns `(server state, clients)` after rounds with all clients."""
     state, clients = process.initialize(), quadratic_clients(process)
     for _ in range(rounds):
         state, states, _ = process.next(state, clients)
@@ -41,8 +44,8 @@ def test_local_descends_to_its_own_minimiser():
         np.testing.assert_allclose(vector_of(client.state.model), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_fedavg_nears_its_fixed_point_which_is_not_the_optimum():
-    """A round contracts the distance to it by the mean of `M_i`; there, nothing moves."""
+def test_fedavg_converges_to_a_fixed_point_off_the_optimum():
+    """A round contracts the distance to the fixed point by the mean of `M_i`."""
     drift = [np.eye(DIM) - m for m in M]
     fixed_point = np.linalg.solve(
         np.sum(drift, axis=0), np.sum([d @ c for d, c in zip(drift, C, strict=True)], axis=0)
@@ -62,8 +65,11 @@ def test_fedavg_nears_its_fixed_point_which_is_not_the_optimum():
 
 
 @pytest.mark.parametrize("lambda_", [0.0, 0.5, 2.0])
-def test_a_round_of_ditto(lambda_):
-    """v* + (I - eta (A + lambda I))^K (v - v*), with v* = (A + lambda I)^-1 (A c + lambda w)."""
+def test_ditto_descends_to_the_pulled_minimiser(lambda_):
+    """A round ends at `v* + (I - eta (A + lambda I))^K (v - v*)`.
+
+    The minimiser is `v* = (A + lambda I)^-1 (A c + lambda w)`.
+    """
     process = quadratic_process("ditto", DIM, lambda_=lambda_)
     state, clients = process.initialize(), quadratic_clients(process)
     w = np.array([1.0, -2.0, 0.5])
@@ -77,7 +83,7 @@ def test_a_round_of_ditto(lambda_):
 
 
 def fedper_rounds(number):
-    """`(body, heads)` after rounds of K joint steps, which move (body, head) by M_i."""
+    """Returns `(body, heads)` after rounds of K joint steps, which move (body, head) by M_i."""
     body, heads = start()[:2], [start()[2:]] * 3
     for _ in range(number):
         ends = [c + m @ (np.append(body, head) - c) for head, c, m in zip(heads, C, M, strict=True)]
@@ -85,7 +91,7 @@ def fedper_rounds(number):
     return body, heads
 
 
-def test_rounds_of_fedper():
+def test_fedper_takes_joint_steps():
     state, clients = run(quadratic_process("fedper", 2, 1), rounds=3)
     body, heads = fedper_rounds(3)
     np.testing.assert_allclose(vector_of(state.algorithm.weights), body, rtol=1e-5, atol=1e-6)
@@ -93,8 +99,8 @@ def test_rounds_of_fedper():
     np.testing.assert_allclose(found, heads, rtol=1e-5, atol=1e-6)
 
 
-def test_losses_that_are_measured():
-    """The reported loss is the mean over the K steps, each before it is done."""
+def test_reported_loss_is_the_mean_over_steps():
+    """The loss is measured before each of the K steps."""
     process = quadratic_process("local", DIM)
     metrics = process.next(process.initialize(), quadratic_clients(process)).metrics
     losses = []

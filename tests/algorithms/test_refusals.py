@@ -1,4 +1,4 @@
-"""Options that methods refuse; ranges of single numbers are tried in `tests/experiment/config`."""
+"""Tests options that methods refuse; `tests/experiment/config` tests the ranges of numbers."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tff_pfl.algorithms import ALGORITHMS, hyperparameters, make
 from tff_pfl.names import UnknownNameError
 
 FEDERATION = {"num_clients": 4, "clients_per_round": 2}
-# Variants, and methods that extend another one, inherit these options.
+# Variants and extensions, which inherit their options.
 DERIVED = {"fedbn", "fedprox", "fedsam", "heur_fedamp", "pfedhn_pc", "pgfed_ce", "pgfedmo"}
 METHODS = sorted(ALGORITHMS.keys() - DERIVED - {"pgfedmo_ce", "plgu_ghn", "s_fedpg"})
 CHOICES = {
@@ -31,14 +31,14 @@ def made(name, rate=0.5, **options):
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if CHOICES[name]])
-def test_unknown_names_of_choices(name):
+def test_unknown_choice_is_refused(name):
     for option in CHOICES[name]:
         with pytest.raises(UnknownNameError, match=f"{option} .*'nonsense'"):
             made(name, rate=0.05, **{option: "nonsense"})
 
 
 @pytest.mark.parametrize(("name", "option"), LAYERS)
-def test_unknown_layers(name, option):
+def test_unknown_layer_is_refused(name, option):
     with pytest.raises(UnknownNameError, match="'hed'. Did you mean 'head'"):
         made(name, **{option: ("hed",)})
 
@@ -85,11 +85,11 @@ def test_unknown_layers(name, option):
         ("plgu_lf", {"num_personal_layers": 3}, "in 0 to 2, the number of layers of 'mlp', got 3"),
     ],
 )
-def test_options_that_do_not_fit_the_model_or_the_federation(name, options, message):
+def test_option_that_does_not_fit_is_refused(name, options, message):
     with pytest.raises(ValueError, match=message):
         made(name, **options)
 
 
-def test_an_unknown_algorithm():
+def test_unknown_algorithm_is_refused():
     with pytest.raises(UnknownNameError, match="Unknown algorithm 'dito'. Did you mean 'ditto'"):
         made("dito")

@@ -1,4 +1,4 @@
-"""What the registry of algorithms knows of them."""
+"""Tests the registry of algorithms."""
 
 import functools
 import re
@@ -15,7 +15,7 @@ from tff_pfl.templates.errors import TemplateError
 FEDERATION = {"num_clients": 8, "clients_per_round": 2}
 
 
-def test_where_a_method_trains_goes_through_other_decorators_and_variants(monkeypatch):
+def test_trains_where_passes_through_decorators_and_variants(monkeypatch):
     monkeypatch.setattr(ALGORITHMS, "_registered", dict(ALGORITHMS))
 
     @ALGORITHMS.register("own")
@@ -42,7 +42,7 @@ def test_where_a_method_trains_goes_through_other_decorators_and_variants(monkey
         ("s_fedpg", {"memory_size": 5, "absent_memory": False}, "memory_size=5 of fedpg"),
     ],
 )
-def test_options_without_an_effect_are_warned_of(caplog, name, options, warning):
+def test_option_without_effect_logs_a_warning(caplog, name, options, warning):
     with caplog.at_level("WARNING", logger="absl"):
         make(name, tiny_model(), local_sgd(), **FEDERATION, **options)
     messages = [record.getMessage() for record in caplog.records]
@@ -51,14 +51,14 @@ def test_options_without_an_effect_are_warned_of(caplog, name, options, warning)
         assert re.search(warning, messages[0])
 
 
-def test_algorithms_say_of_which_federation_they_are_if_they_compute_with_it():
+def test_make_records_the_federation_that_an_algorithm_computes_with():
     makes = functools.partial(make, model=tiny_model(), local=local_sgd(), **FEDERATION)
     assert makes("scaffold").made_for == Federation(num_clients=8)
     assert makes("pgfed", largest_cohort=4).made_for == Federation(8, 2, 4)
     assert makes("ditto", largest_cohort=4).made_for == Federation()
 
 
-def test_what_is_no_algorithm_is_refused(monkeypatch):
+def test_make_refuses_a_function_that_returns_no_algorithm(monkeypatch):
     monkeypatch.setitem(ALGORITHMS._registered, "own", lambda model, local: None)
     with pytest.raises(TemplateError, match="'own' must return a tff_pfl.Algorithm, got None"):
         make("own", tiny_model(), local_sgd())
@@ -68,7 +68,7 @@ def test_what_is_no_algorithm_is_refused(monkeypatch):
 @pytest.mark.parametrize(
     ("name", "key"), [("scaffold", "num_clients"), ("pgfed", "clients_per_round")]
 )
-def test_a_federation_has_a_whole_number_of_clients(name, key, wrong):
+def test_make_requires_a_whole_number_of_clients(name, key, wrong):
     with pytest.raises(
         RangeError, match=f"^{key} must be a whole number of at least 1, got {wrong}"
     ):

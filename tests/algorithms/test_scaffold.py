@@ -1,4 +1,4 @@
-"""SCAFFOLD: FedAvg without its control variates, and its rounds on quadratics."""
+"""Tests SCAFFOLD: its rounds on quadratics, its convergence, and its limit FedAvg."""
 
 import functools
 
@@ -23,8 +23,8 @@ from tff_pfl.local import trees
 MODEL = tiny_model()
 DIM, RATE, DECAY, STEPS, NUM = 3, 0.2, 0.9, 4, 4
 A, C = objectives(NUM)
-SIZES = (1, 3, 2, 1)  # of clients that have the same example several times, all in one batch
-COHORTS = ((0, 1), (1, 2, 3), (0, 2))  # who takes part in each round
+SIZES = (1, 3, 2, 1)  # copies of each client's only example, all in one batch
+COHORTS = ((0, 1), (1, 2, 3), (0, 2))  # the clients of each round
 OPTIMUM = np.linalg.solve(sum(A), sum(a @ c for a, c in zip(A, C, strict=True)))
 
 
@@ -42,7 +42,7 @@ def clients_of(process):
 
 
 def client_round(i, w, c, own, control, rate=RATE):
-    """`(w_i, c_i)`, by the lines of the paper."""
+    """Returns `(w_i, c_i)`, computed as in the paper."""
     model = w
     for _ in range(STEPS):
         model = model - rate * (A[i] @ (model - C[i]) - own + c)
@@ -52,7 +52,7 @@ def client_round(i, w, c, own, control, rate=RATE):
 
 
 def round_of(cohort, w, c, own, control, rate=RATE, server_rate=1.0):
-    """`(w, c, the c_i, the w_i of the cohort)`."""
+    """Returns `(w, c, all c_i, the cohort's w_i)`."""
     own, models = dict(own), {}
     before = own.copy()
     for i in cohort:
@@ -68,8 +68,8 @@ def start(process):
 
 
 @pytest.mark.parametrize(("control", "server_rate"), [("path", None), ("gradient", 0.5)])
-def test_rounds_on_quadratics(control, server_rate):
-    """Clients weigh the same, whatever their number of examples; the rate decays."""
+def test_rounds_match_numpy_on_quadratics(control, server_rate):
+    """Clients with different numbers of examples weigh the same, and the rate decays."""
     process = process_of(server_rate, control=control, personalized="local")
     w, c, own = start(process)
     rounds = run_rounds(process, clients_of(process), COHORTS)
@@ -86,8 +86,8 @@ def test_rounds_on_quadratics(control, server_rate):
 
 
 @pytest.mark.parametrize("control", ["gradient", "path"])
-def test_with_all_clients_it_nears_the_minimiser_of_the_mean_and_stays_there(control):
-    """FedAvg, which starts there, leaves it."""
+def test_full_cohorts_converge_to_the_optimum_and_stay_there(control):
+    """FedAvg leaves the optimum when it starts there."""
     w, c, own = start(process_of(control=control, decay=1.0))
     assert np.linalg.norm(w - OPTIMUM) > 0.5
     for _ in range(200):
@@ -109,7 +109,7 @@ def test_with_all_clients_it_nears_the_minimiser_of_the_mean_and_stays_there(con
     assert_close([vector_of(new.control) for new in output.clients], list(own.values()))
 
 
-def test_without_control_variates_it_is_fedavg_with_uniform_weights():
+def test_zero_control_variates_equal_fedavg_with_uniform_weights():
     cohorts = ((0, 1), (1, 2), (0, 2))
     processes = [
         eager("fedavg", MODEL, local_sgd(), weighting="uniform", seed=1),
@@ -119,7 +119,7 @@ def test_without_control_variates_it_is_fedavg_with_uniform_weights():
     for cohort in cohorts:
         found = []
         for process, state in zip(processes, (fedavg, scaffold), strict=True):
-            clients = make_clients(process, (4, 6, 3))  # anew: those of SCAFFOLD have c_i = 0
+            clients = make_clients(process, (4, 6, 3))  # new clients, with c_i = 0
             found.append(process.next(state, [clients[i] for i in cohort]).state)
         fedavg, scaffold = found
         assert_equal(scaffold.algorithm.weights, fedavg.algorithm.weights)
@@ -128,8 +128,8 @@ def test_without_control_variates_it_is_fedavg_with_uniform_weights():
         scaffold = scaffold._replace(algorithm=scaffold.algorithm._replace(control=zero))
 
 
-def test_the_path_is_divided_by_the_number_of_steps():
-    """Of 6 examples in batches of 4, of which 3 passes are 6 steps."""
+def test_path_is_divided_by_the_number_of_steps():
+    """Three epochs of 6 examples in batches of 4 are 6 steps."""
     process = eager("scaffold", MODEL, local_sgd(0.5, 3, 4), num_clients=2, seed=1)
     (client,) = make_clients(process, (6,))
     state = process.initialize()
@@ -140,8 +140,8 @@ def test_the_path_is_divided_by_the_number_of_steps():
     assert_close(output.state.algorithm.control, trees.scale(expected, 0.5), tolerance=1e-6)
 
 
-def test_a_round_of_the_rate_0_leaves_the_control_variates():
-    """In which clients go no way that could be divided."""
+def test_rate_0_keeps_the_control_variates():
+    """The length of the path is 0, so nothing can be divided by it."""
     local = local_sgd(RATE, STEPS, schedule=lambda round_num: tf.cast(round_num < 1.0, tf.float32))
     process = eager("scaffold", quadratic_model(2, 1), local, num_clients=NUM, seed=2)
     cohort = tuple(range(NUM))

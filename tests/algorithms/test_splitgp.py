@@ -1,4 +1,4 @@
-"""SplitGP: between FedAvg and Local, its rounds on quadratics, and which exit answers."""
+"""Tests SplitGP: its limits, its rounds on quadratics, its exits, and fine-tuning."""
 
 import dataclasses
 import functools
@@ -35,8 +35,8 @@ ALL = ((0, 1, 2),) * 2
 
 
 @pytest.mark.parametrize("persist", [False, True])
-def test_without_gamma_and_lambda_it_is_fedavg_where_all_take_part(persist):
-    """Also with optimizers that go on from round to round."""
+def test_gamma_and_lambda_0_equal_fedavg_with_full_cohorts(persist):
+    """Covers optimizers that persist."""
     sgd = tff.learning.optimizers.build_sgdm(0.3, momentum=0.9)
     local = LocalTraining(sgd, batch_size=4, persist_optimizer_state=persist)
     process, state, clients = trained("splitgp", cohorts=ALL, local=local, gamma=0.0, lambda_=0.0)
@@ -48,7 +48,7 @@ def test_without_gamma_and_lambda_it_is_fedavg_where_all_take_part(persist):
     assert_close([m["dense1"] for m in models], [found["dense1"]] * 3)
 
 
-def test_with_gamma_and_lambda_1_the_client_exit_is_local():
+def test_gamma_and_lambda_1_make_the_client_exit_local():
     def init(seed):
         weights = BOTH.init(seed)
         return {"dense1": weights["dense1"], "head": weights["client_head"]}
@@ -67,7 +67,7 @@ A, C = objectives()
 
 
 def descend(w, a, c):
-    """Steps of `w = (phi, theta, kappa)`, of which `f` takes `phi` and one of the others."""
+    """Trains `w = (phi, theta, kappa)`; each exit has the objective of `phi` and its own weight."""
     for _ in range(STEPS):
         client, server = a @ (w[[0, 1, 3]] - c), a @ (w[[0, 1, 2]] - c)
         body = GAMMA * client[:2] + (1 - GAMMA) * server[:2]
@@ -76,8 +76,8 @@ def descend(w, a, c):
 
 
 @pytest.mark.parametrize("start", ["own", "mean"])
-def test_rounds_on_quadratics(start):
-    """Clients start from their own part, or in their first round from the server's mean."""
+def test_rounds_match_numpy_on_quadratics(start):
+    """Clients start from their own part or, in their first round, from the server's mean."""
     process = eager(
         "splitgp",
         quadratic_model(2, 1),
@@ -112,7 +112,7 @@ def test_rounds_on_quadratics(start):
 
 @functools.cache
 def answers(threshold):
-    """Of client 0 and of one that never took part: outputs of its model, and of its exits."""
+    """Returns process, state, and for each client the outputs of its model and exits."""
     process, state, clients = trained("splitgp", cohorts=((0, 1),), threshold=threshold)
     gated, x = BOTH.gated_model(), random_examples(9).x
     found = []
@@ -122,8 +122,8 @@ def answers(threshold):
     return process, state, found
 
 
-def test_the_threshold_decides_which_exit_answers():
-    """0 is below every entropy, and the logarithm of the number of classes is not."""
+def test_threshold_decides_which_exit_answers():
+    """Every entropy is above 0, and at most the logarithm of 3 classes, which is below 1.2."""
     for threshold, exit_ in ((0.0, 1), (1.2, 0), (np.inf, 0)):
         _, state, (first, *_) = answers(threshold)
         client, weights, outputs, exits = first
@@ -133,8 +133,8 @@ def test_the_threshold_decides_which_exit_answers():
         assert_equal(weights["head"], state.algorithm.weights["head"])
 
 
-def test_the_global_model_answers_by_the_server_exit_alone():
-    """So does the model of a client that never took part."""
+def test_global_model_answers_only_by_the_server_exit():
+    """The model of a client that never took part does the same."""
     process, state, (*_, never) = answers(1.2)
     weights = process.global_weights(state)
     assert weights["gate"]["threshold"] == -1.0
@@ -144,11 +144,11 @@ def test_the_global_model_answers_by_the_server_exit_alone():
     assert_close(never[2], MODEL.apply(server, random_examples(9).x))
 
 
-def test_fine_tuning_is_of_the_gated_model():
-    """Where the client exit always answers, it trains body and client exit alone."""
+def test_fine_tuning_trains_the_gated_model():
+    """If the client exit always answers, only body and client exit are trained."""
     algorithm = make("splitgp", MODEL, local_sgd(), threshold=1.2)
     process, state, clients = trained("splitgp", cohorts=((0, 1),), threshold=1.2)
-    for weight_decay in (0.0, 0.1):  # which is no reason for another threshold
+    for weight_decay in (0.0, 0.1):  # it must not decay the threshold
         local = dataclasses.replace(local_sgd(), weight_decay=weight_decay)
         tuned = EagerProcess(fine_tuned(algorithm, MODEL, local, epochs=1), 1)
         (before, *_), (after, *_) = (p.personalize(state, clients) for p in (process, tuned))
@@ -159,7 +159,7 @@ def test_fine_tuning_is_of_the_gated_model():
             assert np.max(np.abs(after[layer]["kernel"] - before[layer]["kernel"])) > 1e-3
 
 
-def test_fine_tuning_that_is_measured_keeps_the_threshold():
+def test_measured_fine_tuning_keeps_the_threshold():
     _, _, ((client, weights, *_), *_) = answers(1.2)
     model, local = BOTH.gated_model(), dataclasses.replace(local_sgd(), weight_decay=0.1)
     context = ClientContext(tf.constant(0), tf.constant(0), tf.constant([1, 2]))

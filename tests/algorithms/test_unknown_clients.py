@@ -1,4 +1,4 @@
-"""Client ids outside of the federation that an algorithm was made for."""
+"""Tests client ids outside the federation that an algorithm was made for."""
 
 import pytest
 
@@ -43,29 +43,29 @@ def assert_refuses_unknown_clients(process, takes_new_clients):
 
 
 @pytest.mark.parametrize("name", ["scaffold", "pfedhn"])
-def test_blocks_refuse_them(name):
-    # A hypernetwork has no embedding of them.
+def test_blocks_refuse_unknown_clients(name):
+    # pFedHN's server has no embedding of an unknown client.
     assert_refuses_unknown_clients(in_blocks(name), takes_new_clients=name == "scaffold")
 
 
-def test_a_process_refuses_them():
+def test_process_refuses_unknown_clients():
     process = composed("pfedhn", hidden_width=2, hidden_layers=1)
     assert_refuses_unknown_clients(process, takes_new_clients=False)
 
 
-def test_clusters_that_are_fixed_are_those_of_known_clients():
+def test_fixed_clusters_exclude_unknown_clients():
     process = in_blocks("ifca", fixed_clusters=(0, 1, 0, 1, 0))
     assert_refuses_unknown_clients(process, takes_new_clients=False)
 
 
-def test_methods_that_were_made_for_any_federation_take_any_client():
+def test_methods_for_any_federation_take_any_client():
     process = in_blocks("fedpg")
     cohort = [make_client(process, i, random_examples(3)) for i in (0, 10**9)]
     output = process.next(process.initialize(), cohort)
     assert output.metrics["train"]["num_clients"] == 2
 
 
-def test_methods_say_themselves_what_they_were_made_for():
+def test_functions_record_their_federation_without_make():
     for name in METHODS:
         options = {key: OPTIONS[key] for key in OPTIONS if key in ALGORITHMS.parameters(name)}
         direct = ALGORITHMS[name](tiny_model(), local_sgd(), **options)
