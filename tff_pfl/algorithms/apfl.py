@@ -100,7 +100,7 @@ def apfl(
     Args:
         model: The model, of weights `W`.
         local: The local training of both models.
-        alpha: The value of `alpha_i`, initial if it adapts; PGFed's comparison has 0.25, 0.5 and
+        alpha: `alpha_i`, or its initial value if it adapts; PGFed's comparison has 0.25, 0.5 and
             0.75.
         adaptive: Whether `alpha_i` adapts.
         alpha_learning_rate: `eta_alpha`; default the learning rate of the round, as in the paper.

@@ -51,7 +51,7 @@ def ditto(
         model: The model, of weights `W`.
         local: The local training of both models.
         lambda_: The pull of the personal model towards the global one; the paper uses 0.1, 1 and 2.
-        personal_epochs: The epochs of the personal model; default the length of `local`.
+        personal_epochs: The epochs of the personal model; default as in `local`.
         **options: Options of `averaging`; the authors' code weighs clients uniformly.
     """
 

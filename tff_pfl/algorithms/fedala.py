@@ -19,8 +19,8 @@ lower layers are the global ones; in the `p` upper layers each single weight has
 it starts from `theta`. In its second round `W` is learnt until the loss settles: until the mean
 losses of the last 10 passes have a standard deviation below `threshold`, or after `max_passes`.
 (The authors' code looks at the loss of each pass's last batch, takes at least 11 passes, and has no
-limit.) In later rounds one pass is enough, which keeps the method cheap, as in the paper. All
-passes of a round use the same part of the examples, which is drawn anew in each round.
+limit.) Later rounds have one pass each, as in the paper. All passes of a round use the same part of
+the examples, which is drawn anew in each round.
 
 The personal model is the paper's output: `start` computed from the current `theta`, as if a round
 began at the evaluation (personalized="initialized"). With "last" it is `theta_i` of the last round

@@ -35,7 +35,7 @@ from tff_pfl.names import check_names
 from tff_pfl.ranges import at_least, between, inside, takes, whole
 from tff_pfl.templates import Algorithm, ClientOutput, Exchange, Federation, Personalization
 
-_SHORTEST = 1e-5  # added to distances
+_DISTANCE_OFFSET = 1e-5
 
 
 class OwnModels(NamedTuple):
@@ -125,7 +125,7 @@ def fedfomo(
 
         def omega(weights):
             distance = trees.norm(trees.subtract(weights, state.reference))
-            return (reference_loss - loss(weights)) / (distance + _SHORTEST)
+            return (reference_loss - loss(weights)) / (distance + _DISTANCE_OFFSET)
 
         ratings = omega(state.model)[tf.newaxis]
         if num_models > 1:

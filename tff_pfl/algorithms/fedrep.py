@@ -61,10 +61,10 @@ def fedrep(
             FedRep only in the body's training.
         body_local: The local training of the body, for these algorithms; default `local`.
         personal_layers: The names of the head's layers; default the model's last layer.
-        head_epochs: The epochs of the head; default the length of `local`. The paper has 10,
-            PGFed's and FedPG's comparisons 5.
+        head_epochs: The epochs of the head; default as in `local`. The paper has 10, PGFed's and
+            FedPG's comparisons 5.
         head_steps: The number of mini-batches of the head, which replaces head_epochs.
-        body_epochs: The epochs of the body; default the length of `local`.
+        body_epochs: The epochs of the body; default as in `local`.
         body_steps: The number of mini-batches of the body, which replaces body_epochs.
         evaluation_head_epochs: The epochs of the head before an evaluation, whose result is not
             kept; the authors' code has 10 after the last round.

@@ -114,7 +114,7 @@ def pfedmb(
         alpha_weighted: Whether the server weighs by alpha.
         alpha_learning_rate: The learning rate of alpha (or of its logits); default the rate of
             `local`.
-        alpha_epochs: The epochs of alpha; default the length of `local`.
+        alpha_epochs: The epochs of alpha; default as in `local`.
         normalize_step: Whether the gradients of a layer's branches are divided by `||alpha_l||^2`;
             not in the paper.
         init_scale: A factor of the initial branches; `sqrt(B)` keeps the scale of their mean.

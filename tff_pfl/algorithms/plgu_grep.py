@@ -65,7 +65,7 @@ def plgu_grep(
         model: The model, of weights `W`.
         local: The local training of head and body.
         rho: The radius of the perturbation; 0.05 in the paper.
-        body_epochs: The epochs of the body; `None` is the length of `local`.
+        body_epochs: The epochs of the body; `None`: as in `local`.
         group_norms: Whether a normalisation layer shares the score of the layer it follows.
         xi_scale: The sum of the layers' scores: 1 in the paper; the number of the body's layers
             gives the radius of SAM.
