@@ -1,4 +1,4 @@
-"""Processes small enough to compute by hand: a client's value is the mean of its inputs."""
+"""Processes that can be computed by hand: a client's value is the mean of its inputs."""
 
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ EXAMPLES_TYPE = examples_type((), np.float32)
 
 
 class Visits(NamedTuple):
-    """Client state: how often the client took part."""
+    """Client state: the number of rounds in which the client took part."""
 
     count: Any
 
@@ -31,7 +31,7 @@ def mean_value(data):
 
 
 def algorithm(*exchanges, **options) -> Algorithm:
-    """The server has a vector, which is the global model; a client's own adds its value to it."""
+    """Makes an algorithm with a vector as global model, to which personal models add a value."""
     blocks = {
         "server_init": lambda seed: tf.constant([1.0, 2.0]),
         "client_init": lambda client_id, seed: Visits(tf.constant(0)),
@@ -50,7 +50,7 @@ def compose(*exchanges, seed=0, **options):
 
 
 def mean_exchange(**options) -> Exchange:
-    """The server moves by the clients' values, averaged by their numbers of examples."""
+    """Makes an exchange that moves the server to the weighted mean of the clients' values."""
 
     def client_work(server, state, data, context):
         value = mean_value(data)

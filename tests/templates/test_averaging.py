@@ -1,4 +1,4 @@
-"""Tests of `tff_pfl.templates.averaging`: weights, aggregators and optimizers of the server."""
+"""Tests of `tff_pfl.templates.averaging`: weights, aggregators and server optimizers."""
 
 import functools
 import itertools
@@ -32,7 +32,7 @@ START = np.array([1.0, 2.0])
 
 
 def mean_algorithm(**options):
-    """A client's part is the mean of its values, in both places."""
+    """Makes an algorithm whose uploads and personal models contain a client's mean value."""
 
     def client_work(weights, state, data, context):
         return ClientOutput(Visits(state.count + 1), mean_value(data) - weights)
@@ -56,17 +56,17 @@ def after_a_round(algorithm, data=DATA):
 
 class TestWeighting:
     @pytest.mark.parametrize(("weighting", "mean"), [("num_examples", 5.0), ("uniform", 6.0)])
-    def test_clients_weigh_by_their_examples_or_all_the_same(self, weighting, mean):
+    def test_clients_weigh_by_examples_or_uniformly(self, weighting, mean):
         output = after_a_round(mean_algorithm(weighting=weighting))
         np.testing.assert_allclose(output.state.algorithm.weights, [mean, mean], rtol=1e-6)
         assert [own.count for own in output.clients] == [1, 1]
 
     @pytest.mark.parametrize("weight", [2.0, tf.constant(1.0)], ids=str)
-    def test_client_work_gives_none(self, weight):
+    def test_client_work_must_not_set_a_weight(self, weight):
         def client_work(weights, state, data, context):
             return ClientOutput(state, mean_value(data) - weights, weight=weight)
 
-        with pytest.raises(errors.BlockResultError, match="of `averaging` weigh by its `weighti"):
+        with pytest.raises(errors.BlockResultError, match="`averaging` sets .* by its `weighting`"):
             after_a_round(averaging(lambda seed: tf.constant([1.0, 2.0]), client_work, None))
 
 
@@ -78,7 +78,7 @@ class TestWeighting:
         (lambda state, change: (state, change), "client_work returned tuple, not ClientOutput"),
     ],
 )
-def test_what_is_no_change_of_the_shared_part(returned, message):
+def test_upload_must_be_a_change_of_the_shared_part(returned, message):
     def client_work(weights, state, data, context):
         return returned(state, mean_value(data) - weights)
 
@@ -89,7 +89,7 @@ def test_what_is_no_change_of_the_shared_part(returned, message):
         templates.compose(algorithm, EXAMPLES_TYPE)
 
 
-def test_the_parts_of_an_algorithm():
+def test_algorithm_has_the_given_parts():
     algorithm = mean_algorithm(client_snapshot=lambda state: {"count": state.count})
     process = EagerProcess(algorithm)
     state = process.initialize()
@@ -104,8 +104,8 @@ def test_the_parts_of_an_algorithm():
     assert without.client_init(0, 1) == ()
 
 
-def test_another_aggregator_takes_the_place_of_the_mean():
-    """Of what it makes of the changes, the server takes a step: here, their sum."""
+def test_aggregator_replaces_the_mean():
+    """Tests that the server's step is the aggregator's result, here the sum of changes."""
     algorithm = mean_algorithm(aggregator=tff.aggregators.SumFactory())
     process = templates.compose(algorithm, EXAMPLES_TYPE)
     output = process.next(process.initialize(), clients(process, *DATA))
@@ -113,7 +113,7 @@ def test_another_aggregator_takes_the_place_of_the_mean():
     np.testing.assert_allclose(output.state.algorithm.weights, START + sum(changes), rtol=1e-6)
 
 
-# Optimizers of the server, for methods of quadratic clients.
+# Server optimizers, for methods with quadratic clients.
 DIMS, DIM = (2, 1), 3
 MODEL, LOCAL = quadratic_model(*DIMS), local_sgd(learning_rate=0.2, epochs=2, batch_size=1)
 
@@ -125,7 +125,7 @@ def process_of(name, optimizer=None):
 
 @functools.cache
 def run(name, optimizer):
-    """The server's state before the first round, and `(state, clients)` after each."""
+    """Returns `(state, clients)` before the first round and after each round."""
     process = process_of(name, optimizer)
     data = [
         quadratic_examples(spd(DIM, i), np.random.default_rng(10 + i).normal(size=DIM))
@@ -140,7 +140,7 @@ def shared_of(state):
 
 
 @pytest.mark.parametrize("name", ["fedavg", slow("ditto"), slow("fedper")])
-def test_plain_descent_at_a_rate_of_1_is_no_optimizer(name):
+def test_sgd_with_rate_1_equals_no_optimizer(name):
     expected, found = run(name, None), run(name, build_sgdm(1.0))
     for (state, ours), (plain, theirs) in zip(found, expected, strict=True):
         assert_equal(state.algorithm.weights, plain.algorithm.weights)
@@ -179,7 +179,7 @@ OPTIMIZERS = {
 }
 
 
-# By default each method once, and each optimizer.
+# The fast tests cover each method once, and each optimizer once.
 ROUNDS = {("fedavg", "fedadam"), ("ditto", "fedavgm"), ("fedper", "half")}
 
 
@@ -190,8 +190,8 @@ ROUNDS = {("fedavg", "fedadam"), ("ditto", "fedavgm"), ("fedper", "half")}
         for pair in itertools.product(("fedavg", "ditto", "fedper"), OPTIMIZERS)
     ],
 )
-def test_rounds_of_a_server_optimizer_by_hand(name, kind):
-    """The mean change of each round is that of a server without one, from where this server is."""
+def test_server_optimizer_agrees_with_numpy(name, kind):
+    """Takes the mean change of a round from a server without optimizer at the same weights."""
     optimizer, by_hand = OPTIMIZERS[kind]
     step, plain, rounds = by_hand(), process_of(name), run(name, optimizer)
     for (before, all_clients), (after, _), cohort in zip(rounds, rounds[1:], COHORTS, strict=False):
@@ -203,7 +203,7 @@ def test_rounds_of_a_server_optimizer_by_hand(name, kind):
         assert_close(shared_of(after), step(shared_of(before), change))
 
 
-def test_the_optimizers_state_is_kept_where_nobody_is_accepted():
+def test_optimizer_state_is_kept_if_no_client_is_accepted():
     process = EagerProcess(mean_algorithm(server_optimizer=build_sgdm(0.5, momentum=0.9)))
     state = process.next(process.initialize(), clients(process, *DATA)).state
     assert np.any(leaves(state.algorithm.optimizer)[-1] != 0)

@@ -1,4 +1,4 @@
-"""What a client carries from exchange to exchange of a round, and server states that grow."""
+"""Tests values that clients carry between exchanges, and states that change their length."""
 
 from typing import Any, NamedTuple
 
@@ -26,14 +26,14 @@ def on_runtime(create):
 
 
 class Kept(NamedTuple):
-    """A carry with names that are not in order, and types of all kinds."""
+    """A carry with unsorted names and values of several types."""
 
     value: Any
     about: Any
 
 
 def exchange(name, work) -> Exchange:
-    """An exchange that sends nothing down and sums what comes up."""
+    """Makes an exchange that sends nothing to clients and sums their uploads."""
 
     def finalize(server, stack, round_num):
         return server, {"total": tf.reduce_sum(stack.value), "weights": stack.weight}
@@ -51,7 +51,7 @@ def by_blocks(*exchanges):
 
 
 def totals(metrics):
-    """What the server got in each exchange."""
+    """Returns the server's sum in each exchange."""
     return {
         name: measured["server"]["total"]
         for name, measured in metrics.items()
@@ -69,7 +69,7 @@ def next_of(process, *data, ids=None):
 
 @pytest.mark.parametrize("create", [runtime.create_graph_context, slow(runtime.create_cpp_context)])
 @pytest.mark.usefixtures("on_runtime")
-def test_each_exchange_has_what_the_one_before_it_carried():
+def test_exchange_receives_the_carry_of_the_previous_one():
     def first(state, data, context):
         about = {"z": context.client_id, "a": [tf.constant(True), tf.fill([2], mean_value(data))]}
         return ClientOutput(state, mean_value(data), carry=Kept(mean_value(data), about))
@@ -91,7 +91,7 @@ def test_each_exchange_has_what_the_one_before_it_carried():
     assert [client.count for client in output.clients] == [700, 200, 500]
 
 
-def test_what_is_carried_may_differ_in_length_between_clients():
+def test_carry_may_differ_in_length_between_clients():
     def first(state, data, context):
         return ClientOutput(state, data.size, carry=tf.boolean_mask(data.x, data.x > 2.0))
 
@@ -104,7 +104,7 @@ def test_what_is_carried_may_differ_in_length_between_clients():
     assert totals(output.metrics) == {"first": 6, "second": 16.0}
 
 
-def test_the_carry_is_neither_sent_nor_kept():
+def test_carry_is_neither_sent_nor_kept():
     def first(state, data, context):
         return ClientOutput(state, mean_value(data), carry=tf.zeros([1000]))
 
@@ -118,7 +118,7 @@ def test_the_carry_is_neither_sent_nor_kept():
     assert str(process.client_state_type) == "<count=int32>"
 
 
-# Clients that are left out. Each exchange counts a visit, uploads the mean value and carries it.
+# Rejected clients. Each exchange counts a visit, uploads the mean value and carries it.
 
 
 def visit(upload=lambda carried, data: mean_value(data), carry=mean_value):
@@ -129,7 +129,7 @@ def visit(upload=lambda carried, data: mean_value(data), carry=mean_value):
 
 
 def reciprocal(carried, data):
-    """Not finite if a client that was left out has a carry of zeros."""
+    """Returns an upload that is not finite if a rejected client has a carry of zeros."""
     del data
     return 1.0 / carried
 
@@ -147,7 +147,7 @@ def log_of_first(data):
     ],
     ids=["upload", "carry", "nested carry"],
 )
-def test_who_is_rejected_at_first_is_left_out_of_the_round(first):
+def test_client_rejected_in_the_first_exchange_is_rejected_in_all(first):
     process = by_blocks(
         exchange("first", first),
         exchange("second", visit()),
@@ -163,7 +163,7 @@ def test_who_is_rejected_at_first_is_left_out_of_the_round(first):
     assert totals(output.metrics)["third"] == 0.75
 
 
-def test_who_is_rejected_later_keeps_what_it_had_and_is_left_out_from_then_on():
+def test_client_rejected_later_keeps_its_state_and_stays_rejected():
     process = by_blocks(
         exchange("first", visit()),
         exchange("second", visit(carry=log_of_first)),
@@ -177,7 +177,7 @@ def test_who_is_rejected_later_keeps_what_it_had_and_is_left_out_from_then_on():
     assert totals(output.metrics)["third"] == 2 + 4
 
 
-def test_who_has_no_examples_is_empty_in_each_exchange():
+def test_client_without_examples_is_empty_in_each_exchange():
     process = by_blocks(
         exchange("first", visit()),
         exchange("second", visit(upload=reciprocal)),
@@ -201,7 +201,7 @@ class Growing(NamedTuple):
 
 @pytest.mark.parametrize("create", [runtime.create_graph_context, slow(runtime.create_cpp_context)])
 @pytest.mark.usefixtures("on_runtime")
-def test_a_field_of_the_server_may_change_its_length():
+def test_server_state_may_change_its_length():
     def finalize(server, stack, round_num):
         values = stack.value
         return Growing(values, tf.tile(values[:, tf.newaxis], [1, 3])), {}
@@ -235,14 +235,14 @@ def test_a_field_of_the_server_may_change_its_length():
         assert state.algorithm.rows.shape == (len(values), 3)
         expected = np.sum(state.algorithm.values)
         np.testing.assert_allclose(process.personalize(state, cohort), [expected] * len(values))
-    # A round without a sound update leaves the length too.
+    # A round without an accepted client keeps the length, too.
     kept = process.next(state, clients(process, examples(np.nan))).state
     assert_equal(kept.algorithm, state.algorithm)
 
 
 @pytest.mark.parametrize("create", [runtime.create_graph_context, slow(runtime.create_cpp_context)])
 @pytest.mark.usefixtures("on_runtime")
-def test_a_state_of_a_client_may_change_its_length():
+def test_client_state_may_change_its_length():
     def append(message, state, data, context):
         means = tf.concat([state, [mean_value(data)]], axis=0)
         return ClientOutput(means, tf.reduce_sum(means))

@@ -1,4 +1,4 @@
-"""The grammar, on processes small enough to compute by hand."""
+"""Tests `compose` on processes that can be computed by hand."""
 
 import collections
 from typing import Any, NamedTuple
@@ -31,7 +31,7 @@ def process():
 
 
 class TestOneExchange:
-    def test_a_round(self, process):
+    def test_round_agrees_with_numpy(self, process):
         state = process.initialize()
         np.testing.assert_array_equal(state.algorithm, [1.0, 2.0])
         output = process.next(state, clients(process, examples(1.0, 2.0, 3.0), examples(6.0)))
@@ -41,7 +41,7 @@ class TestOneExchange:
         assert [c.count for c in output.clients] == [1, 1]
         assert isinstance(output.clients[0], Visits)
 
-    def test_metrics(self, process):
+    def test_metrics_count_clients_and_bytes(self, process):
         data = examples(1.0, 2.0, 3.0), examples(), examples(np.nan), examples(6.0)
         metrics = process.next(process.initialize(), clients(process, *data)).metrics
         assert metrics["train"] == {
@@ -56,7 +56,7 @@ class TestOneExchange:
         assert metrics["bytes_down_per_client"] == 8
         assert metrics["bytes_up_per_client"] == 8 + 4
 
-    def test_a_metric_that_is_true_or_false_is_a_number(self):
+    def test_bool_metric_becomes_an_integer(self):
         def finalize(server, change, round_num):
             return server + change, {"late": round_num > 0, "parts": [True, 2.5]}
 
@@ -68,7 +68,7 @@ class TestOneExchange:
             assert (measured["late"], measured["late"].dtype) == (expected, np.int32)
             assert list(measured["parts"]) == [1, 2.5]
 
-    def test_types(self, process):
+    def test_computations_have_the_documented_types(self, process):
         tff.test.assert_types_identical(
             process.initialize_client.type_signature,
             tff.types.FunctionType(
@@ -84,22 +84,22 @@ class TestOneExchange:
             process.personalize.type_signature.result, tff.types.FederatedType(weights, tff.CLIENTS)
         )
 
-    def test_personalize_and_global_weights(self, process):
+    def test_personalize_and_global_weights_return_models(self, process):
         state = process.initialize()
         models = process.personalize(state, clients(process, examples(1.0), examples(2.0, 4.0)))
         np.testing.assert_allclose(models, [[2.0, 3.0], [4.0, 5.0]])
         np.testing.assert_allclose(process.global_weights(state), [1.0, 2.0], rtol=1e-6)
 
-    def test_a_server_state_that_would_not_be_finite_is_kept(self, process):
+    def test_server_keeps_its_state_if_the_new_one_is_not_finite(self, process):
         state = process.initialize()
-        # Finite at the client, but the sum of two overflows float32.
+        # Each upload is finite, but the sum of both overflows float32.
         output = process.next(state, clients(process, examples(3e38), examples(3e38)))
         assert_equal(output.state.algorithm, state.algorithm)
         assert output.metrics["train"]["server_kept"] == 1
         assert output.metrics["train"]["num_nonfinite"] == 0
 
 
-def test_exchanges_follow_one_another_with_the_states_that_the_former_left():
+def test_exchange_starts_from_the_states_of_the_previous_one():
     second = Exchange(
         name="second",
         distribute=lambda server: server[0],
@@ -128,7 +128,7 @@ def test_exchanges_follow_one_another_with_the_states_that_the_former_left():
     assert output.metrics["bytes_up_per_client"] == (8 + 4) + 4
 
 
-# By default on this one alone.
+# The fast tests use only this runtime.
 ON_GRAPH_RUNTIME = pytest.mark.parametrize(
     "create", [runtime.create_graph_context, slow(runtime.create_cpp_context)]
 )
@@ -141,7 +141,7 @@ class TestMessages:
             yield
 
     @ON_GRAPH_RUNTIME
-    def test_each_client_receives_its_own(self):
+    def test_clients_receive_their_own_messages(self):
         def client_work(message, state, data, context):
             assert isinstance(message, Message)
             return ClientOutput(Visits(tf.cast(message.own["row"][1], tf.int32)), message.shared)
@@ -163,8 +163,8 @@ class TestMessages:
     @pytest.mark.parametrize(
         "create", [runtime.create_graph_context, slow(runtime.create_cpp_context)]
     )
-    def test_an_own_message_alone_in_a_named_tuple_with_a_list(self):
-        """TFF's runtime selects by a data set, whose order of names is not that of the type."""
+    def test_selected_message_keeps_its_structure(self):
+        """Tests names out of order: TFF's runtime selects by a data set, which reorders them."""
 
         class Own(NamedTuple):
             b: Any
@@ -213,7 +213,7 @@ KEEP = Exchange(client_work=lambda message, state, data, context: ClientOutput(s
 
 
 def draws(seed, ids, state=None, exchanges=(DRAW,), composed=False):
-    """`(state after the round, the random integer of each client)`."""
+    """Returns the state after a round, and the random integer of each client."""
     process = compose(*exchanges, seed=seed) if composed else by_blocks(*exchanges, seed=seed)
     state = process.initialize() if state is None else state
     output = process.next(state, clients(process, *[examples(1.0)] * len(ids), ids=ids))
@@ -221,7 +221,7 @@ def draws(seed, ids, state=None, exchanges=(DRAW,), composed=False):
 
 
 class TestSeeds:
-    def test_are_a_function_of_seed_round_client_and_exchange(self):
+    def test_seed_depends_on_run_round_client_and_exchange(self):
         state, numbers = draws(0, [0, 1, 2])
         assert len(set(numbers)) == 3
         assert draws(0, [0, 1, 2])[1] == numbers
@@ -232,7 +232,7 @@ class TestSeeds:
         assert not set(after_another) & set(numbers)
         assert draws(0, [0, 1, 2], exchanges=(KEEP, DRAW), composed=True)[1] == after_another
 
-    def test_the_round_number_reaches_client_and_server(self):
+    def test_client_and_server_receive_the_round_number(self):
         exchange = mean_exchange(
             client_work=lambda server, state, data, context: ClientOutput(
                 Visits(context.round_num * 100 + context.client_id), server * 0.0
@@ -250,15 +250,15 @@ class TestSeeds:
         assert output.state.round_num == 7
 
 
-def test_a_secure_aggregator_stays_secure():
-    """TFF's stock runtime does not execute secure sums: what is checked is the computation."""
+def test_secure_aggregator_stays_secure():
+    """Checks the computation, because TFF's stock runtime does not execute secure sums."""
     process = compose(
         mean_exchange(aggregator=tff.learning.secure_aggregator(zeroing=False, clipping=False))
     )
     tff.test.assert_contains_secure_aggregation(process.next)
 
 
-def test_unweighted_aggregators():
+def test_unweighted_aggregator_averages_uniformly():
     private = tff.aggregators.DifferentiallyPrivateFactory.gaussian_fixed(
         noise_multiplier=0.0, clients_per_round=2.0, clip=100.0
     )
@@ -285,7 +285,7 @@ def _first(value):
     return value[0]
 
 
-def test_an_aggregator_keeps_its_state_with_the_server():
+def test_aggregator_keeps_its_state_if_the_server_does():
     process = compose(mean_exchange(aggregator=tff.learning.robust_aggregator(clipping=False)))
     state = process.initialize()
     kept = process.next(state, clients(process, examples(), examples(np.nan))).state
@@ -294,7 +294,7 @@ def test_an_aggregator_keeps_its_state_with_the_server():
     assert not all(map(np.array_equal, leaves(changed.aggregators), leaves(state.aggregators)))
 
 
-def test_a_client_rejected_in_a_later_exchange_has_the_state_before_it():
+def test_client_rejected_in_a_later_exchange_keeps_the_state_before_it():
     def second(server, state, data, context):
         return ClientOutput(Visits(state.count * 10), server * np.nan)
 
@@ -305,6 +305,6 @@ def test_a_client_rejected_in_a_later_exchange_has_the_state_before_it():
     np.testing.assert_allclose(output.state.algorithm, [3.0, 3.0])
 
 
-def test_what_was_not_measured_is_nan(process):
+def test_metric_without_measurements_is_nan(process):
     metrics = process.next(process.initialize(), clients(process, examples())).metrics
     assert np.isnan(metrics["train"]["value"])

@@ -1,4 +1,4 @@
-"""Blocks that do not fit are named, with their types."""
+"""Tests that errors name blocks that do not fit, with their types."""
 
 import numpy as np
 import pytest
@@ -14,18 +14,18 @@ F, F3 = tff.types.TensorType(np.float32), tff.types.TensorType(np.float32, [3])
 
 
 def returns(output):
-    """Client work that returns `output(server, state, data)`."""
+    """Makes client work that returns `output(server, state, data)`."""
     return {"client_work": lambda server, state, data, context: output(server, state, data)}
 
 
 def changed(**fields):
-    """Client work whose `ClientOutput` has other fields."""
+    """Makes client work whose `ClientOutput` has some fields replaced."""
     work = mean_exchange().client_work
     return {"client_work": lambda *args: work(*args)._replace(**fields)}
 
 
 def finalizes(result):
-    """A finalizer that returns `result(server, change)`."""
+    """Makes a finalizer that returns `result(server, change)`."""
     return {"finalize": lambda server, change, round_num: result(server, change)}
 
 
@@ -48,11 +48,14 @@ ONE = Mean(1.0, 1.0)
         ),
         # The result of client work.
         (returns(lambda w, state, data: (state, w)), "returned tuple, not ClientOutput"),
-        (changed(weight=[1.0, 2.0]), r"weight must be of real scalars, found <float32\[2\]>"),
-        (changed(weight=1j), "weight must be of real scalars, found <complex128>"),
-        (changed(metrics=[("loss", ONE)]), "must be a mapping from names, found list"),
+        (changed(weight=[1.0, 2.0]), r"weight must consist of real scalars, found <float32\[2\]>"),
+        (changed(weight=1j), "weight must consist of real scalars, found <complex128>"),
+        (changed(metrics=[("loss", ONE)]), "must be a mapping from names to metrics, found list"),
         (changed(metrics={"loss": 1.0}), "metric 'loss' must be a .*Mean.*, found float"),
-        (changed(metrics={"num_examples": ONE}), "'num_examples' has a name that"),
+        (
+            changed(metrics={"num_examples": ONE}),
+            "'num_examples' has a name that the composer uses",
+        ),
         (changed(metrics={"server/x": ONE}), "the name of a metric must be .*, found 'server/x'"),
         (
             changed(metrics={"loss": Mean([1.0, 2.0], 1.0)}),
@@ -78,10 +81,10 @@ ONE = Mean(1.0, 1.0)
         (finalizes(lambda server, change: Mean(server, change)), "must return a pair, .*"),
         (measures([1.0]), "finalize: metrics must be a mapping .*, found list"),
         (measures({"a": {"b c": 5.0}}), "the name of a metric must be .*, found 'b c'"),
-        (measures({"z": {"of": ["text"]}}), "metric 'of' must be of real numbers, found str"),
+        (measures({"z": {"of": ["text"]}}), "metric 'of' must consist of real numbers, found str"),
     ],
 )
-def test_results_that_do_not_fit(options, message):
+def test_results_that_do_not_fit_raise(options, message):
     with pytest.raises(errors.BlockResultError, match=f"(?s)^Exchange 'train': .*{message}"):
         compose(mean_exchange(**options))
 
@@ -94,7 +97,7 @@ def test_results_that_do_not_fit(options, message):
         (F, "'m/a' is missing, not float32"),
     ],
 )
-def test_the_first_element_that_differs(found, expected):
+def test_error_names_the_first_difference_of_types(found, expected):
     of = tff.types.to_type({"m": {"a": F, "b": (F3,)}, "n": F})
     with pytest.raises(errors.BlockResultError, match=f"first:    {expected}"):
         errors.check_same_type("State", of, tff.types.to_type(found), "")
@@ -113,7 +116,7 @@ def test_the_first_element_that_differs(found, expected):
         ({}, {"global_weights": lambda server: server.missing}, "^global_weights"),
     ],
 )
-def test_a_block_that_fails_is_named_with_its_types(exchange, options, message):
+def test_error_names_a_failing_block_and_its_types(exchange, options, message):
     with pytest.raises(errors.BlockTracingError, match=message):
         compose(mean_exchange(**exchange), **options)
 
@@ -126,12 +129,12 @@ def test_a_block_that_fails_is_named_with_its_types(exchange, options, message):
         ({"aggregator": "mean"}, "tff.aggregators"),
     ],
 )
-def test_aggregators_that_do_not_fit(options, message):
+def test_aggregators_that_do_not_fit_raise(options, message):
     with pytest.raises(errors.AggregatorError, match=f"(?s)^Exchange 'train'.*{message}"):
         compose(mean_exchange(**options))
 
 
-def test_models_of_different_types():
+def test_models_of_different_types_raise():
     with pytest.raises(
         errors.BlockResultError,
         match=r"(?s)personalize gives .* than global_weights.*float32\n.*float32\[2\]\nTip",
@@ -154,7 +157,7 @@ def test_models_of_different_types():
     ("exchanges", "options", "error", "message"),
     [
         (2, {}, ValueError, r"distinct names; got \['train', 'train'\]"),
-        (0, {}, ValueError, "Need one exchange or more"),
+        (0, {}, ValueError, "exchanges must be one or more"),
         (1, {"seed": -1}, ValueError, "^seed must be a whole number in 0 to 9"),
         (1, {"report": "secret"}, ValueError, "Unknown report 'secret'. Did you mean 'secure'"),
         (
@@ -166,12 +169,12 @@ def test_models_of_different_types():
         (1, {"exchanges": [None]}, TypeError, "^an exchange must be a tff_pfl.Exchange, got None"),
     ],
 )
-def test_algorithms_that_are_none(exchanges, options, error, message):
+def test_invalid_algorithms_raise(exchanges, options, error, message):
     with pytest.raises(error, match=message):
         compose(*[mean_exchange()] * exchanges, **options)
 
 
 @pytest.mark.parametrize("name", ["bytes_up_per_client", "a/b"])
-def test_a_name_that_would_hide_other_metrics(name):
+def test_exchange_must_not_hide_other_metrics(name):
     with pytest.raises(ValueError, match=f"An exchange cannot be called {name!r}: its metrics"):
         compose(mean_exchange(name=name))

@@ -1,4 +1,4 @@
-"""Tests of `tff_pfl.templates.extension`: functions that add to another one."""
+"""Tests of `tff_pfl.templates.extension`."""
 
 import inspect
 
@@ -35,7 +35,7 @@ def defaults(function):
     return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
 
 
-def test_own_options_come_first_then_those_of_the_base():
+def test_signature_has_own_options_before_inherited_ones():
     parameters = inspect.signature(more).parameters
     expected = ["model", "local", "rho", "weighting", "rate", "epochs", "memory"]
     assert list(parameters) == expected  # neither `hook` nor `options`
@@ -44,7 +44,7 @@ def test_own_options_come_first_then_those_of_the_base():
     assert (more.__name__, more.__doc__) == ("more", "The extension's.")
 
 
-def test_an_own_default_overrides_the_bases():
+def test_own_default_overrides_the_inherited_one():
     assert defaults(more) == {
         "rho": 0.05,
         "weighting": "uniform",
@@ -62,7 +62,7 @@ def test_options_reach_the_base():
         more(1, 2, rhu=3)
 
 
-def test_a_base_may_take_what_it_does_not_name():
+def test_base_may_take_any_keyword_arguments():
     def anything(model, *, rate=1.0, **others):
         return rate, others
 
@@ -75,7 +75,7 @@ def test_a_base_may_take_what_it_does_not_name():
         wider(1, rate=3)
 
 
-def test_options_can_be_left_out():
+def test_options_can_be_excluded():
     empty = inspect.Parameter.empty
     assert defaults(less) == {"steps": empty, "weighting": "num_examples", "memory": 0}
     assert less(1, 2, steps=3) == (3, (1, 2, None, 1.0, "num_examples", 5, 0))
@@ -85,7 +85,7 @@ def test_options_can_be_left_out():
         less(1, 2, steps=3, rate=1.0, epochs=4)
 
 
-def test_ranges_are_those_of_the_options_that_there_are():
+def test_ranges_are_inherited_with_their_options():
     assert set(ranges_of(more)) == {"rho", "rate", "epochs"}
     assert ranges_of(more)["rate"] is ranges_of(base)["rate"]
     assert set(ranges_of(less)) == set()
@@ -123,8 +123,8 @@ def test_extensions_can_be_extended():
         ),
     ],
 )
-def test_hyperparameters_of_averaging_methods(name, own):
-    """Aggregator and server optimizer are options, too, but objects: configs have them apart."""
+def test_hyperparameters_include_inherited_options(name, own):
+    """Aggregator and server optimizer are options, but objects, which configs set elsewhere."""
     assert hyperparameters(name) == AVERAGING | own
     assert next(iter(hyperparameters(name))) == next(iter(own))
     options = set(ALGORITHMS.options(name))
@@ -132,7 +132,7 @@ def test_hyperparameters_of_averaging_methods(name, own):
     assert options >= set(defaults(averaging))
 
 
-def test_methods_refuse_what_is_no_option_of_theirs():
+def test_unknown_options_of_methods_raise():
     arguments = tiny_model(), local_sgd()
     with pytest.raises(ValueError, match="Unknown option of algorithm 'pfedmb' 'aggregator'"):
         make("pfedmb", *arguments, aggregator=None)

@@ -1,4 +1,4 @@
-"""Random numbers in blocks: those of a seed, and no others."""
+"""Tests that blocks must draw all random numbers from seeds."""
 
 import random
 import threading
@@ -75,26 +75,26 @@ SEEDED = {
 
 
 @pytest.fixture(autouse=True)
-def with_a_seed_of_the_graph():
-    """Which makes no difference: such operations go on where their last call ended."""
+def graph_has_a_seed():
+    """Sets a seed that does not help: each call of an operation continues its sequence."""
     tf.random.set_seed(3)
 
 
 @pytest.mark.parametrize("kind", [k if k in FREQUENT else slow(k) for k in UNSEEDED])
-def test_operations_that_no_seed_controls(kind):
+def test_operations_without_a_seed_raise(kind):
     with pytest.raises(errors.RandomnessError, match=f"(?s)^a block: .*of type '{kind}.*stateless"):
         blocks.trace("a block", UNSEEDED[kind], np.float32)
 
 
 @pytest.mark.parametrize("draw", [np.random.uniform, random.random])
-def test_numbers_that_are_drawn_where_a_block_is_traced(draw):
-    with pytest.raises(errors.RandomnessError, match="^a block draws .* NumPy's, or Python's, own"):
+def test_numbers_drawn_while_a_block_is_traced_raise(draw):
+    with pytest.raises(errors.RandomnessError, match="^a block draws .* NumPy's or Python's own"):
         blocks.trace("a block", lambda x: x * np.float32(draw()), np.float32)
 
 
 @pytest.fixture
 def another_thread_draws():
-    """Another thread draws from both generators, again and again, while a test runs."""
+    """Draws from both generators in another thread while a test runs."""
     over = threading.Event()
 
     def draw():
@@ -110,29 +110,29 @@ def another_thread_draws():
 
 
 @pytest.mark.usefixtures("another_thread_draws")
-def test_draws_of_another_thread_are_not_those_of_the_block():
+def test_draws_of_another_thread_do_not_count():
     def block(x):
         time.sleep(0.01)
         return tf.function(lambda: tf.while_loop(lambda y: y < 1.0, lambda y: y + x, [x]))()
 
     assert [blocks.trace("a block", block, np.float32)(0.5) for _ in range(5)] == [[1.0]] * 5
-    test_numbers_that_are_drawn_where_a_block_is_traced(np.random.uniform)
+    test_numbers_drawn_while_a_block_is_traced_raise(np.random.uniform)
 
 
 @pytest.mark.parametrize("where", NESTED)
-def test_wherever_they_are(where):
+def test_nested_operations_without_a_seed_raise(where):
     with pytest.raises(errors.RandomnessError, match="'RandomStandardNormal' draws random numbers"):
         blocks.trace("a block", NESTED[where], np.float32)
 
 
 @pytest.mark.parametrize("name", SEEDED)
-def test_numbers_of_a_seed(name):
+def test_seeded_operations_are_accepted(name):
     traced = blocks.trace("a block", SEEDED[name], np.float32)
     assert traced.type_signature.parameter == tff.types.TensorType(np.float32)
     np.testing.assert_array_equal(traced(1.0), traced(1.0))
 
 
-def test_client_work_that_draws_is_refused_by_name():
+def test_error_names_client_work_that_draws():
     def noisy(message, state, data, context):
         output = mean_exchange().client_work(message, state, data, context)
         return output._replace(upload=output.upload + tf.random.normal([2]))

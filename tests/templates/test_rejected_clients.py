@@ -1,4 +1,4 @@
-"""Clients whose results are no sound numbers, and cohorts that are none."""
+"""Tests clients whose results are rejected, and invalid cohorts."""
 
 from typing import Any, NamedTuple
 
@@ -19,14 +19,14 @@ POISONS = ("upload", "state", "carry", "total", "count", "weight")
 
 
 class Phases(NamedTuple):
-    """Client state: how often the client took part, and a complex number."""
+    """Client state: the number of rounds of the client, and a complex number."""
 
     count: Any
     phase: Any
 
 
 def poisoned_by_complex_nans(server, state, data, context):
-    """A client whose first input is `i` has a NaN in `POISONS[i]`, an imaginary one if it can."""
+    """Puts a NaN into `POISONS[i]` of a client with first input `i`, an imaginary one if it can."""
     poisoned = tf.equal(data.x[0], np.arange(len(POISONS), dtype=np.float32))
     real = dict(zip(POISONS, tf.unstack(tf.where(poisoned, np.nan, 1.0)), strict=True))
     imaginary = {name: tf.complex(1.0, value) for name, value in real.items()}
@@ -39,7 +39,7 @@ def poisoned_by_complex_nans(server, state, data, context):
     )
 
 
-def test_a_nan_is_found_in_whatever_a_client_returns():
+def test_nan_is_found_in_all_results_of_a_client():
     process = compose(
         Exchange(
             client_work=poisoned_by_complex_nans,
@@ -63,7 +63,7 @@ def test_a_nan_is_found_in_whatever_a_client_returns():
 
 @pytest.fixture(scope="module")
 def mean_process():
-    """The mean; a client with a negative input has that as its weight."""
+    """The mean process, in which a client's negative input is its weight."""
     work = mean_exchange().client_work
 
     def weighted(server, state, data, context):
@@ -81,8 +81,8 @@ def mean_process():
     )
 
 
-def test_a_negative_weight_is_rejected(mean_process):
-    """Else the mean of the server were (1 * 6 - 2 * -2) / (1 - 2) = -10."""
+def test_negative_weight_is_rejected(mean_process):
+    """Without the rejection, the server's mean would be (1 * 6 - 2 * -2) / (1 - 2) = -10."""
     cohort = clients(mean_process, examples(6.0), examples(-2.0))
     output = mean_process.next(mean_process.initialize(), cohort)
     np.testing.assert_allclose(output.state.algorithm, [6.0, 6.0], rtol=1e-6)
@@ -93,7 +93,7 @@ def test_a_negative_weight_is_rejected(mean_process):
 
 
 @pytest.mark.parametrize("create", [runtime.create_graph_context, slow(runtime.create_cpp_context)])
-def test_a_number_of_examples_that_the_rows_cannot_hold_is_rejected(mean_process, create):
+def test_size_that_does_not_fit_the_rows_is_rejected(mean_process, create):
     two = examples(4.0, 8.0)
     data = [
         two,
@@ -117,10 +117,10 @@ def test_a_number_of_examples_that_the_rows_cannot_hold_is_rejected(mean_process
 
 
 @pytest.mark.parametrize("create", [runtime.create_graph_context, slow(runtime.create_cpp_context)])
-def test_a_client_that_is_twice_in_a_cohort_is_refused(mean_process, create):
+def test_client_twice_in_a_cohort_raises(mean_process, create):
     with tff.framework.get_context_stack().install(create()):
         state = mean_process.initialize()
         twice = clients(mean_process, *[examples(1.0)] * 4, ids=[3, 0, 7, 3])
-        with pytest.raises(Exception, match=r"A client is in a cohort once.*\[3 0 7 3\]"):
+        with pytest.raises(Exception, match=r"must not be in a cohort twice.*\[3 0 7 3\]"):
             mean_process.next(state, twice)
         assert mean_process.next(state, twice[1:]).metrics["train"]["num_clients"] == 3

@@ -1,4 +1,4 @@
-"""How what a round tells of its clients travels."""
+"""Tests how the report of a round is sent: by secure sums, in the clear, or not at all."""
 
 import numpy as np
 import pytest
@@ -39,13 +39,13 @@ def silent():
 
 
 class TestSecure:
-    """By default where all uploads are summed securely."""
+    """Tests secure reports, the default if all uploads are summed securely."""
 
     def test_nothing_is_aggregated_in_the_clear(self, secure):
         tff.test.assert_not_contains_unsecure_aggregation(secure.next)
         tff.test.assert_contains_secure_aggregation(secure.next)
 
-    def test_a_round_is_that_of_sums_in_the_clear(self, secure):
+    def test_round_agrees_with_sums_in_the_clear(self, secure):
         found, expected = first_round(secure), first_round(compose(mean_exchange()))
         assert_close(found.state.algorithm, expected.state.algorithm, tolerance=1e-6)
         assert_equal(found.clients, expected.clients)
@@ -65,7 +65,7 @@ class TestSecure:
         ],
         ids=["three", "five"],
     )
-    def test_totals_are_rounded_and_limited(self, totals, expected):
+    def test_totals_are_rounded_and_clipped(self, totals, expected):
         def client_work(server, state, data, context):
             sums = {str(i): Mean(total, 1.0) for i, total in enumerate(totals)}
             return ClientOutput(state=state, upload=server, metrics=sums)
@@ -74,22 +74,22 @@ class TestSecure:
         found = [output.metrics["train"][str(i)] for i in range(len(totals))]
         np.testing.assert_allclose(found, expected, rtol=1e-6, atol=2**-11)
 
-    def test_its_bytes_are_sent(self, secure, silent):
-        """Beside the change and its weight go four counts, a total and its denominator."""
+    def test_bytes_include_the_report(self, secure, silent):
+        """The report has four counts, a total and its denominator."""
         sent = [first_round(process).metrics["bytes_up_per_client"] for process in (secure, silent)]
         assert sent == [12 + 24, 12]
 
 
 class TestClear:
-    """By default where an upload is."""
+    """Tests reports in the clear, the default if an upload is in the clear."""
 
-    def test_one_is_enough(self):
+    def test_one_upload_in_the_clear_suffices(self):
         process = compose(exchange(), mean_exchange(name="second"))
         clear = calls(process.next, "federated_sum")
         assert len(clear) == 2 + 2  # two reports; value and weight of an upload
         assert first_round(process).metrics["train"]["num_clients"] == 2
 
-    def test_as_where_nothing_is_uploaded(self):
+    def test_report_without_uploads_is_in_the_clear(self):
         def client_work(server, state, data, context):
             return ClientOutput(state=state)
 
@@ -98,24 +98,24 @@ class TestClear:
 
 
 class TestNone:
-    def test_metrics_are_those_of_the_server(self, silent):
+    def test_metrics_are_only_from_the_server(self, silent):
         output = first_round(silent)
         assert_equal(output.state.algorithm, np.float32([3.0, 3.0]))
         change = pytest.approx(np.sqrt(5.0), rel=1e-6)
         assert output.metrics["train"] == {"server_kept": 0, "server": {"change": change}}
 
-    def test_uploads_alone_are_aggregated(self, silent):
+    def test_only_uploads_are_aggregated(self, silent):
         assert len(calls(silent.next, "federated_sum")) == 2  # value and weight
-        assert not calls(silent.next, "federated_aggregate")  # of who is in the cohort
+        assert not calls(silent.next, "federated_aggregate")  # which would collect client ids
 
-    def test_a_mean_of_nobody_is_no_number_and_not_used(self, silent):
+    def test_mean_of_no_clients_is_not_used(self, silent):
         output = first_round(silent, examples(), examples(np.nan))
         assert_equal(output.state.algorithm, silent.initialize().algorithm)
         assert output.metrics["train"]["server_kept"] == 1
 
 
 class ShowingFactory(tff.aggregators.UnweightedAggregationFactory):
-    """Sums uploads securely, and also shows the server something else of them."""
+    """Sums uploads securely, and also shows the server another aggregate of them."""
 
     def __init__(self, show):
         self.show = show
@@ -147,13 +147,13 @@ class ShowingFactory(tff.aggregators.UnweightedAggregationFactory):
     ],
     ids=["mean", "sum", "minimum"],
 )
-def test_a_secure_report_of_uploads_in_the_clear_is_refused(aggregator):
+def test_secure_report_with_uploads_in_the_clear_raises(aggregator):
     message = "report='secure', but exchange 'second' aggregates uploads in the clear"
     with pytest.raises(errors.AggregatorError, match=message):
         compose(exchange(), exchange(aggregator, name="second"), report="secure")
 
 
 def calls(computation, intrinsic):
-    """The calls of an intrinsic in a computation."""
+    """Returns the calls of an intrinsic in a computation."""
     found = tree_analysis.find_unsecure_aggregation_in_tree(computation.to_building_block())
     return [call for call in found if call.function.uri == intrinsic]

@@ -1,3 +1,5 @@
+"""Tests of `tff_pfl.templates.sequence_data`."""
+
 import collections
 
 import numpy as np
@@ -41,7 +43,7 @@ def with_datasets(clients):
     ]
 
 
-def test_sequences_train_as_tensors_do(adapted):
+def test_sequences_train_like_tensors(adapted):
     clients = make_clients(PROCESS, [6, 0, 10])
     state = PROCESS.initialize()
     expected = PROCESS.next(state, clients)
@@ -54,33 +56,33 @@ def test_sequences_train_as_tensors_do(adapted):
         assert_same(ours(output.state, with_datasets(clients)), theirs(expected.state, clients))
 
 
-def test_the_type(adapted):
+def test_clients_have_sequences(adapted):
     tff.test.assert_types_identical(adapted.client_type.data, tff.types.SequenceType(ELEMENT))
     tff.test.assert_types_identical(adapted.client_state_type, PROCESS.client_state_type)
 
 
-def test_more_examples_than_the_capacity_are_an_error(adapted):
+def test_more_examples_than_the_capacity_raise(adapted):
     clients = make_clients(PROCESS, [11])
-    with pytest.raises(Exception, match="A client has more examples than the capacity of 10"):
+    with pytest.raises(Exception, match="A client has more examples than capacity=10"):
         adapted.next(adapted.initialize(), with_datasets(clients))
 
 
-def test_elements_that_are_no_examples():
+def test_elements_must_be_examples():
     batched = tff.types.to_type(
         collections.OrderedDict(
             x=tff.types.TensorType(np.uint8, (None, *IMAGE_SHAPE)),
             y=tff.types.TensorType(np.int32, (None,)),
         )
     )
-    with pytest.raises(ProcessSignatureError, match="(?s)expected: <x=uint8.*unbatched"):
+    with pytest.raises(ProcessSignatureError, match="(?s)expected: <x=uint8.*without batches"):
         compose_with_sequence_data(PROCESS, batched, capacity=10)
 
 
-def test_the_type_of_an_example_is_that_of_a_data_set(adapted):
+def test_element_spec_of_a_data_set_is_accepted(adapted):
     examples = collections.OrderedDict(x=np.zeros([3, *IMAGE_SHAPE], np.uint8), y=np.arange(3))
     examples["y"] = examples["y"].astype(np.int32)
     spec = tf.data.Dataset.from_tensor_slices(examples).element_spec
     found = compose_with_sequence_data(PROCESS, spec, capacity=10)
     assert found.client_type == adapted.client_type
-    with pytest.raises(ProcessSignatureError, match="bring sequences already, of <x=uint8"):
+    with pytest.raises(ProcessSignatureError, match="have sequences of <x=uint8.* already"):
         compose_with_sequence_data(found, spec, capacity=10)

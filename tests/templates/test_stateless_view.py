@@ -1,3 +1,5 @@
+"""Tests of `tff_pfl.templates.stateless_view`."""
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -25,7 +27,7 @@ CLIENTS = [examples(1, 2, 6), examples(), examples(4)]
 
 
 def composed(change, **options):
-    """Of a method whose clients upload `change(examples, context)`, two numbers."""
+    """Composes a method whose clients upload `change(examples, context)`, two numbers."""
 
     def client_work(weights, state, data, context):
         total = Mean(tf.reduce_sum(data.x), tf.cast(data.size, tf.float32))
@@ -55,7 +57,7 @@ def as_sequence(data):
     return tf.data.Dataset.from_tensor_slices({"x": data.x[:size], "y": data.y[:size]})
 
 
-def test_a_round_is_that_of_the_process(process, view):
+def test_round_agrees_with_the_process(process, view):
     clients = [Client(np.int32(i), (), data) for i, data in enumerate(CLIENTS)]
     expected = process.next(process.initialize(), clients)
     output = view.next(view.initialize(), CLIENTS)
@@ -67,7 +69,7 @@ def test_a_round_is_that_of_the_process(process, view):
 
 
 @pytest.mark.slow
-def test_sequences_are_the_same_clients_with_the_same_random_numbers():
+def test_sequences_have_the_same_ids_and_random_numbers():
     process = composed(lambda data, context: tf.random.stateless_uniform([2], context.seed))
     element = tff.types.to_type([("x", np.float32), ("y", np.int32)])
     sequences = compose_with_sequence_data(process, element, capacity=5)
@@ -77,11 +79,11 @@ def test_sequences_are_the_same_clients_with_the_same_random_numbers():
     assert_equal(output.state, expected.state)
     weights = view.get_model_weights(expected.state)
     alone = view.get_model_weights(view.next(view.initialize(), CLIENTS[:1]).state)
-    assert np.all(weights != alone)  # clients differ in their numbers
+    assert np.all(weights != alone)  # clients have different random numbers
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32])
-def test_the_number_of_a_client_is_a_function_of_its_examples(dtype):
+def test_id_of_a_client_is_a_function_of_its_examples(dtype):
     def number(data):
         tensors = data._replace(x=data.x.astype(dtype))
         return int(_number(type(data)(*map(tf.convert_to_tensor, tensors))))
@@ -95,7 +97,7 @@ def test_the_number_of_a_client_is_a_function_of_its_examples(dtype):
     assert len(set(map(number, [data, *others]))) == 4
 
 
-def test_the_global_model_is_set(view):
+def test_global_model_can_be_set(view):
     weights = np.array([3, 4], np.float32)
     changed = view.set_model_weights(view.initialize(), weights)
     assert_equal(view.get_model_weights(changed), weights)
@@ -105,17 +107,17 @@ def test_the_global_model_is_set(view):
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("ditto", {}, "(?s)no room for what clients keep.*dense1.*ProgramContext"),
-        ("pfedhn", {"num_clients": 4, "hidden_layers": 0}, "messages of their own, by their ids"),
+        ("ditto", {}, "(?s)cannot keep client states.*dense1.*ProgramContext"),
+        ("pfedhn", {"num_clients": 4, "hidden_layers": 0}, "receive messages by their ids"),
     ],
 )
-def test_what_has_no_view(name, options, message):
+def test_method_with_client_states_or_messages_has_no_view(name, options, message):
     algorithm = algorithms.make(name, testing.tiny_model(), testing.tiny_local(), **options)
     with pytest.raises(ProcessSignatureError, match=message):
         compose_stateless_view(compose(algorithm, testing.EXAMPLES_TYPE))
 
 
-def test_without_a_global_model_there_is_no_view():
+def test_method_without_a_global_model_has_no_view():
     process = composed(lambda data, context: tf.zeros([2]), global_weights=None)
     with pytest.raises(ProcessSignatureError, match="(?s)model that can be set.*model: None"):
         compose_stateless_view(process)

@@ -1,4 +1,4 @@
-"""The contract's checks find methods that do not keep to it, and pass one that does."""
+"""Tests that the contract's checks find faulty methods, and pass a sound one."""
 
 import functools
 
@@ -12,7 +12,7 @@ from tff_pfl.testing import contract
 
 
 def averaged(change, model, local, **options):
-    """A method whose clients upload a number for each weight."""
+    """Makes a method whose clients upload one number for all weights."""
 
     def client_work(weights, state, examples, context):
         number = change(examples, context)
@@ -36,7 +36,7 @@ def method(change, **options):
 
 
 def of_batches(weight_of, examples, context):
-    """The sum of the mean inputs of batches."""
+    """Sums the mean inputs of batches."""
 
     def step(total, batch):
         inputs, weight = tf.reduce_mean(batch.x, axis=[1, 2, 3]), weight_of(batch)
@@ -47,12 +47,12 @@ def of_batches(weight_of, examples, context):
 
 
 def of_rows(examples, context):
-    """The mean of all rows, those of padding, too."""
+    """Computes the mean of all rows, padding included."""
     return tf.reduce_mean(examples.x)
 
 
 def of_more_than_one(examples, context):
-    """The variance of the inputs, estimated as if there were more than one."""
+    """Estimates the variance of the inputs, without handling a single example."""
     means = tf.reduce_mean(examples.x, axis=[1, 2, 3])[: examples.size]
     variance = tf.reduce_sum((means - tf.reduce_mean(means)) ** 2)
     return variance / (tf.cast(examples.size, tf.float32) - 1.0)
@@ -74,14 +74,14 @@ FAULTY = {
         {"needs_uploads": True},
         "the server's state differs",
     ),
-    contract.check_seed: (SOUND, {"is_random": False}, "is_random is not"),
-    contract.check_new_client: (SOUND, {"starts_global": False}, "starts_global is not"),
+    contract.check_seed: (SOUND, {"is_random": False}, "is_random=False, but"),
+    contract.check_new_client: (SOUND, {"starts_global": False}, "starts_global=False, but"),
     contract.check_secure_sums: (SOUND, {"needs_uploads": True}, "needs_uploads is True, but"),
 }
 
 
 @pytest.mark.parametrize("check", FAULTY, ids=lambda check: check.__name__)
-def test_a_fault_is_found(check):
+def test_check_finds_a_fault(check):
     faulty, traits, message = FAULTY[check]
     with pytest.raises(AssertionError, match=message):
         check(testing.Subject.of(faulty, **traits))
@@ -90,5 +90,5 @@ def test_a_fault_is_found(check):
 @pytest.mark.parametrize(
     "check", [check for check in FAULTY if check is not contract.check_secure_sums]
 )
-def test_what_has_none_passes(check):
+def test_check_passes_a_sound_method(check):
     check(testing.Subject.of(SOUND))

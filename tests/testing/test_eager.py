@@ -1,4 +1,4 @@
-"""Algorithms run block by block give what their composed processes give."""
+"""Tests that algorithms run block by block agree with their composed processes."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ MODEL, SIZES = tiny_model(), (6, 5, 0, 9)
 
 
 def rounds_of(process, cohorts=((0, 1, 2), (1, 3))):
-    """Everything that two rounds give, and models for evaluation."""
+    """Returns all results of two rounds, and the models for evaluation."""
     state, all_clients = process.initialize(), make_clients(process, SIZES)
     results = [state]
     for cohort in cohorts:
@@ -51,14 +51,14 @@ def assert_same_rounds(algorithm, tolerance=1e-5):
         assert_close(found, expected, tolerance)
 
 
-def test_so_they_are_of_an_algorithm_that_is_attacked_and_fine_tuned():
+def test_attacked_and_fine_tuned_algorithm_agrees_with_its_process():
     local = local_sgd(learning_rate=0.1, epochs=1)
     attacked = scaled_uploads(make("fedavg", MODEL, local), client_ids=[1], factor=-3.0)
     assert_same_rounds(fine_tuned(attacked, MODEL, local, epochs=1))
 
 
 @pytest.mark.parametrize("report", [None, "none"])
-def test_metrics_have_the_names_of_the_composed_process(report):
+def test_metrics_agree_with_the_composed_process(report):
     made = algorithm(mean_exchange(), report=report)
     process = EagerProcess(made)
     metrics = process.next(process.initialize(), clients(process, examples(1.0, 3.0))).metrics
@@ -69,7 +69,7 @@ def test_metrics_have_the_names_of_the_composed_process(report):
     assert_close(metrics, expected)
 
 
-def test_results_are_arrays_and_states_are_kept_apart():
+def test_results_are_arrays_and_old_states_stay_unchanged():
     process = EagerProcess(algorithm(mean_exchange()))
     cohort, start = clients(process, examples(5.0)), process.initialize()
     output = process.next(start, cohort)
@@ -78,17 +78,17 @@ def test_results_are_arrays_and_states_are_kept_apart():
     assert (start.round_num, output.state.round_num) == (0, 1)
 
 
-def test_aggregators_that_need_the_whole_process():
+def test_aggregators_without_an_eager_version_raise():
     with pytest.raises(TypeError, match=r"UnweightedMeanFactory needs the whole process: use"):
         aggregate(tff.aggregators.UnweightedMeanFactory(), tf.zeros([2, 3]), tf.ones([2]))
     secure = tff.learning.secure_aggregator(zeroing=False, clipping=False)
-    with pytest.raises(TypeError, match=r"A mean of sums that are not plain needs the whole proc"):
+    with pytest.raises(TypeError, match=r"A mean of other than plain sums needs the whole proc"):
         aggregate(secure, tf.zeros([2, 3]), tf.ones([2]))
 
 
 @pytest.mark.slow
-def test_branches_are_averaged_by_the_aggregator_of_their_pairs():
-    """Not by the plain sum; one that needs the whole process is refused."""
+def test_branches_use_the_aggregator_of_their_pairs():
+    """Tests the median instead of the plain sum, and an aggregator without an eager version."""
     pfedmb = make("pfedmb", MODEL, local_sgd(learning_rate=0.1))
     assert_same_rounds(with_aggregator(pfedmb, AGGREGATORS["median"]()))
     process = EagerProcess(with_privacy(pfedmb, noise_multiplier=0.1, clients_per_round=3))
@@ -96,13 +96,13 @@ def test_branches_are_averaged_by_the_aggregator_of_their_pairs():
         process.next(process.initialize(), make_clients(process, SIZES))
 
 
-def test_noisy_branches_of_little_weight_move_less():
+def test_noisy_branches_with_little_weight_move_less():
     upload = Shares(tf.constant([[[2.0], [2.0]], [[4.0], [4.0]]]), tf.constant([[0.9, 0.1]] * 2))
     found = aggregate(BranchMeanFactory(noise=0.2), upload, tf.constant([0.5, 0.5]))
     np.testing.assert_allclose(found, [[3.0], [3.0 * 0.1 / (2 * 0.2)]], rtol=1e-6)
 
 
-def test_a_round_of_nobody_is_for_composed_processes():
+def test_empty_cohort_raises():
     process = EagerProcess(algorithm(mean_exchange()))
-    with pytest.raises(ValueError, match="needs one client or more; compose for none"):
+    with pytest.raises(ValueError, match="needs at least one client. Use compose"):
         process.next(process.initialize(), [])

@@ -1,4 +1,4 @@
-"""The grammar: an algorithm is a value made of blocks, and `compose` makes a process of it."""
+"""Algorithms as values made of blocks, and `compose`, which makes a process of an algorithm."""
 
 from tff_pfl.templates.aggregators import AGGREGATORS, with_aggregator
 from tff_pfl.templates.algorithm import Algorithm, no_client_state, no_server_state

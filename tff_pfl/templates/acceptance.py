@@ -1,4 +1,4 @@
-"""Keeps only sound results of an exchange: of clients, and of the server."""
+"""Rejects results of clients, and of the server, that cannot be used."""
 
 import collections
 from collections.abc import Callable, Mapping
@@ -20,10 +20,10 @@ _RESERVED = (*COUNTS, "server_kept", "aggregator", "server")
 
 
 class Carry(NamedTuple):
-    """What an exchange hands to the next one of the same round, at a client.
+    """The values that a client keeps from one exchange of a round to the next.
 
     Attributes:
-        accepted: Whether the client was accepted so far; else it is left out from now on.
+        accepted: Whether the client was accepted so far; if not, it is left out from now on.
         value: `ClientOutput.carry`.
     """
 
@@ -34,11 +34,11 @@ class Carry(NamedTuple):
 def accepting(
     exchange: Exchange, client_state_type: tff.types.Type
 ) -> Callable[[Any, Client, ClientContext], Mapping[str, Any]]:
-    """Makes client work replace results that cannot be used.
+    """Makes client work that replaces results that cannot be used.
 
     Returns:
-        `(message, Client, ClientContext) -> <state, upload, weight, report, carry>`, with a `Carry`
-        or `()` as the context's.
+        `(message, Client, ClientContext) -> <state, upload, weight, report, carry>`; the context's
+        carry is a `Carry` or `()`.
     """
     what = f"Exchange {exchange.name!r}"
 
@@ -87,7 +87,7 @@ def accepting(
 def guarded(
     exchange: Exchange, server_type: tff.types.Type
 ) -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
-    """Makes the finalizer keep the old server state unless the new one is sound.
+    """Makes a finalizer that keeps the old server state unless the new one is finite.
 
     Returns:
         `(<server, round_num[, report], aggregate[, measurements, aggregators]> -> <state, metrics[,
@@ -101,7 +101,7 @@ def guarded(
         if hasattr(result, "_fields") or len(result) != 2:
             raise errors.BlockResultError(
                 f"{what}: finalize must return a pair, the server's state and a mapping of "
-                f"metrics, found {type(result).__name__}. Without metrics: return state, {{}}."
+                f"metrics, found {type(result).__name__}. Without metrics, return state, {{}}."
             )
         new, server_metrics = result
         _check_server_metrics(what, server_metrics)
@@ -129,7 +129,7 @@ def guarded(
         result = collections.OrderedDict(state=_choose(sound, new, old), metrics=metrics)
         if "aggregators" in inputs:
             old_aggregator, new_aggregator = inputs["aggregators"]
-            if report is None:  # private: noise that was drawn is not drawn again
+            if report is None:  # private: the same noise must not be used twice
                 sound = trees.all_finite(new_aggregator)
             result["aggregator"] = _choose(sound, new_aggregator, old_aggregator)
         return result
@@ -144,20 +144,20 @@ def _as_number(measured):
 
 
 def _changed(new, old) -> list[tf.Tensor]:
-    """Returns the tensors of `new` that are not those of `old`."""
+    """Returns the tensors of `new` that are not the same objects in `old`."""
     pairs = zip(tf.nest.flatten(new), tf.nest.flatten(old), strict=True)
     return [leaf for leaf, before in pairs if leaf is not before]
 
 
 def _choose(condition, a, b):
-    """Returns `a` or `b`, which may differ in shape, without a copy."""
+    """Returns `a` or `b`, which may differ in shape, without copying them."""
     if not tf.nest.flatten(a):
         return a
     return tf.cond(condition, lambda: tf.nest.map_structure(tf.identity, a), lambda: b)
 
 
 def _checked(what, output) -> ClientOutput:
-    """Returns what client work returned, as tensors, with a float32 weight."""
+    """Checks the output of client work; returns it as tensors, with a float32 weight."""
     if not isinstance(output, ClientOutput):
         raise errors.BlockResultError(
             f"{what}: client_work returned {type(output).__name__}, not ClientOutput."
@@ -166,8 +166,8 @@ def _checked(what, output) -> ClientOutput:
     for name, metric in output.metrics.items():
         if name in _RESERVED:
             raise errors.BlockResultError(
-                f"{what}: metric {name!r} has a name that the composer gives itself; "
-                f"these are {', '.join(_RESERVED)}."
+                f"{what}: metric {name!r} has a name that the composer uses itself. Use another "
+                f"name than {', '.join(_RESERVED)}."
             )
         if not isinstance(metric, Mean):
             raise errors.BlockResultError(
@@ -178,14 +178,14 @@ def _checked(what, output) -> ClientOutput:
         numbers = list(map(tf.convert_to_tensor, value))
         if not all(_is_real(number) and number.shape.rank == 0 for number in numbers):
             raise errors.BlockResultError(
-                f"{what}: {name} must be of real scalars, found {blocks.type_of(numbers)}."
+                f"{what}: {name} must consist of real scalars, found {blocks.type_of(numbers)}."
             )
     output = tf.nest.map_structure(tf.convert_to_tensor, output)
     return output._replace(weight=tf.cast(output.weight, tf.float32))
 
 
 def _check_server_metrics(what, metrics):
-    """Checks what `finalize` measured: real numbers, in mappings, lists and arrays."""
+    """Checks that the metrics of `finalize` are real numbers, in mappings, lists and arrays."""
     _check_names(f"{what}: finalize: metrics", metrics)
     for name, metric in metrics.items():
         if isinstance(metric, Mapping):
@@ -194,7 +194,7 @@ def _check_server_metrics(what, metrics):
         for leaf in map(tf.convert_to_tensor, tf.nest.flatten(metric)):
             if not _is_real(leaf) and leaf.dtype != tf.bool:
                 raise errors.BlockResultError(
-                    f"{what}: finalize: metric {name!r} must be of real numbers, found "
+                    f"{what}: finalize: metric {name!r} must consist of real numbers, found "
                     f"{leaf.dtype.name}."
                 )
 
@@ -202,12 +202,12 @@ def _check_server_metrics(what, metrics):
 def _check_names(what, metrics):
     if not isinstance(metrics, Mapping):
         raise errors.BlockResultError(
-            f"{what} must be a mapping from names, found {type(metrics).__name__}."
+            f"{what} must be a mapping from names to metrics, found {type(metrics).__name__}."
         )
     for name in metrics:
         if not is_part(name):
             raise errors.BlockResultError(
-                f"{what}: the name of a metric must be a string of {IN_PARTS}, found {name!r}."
+                f"{what}: the name of a metric must consist of {IN_PARTS}, found {name!r}."
             )
 
 

@@ -1,4 +1,4 @@
-"""Aggregators by name, for every algorithm whose server needs only the mean of uploads."""
+"""Aggregators by name, for algorithms whose server needs only the mean of uploads."""
 
 import dataclasses
 import functools
@@ -25,8 +25,8 @@ _FACTORIES = (
     tff.aggregators.UnweightedAggregationFactory,
     tff.aggregators.WeightedAggregationFactory,
 )
-# The clipping norm adapts by a count with noise of its own, of 0.05 times the clients, which has to
-# be more than half of what is asked for: `DifferentiallyPrivateFactory.gaussian_adaptive`.
+# The clipping norm adapts by a count whose own noise is 0.05 times the number of clients; TFF
+# requires this to exceed half of the requested noise: `gaussian_adaptive`.
 _NOISE_PER_CLIENT = 0.1
 
 
@@ -39,11 +39,11 @@ def mean() -> Aggregator:
 @AGGREGATORS.register("robust")
 @takes()
 def robust(*, zeroing: bool = True, clipping: bool = True) -> Aggregator:
-    """`tff.learning.robust_aggregator`: the mean of clipped uploads, outliers being left out.
+    """Makes `tff.learning.robust_aggregator`, the mean of clipped uploads without outliers.
 
     Args:
-        zeroing: Whether uploads with extremely large values become 0; what is extreme adapts.
-        clipping: Whether uploads are shortened to a norm that adapts to most of them.
+        zeroing: Whether uploads with extremely large values become 0; the threshold adapts.
+        clipping: Whether long uploads are scaled down to a norm, which adapts to the uploads.
     """
     return tff.learning.robust_aggregator(zeroing=zeroing, clipping=clipping)
 
@@ -51,7 +51,7 @@ def robust(*, zeroing: bool = True, clipping: bool = True) -> Aggregator:
 @AGGREGATORS.register("compression")
 @takes()
 def compression(*, zeroing: bool = True, clipping: bool = True) -> Aggregator:
-    """`tff.learning.compression_aggregator`: `robust`, of uploads that are quantized.
+    """Makes `tff.learning.compression_aggregator`: `robust` with quantized uploads.
 
     Args:
         zeroing: See `robust`.
@@ -65,18 +65,17 @@ def compression(*, zeroing: bool = True, clipping: bool = True) -> Aggregator:
 def dp(
     *, clients_per_round: int, noise_multiplier: float = 1.0, zeroing: bool = True
 ) -> Aggregator:
-    """`tff.learning.dp_aggregator`: the mean of clipped uploads, with Gaussian noise.
+    """Makes `tff.learning.dp_aggregator`, the mean of clipped uploads with Gaussian noise.
 
-    The noise is drawn anew wherever a round is run: a run that is repeated or resumed has other
-    numbers.
+    The noise has no seed: a run that is repeated or resumed draws other numbers.
 
     Args:
-        clients_per_round: How many are expected.
+        clients_per_round: The expected number of clients in a round.
         noise_multiplier: Standard deviation of the noise of the sum, relative to the clipping norm.
         zeroing: See `robust`.
 
     Raises:
-        ValueError: If so few clients cannot have that much noise.
+        ValueError: The noise is too large for so few clients.
     """
     _check_noise(noise_multiplier, clients_per_round)
     return tff.learning.dp_aggregator(noise_multiplier, clients_per_round, zeroing)
@@ -85,9 +84,9 @@ def dp(
 @AGGREGATORS.register("secure")
 @takes()
 def secure(*, zeroing: bool = True, clipping: bool = True) -> Aggregator:
-    """`tff.learning.secure_aggregator`: `robust`, by secure sums.
+    """Makes `tff.learning.secure_aggregator`: `robust` with secure sums.
 
-    The graph runtime simulates secure sums in the clear; TFF's stock runtime has none.
+    The graph runtime simulates secure sums in the clear; TFF's stock runtime has no secure sums.
 
     Args:
         zeroing: See `robust`.
@@ -107,19 +106,19 @@ def ddp_secure(
     zeroing: bool = True,
     rotation_type: str = "hd",
 ) -> Aggregator:
-    """`tff.learning.ddp_secure_aggregator`: distributed differential privacy by secure sums.
+    """Makes `tff.learning.ddp_secure_aggregator`: distributed differential privacy by secure sums.
 
-    Its noise is drawn anew as that of `dp`.
+    The noise has no seed; see `dp`.
 
     Args:
-        clients_per_round: How many are expected.
-        noise_multiplier: Relative to the initial clipping norm.
-        bits: Of the sum, for which clients quantize their uploads.
+        clients_per_round: The expected number of clients in a round.
+        noise_multiplier: Standard deviation of the noise, relative to the initial clipping norm.
+        bits: The number of bits of the sum, for which clients quantize their uploads.
         zeroing: See `robust`.
         rotation_type: "hd" (Hadamard) or "dft".
 
     Raises:
-        ValueError: If so few clients cannot have that much noise.
+        ValueError: The noise is too large for so few clients.
     """
     _check_noise(noise_multiplier, clients_per_round)
     with quiet_secure_sums():
@@ -137,16 +136,16 @@ def _check_noise(noise_multiplier, clients_per_round):
         )
 
 
-# Those below withstand attackers among the clients of a round.
+# The aggregators below withstand attackers among the clients of a round.
 
 
 @AGGREGATORS.register("clipped")
 @takes(norm=above(0))
 def clipped(*, norm: float = 1.0) -> Aggregator:
-    """The weighted mean of uploads shortened to a fixed norm; `robust` adapts its norm.
+    """Makes the weighted mean of uploads clipped to a fixed norm; `robust` adapts its norm.
 
     Args:
-        norm: The longest upload, all of its tensors being one vector.
+        norm: The largest norm of an upload, over all of its tensors together.
     """
     return tff.aggregators.clipping_factory(norm, tff.aggregators.MeanFactory())
 
@@ -154,17 +153,18 @@ def clipped(*, norm: float = 1.0) -> Aggregator:
 @AGGREGATORS.register("trimmed_mean")
 @takes(fraction=up_to(0, 0.5))
 def trimmed_mean(*, fraction: float = 0.2) -> Aggregator:
-    """`robust_rules.trimmed_mean`: without the lowest and the highest values of each coordinate.
+    """Makes the mean without the lowest and highest values of each coordinate.
 
     Args:
-        fraction: The share of the clients whose values are cut at either end.
+        fraction: The share of clients whose values are cut at each end; see
+            `robust_rules.trimmed_mean`.
     """
     return _unmeasured(functools.partial(robust_rules.trimmed_mean, fraction=fraction))
 
 
 @AGGREGATORS.register("median")
 def median() -> Aggregator:
-    """`robust_rules.median`: the weighted median of each coordinate."""
+    """Makes the weighted median of each coordinate; see `robust_rules.median`."""
     return _unmeasured(robust_rules.median)
 
 
@@ -173,15 +173,15 @@ def median() -> Aggregator:
 def geometric_median(
     *, iterations: int = 1000, tolerance: float = 1e-6, smoothing: float = 1e-6
 ) -> Aggregator:
-    """`robust_rules.geometric_median`: the point with the least weighted distance to all uploads.
+    """Makes the geometric median: the point with the least weighted distance to all uploads.
 
-    It measures the number of `iterations`, and the `residual` after them: 0 at the optimum, 1 if
-    all clients pull one way.
+    Its measurements are the number of `iterations`, and the `residual` after them: 0 at the
+    optimum, 1 if all clients pull in one direction. See `robust_rules.geometric_median`.
 
     Args:
         iterations: The largest number of iterations of Weiszfeld's algorithm.
-        tolerance: The residual at which it stops earlier.
-        smoothing: The distance below which clients pull no more.
+        tolerance: The residual at which the algorithm stops early.
+        smoothing: The distance below which a client's pull shrinks in proportion to it.
     """
     rule = functools.partial(
         robust_rules.geometric_median,
@@ -195,17 +195,17 @@ def geometric_median(
 @AGGREGATORS.register("krum")
 @takes(clients_per_round=whole(1), num_attackers=whole(0))
 def krum(*, clients_per_round: int, num_attackers: int = 1) -> Aggregator:
-    """`robust_rules.krum`: the upload that is closest to its neighbours.
+    """Makes Krum, which takes the upload that is closest to its neighbours.
 
-    A round with fewer accepted clients than `2 num_attackers + 3` leaves the server as it was; see
-    `StackRuleFactory`.
+    If a round has fewer accepted clients than `2 num_attackers + 3`, the server keeps its state;
+    see `StackRuleFactory` and `robust_rules.krum`.
 
     Args:
-        clients_per_round: How many are expected.
-        num_attackers: How many attackers are tolerated.
+        clients_per_round: The expected number of clients in a round.
+        num_attackers: The number of attackers that are tolerated.
 
     Raises:
-        ValueError: If no round could have enough clients.
+        ValueError: A round of `clients_per_round` clients is too small.
     """
     return _krum(clients_per_round, num_attackers, num_selected=1)
 
@@ -215,16 +215,16 @@ def krum(*, clients_per_round: int, num_attackers: int = 1) -> Aggregator:
 def multi_krum(
     *, clients_per_round: int, num_attackers: int = 1, num_selected: int | None = None
 ) -> Aggregator:
-    """The mean of the uploads that are closest to their neighbours, else as `krum`.
+    """Makes Multi-Krum, the mean of the uploads that are closest to their neighbours; see `krum`.
 
     Args:
         clients_per_round: See `krum`.
         num_attackers: See `krum`.
-        num_selected: How many uploads are averaged: at most all accepted ones but
-            `num_attackers`, which is also the default.
+        num_selected: The number of uploads that are averaged; default and maximum: the number of
+            accepted uploads minus `num_attackers`.
 
     Raises:
-        ValueError: See `krum`.
+        ValueError: A round is too small, as in `krum`, or `num_selected` too large.
     """
     return _krum(clients_per_round, num_attackers, num_selected)
 
@@ -233,13 +233,13 @@ def _krum(clients_per_round, num_attackers, num_selected):
     fewest = 2 * num_attackers + 3
     if clients_per_round < fewest:
         raise ValueError(
-            f"num_attackers={num_attackers} needs 2 * num_attackers + 3 = {fewest} clients a round "
-            f"or more, found clients_per_round={clients_per_round}."
+            f"num_attackers={num_attackers} needs at least 2 * num_attackers + 3 = {fewest} "
+            f"clients a round, found clients_per_round={clients_per_round}."
         )
     if num_selected is not None and num_selected > clients_per_round - num_attackers:
         raise ValueError(
-            f"num_selected={num_selected} would be more than the honest ones of "
-            f"clients_per_round={clients_per_round}, if num_attackers={num_attackers} are not."
+            f"num_selected={num_selected} must be at most clients_per_round - num_attackers = "
+            f"{clients_per_round - num_attackers}, the number of honest clients."
         )
     rule = functools.partial(
         robust_rules.krum, num_attackers=num_attackers, num_selected=num_selected
@@ -252,16 +252,23 @@ def _unmeasured(rule, fewest=1):
 
 
 def with_aggregator(algorithm: Algorithm, aggregator: Aggregator) -> Algorithm:
-    """Replaces the mean of an algorithm by another aggregator.
+    """Replaces the mean of uploads of an algorithm by another aggregator.
+
+    Example:
+        >>> model, local = testing.tiny_model(), testing.tiny_local()
+        >>> algorithm = tff_pfl.make("ditto", model, local)
+        >>> median = tff_pfl.AGGREGATORS["median"]()
+        >>> robust = tff_pfl.with_aggregator(algorithm, median)
+        >>> robust.exchanges[0].aggregator is median
+        True
 
     Args:
-        algorithm: Any whose exchanges upload nothing, or what is averaged.
+        algorithm: An algorithm in which each exchange averages its uploads, or has none.
         aggregator: A `tff.aggregators` factory.
 
     Raises:
-        AggregatorError: If the server needs more than the mean of uploads, or clients upload
-            nothing.
-        KindError: If `aggregator` is not a `tff.aggregators` factory.
+        AggregatorError: The server needs more than the mean of uploads, or clients upload nothing.
+        KindError: `aggregator` is not a `tff.aggregators` factory.
     """
     check_kind("The aggregator", aggregator, _FACTORIES, named="a factory of tff.aggregators")
 
@@ -273,7 +280,7 @@ def with_aggregator(algorithm: Algorithm, aggregator: Aggregator) -> Algorithm:
         if not (present.is_default if is_around else is_plain_mean(present)):
             reason = getattr(present, "reason", f"it is {type(present).__name__}")
             if is_around or isinstance(present, tff.aggregators.MeanFactory):
-                reason = "another than the mean was chosen before"
+                reason = "an aggregator other than the mean was chosen before"
             raise AggregatorError(
                 f"The aggregator of {algorithm.name} (exchange {exchange.name!r}) cannot be "
                 f"replaced: {reason}."

@@ -13,7 +13,7 @@ from tff_pfl.templates.exchange import Exchange, Personalization
 from tff_pfl.templates.federation import ANY_FEDERATION, Federation
 from tff_pfl.templates.report import REPORTS
 
-# Names in the metrics of a round beside those of its exchanges.
+# Names in the metrics of a round besides the names of its exchanges.
 _NAMES_OF_METRICS = (
     *("round", "bytes_down_per_client", "bytes_up_per_client", "participation"),
     *("privacy", "personalized", "global", "locally_trained", "fine_tuned"),
@@ -25,33 +25,34 @@ _NAMES_OF_METRICS = (
 class Algorithm:
     """A federated algorithm: pure functions, of which `compose` makes a process.
 
-    All are pure TensorFlow; `S` is the type of the server's state, `C` that of a client's, `W` that
-    of a model's weights. They can be called eagerly, one by one. Whatever changes an algorithm from
-    outside takes an `Algorithm` and returns another one.
+    All functions are pure TensorFlow and can be called eagerly, one by one. `S` is the type of the
+    server's state, `C` the type of a client's state, `W` the type of a model's weights. A function
+    that modifies an algorithm takes an `Algorithm` and returns a new one.
 
     Attributes:
-        server_init: `(seed: int -> S)`, the server's state before the first round, all of it
-            finite.
+        server_init: `(seed: int -> S)`, the server's state before the first round. All of its
+            numbers must be finite.
         client_init: `(<int32, seed: int> -> C)`, the state of a client that was never seen, from
             its id.
-        exchanges: Those of a round, in order, with distinct names.
-        personalize: How a client's own model is made for evaluation.
+        exchanges: The exchanges of a round, in order, with distinct names.
+        personalize: The `Personalization`, which makes a client's own model for evaluation.
         global_weights: `(S -> W)`, or `None` for an algorithm without a global model.
-        snapshot: `(S -> V)`, tensors by name, for people to look at; or `None`.
-        client_snapshot: `(C -> V)`, the same of a client's state.
-        evaluated_model: The model of the weights `W` that `personalize` and `global_weights` give,
-            where it is another than that which clients train; `None`: it is the same.
-        report: How the counts and the measurements of a round travel: summed in the "clear", by
-            "secure" sums, or not at all ("none"). `None`: by secure sums where all uploads do, else
-            in the clear.
-        made_for: The federation, as far as the algorithm computes with its numbers. With
-            `num_clients`, a round fails if a client's id is not in 0 .. `num_clients` - 1, and so
-            does `personalize`, if the server keeps something for each client.
+        snapshot: `(S -> V)`, the parts of the server's state to look at, as tensors by name; or
+            `None`.
+        client_snapshot: `(C -> V)`, the parts of a client's state to look at; or `None`.
+        evaluated_model: The model whose weights `personalize` and `global_weights` return, if it
+            differs from the model that clients train; `None`: it is the same.
+        report: The way in which the counts and measurements of a round are sent: summed in the
+            "clear", by "secure" sums, or not at all ("none"). `None`: by secure sums if all
+            uploads are, else in the clear.
+        made_for: The sizes of the federation that the algorithm computes with. With `num_clients`,
+            a round fails if a client's id is not in 0 .. `num_clients` - 1. `personalize` fails,
+            too, if the server keeps something for each client.
         noise_multiplier: Standard deviation of the noise in a sum of uploads, over the clipping
-            norm, which `privacy.PrivacyLoss` counts with; `None` without privacy. It holds for the
-            report, the aggregators and the `send`s that it was set with; an algorithm with others
-            forgets it. Set it after you change these.
-        name: For messages.
+            norm, from which `privacy.PrivacyLoss` is computed; `None` without privacy. It holds
+            for the report, the aggregators and the `send` functions that it was set with, and
+            becomes `None` if these are replaced. Set it after you change them.
+        name: The name for messages.
     """
 
     server_init: Callable[[int], Any]
@@ -69,17 +70,18 @@ class Algorithm:
     _noise_holds_for: Any = dataclasses.field(default=None, repr=False, compare=False)
 
     def __post_init__(self):
+        """Checks the parts, and drops a `noise_multiplier` that no longer holds."""
         named = "a tff_pfl.Personalization"
         check_kind("personalize", self.personalize, Personalization, named=named)
         for exchange in self.exchanges:
             check_kind("an exchange", exchange, Exchange, named="a tff_pfl.Exchange")
         names = [exchange.name for exchange in self.exchanges]
         if not names or len(set(names)) != len(names):
-            raise ValueError(f"Need one exchange or more, with distinct names; got {names}.")
+            raise ValueError(f"exchanges must be one or more, with distinct names; got {names}.")
         for name in names:
             if not is_part(name) or name in _NAMES_OF_METRICS:
                 raise ValueError(
-                    f"An exchange cannot be called {name!r}: its metrics are NAME/..., beside "
+                    f"An exchange cannot be called {name!r}: its metrics are NAME/..., besides "
                     f"{', '.join(_NAMES_OF_METRICS)}. Use {IN_PARTS}, as in 'train'."
                 )
         if self.report is not None:
@@ -88,7 +90,7 @@ class Algorithm:
         self._forget_noise_of_others()
 
     def _forget_noise_of_others(self):
-        """Forgets `noise_multiplier` if a part that it was set with has been replaced since."""
+        """Drops `noise_multiplier` if a part that it was set with has been replaced since."""
         uploads = [(e.aggregator, e.send) for e in self.exchanges if e.aggregator is not None]
         present = self.noise_multiplier, self.report, uploads
         before = self._noise_holds_for or present
@@ -103,12 +105,12 @@ class Algorithm:
 
 
 def no_server_state(seed: int) -> tuple:
-    """Returns the state of a server that keeps nothing."""
+    """Returns `()`, the state of a server that keeps nothing."""
     del seed
     return ()
 
 
 def no_client_state(client_id: tf.Tensor, seed: int) -> tuple:
-    """Returns the state of a client that keeps nothing."""
+    """Returns `()`, the state of a client that keeps nothing."""
     del client_id, seed
     return ()

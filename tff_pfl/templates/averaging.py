@@ -1,16 +1,16 @@
-"""The template of methods whose clients change a shared part, the changes being averaged.
+"""A template for methods in which the server averages the clients' changes of a shared part.
 
 With `W` the shared part, `p_i = n_i / sum n_j` over the cohort (or uniform), a round is
 
     down    W
-    client  W_i, by the method's client work, and whatever the client keeps for itself
+    client  W_i, by the method's client work, and the client's new state
     up      W_i - W
     server  W <- W + sum_i p_i (W_i - W)                                      (= sum_i p_i W_i)
 
-With a `server_optimizer`, the server's last line is a step of that optimizer along the negative
-mean change in the place of a gradient (Reddi et al., "Adaptive federated optimization", ICLR 2021):
-SGD at 1.0 is the line above, SGD with momentum FedAvgM, Adam FedAdam, and so on. With another
-`aggregator`, the mean is what that makes of the changes.
+With a `server_optimizer`, the server's line is a step of that optimizer, with the negative mean
+change as the gradient (Reddi et al., "Adaptive federated optimization", ICLR 2021): SGD with rate
+1.0 is the line above, SGD with momentum is FedAvgM, Adam is FedAdam, and so on. With an
+`aggregator`, its result replaces the mean.
 """
 
 import collections
@@ -33,11 +33,11 @@ WEIGHTINGS = ("num_examples", "uniform")
 class SharedPart(NamedTuple):
     """Server state.
 
-    An algorithm whose server keeps more replaces `server_init` by one whose state is a `NamedTuple`
-    of these fields and others, which `averaging` leaves as they are.
+    An algorithm whose server keeps more replaces `server_init` by a function whose state is a
+    `NamedTuple` of these fields and others. `averaging` does not change the others.
 
     Attributes:
-        weights: `W`, what clients share.
+        weights: `W`, the shared part.
         optimizer: The state of the server's optimizer; `()` without one.
     """
 
@@ -56,12 +56,12 @@ class SharedPart(NamedTuple):
 def moved(
     server: Any, change: Any, server_optimizer: tff.learning.optimizers.Optimizer | None
 ) -> Any:
-    """Moves the weights by a step of the server's optimizer; without one, by `change`.
+    """Moves the weights by a step of the server's optimizer, or by `change` without an optimizer.
 
     Args:
         server: A `SharedPart`, or another `NamedTuple` with its fields.
-        change: Of its `weights`.
-        server_optimizer: Its optimizer, or `None`.
+        change: The mean change of its `weights`.
+        server_optimizer: The server's optimizer, or `None`.
     """
     if server_optimizer is None:
         return server._replace(weights=trees.add(server.weights, change))
@@ -83,24 +83,34 @@ def averaging(
     aggregator: Aggregator | None = None,
     server_optimizer: tff.learning.optimizers.Optimizer | None = None,
 ) -> Algorithm:
-    """Makes an algorithm of the template.
+    """Makes an algorithm whose server averages the clients' changes of a shared part.
 
-    A function that passes its `**options` on to this one, decorated by `extends(averaging)`, has
-    the keyword arguments below as its own.
+    A method that passes `**options` on to this function should be decorated by
+    `extends(averaging)`: it then takes the keyword arguments below, too.
+
+    Example:
+        >>> model, local = testing.tiny_model(), testing.tiny_local()
+        >>> def client_work(weights, state, examples, context):
+        ...     trained = local.train(model, weights, examples, context)
+        ...     change = tff_pfl.trees.subtract(trained.weights, weights)
+        ...     return tff_pfl.ClientOutput(state, upload=change, metrics=trained.totals)
+        >>> fedavg = tff_pfl.averaging(model.init, client_work, lambda weights, *rest: weights)
+        >>> fedavg.exchanges[0].name
+        'train'
 
     Args:
         server_init: `(seed: int -> W)`, the initial shared part.
-        client_work: `(W, C, D, ClientContext) -> ClientOutput`, whose `upload` is the change of the
-            shared part, `W_i - W` (or what `aggregator` makes a change of `W` of); its weight is
-            set here.
+        client_work: `(W, C, D, ClientContext) -> ClientOutput`. Its `upload` is the change of the
+            shared part, `W_i - W` (or a value that `aggregator` turns into a change of `W`). Its
+            `weight` is set here.
         personalize: `(W, C, D, ClientContext) -> weights of a model`; see `Personalization`.
         client_init: See `Algorithm`.
         global_weights: `(W -> weights of a model)`, or `None`.
         client_snapshot: See `Algorithm`.
-        weighting: Clients weigh by "num_examples", or "uniform" weights.
-        aggregator: A `tff.aggregators` factory; default the mean. An unweighted one weighs all
-            clients the same.
-        server_optimizer: Takes the step; `None`: the mean change is the step.
+        weighting: The weights of clients: their "num_examples", or "uniform".
+        aggregator: A `tff.aggregators` factory; default the mean. An unweighted one gives all
+            clients the same weight.
+        server_optimizer: The optimizer of the server's step; `None`: the step is the mean change.
     """
     weigh = weighing(weighting)
     if server_optimizer is not None:
@@ -114,7 +124,7 @@ def averaging(
     def weighted_client_work(weights, state, examples, context):
         output = client_work(weights, state, examples, context)
         if not isinstance(output, ClientOutput):
-            return output  # which the composer refuses
+            return output  # the composer raises an error
         _check_weight(output)
         return output._replace(weight=weigh(examples))
 
@@ -153,20 +163,25 @@ def _check_weight(output):
     default = ClientOutput._field_defaults["weight"]
     if not isinstance(output.weight, float) or output.weight != default:
         raise errors.BlockResultError(
-            f"client_work returned weight={output.weight!r}, but clients of `averaging` weigh by "
-            "its `weighting`. Leave the weight out; to leave a client out, return an upload that "
-            "is not finite, or write an `Exchange`."
+            f"client_work returned weight={output.weight!r}, but `averaging` sets the weights of "
+            "clients by its `weighting`. Leave the weight out; to reject a client, return an "
+            "upload that is not finite, or write an `Exchange`."
         )
 
 
 def weighing(weighting: str) -> Callable[[Examples], tf.Tensor]:
-    """Returns the weight of a client as a function of its examples: `n_i`, or 1.
+    """Returns a function from a client's examples to its weight: `n_i`, or 1.
+
+    Example:
+        >>> weigh = tff_pfl.weighing("num_examples")
+        >>> float(weigh(testing.tiny_examples(5)))
+        5.0
 
     Args:
         weighting: "num_examples" or "uniform".
 
     Raises:
-        UnknownNameError: If it is neither.
+        UnknownNameError: `weighting` has another value.
     """
     check_names("weighting", [weighting], WEIGHTINGS)
     if weighting == "uniform":

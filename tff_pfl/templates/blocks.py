@@ -1,4 +1,4 @@
-"""From pure functions to TFF computations: tracing, type checks, messages, bytes."""
+"""Traces pure functions as TFF computations, checks types, sends messages, counts bytes."""
 
 import collections
 import functools
@@ -25,16 +25,16 @@ from tff_pfl.tracebacks import place
 def trace(what: str, fn: Callable[..., Any], *types: tff.types.Type) -> tff.Computation:
     """Traces `fn` as a `tff.tensorflow.computation` of arguments of the given types.
 
-    Inside of it, `==` compares tensors element by element.
+    Inside `fn`, `==` compares tensors element by element.
 
     Raises:
-        BlockTracingError: If `fn` fails; it names the block and the types it was traced with.
-        RandomnessError: If it draws random numbers that no seed controls.
+        BlockTracingError: `fn` fails; the message names the block and the types of its arguments.
+        RandomnessError: `fn` draws random numbers that no seed controls.
     """
     try:
         computation = _seeded_computation(what, elementwise_equality()(fn), *types)
         if not isinstance(computation, tff.Computation):
-            raise TypeError("it takes arguments, but gets none")
+            raise TypeError("it takes arguments, but is called without any")
         return computation
     except (errors.TemplateError, UnknownNameError):
         raise
@@ -44,26 +44,26 @@ def trace(what: str, fn: Callable[..., Any], *types: tff.types.Type) -> tff.Comp
             f"{what} failed while it was traced: {type(error).__name__}: {error}"
             f"{place(error)}\n"
             f"It was traced with arguments of the types:{arguments}\n"
-            "Tip: a block is pure TensorFlow; its arguments come in the order its docstring "
-            "states, and what it takes from outside is Python or NumPy, not an eager tensor."
+            "Tip: a block is pure TensorFlow, with its arguments in the order of its docstring. "
+            "It may use Python and NumPy values from outside, but no eager tensors."
         ) from error
 
 
-_TIP = "Tip: take tf.random.stateless_* with a seed, in client work that of the context"
+_TIP = "Tip: use tf.random.stateless_* with a seed, in client work the seed of the context"
 
 
 def _seeded_computation(
     what: str, fn: Callable[..., Any], *types: tff.types.Type
 ) -> tff.framework.ConcreteComputation:
-    """Traces a function as a `tff.tensorflow.computation` whose random numbers all have seeds.
+    """Traces a function, and checks that all of its random numbers have seeds.
 
     Args:
-        what: Names the block in errors.
-        fn: Pure TensorFlow.
+        what: The name of the block in errors.
+        fn: A function of pure TensorFlow.
         *types: The types of its arguments.
 
     Raises:
-        RandomnessError: If it draws numbers that differ from run to run; it names the operation.
+        RandomnessError: `fn` draws numbers that differ from run to run.
     """
 
     @functools.wraps(fn)
@@ -72,8 +72,8 @@ def _seeded_computation(
         for name, kind in unseeded_operations(tf.compat.v1.get_default_graph()):
             raise errors.RandomnessError(
                 f"{what}: operation {name!r} of type {kind!r} {described(kind)}: a run that is "
-                f"resumed or repeated would have others.\n{_TIP}; shuffle a data set with a seed; "
-                "have TensorFlow compute what Python would."
+                f"resumed or repeated would have others.\n{_TIP}; shuffle data sets with a seed; "
+                "compute with TensorFlow instead of Python."
             )
         return result
 
@@ -82,15 +82,15 @@ def _seeded_computation(
     )
     if drawn:
         raise errors.RandomnessError(
-            f"{what} draws random numbers of NumPy's, or Python's, own generator: they are drawn "
-            f"once, where it is traced, and a run that is resumed or repeated would have others.\n"
+            f"{what} draws random numbers from NumPy's or Python's own generator: they are drawn "
+            f"once, while it is traced, and a run that is resumed or repeated would have others.\n"
             f"{_TIP}."
         )
     return computation
 
 
 def _operations(computation) -> list:
-    """Returns the operations of a graph and its functions, without names, which vary by trace."""
+    """Returns the operations of a graph and its functions, without names, which vary."""
     graph = tf.compat.v1.GraphDef()
     tff.framework.ConcreteComputation.get_proto(computation).tensorflow.graph_def.Unpack(graph)
     functions = {function.signature.name for function in graph.library.function}
@@ -119,7 +119,7 @@ def type_of(value) -> tff.types.Type:
 
 
 def empty_value(type_signature: tff.types.StructType):
-    """Returns the value of a type that holds no tensor: its containers."""
+    """Returns the value of a type that holds no tensor: its empty containers."""
     elements = [
         (name, empty_value(element))
         for name, element in tff.structure.iter_elements(type_signature)
@@ -131,13 +131,13 @@ def payload_bytes(what: str, type_signature: tff.types.Type) -> int:
     """Returns the number of bytes of a message of this type.
 
     Raises:
-        BlockResultError: If a shape is not fully known.
+        BlockResultError: A shape is not fully known.
     """
     total = 0
     for spec in tf.nest.flatten(tff.types.type_to_tf_tensor_specs(type_signature)):
         if not spec.shape.is_fully_defined():
             raise errors.BlockResultError(
-                f"{what} has a tensor {spec.dtype.name}{spec.shape} of unknown size, in\n"
+                f"{what} has a tensor of unknown size, {spec.dtype.name}{spec.shape}, in\n"
                 f"  {type_signature}\nTip: fix its shape with tf.ensure_shape."
             )
         total += spec.shape.num_elements() * spec.dtype.size
@@ -145,11 +145,11 @@ def payload_bytes(what: str, type_signature: tff.types.Type) -> int:
 
 
 class ClientBlock:
-    """A function mapped over the clients of a cohort, with the messages it receives.
+    """A function that is mapped over the clients of a cohort, with its messages.
 
     Attributes:
         work: The computation that is mapped.
-        down_bytes: Bytes of a client's message.
+        down_bytes: The number of bytes of a client's message.
     """
 
     def __init__(
@@ -167,14 +167,14 @@ class ClientBlock:
         """Traces the block.
 
         Args:
-            what: Names the block in errors.
+            what: The name of the block in errors.
             fn: `(message, Client, ClientContext) -> result`.
             distribute: `(S -> B)`.
             select: `(<S, int32> -> P)` or `None`.
             server_type: `S`.
             client_type: `<client_id=int32, state=C, data=D>`.
-            carry_type: Of `ClientContext.carry`; `None` if there is nothing.
-            seed: Of the run and of this block.
+            carry_type: The type of `ClientContext.carry`; `None` if there is no carry.
+            seed: The seed of the run, and the index of this block.
         """
         self._server_type = server_type
         self._distribute = trace(f"{what}: distribute", distribute, server_type)
@@ -193,8 +193,8 @@ class ClientBlock:
         self._select = None
         if select is not None:
             own_type = trace(f"{what}: select", select, server_type, np.int32).type_signature.result
-            # The stock runtime puts what is selected into a data set, in an order of names that is
-            # not that of the type; without names there is only one order.
+            # The stock runtime puts the selected value into a data set, which reorders names;
+            # without names there is only one order.
             self._select = trace(
                 f"{what}: select",
                 lambda server, client_id: _flat(select(server, client_id)),
@@ -225,7 +225,7 @@ class ClientBlock:
         self.work = trace(what, work, tff.types.to_type(inputs))
 
     def map(self, server_state, round_num, clients, client_states, carry=None):
-        """Sends the messages and maps the work; called while a federated computation is written."""
+        """Sends the messages and maps the work, inside a federated computation."""
         round_num = tff.federated_broadcast(round_num)
         inputs = collections.OrderedDict(
             client_id=clients.client_id,
@@ -251,12 +251,11 @@ _IDS = tff.types.TensorType(np.int32, [None])
 
 
 def round_of_checked_cohort(round_num, client_ids, federation: Federation, *, distinct: bool):
-    """Returns `round_num` if the ids of a cohort are right; else the computation fails.
+    """Checks the ids of a cohort inside a federated computation, and returns `round_num`.
 
-    Called while a federated computation is written. The server chose the cohort, so its ids are
-    nothing new to it. It checks them once for the cohort: assertions in client work would cost each
-    client, and XLA drops them. All that a `ClientBlock` does with an id waits for the `round_num`
-    that it is given.
+    The server chose the cohort, so it may see the ids. It checks them once for the cohort, because
+    assertions in client work would cost time for each client, and XLA drops them. A `ClientBlock`
+    uses an id only after `round_num` is computed, and so after the check.
 
     Args:
         round_num: int32, placed at the server.
@@ -270,28 +269,29 @@ def round_of_checked_cohort(round_num, client_ids, federation: Federation, *, di
         with tf.control_dependencies(check_ids(ids, federation, distinct=distinct)):
             return tf.identity(round_num)
 
-    none = _no_ids()
-    cohort = tff.federated_aggregate(client_ids, none, _append_id, _join_ids, _same_ids)
+    no_ids = _no_ids()
+    cohort = tff.federated_aggregate(client_ids, no_ids, _append_id, _join_ids, _same_ids)
     return tff.federated_map(checked, (round_num, cohort))
 
 
 def check_ids(ids, federation: Federation, *, distinct: bool) -> list[tf.Operation | None]:
-    """Asserts that the ids of a cohort are right.
+    """Asserts that the ids of a cohort are valid.
 
     Args:
         ids: int32 `[k]`.
-        federation: What the algorithm was made for; without `num_clients`, it takes any ids.
-        distinct: Whether a client may be in the cohort only once. Ids below 0 stand for unknown
+        federation: The federation that the algorithm was made for; without `num_clients`, any id
+            is valid.
+        distinct: Whether a client may be in the cohort only once. Negative ids stand for unknown
             clients, and may repeat.
 
     Returns:
-        The assertions; `None` for each that ran eagerly.
+        The assertions; `None` for an assertion that ran eagerly.
     """
     rules = []
     if distinct:
         known = tf.boolean_mask(ids, ids >= 0)
         is_distinct = tf.equal(tf.size(tf.unique(known)[0]), tf.size(known))
-        rules.append((is_distinct, "A client is in a cohort once."))
+        rules.append((is_distinct, "A client must not be in a cohort twice."))
     if (number := federation.num_clients) is not None:
         are_known = tf.reduce_all((ids >= 0) & (ids < number))
         rules.append(
@@ -324,7 +324,7 @@ def _same_ids(ids):
 
 
 def _waiting(client_id, round_num):
-    """Returns the id, computed from the round, so that all uses of it wait for the check."""
+    """Returns the id as a function of the round, so that all uses of it wait for the check."""
     return client_id + (round_num - round_num)
 
 
@@ -334,7 +334,7 @@ def _as_keys(client_id, round_num):
 
 
 def _flat(value) -> tuple:
-    """The tensors of a value, in the order of its TFF type."""
+    """Returns the tensors of a value, in the order of its TFF type."""
     if not tf.is_tensor(value):
         value = tff.structure.from_container(value, recursive=True)
         return tuple(tff.structure.flatten(value))
@@ -342,7 +342,7 @@ def _flat(value) -> tuple:
 
 
 def _single_element(element_type):
-    """`(<tensors of T>* -> T)`: the element of a sequence of one."""
+    """Makes `(<tensors of T>* -> T)`, which returns the element of a sequence of one."""
     leaves_type = tff.types.to_type(tuple(_leaf_types(element_type)))
 
     def only(sequence):

@@ -1,7 +1,7 @@
-"""Composes blocks into a `PersonalizedProcess`; authors of algorithms write no federated code.
+"""Composes blocks into a `PersonalizedProcess`, so that algorithms contain no federated code.
 
-The composer also does what every algorithm needs: seeds, the rejection of clients whose results
-are not finite, counting, and the bytes that a client receives and sends.
+The composer does the tasks that all algorithms share: it derives seeds, rejects clients whose
+results are not finite, and counts clients, examples and bytes.
 """
 
 import collections
@@ -33,43 +33,50 @@ def compose(
 ) -> PersonalizedProcess:
     """Composes an algorithm into a process.
 
-    A client takes part in an exchange with weight 0, an upload of zeros and the state it had before
-    the exchange if it has no examples; or if its upload, new state, weight, metrics or carry are
-    not finite, its weight is negative, or `Examples.size` is not in 0 .. rows (its work then reads
-    none). So it does in all later exchanges of the round; `metrics` count such clients where they
-    fail. If no client of an exchange is accepted, or the server's new state would not be finite,
-    the server keeps its state and that of its aggregator.
+    Rejected clients: A client is rejected if it has no examples; if its upload, new state, weight,
+    metrics or carry are not finite; if its weight is negative; or if `Examples.size` is not in
+    0 .. rows (its work then reads no examples). It counts with weight 0 and an upload of zeros, and
+    keeps the state from before the exchange. It stays rejected in later exchanges of the round, but
+    `metrics` count it only in the exchange where it fails. If an exchange accepts no client, or
+    the server's new state is not finite, the server keeps its state and its aggregator's state.
 
-    The metrics of a round are, for each exchange under its name: the means of what client work
-    measured, `num_clients` (accepted), `num_examples` (theirs), `num_empty` (those that have no
-    examples), `num_nonfinite` (the others that were left out), `server_kept` (1 if the server kept
-    its state), and, where there are any, `aggregator` (its measurements) and `server` (what
-    `finalize` measured). For the whole round, from the types of messages and uploads:
-    `bytes_down_per_client` and `bytes_up_per_client`. The latter includes the weight, if the
-    aggregator takes one, and the report, if it travels by secure sums. Neither includes what else
-    TFF sends, such as `round_num` and broadcasts of aggregators.
+    Metrics: Each exchange has metrics under its name: the means of the metrics of client work,
+    `num_clients` (accepted), `num_examples` (of accepted clients), `num_empty` (clients without
+    examples), `num_nonfinite` (clients rejected for other reasons), `server_kept` (1 if the server
+    kept its state) and, if there are any, `aggregator` (measurements of the aggregator) and
+    `server` (metrics of `finalize`). The whole round has `bytes_down_per_client` and
+    `bytes_up_per_client`, from the types of messages and uploads. The latter includes the weight,
+    if the aggregator takes one, and the report, if it is sent by secure sums. Neither includes
+    other data that TFF sends, such as `round_num` and broadcasts of aggregators.
 
-    These counts and means travel as `algorithm.report` says. With "secure", all uploads must travel
-    by secure sums, too, and the numbers are rounded, see `templates.report`. With "none", metrics
-    lack them, and the server does not know whether any client was accepted.
+    Reports: `algorithm.report` says how these counts and means are sent. With "secure", all uploads
+    must use secure sums, too, and the numbers are rounded, see `templates.report`. With "none",
+    metrics lack them, and the server does not know whether any client was accepted.
 
-    A round with the report "clear" fails with `tf.errors.InvalidArgumentError` if its cohort has a
-    client twice, or an id that is not in 0 .. `made_for.num_clients` - 1. With other reports, the
-    server must not see ids, and rounds are not checked. `personalize` fails with an id outside of
+    Ids: With the report "clear", a round fails with `tf.errors.InvalidArgumentError` if its cohort
+    has a client twice, or an id that is not in 0 .. `made_for.num_clients` - 1. With other reports,
+    the server must not see ids, and does not check them. `personalize` fails with an id outside
     this range, too, unless it takes new clients.
+
+    Example:
+        >>> model, local = testing.tiny_model(), testing.tiny_local()
+        >>> algorithm = tff_pfl.make("ditto", model, local, lambda_=0.5)
+        >>> process = tff_pfl.compose(algorithm, testing.EXAMPLES_TYPE, seed=1)
+        >>> isinstance(process, tff.templates.IterativeProcess)
+        True
 
     Args:
         algorithm: The algorithm.
         examples_type: The TFF type of a client's `Examples`; see `tff_pfl.local.examples_type`.
-        seed: Of the initial states, and of all randomness of client work.
-        further_models: By their names, what is evaluated of each client beside `personalized`:
-            algorithms that differ from this one in `personalize` alone, as `locally_trained` and
-            `fine_tuned` of `tff_pfl.evaluation` make them.
+        seed: The seed of the initial states, and of all randomness of client work.
+        further_models: Models to evaluate for each client besides `personalized`, by name:
+            algorithms that differ from this one only in `personalize`. `locally_trained` and
+            `fine_tuned` of `tff_pfl.evaluation` make such algorithms.
 
     Raises:
-        TemplateError: One of `tff_pfl.templates.errors`, if blocks do not fit each other.
+        TemplateError: Blocks do not fit each other; see `tff_pfl.templates.errors`.
     """
-    tip = "A method makes one of a model and a LocalTraining."
+    tip = "A method makes one from a model and a LocalTraining."
     check_kind("The algorithm", algorithm, Algorithm, tip)
     server_init = blocks.trace("server_init", lambda: algorithm.server_init(seed))
     client_init = blocks.trace(
@@ -135,7 +142,7 @@ def compose(
 
 
 def _report_of(exchanges) -> str:
-    """Returns "secure" if all uploads travel by secure sums, else "clear"."""
+    """Returns "secure" if all uploads use secure sums, else "clear"."""
     secure = [exchange.is_secure for exchange in exchanges if exchange.has_aggregator]
     return "secure" if secure and all(secure) else "clear"
 
@@ -145,7 +152,7 @@ def _check_secure(exchanges) -> None:
         if exchange.has_aggregator and not exchange.is_secure:
             raise errors.AggregatorError(
                 f"The algorithm has report='secure', but exchange {exchange.name!r} aggregates "
-                "uploads in the clear. Use an aggregator of secure sums alone, or report='clear'."
+                "uploads in the clear. Use an aggregator with only secure sums, or report='clear'."
             )
 
 
@@ -241,7 +248,7 @@ def _check_models(weights_type, others):
             f"personalize gives models of another type than {what}",
             found,
             weights_type,
-            "the same model is evaluated with the weights of both; return all of them, by layer.",
+            "the same model is evaluated with both; return the weights of all layers, by layer.",
         )
 
 
@@ -263,13 +270,13 @@ def _increment(round_num):
 
 
 def _flattened(computation: tff.Computation) -> tff.Computation:
-    """Flattens a computation, as protocol buffers allow only 100 levels of nesting."""
+    """Flattens a computation, because protocol buffers allow only 100 levels of nesting."""
     block = tff.framework.to_call_dominant(computation.to_building_block())
     return tff.framework.ConcreteComputation.from_building_block(block)
 
 
 class _TracedExchange:
-    """An exchange with its computations, whose types were found by tracing them in order."""
+    """An exchange with its traced computations."""
 
     def __init__(self, exchange: Exchange, server_type, client_type, carry_type, seed):
         self.name = exchange.name
@@ -303,13 +310,13 @@ class _TracedExchange:
 
     @property
     def is_secure(self) -> bool:
-        """Whether uploads are, or would be, aggregated by secure sums alone."""
+        """Whether uploads are aggregated only by secure sums, or would be."""
         if self.aggregation is None:
             return is_secure(self._exchange.aggregator)
         return sums_securely(self._aggregate)
 
     def trace_finalize(self, report: str) -> None:
-        """Traces the finalizer, once it is known how the report of all exchanges travels.
+        """Traces the finalizer, once the report of all exchanges is decided.
 
         Args:
             report: See `Algorithm.report`.
@@ -341,7 +348,7 @@ class _TracedExchange:
 
         Returns:
             `(<state, metrics, aggregator> at the server, client states, carry)`; `aggregator` is
-            the aggregator's state, where there is one.
+            the aggregator's state, if there is an aggregator.
         """
         outputs = self._block.map(algorithm, state.round_num, clients, client_states, carry)
         inputs = collections.OrderedDict(server=algorithm, round_num=state.round_num)
@@ -359,8 +366,8 @@ class _TracedExchange:
     def _create_aggregation(self, factory, output_type):
         if factory is None:
             raise errors.AggregatorError(
-                f"{self._what}: client_work uploads\n  {output_type.upload}\nbut there is no "
-                "aggregator.\nTip: tff.aggregators.MeanFactory() averages uploads."
+                f"{self._what}: client_work uploads\n  {output_type.upload}\nbut the exchange has "
+                "no aggregator.\nTip: tff.aggregators.MeanFactory() averages uploads."
             )
         try:
             with quiet_secure_sums():
@@ -371,5 +378,5 @@ class _TracedExchange:
             raise errors.AggregatorError(
                 f"{self._what}: the aggregator {factory!r} cannot aggregate uploads of type\n"
                 f"  {output_type.upload}\n{type(error).__name__}: {error}\n"
-                "Tip: aggregator takes a factory of tff.aggregators or tff.learning."
+                "Tip: aggregator must be a factory of tff.aggregators or tff.learning."
             ) from error

@@ -1,4 +1,4 @@
-"""Named errors of the grammar: each says which block, which types, and what to do."""
+"""Errors of the templates: each names the block and the types, and says what to do."""
 
 from collections.abc import Iterator
 
@@ -6,34 +6,34 @@ import tensorflow_federated as tff
 
 
 class TemplateError(TypeError):
-    """A block of a personalized process does not fit; the base of this module's errors."""
+    """A block of a process does not fit; the base class of this module's errors."""
 
 
 class ProcessSignatureError(TemplateError):
-    """A computation of a process does not have the type signature that is asked for."""
+    """A computation of a process does not have the required type signature."""
 
 
 class BlockTracingError(TemplateError):
-    """A block failed while it was traced with the types that the composer found for it."""
+    """A block failed while it was traced with the types that the composer found."""
 
 
 class BlockResultError(TemplateError):
-    """A block returned a value of another type, or of another form, than its docs state."""
+    """A block returned a value of another type or form than its documentation states."""
 
 
 class AggregatorError(TemplateError):
-    """The aggregator is not a `tff.aggregators` factory, or refuses the type of the uploads."""
+    """The aggregator is not a `tff.aggregators` factory, or does not fit the uploads."""
 
 
 class RandomnessError(TemplateError):
-    """A block draws random numbers that no seed controls, so that no two runs are the same."""
+    """A block draws random numbers that no seed controls, so that runs differ."""
 
 
 def check_same_type(what: str, expected: tff.types.Type, found: tff.types.Type, tip: str) -> None:
-    """Checks that a value of the type `found` can be used where `expected` is.
+    """Checks that the type `found` can be used as the type `expected`.
 
     Raises:
-        BlockResultError: If it cannot; with both types, where they differ first, and the tip.
+        BlockResultError: It cannot. The message has both types, their first difference and the tip.
     """
     if expected.is_assignable_from(found):
         return
@@ -46,7 +46,7 @@ def check_same_type(what: str, expected: tff.types.Type, found: tff.types.Type, 
 
 
 def _first_difference(expected: tff.types.Type, found: tff.types.Type) -> str:
-    """Says at which path two types differ first; paths are of names, and of indices without one."""
+    """Describes the first path at which two types differ; elements without a name have indices."""
     present, others = dict(_leaves(expected)), dict(_leaves(found))
     for path in [*present, *others]:
         if present.get(path) != others.get(path):

@@ -1,4 +1,4 @@
-"""The blocks an algorithm is written in."""
+"""The blocks of which an algorithm consists."""
 
 import collections
 import dataclasses
@@ -16,8 +16,8 @@ class Message(NamedTuple):
     """The message of an exchange that both broadcasts and selects.
 
     Attributes:
-        shared: What every client receives, from `Exchange.distribute`.
-        own: What this client alone receives, from `Exchange.select`.
+        shared: The message to every client, from `Exchange.distribute`.
+        own: The message to this client only, from `Exchange.select`.
     """
 
     shared: Any
@@ -28,13 +28,14 @@ class ClientOutput(NamedTuple):
     """The result of client work.
 
     Attributes:
-        state: The client's new state, of the type of its old one.
-        upload: What is sent to the aggregator; any structure of tensors, of floats where it is
-            averaged, or empty.
-        weight: Scalar float32, the client's weight in a weighted aggregation.
-        metrics: Mapping from name to `Mean`; summed over clients and divided once, at the server.
-        carry: What the client keeps for its next exchange in this round, and no longer; any
-            structure of tensors. It gets it as `ClientContext.carry`.
+        state: The client's new state, of the same type as its old state.
+        upload: The value for the aggregator: any structure of tensors, or empty. Tensors that are
+            averaged must be floats.
+        weight: float32 scalar, the client's weight in a weighted aggregation.
+        metrics: A mapping from names to `Mean`s, which are summed over clients and divided once, at
+            the server.
+        carry: The value that the client keeps for its next exchange in this round: any structure of
+            tensors. That exchange receives it as `ClientContext.carry`.
     """
 
     state: Any
@@ -45,13 +46,13 @@ class ClientOutput(NamedTuple):
 
 
 def no_message(server_state) -> tuple:
-    """Returns the message of an exchange that sends nothing down."""
+    """Returns `()`, the message of an exchange that sends nothing to clients."""
     del server_state
     return ()
 
 
 def keep_server_state(server_state, aggregate, round_num):
-    """Finalizes an exchange that leaves the server's state as it is."""
+    """Finalizes an exchange that does not change the server's state."""
     del aggregate, round_num
     return server_state, collections.OrderedDict()
 
@@ -60,27 +61,27 @@ def keep_server_state(server_state, aggregate, round_num):
 class Exchange:
     """One exchange of a round: messages down, client work, an aggregate up, a new server state.
 
-    All blocks are pure TensorFlow functions; `S` is the algorithm's server state, `C` its client
-    state, `D` the client's `Examples`. Their types are found by tracing.
+    All blocks are pure TensorFlow functions. `S` is the algorithm's server state, `C` its client
+    state, `D` the client's `Examples`. The composer finds these types by tracing.
 
     Attributes:
-        client_work: `(message, C, D, ClientContext) -> ClientOutput`.
-        distribute: `(S -> B)`, broadcast to every client.
-        select: `(<S, int32> -> P)`, a message of each client's own, by its id. It travels by
-            `federated_select`, so that a client receives its own and nothing else.
-            `message` is `B` without `select`, and `Message(shared=B, own=P)` with it.
-        aggregator: Any `tff.aggregators` factory, or `None` where clients upload nothing. A
-            weighted one receives `ClientOutput.weight`. To an unweighted one, a rejected client is
-            an upload of zeros: upload changes, not models, or weight by 1.
-        finalize: `(<S, A, round_num> -> <S, metrics>)` at the server, where `A` is what the
-            aggregator returns (`()` if nothing was uploaded) and `metrics` a mapping.
-        averaged: `(S -> U)`, what of the server's state uploads are changes of, or, of several
-            fields, the averaged one is: it has the type of these changes before there are any.
-            `None`: it is not known, and uploads cannot be compressed.
-        send: `(<upload, seed: int32[2]> -> M)`, what a client sends in the place of its upload,
-            zeros in the place of one that cannot be used included; the seed is the client's of
-            this exchange. `None`, or where the upload is empty: the upload itself.
-        name: Under which the exchange's metrics and its aggregator's state are kept.
+        client_work: `(message, C, D, ClientContext) -> ClientOutput`. `message` is `B` without
+            `select`, and `Message(shared=B, own=P)` with it.
+        distribute: `(S -> B)`, the message that is broadcast to every client.
+        select: `(<S, int32> -> P)`, the message to one client, by its id. It is sent by
+            `federated_select`, so that a client receives its own message and no other.
+        aggregator: A `tff.aggregators` factory, or `None` if clients upload nothing. A weighted one
+            receives `ClientOutput.weight`. For an unweighted one, a rejected client counts as an
+            upload of zeros: upload changes instead of models, or use a weight of 1.
+        finalize: `(<S, A, round_num> -> <S, metrics>)` at the server, where `A` is the aggregator's
+            result (`()` if nothing was uploaded) and `metrics` a mapping.
+        averaged: `(S -> U)`, the part of the server's state whose changes are uploaded. If the
+            upload has several fields, this is about the averaged field. It tells the type of
+            the changes. `None`: unknown; uploads cannot be compressed.
+        send: `(<upload, seed: int32[2]> -> M)`, the value that a client sends instead of its
+            upload. The zeros of a rejected client are passed to it, too. The seed is the client's
+            seed in this exchange. `None`, or with an empty upload: the upload itself is sent.
+        name: The name of the exchange's metrics and of its aggregator's state.
     """
 
     client_work: Callable[[Any, Any, Any, ClientContext], ClientOutput]
@@ -95,16 +96,16 @@ class Exchange:
 
 @dataclasses.dataclass(frozen=True)
 class Personalization:
-    """Makes the model that is evaluated as a client's own; nothing of it is kept.
+    """The block that makes a client's own model for evaluation; nothing of it is kept.
 
     Attributes:
         client_work: `(message, C, D, ClientContext) -> W`.
         distribute: `(S -> B)`, as in `Exchange`.
         select: `(<S, int32> -> P)`, as in `Exchange`.
-        fine_tune: `(W, D, ClientContext) -> W`, a training of that model before it is evaluated,
-            whose randomness is its own; or `None`.
-        of_known_clients: Whether it makes a model of those clients alone that the server was made
-            for, as it does by `select`.
+        fine_tune: `(W, D, ClientContext) -> W`, which trains that model before it is evaluated,
+            with its own seed; or `None`.
+        of_known_clients: Whether it makes models only for the clients that the server was made for,
+            even without `select`.
     """
 
     client_work: Callable[[Any, Any, Any, ClientContext], Any]
@@ -120,12 +121,13 @@ class Personalization:
 
 
 class OwnModel(NamedTuple):
-    """A client's state where it keeps the model of the last round it took part in.
+    """The state of a client that keeps the model of its last round.
 
     Attributes:
         model: `W`, that model.
-        participations: int32 scalar, rounds the client took part in.
-        optimizer: What persists of the client's optimizer; a pair, if it trains two models.
+        participations: int32 scalar, the number of rounds in which the client took part.
+        optimizer: The state of the client's optimizer that persists; a pair, if the client trains
+            two models.
     """
 
     model: Any
@@ -134,15 +136,20 @@ class OwnModel(NamedTuple):
 
 
 def last_own_model(weights, state, examples, context):
-    """Returns the client's model of the last round it took part in, for a `Personalization`.
+    """Returns the model of the client's last round; the client work of a `Personalization`.
 
-    A client that never took part has the global model it receives.
+    A client that never took part has the global model that it receives.
+
+    Example:
+        >>> state = tff_pfl.templates.OwnModel(tf.ones(2), participations=0, optimizer=())
+        >>> tff_pfl.last_own_model(tf.zeros(2), state, None, None).numpy()
+        array([0., 0.], dtype=float32)
 
     Args:
         weights: `W`, the message.
-        state: An `OwnModel`, or another state with its fields `model` and `participations`.
-        examples: Not used.
-        context: Not used.
+        state: An `OwnModel`, or another state with the fields `model` and `participations`.
+        examples: Unused.
+        context: Unused.
     """
     del examples, context
     return trees.select(state.participations > 0, state.model, weights)

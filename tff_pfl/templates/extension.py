@@ -1,4 +1,4 @@
-"""Functions that add to another one."""
+"""A decorator for functions that add options to another function."""
 
 import functools
 import inspect
@@ -12,18 +12,23 @@ from tff_pfl.ranges import ranges_of
 def extends(base: Callable, without: Collection[str] = ()) -> Callable[[Callable], Callable]:
     """Decorates a function whose `**options` are the keyword arguments of another function.
 
-    The signature, from which configs learn the hyper-parameters, then shows all of them: the
-    function's own, and those of `base` that it does not have; and so do the ranges of numbers.
+    The signature then shows all keyword arguments: the function's own, and the remaining ones of
+    `base`. The ranges of numbers are inherited, too. Configs read hyper-parameters from this
+    signature. For an unknown argument, the function raises a `TypeError` that names the nearest
+    known one.
 
-        @extends(fedavg)
-        def fedsam(model, local, *, rho=0.05, **options):
-            return fedavg(model, local, ..., **options)
+    Example:
+        >>> def base(model, *, epochs=5):
+        ...     return epochs
+        >>> @tff_pfl.extends(base)
+        ... def method(model, *, rho=0.05, **options):
+        ...     return rho, base(model, **options)
+        >>> method.__signature__, method(None, epochs=7)
+        (<Signature (model, *, rho=0.05, epochs=5)>, (0.05, 7))
 
     Args:
         base: The function that takes `**options`.
-        without: Names of those of its keyword arguments that are not to be options.
-
-    The function raises a `TypeError` for an argument that is none of them, with the nearest one.
+        without: Names of keyword arguments of `base` that are not options.
     """
     of_base = [p for p in signature_of(base).parameters.values() if p.name not in without]
     inherited = [p for p in of_base if p.kind in (p.KEYWORD_ONLY, p.VAR_KEYWORD)]

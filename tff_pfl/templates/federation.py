@@ -4,12 +4,12 @@ from typing import NamedTuple
 
 
 class Federation(NamedTuple):
-    """The federation that an algorithm was made for; `None`: it does not matter.
+    """The sizes of the federation that an algorithm was made for; `None`: any size.
 
     Attributes:
-        num_clients: Clients of the federation, whose ids are less.
-        clients_per_round: How many are expected in a round.
-        largest_cohort: The most clients of a round.
+        num_clients: The number of clients of the federation; ids are below it.
+        clients_per_round: The expected number of clients in a round.
+        largest_cohort: The largest number of clients in a round.
     """
 
     num_clients: int | None = None
@@ -17,26 +17,26 @@ class Federation(NamedTuple):
     largest_cohort: int | None = None
 
     def check(self, num_clients: int, clients_per_round: int) -> None:
-        """Checks that it is the one with so many clients, of which so many are in a round.
+        """Checks that the algorithm fits a federation of these sizes.
 
         Raises:
-            ValueError: If it is another one.
+            ValueError: It was made for other sizes.
         """
-        for name, told, found in (
+        for name, expected, found in (
             ("num_clients", self.num_clients, num_clients),
             ("clients_per_round", self.clients_per_round, clients_per_round),
         ):
-            if told not in (None, found):
+            if expected not in (None, found):
                 raise ValueError(
-                    f"The algorithm was made for {name}={told}, and would compute with it, but "
-                    f"here it is {found}. Make it with {name}={found}."
+                    f"The algorithm was made for {name}={expected}, but here it is {found}. "
+                    f"Make it with {name}={found}."
                 )
         if self.largest_cohort is not None and self.largest_cohort < clients_per_round:
             raise ValueError(
-                f"The algorithm was made for largest_cohort={self.largest_cohort}, but there are "
-                f"{clients_per_round} clients a round. Make it with that or more."
+                f"The algorithm was made for largest_cohort={self.largest_cohort}, but a round has "
+                f"{clients_per_round} clients. Make it with a larger largest_cohort."
             )
 
 
 ANY_FEDERATION = Federation()
-"""The federation of an algorithm that computes with none of these numbers."""
+"""The federation of an algorithm that uses no such sizes."""

@@ -1,4 +1,4 @@
-"""The process every algorithm of this library is."""
+"""The process of an algorithm, and the types of its values."""
 
 import dataclasses
 import functools
@@ -18,9 +18,9 @@ class Client(NamedTuple):
     """One client of a cohort, as `PersonalizedProcess.next` takes it.
 
     Attributes:
-        client_id: int32 scalar in `0 .. num_clients - 1`, not that of another of the cohort; or a
-            negative number, of a client without an id, see `compose_stateless_view`.
-        state: What the client keeps between rounds, of the algorithm's type `C`.
+        client_id: int32 scalar in `0 .. num_clients - 1`, distinct in the cohort; or a negative
+            number for a client without an id, see `compose_stateless_view`.
+        state: The client's state between rounds, of the algorithm's type `C`.
         data: The client's `tff_pfl.local.Examples`, of type `D`.
     """
 
@@ -33,8 +33,8 @@ class ServerState(NamedTuple):
     """The server's state between rounds.
 
     Attributes:
-        round_num: int32 scalar, the number of rounds done.
-        algorithm: The algorithm's own state, what its `server_init` returns.
+        round_num: int32 scalar, the number of completed rounds.
+        algorithm: The algorithm's own server state, of the type that `server_init` returns.
         aggregators: The state of each exchange's aggregator, by the exchange's name.
     """
 
@@ -48,7 +48,7 @@ class ProcessOutput(NamedTuple):
 
     Attributes:
         state: The `ServerState` after the round, placed at the server.
-        clients: The new state of each client of the cohort, in its order, placed at the clients.
+        clients: The new states of the cohort's clients, in its order, placed at the clients.
         metrics: Measurements of the round, placed at the server.
     """
 
@@ -61,8 +61,8 @@ class ProcessOutput(NamedTuple):
 class PersonalizedProcess(tff.templates.IterativeProcess):
     """A federated algorithm with a model for every client.
 
-    With `S` the type of the server's state, `C` that of a client's, `D` that of its examples, `W`
-    that of a model's weights, `M` that of the metrics and `V` that of a mapping of tensors:
+    The types are `S`, the server's state; `C`, a client's state; `D`, its examples; `W`, a model's
+    weights; `M`, the metrics; and `V`, a mapping of tensors:
 
         initialize        : ( -> S@SERVER)
         next              : (<S@SERVER, {<client_id=int32, state=C, data=D>}@CLIENTS>
@@ -76,22 +76,23 @@ class PersonalizedProcess(tff.templates.IterativeProcess):
         snapshot          : (S -> V), or None
         client_snapshot   : ({C}@CLIENTS -> {V}@CLIENTS), or None
 
-    An algorithm whose clients keep nothing has an empty structure as `C`. `compose` makes a
-    process; `dataclasses.replace` makes one with other parts.
+    `C` is an empty structure if clients keep nothing. `compose` makes a process, and
+    `dataclasses.replace` makes another process with some parts replaced.
 
     Attributes:
         initialize_fn: `initialize`.
         next_fn: `next`.
-        initialize_client: The state of a client that was never seen, from its id.
-        personalize: The weights to evaluate as each client's own model.
-        further_models: Models that are evaluated beside each client's own, by name; see `compose`.
-        global_weights: The global model, or `None` for an algorithm without one.
-        snapshot: The parts of the server's state that people may want to look at, or `None`.
-        client_snapshot: Likewise the parts of clients' states, or `None`.
-        evaluated_model: The model of the weights `W`, if it is not the algorithm's; see
-            `Algorithm`.
-        made_for: The federation, as far as the algorithm computes with its numbers.
-        noise_multiplier: The noise multiplier of its differential privacy, or `None` without any;
+        initialize_client: Makes the state of a client that was never seen, from its id.
+        personalize: Makes the weights to evaluate as each client's own model.
+        further_models: Make models that are evaluated besides each client's own, by name; see
+            `compose`.
+        global_weights: Returns the global model; `None` for an algorithm without one.
+        snapshot: Returns the parts of the server's state to look at, or `None`.
+        client_snapshot: Returns the parts of clients' states to look at, or `None`.
+        evaluated_model: The model with the weights `W`, if it differs from the model that clients
+            train; see `Algorithm`.
+        made_for: The sizes of the federation that the algorithm computes with.
+        noise_multiplier: The noise multiplier of differential privacy, or `None` without privacy;
             see `Algorithm`.
         takes_new_clients: Whether `personalize` makes models for clients that the server was not
             made for. It does not if the server keeps something for each client id.
@@ -111,24 +112,26 @@ class PersonalizedProcess(tff.templates.IterativeProcess):
     takes_new_clients: bool = True
 
     def __post_init__(self):
+        """Sets up the base class."""
         super().__init__(self.initialize_fn, self.next_fn, next_is_multi_arg=True)
 
     @property
     def client_type(self) -> tff.types.StructType:
-        """`<client_id=int32, state=C, data=D>`, what `next` takes of each client."""
+        """The type `<client_id=int32, state=C, data=D>` of a client that `next` takes."""
         return self.next.type_signature.parameter[1].member
 
     @property
     def client_state_type(self) -> tff.types.Type:
-        """`C`, what a client keeps between rounds."""
+        """The type `C` of a client's state between rounds."""
         return self.client_type.state
 
     @functools.cached_property
     def initialize_clients(self) -> tff.Computation:
-        """`({int32}@CLIENTS -> {C}@CLIENTS)`: the states of many clients, in one call.
+        """A computation `({int32}@CLIENTS -> {C}@CLIENTS)` of many clients' states in one call.
 
-        Random numbers and what is common to all clients are those of `initialize_client` bit for
-        bit. In the graph runtime, vectorized functions of them may round otherwise, as in rounds.
+        Random numbers, and values that all clients share, equal the ones of `initialize_client` bit
+        for bit. In the graph runtime, vectorized functions of random numbers may round differently,
+        as in rounds.
         """
 
         @tff.federated_computation(tff.types.FederatedType(np.int32, tff.CLIENTS))

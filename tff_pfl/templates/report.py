@@ -1,4 +1,4 @@
-"""The report of a round: counts of clients and sums of their measurements."""
+"""The report of an exchange: counts of clients and sums of their metrics."""
 
 import collections
 from typing import NamedTuple
@@ -12,13 +12,13 @@ from tff_pfl.templates import blocks
 
 REPORTS = ("clear", "secure", "none")
 COUNTS = ("num_clients", "num_examples", "num_nonfinite", "num_empty")
-# What secure sums expect of a client: bits of its counts, and the largest sum of measurements.
+# Bounds that secure sums need: the bits of a client's counts, and its largest total.
 _BITS = dict(num_clients=1, num_examples=31, num_nonfinite=1, num_empty=1)
 _LARGEST_TOTAL = 2.0**20
 
 
 class Report(NamedTuple):
-    """Counts and sums of measurements, summed over the clients of an exchange."""
+    """Counts and totals of metrics, summed over the clients of an exchange."""
 
     num_clients: tf.Tensor
     num_examples: tf.Tensor
@@ -28,13 +28,13 @@ class Report(NamedTuple):
 
 
 def sum_of_reports(report_type: tff.types.Type, how: str) -> tff.Computation | None:
-    """Makes `({Report}@CLIENTS -> Report@SERVER)`, the sum; `None` if reports do not travel.
+    """Makes `({Report}@CLIENTS -> Report@SERVER)`, the sum; `None` if reports are not sent.
 
-    By secure sums, counts are exact; totals become float32, and are rounded to multiples of 2^-11,
-    one beyond 2^20 being 2^20.
+    With secure sums, counts are exact. Totals become float32, are clipped to 2^20 and rounded to
+    multiples of 2^-11.
 
     Args:
-        report_type: Of a client's `Report`.
+        report_type: The type of a client's `Report`.
         how: One of `REPORTS`.
     """
     if how == "none":
@@ -49,7 +49,7 @@ def sum_of_reports(report_type: tff.types.Type, how: str) -> tff.Computation | N
 
 
 def secure_report_bytes(report_type: tff.types.Type) -> int:
-    """Returns the bytes of a client's `Report` in secure sums: 4 for each number."""
+    """Returns the number of bytes of a client's `Report` in secure sums, 4 for each number."""
     return 4 * tff.types.count(report_type, lambda t: isinstance(t, tff.types.TensorType))
 
 

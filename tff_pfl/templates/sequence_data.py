@@ -1,4 +1,4 @@
-"""Processes for pipelines whose clients' data are sequences, `{element*}@CLIENTS`."""
+"""Adapts processes to clients whose data are sequences, `{element*}@CLIENTS`."""
 
 import dataclasses
 from typing import Any
@@ -17,29 +17,37 @@ from tff_pfl.templates.process import Client, PersonalizedProcess
 def compose_with_sequence_data(
     process: PersonalizedProcess, element_type: Any, capacity: int
 ) -> PersonalizedProcess:
-    """Makes a process whose clients bring sequences of examples instead of `Examples`.
+    """Makes a process whose clients have sequences of examples instead of `Examples`.
 
-    The result differs from `process` in the clients that `next` and all that evaluates them take:
-    `{<client_id=int32, state=C, data=element_type*>}@CLIENTS`, with a `tf.data.Dataset` of single
-    examples, not batches, as `data`.
+    In the new process, `next`, `personalize` and `further_models` take clients of the type
+    `{<client_id=int32, state=C, data=element_type*>}@CLIENTS`. Their `data` is a `tf.data.Dataset`
+    of single examples, not of batches.
+
+    Example:
+        >>> model, local = testing.tiny_model(), testing.tiny_local()
+        >>> algorithm = tff_pfl.make("fedavg", model, local)
+        >>> process = tff_pfl.compose(algorithm, testing.EXAMPLES_TYPE)
+        >>> spec = {"x": tf.TensorSpec([4, 4, 1]), "y": tf.TensorSpec([], tf.int32)}
+        >>> print(tff_pfl.compose_with_sequence_data(process, spec, capacity=9).client_type.data)
+        <x=float32[4,4,1],y=int32>*
 
     Args:
         process: The process to adapt.
-        element_type: Type of an example, `<x=..., y=...>` with the inputs and labels of `process`;
-            or the `element_spec` of such a data set.
-        capacity: Rows that a client's examples are padded to. A client with more raises an error
-            when the round is run: nothing is left out silently.
+        element_type: The type of an example, `<x=..., y=...>` with the inputs and labels of
+            `process`; or the `element_spec` of a data set of such examples.
+        capacity: The number of rows to which a client's examples are padded. A round fails if a
+            client has more examples.
 
     Raises:
-        ProcessSignatureError: If `element_type` is not an example of `process`, or clients of that
-            bring sequences already.
+        ProcessSignatureError: `element_type` is not the type of an example of `process`, or the
+            clients of `process` have sequences already.
     """
     if not isinstance(element_type, tff.types.Type):
         element_type = tff.types.tensorflow_to_type(element_type)
     _check_elements(element_type, process.client_type.data)
 
     def gather(sequence):
-        # One row too many shows that there are too many; an empty batch stands for no rows.
+        # One row more than fits reveals that there are too many; an empty batch means no rows.
         batches = sequence.batch(capacity + 1)
         nothing = tf.nest.map_structure(
             lambda spec: tf.zeros([0, *spec.shape[1:]], spec.dtype), batches.element_spec
@@ -48,7 +56,7 @@ def compose_with_sequence_data(
         batch = batches.concatenate(nothing).take(1).get_single_element()
         size = tf.shape(batch["y"])[0]
         check = tf.debugging.assert_less_equal(
-            size, capacity, f"A client has more examples than the capacity of {capacity}."
+            size, capacity, f"A client has more examples than capacity={capacity} rows."
         )
         with tf.control_dependencies([check] if check is not None else []):
             x, y = _pad(batch["x"], capacity), _pad(batch["y"], capacity)
@@ -88,14 +96,14 @@ def compose_with_sequence_data(
 def _check_elements(element_type, data_type):
     if isinstance(data_type, tff.types.SequenceType):
         raise ProcessSignatureError(
-            f"Clients of the process bring sequences already, of {data_type.element}. Give the "
-            "process that was composed of an algorithm."
+            f"Clients of the process have sequences of {data_type.element} already. Pass the "
+            "process that `compose` returned."
         )
     expected = tff.types.to_type([("x", _row(data_type.x)), ("y", _row(data_type.y))])
     if not expected.is_assignable_from(element_type):
         raise ProcessSignatureError(
-            f"The elements of a client's sequence are examples.\n  expected: {expected}\n"
-            f"  found:    {element_type}\nTip: leave the data sets unbatched, of fields x and y, "
+            f"element_type must be the type of an example.\n  expected: {expected}\n"
+            f"  found:    {element_type}\nTip: use data sets without batches, with the fields x, y "
             "in this order."
         )
 

@@ -1,9 +1,9 @@
-"""Methods whose clients keep nothing, as processes of `tff.learning`.
+"""Views of methods whose clients keep nothing as processes of `tff.learning`.
 
-`tff.learning` and its programs know no clients, only their data: `{D}@CLIENTS`. A process of this
-library tells clients apart by ids, of which their random numbers are drawn. In a view, a client's
-number is made of its data instead: it is negative, -1 and less, and clients with the same data
-share it, and so their random numbers.
+`tff.learning` and its programs know only the clients' data, `{D}@CLIENTS`. A process of this
+library identifies clients by ids, and derives their random numbers from these. In a view, a
+client's id is computed from its data instead. It is negative. Clients with the same data share an
+id, and therefore their random numbers.
 """
 
 import collections
@@ -21,7 +21,7 @@ from tff_pfl.templates.process import Client, PersonalizedProcess
 def compose_stateless_view(
     process: PersonalizedProcess,
 ) -> tff.learning.templates.LearningProcess:
-    """Makes a process of `tff.learning` of one whose clients keep nothing.
+    """Makes a process of `tff.learning` from a process whose clients keep nothing.
 
     With `S`, `D`, `W` and `M` as in `PersonalizedProcess`:
 
@@ -30,32 +30,40 @@ def compose_stateless_view(
         get_model_weights : (S -> W)
         set_model_weights : (<S, W> -> S)
 
-    `next` returns no value of a client, so that `tff.program.NativeFederatedContext` takes it, and
-    `tff.learning.programs.train_model` runs it. `M'` has the metrics of exchanges, `train` in most
-    methods, under `client_work`, where that program looks for them.
+    `next` returns no client values, so that `tff.program.NativeFederatedContext` accepts it and
+    `tff.learning.programs.train_model` can run it. `M'` has the metrics of exchanges (`train` in
+    most methods) under `client_work`, where that program looks for them.
 
-    `D` is a client's `Examples`, or the sequence of a process of `compose_with_sequence_data`,
-    which `NativeFederatedContext` needs: at clients, that takes tensors and sequences, no
+    `D` is a client's `Examples`, or the sequence of a process of `compose_with_sequence_data`.
+    `NativeFederatedContext` needs the latter, as its clients may have tensors and sequences but no
     structures.
 
-    The random numbers of a client are others than in `process`, as they are drawn of its data, and
-    `ClientContext.client_id` is the negative number that stands for it. A client that is in a
-    cohort twice is not noticed.
+    A client's random numbers differ from `process`, because they are derived from its data.
+    `ClientContext.client_id` is the client's negative id. A client that is in a cohort twice is
+    not detected.
+
+    Example:
+        >>> model, local = testing.tiny_model(), testing.tiny_local()
+        >>> algorithm = tff_pfl.make("fedavg", model, local)
+        >>> process = tff_pfl.compose(algorithm, testing.EXAMPLES_TYPE)
+        >>> view = tff_pfl.compose_stateless_view(process)
+        >>> isinstance(view, tff.learning.templates.LearningProcess)
+        True
 
     Args:
-        process: The process. Its global model is the `weights` of its server's state, as in
+        process: The process. Its global model must be the `weights` of its server's state, as in
             `averaging`.
 
     Raises:
-        ProcessSignatureError: If clients keep something or get messages of their own, or the global
-            model is not as above.
+        ProcessSignatureError: Clients keep something or receive messages by id, or the global model
+            is not `weights` of the server's state.
     """
     _check(process)
     state_type = process.initialize.type_signature.result
     data_type = process.client_type.data
     client_state = blocks.empty_value(process.client_state_type)
     identified = blocks.trace(
-        "the number of a client",
+        "the id of a client",
         lambda data: collections.OrderedDict(client_id=_number(data), state=client_state),
         data_type,
     )
@@ -83,14 +91,14 @@ def compose_stateless_view(
 def _check(process: PersonalizedProcess) -> None:
     if not blocks.is_empty(process.client_state_type):
         raise ProcessSignatureError(
-            "A process of tff.learning has no room for what clients keep between rounds, which is "
-            f"here\n  {process.client_state_type}\n"
+            "A process of tff.learning cannot keep client states between rounds; here they are\n"
+            f"  {process.client_state_type}\n"
             "Tip: run the process itself, in `tff_pfl.runtime.ProgramContext`."
         )
     if "federated_select" in process.next.to_building_block().compact_representation():
         raise ProcessSignatureError(
-            "Clients of this process receive messages of their own, by their ids, which "
-            "tff.learning does not know.\n"
+            "Clients of this process receive messages by their ids, which tff.learning does not "
+            "know.\n"
             "Tip: run the process itself, in `tff_pfl.runtime.ProgramContext`."
         )
     server_type = process.initialize.type_signature.result.member.algorithm
@@ -103,10 +111,10 @@ def _check(process: PersonalizedProcess) -> None:
         or not weights_type.is_equivalent_to(server_type.weights)
     ):
         raise ProcessSignatureError(
-            "A process of tff.learning has a global model that can be set, here the `weights` of "
-            f"the server's state.\n  the global model: {weights_type}\n"
+            "A process of tff.learning needs a global model that can be set: `weights` of the "
+            f"server's state.\n  the global model: {weights_type}\n"
             f"  the server's state: {server_type}\n"
-            "Tip: methods of `averaging` that share the whole model have it so."
+            "Tip: methods of `averaging` that share the whole model have such a state."
         )
 
 
@@ -115,7 +123,7 @@ def _with_weights(state, weights):
 
 
 def _under_client_work(metrics: Mapping) -> Mapping:
-    """Metrics with those of exchanges, which are mappings, under `client_work`."""
+    """Moves the metrics of exchanges, which are mappings, under `client_work`."""
     exchanges = [name for name, value in metrics.items() if isinstance(value, Mapping)]
     return collections.OrderedDict(
         client_work=collections.OrderedDict((name, metrics[name]) for name in exchanges),
@@ -124,7 +132,7 @@ def _under_client_work(metrics: Mapping) -> Mapping:
 
 
 def _number(data) -> tf.Tensor:
-    """int32 scalar below 0, a function of the examples alone, be they a sequence or not."""
+    """Computes a negative int32 scalar from examples, which may be a sequence."""
     if isinstance(data, tf.data.Dataset):
         digest = data.enumerate().reduce(
             tf.constant(0),
@@ -142,7 +150,7 @@ def _number(data) -> tf.Tensor:
 
 
 def _row_digests(x, y) -> tf.Tensor:
-    """int32 `[rows]`, weighted sums of the bits of each example, modulo 2^32."""
+    """Computes weighted sums of the bits of each example, modulo 2^32: int32 `[rows]`."""
     digests = tf.zeros_like(y)
     for leaf in (x, y):
         if leaf.dtype.is_floating:
@@ -153,5 +161,5 @@ def _row_digests(x, y) -> tf.Tensor:
 
 
 def _factor(place) -> tf.Tensor:
-    """An odd number, which loses no bit, and another one for each of the first places."""
+    """Returns an odd factor, which loses no bits, and a different one for each of many places."""
     return 0x3C6EF362 * place + 0x1B873593

@@ -1,4 +1,4 @@
-"""Checks that any algorithm should pass, a tiny federation, and algorithms run block by block."""
+"""Contract checks for algorithms, a tiny federation, and block-by-block runs of algorithms."""
 
 from tff_pfl.testing.contract import CHECKS, Subject
 from tff_pfl.testing.eager import EagerProcess

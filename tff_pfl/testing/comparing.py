@@ -1,4 +1,4 @@
-"""Comparing structures of tensors."""
+"""Compares structures of tensors."""
 
 from typing import Any
 
@@ -9,29 +9,29 @@ _ROUNDING = 1e-4
 
 
 def leaves(value: Any) -> list[np.ndarray]:
-    """All tensors of a structure."""
+    """Returns all tensors of a structure as arrays."""
     return [np.asarray(leaf) for leaf in tf.nest.flatten(value)]
 
 
 def equal(a: Any, b: Any) -> bool:
-    """Whether two structures have the same tensors, bit for bit, where NaN is NaN."""
+    """Returns whether two structures have the same tensors, bit for bit; NaNs are equal."""
     pairs = zip(leaves(a), leaves(b), strict=True)
     return all(np.array_equal(x, y, equal_nan=x.dtype.kind == "f") for x, y in pairs)
 
 
 def assert_equal(a: Any, b: Any, what: str) -> None:
-    """Asserts that two structures agree bit for bit; `what` names them in the message."""
+    """Asserts that two structures are equal bit for bit; `what` names them in the message."""
     for x, y in zip(leaves(a), leaves(b), strict=True):
         np.testing.assert_array_equal(x, y, err_msg=f"{what} differs")
 
 
 def assert_close(a: Any, b: Any, what: str) -> None:
-    """Asserts that two structures agree, up to the rounding of sums in another order."""
+    """Asserts that two structures are equal up to the rounding of reordered sums."""
     for x, y in zip(leaves(a), leaves(b), strict=True):
         np.testing.assert_allclose(x, y, _ROUNDING, _ROUNDING, err_msg=f"{what} differs")
 
 
 def assert_finite(value: Any, what: str) -> None:
-    """Asserts that all numbers are finite."""
+    """Asserts that all numbers of a structure are finite."""
     for leaf in leaves(value):
         assert leaf.dtype.kind != "f" or np.all(np.isfinite(leaf)), f"{what} has {leaf}"

@@ -1,4 +1,4 @@
-"""Checks that every algorithm passes.
+"""Contract checks for algorithms.
 
     from tff_pfl import testing
 
@@ -6,8 +6,8 @@
     def test_my_method(check):
         check(testing.Subject.of(my_method))
 
-A check is a function of a `Subject`; it raises an `AssertionError` that says what is wrong. All
-run on a tiny federation, in the graph runtime unless they say otherwise.
+A check is a function of a `Subject`; it raises an `AssertionError` that describes the failure.
+Checks run on a tiny federation, in the graph runtime unless they say otherwise.
 """
 
 import dataclasses
@@ -38,7 +38,7 @@ from tff_pfl.testing.comparing import assert_close, assert_equal, assert_finite,
 from tff_pfl.testing.eager import EagerProcess
 
 SEED = 3
-_SIZES = (6, 5, 9)  # of the clients of a cohort
+_SIZES = (6, 5, 9)  # numbers of examples of a cohort's clients
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,13 +48,13 @@ class Subject:
     Attributes:
         make: `(Model, LocalTraining) -> Algorithm`.
         is_random: Whether rounds draw random numbers, such as the order of batches.
-        knows_cohort: Whether clients are influenced by another one of the cohort, before it is
-            known that its results cannot be used.
-        needs_uploads: Whether the server needs more of uploads than their mean, which could be made
-            of secure sums.
-        starts_global: Whether a client that was never seen has the global model, where there is
-            one; not if that is adapted to its examples before it is evaluated.
-        model: `() -> Model`, of the images of the tiny federation.
+        knows_cohort: Whether a client can influence the others of the cohort before its results
+            are rejected.
+        needs_uploads: Whether the server needs more than the mean of uploads, so that secure sums
+            cannot be used.
+        starts_global: Whether the personal model of a client that was never seen is the global
+            model, if there is one; `False` if it is adapted to the client's examples.
+        model: `() -> Model`, a model for the images of the tiny federation.
     """
 
     make: Callable[[Model, LocalTraining], Algorithm]
@@ -67,7 +67,7 @@ class Subject:
     @classmethod
     @functools.cache
     def of(cls, make: Callable[[Model, LocalTraining], Algorithm], **traits: Any) -> "Subject":
-        """Returns the same subject for the same algorithm."""
+        """Makes a subject; returns the same one for the same arguments."""
         return cls(make, **traits)
 
     @functools.cached_property
@@ -77,7 +77,7 @@ class Subject:
 
     @functools.cached_property
     def process(self) -> PersonalizedProcess:
-        """The algorithm's process."""
+        """The process composed of the algorithm."""
         return compose(self.algorithm, federation.EXAMPLES_TYPE, SEED)
 
     @functools.cached_property
@@ -87,35 +87,35 @@ class Subject:
 
     @functools.cached_property
     def first_round(self) -> ProcessOutput:
-        """A round of clients that have nothing special."""
+        """The output of a round of ordinary clients."""
         return self.next(self.clients(_SIZES))
 
     @functools.cached_property
     def eager_round(self) -> ProcessOutput:
-        """The same round, block by block."""
+        """The output of the same round, run block by block."""
         eager = EagerProcess(self.algorithm, SEED)
         return eager.next(eager.initialize(), self.clients(_SIZES))
 
     def clients(self, sizes: Sequence[int]) -> list[Client]:
-        """Clients that were never seen, with so many examples; client `i` has the id `i`."""
+        """Makes new clients with these numbers of examples; client `i` has the id `i`."""
         return [self.client(i, size) for i, size in enumerate(sizes)]
 
     def client(self, client_id: int, size: int) -> Client:
-        """A client that was never seen."""
+        """Makes a client that was never seen."""
         state = self._run(self.process.initialize_client, np.int32(client_id))
         examples = federation.tiny_examples(size, seed=client_id)
         return Client(np.int32(client_id), state, examples)
 
     def next(self, clients: Sequence[Client], state: Any = None) -> ProcessOutput:
-        """A round; the first one, if no state is given."""
+        """Runs a round: the first round, if no state is given."""
         return self._run(self.process.next, self.state if state is None else state, list(clients))
 
     def personalize(self, state: Any, clients: Sequence[Client]) -> list[Any]:
-        """The models to evaluate."""
+        """Returns the clients' models for evaluation."""
         return self._run(self.process.personalize, state, list(clients))
 
     def global_weights(self, state: Any) -> Any:
-        """The global model."""
+        """Returns the global model."""
         return self._run(self.process.global_weights, state)
 
     def _run(self, computation, *args):
@@ -125,12 +125,12 @@ class Subject:
 
 @functools.cache
 def _context():
-    # Without vectorization, whose graphs take seconds to build and which makes no difference.
+    # Without vectorization: its graphs take seconds to build, and results are the same.
     return runtime.create_graph_context(vectorize="never")
 
 
 def check_types(subject: Subject) -> None:
-    """Computations have the types that `PersonalizedProcess` states."""
+    """Checks that computations have the types that `PersonalizedProcess` states."""
     process = subject.process
     assert isinstance(process, tff.templates.IterativeProcess)
     state_type = process.initialize.type_signature.result
@@ -162,7 +162,7 @@ def check_types(subject: Subject) -> None:
 
 
 def check_determinism(subject: Subject) -> None:
-    """A round is a function of its arguments; its blocks give the same when they are called."""
+    """Checks that a round gives the same again, and block by block."""
     again = subject.next(subject.clients(_SIZES))
     assert_equal(subject.first_round, again, "a second call of the same round")
     found = subject.eager_round
@@ -174,15 +174,17 @@ def check_determinism(subject: Subject) -> None:
 
 
 def check_seed(subject: Subject) -> None:
-    """With another seed, the same round differs if it draws anything, and only then."""
+    """Checks that another seed changes a round exactly if it draws random numbers."""
     another = EagerProcess(subject.algorithm, SEED + 1)
     rounds = subject.eager_round, another.next(subject.state, subject.clients(_SIZES))
     is_same = equal(*((found.state.algorithm, found.clients) for found in rounds))
-    assert is_same != subject.is_random, "is_random is not what rounds of two seeds say"
+    assert is_same != subject.is_random, (
+        f"is_random={subject.is_random}, but rounds of two seeds show the opposite"
+    )
 
 
 def check_order(subject: Subject) -> None:
-    """The order of the clients of a cohort does not matter, but for rounding."""
+    """Checks that the order of a cohort's clients does not matter, except for rounding."""
     order = [2, 0, 1]
     clients = subject.clients(_SIZES)
     shuffled = subject.next([clients[i] for i in order])
@@ -195,7 +197,7 @@ def check_order(subject: Subject) -> None:
 def check_padding(subject: Subject) -> None:
     """Checks that rows past a client's examples do not matter.
 
-    It is NaN here, which a weight of 0 does not hide: `tf.where` leaves rows out.
+    They are NaN here, which a weight of 0 does not hide: mask rows with `tf.where`.
     """
 
     def changed(client):
@@ -209,7 +211,7 @@ def check_padding(subject: Subject) -> None:
 
 
 def check_partial_batches(subject: Subject) -> None:
-    """Checks that the example which fills a partial batch up, of weight 0, does not matter."""
+    """Checks that the examples of weight 0 that fill a partial batch do not matter."""
     make_batch = batches._batch
 
     def filled_otherwise(examples, rows, filler, *rest):
@@ -222,11 +224,11 @@ def check_partial_batches(subject: Subject) -> None:
         with mock.patch.object(batches, "_batch", make):
             output = eager.next(subject.state, subject.clients((5,)))
         found.append((output.state.algorithm, output.clients, output.metrics))
-    assert_close(*found, "a round whose batches of 5 examples are filled up by others of these")
+    assert_close(*found, "a round whose batches are filled with other examples of weight 0")
 
 
 def check_small_clients(subject: Subject) -> None:
-    """Clients of one example, of less than a batch, and of one batch take part."""
+    """Checks that clients with one example, less than a batch, and one batch take part."""
     output = subject.next(subject.clients((1, 3, 4)))
     assert_finite(output, "the round")
     metrics = next(iter(output.metrics.values()))
@@ -234,7 +236,7 @@ def check_small_clients(subject: Subject) -> None:
 
 
 def check_empty_client(subject: Subject) -> None:
-    """A client with no examples changes nothing, and is counted."""
+    """Checks that a client without examples changes nothing, and is counted."""
     clients = subject.clients((6, 0, 9))
     output = subject.next(clients)
     assert_equal(output.clients[1], clients[1].state, "the state of the client")
@@ -242,10 +244,10 @@ def check_empty_client(subject: Subject) -> None:
 
 
 def check_nonfinite_client(subject: Subject) -> None:
-    """A client whose results are not finite is left out, and counted."""
+    """Checks that a client whose results are not finite is rejected, and counted."""
     for bad in (np.nan, np.inf):
         clients = subject.clients(_SIZES)
-        clients[1].data.x[2:4, 0, 0, 0] = bad  # one of these may be for validation
+        clients[1].data.x[2:4, 0, 0, 0] = bad  # one of the two may be for validation
         output = subject.next(clients)
         assert_equal(output.clients[1], clients[1].state, "the state of the client")
         if subject.knows_cohort:
@@ -255,13 +257,13 @@ def check_nonfinite_client(subject: Subject) -> None:
 
 
 def _assert_left_out(subject, output, count):
-    """A round of clients of 6 and 9 examples, between which one was left out."""
+    """Asserts that a round equals the round of only its clients with 6 and 9 examples."""
     without = subject.next([subject.client(i, size) for i, size in ((0, 6), (2, 9))])
     assert_close(
         (output.state.algorithm, output.clients[0::2]),
         (without.state.algorithm, without.clients),
-        "(Of a method whose clients are influenced by others before these can be left out, say "
-        "knows_cohort=True.) The round, with and without the client,",
+        "(If a client can influence others before it is rejected, set knows_cohort=True.) The "
+        "round, with and without the client,",
     )
     of_exchanges = [metrics for metrics in output.metrics.values() if isinstance(metrics, Mapping)]
     assert sum(metrics[count] for metrics in of_exchanges) >= 1, f"{count} is 0"
@@ -269,12 +271,12 @@ def _assert_left_out(subject, output, count):
 
 
 def check_empty_cohort(subject: Subject) -> None:
-    """If no client has examples, the server keeps its state; the round counts."""
+    """Checks that the server keeps its state if no client has examples; the round counts."""
     _assert_kept(subject, subject.clients((0, 0, 0)))
 
 
 def check_nobody(subject: Subject) -> None:
-    """If a cohort has no clients at all, the server keeps its state; the round counts."""
+    """Checks that the server keeps its state if the cohort is empty; the round counts."""
     _assert_kept(subject, [])
 
 
@@ -287,7 +289,7 @@ def _assert_kept(subject, clients):
 
 
 def check_new_client(subject: Subject) -> None:
-    """A client that never took part has a model: the global one, unless that is adapted to it."""
+    """Checks the model of a client that never took part: see `Subject.starts_global`."""
     state = subject.first_round.state
     newcomers = [subject.client(7 - i, 5) for i in range(3)]
     models = subject.personalize(state, newcomers)
@@ -296,12 +298,12 @@ def check_new_client(subject: Subject) -> None:
         expected = subject.global_weights(state)
         for model in models:
             assert equal(model, expected) == subject.starts_global, (
-                "starts_global is not what the model of a new client says"
+                f"starts_global={subject.starts_global}, but new clients' models show the opposite"
             )
 
 
 def check_absent_client(subject: Subject) -> None:
-    """A client that is not in the cohort keeps its state, bit for bit."""
+    """Checks that a client outside the cohort keeps its state, bit for bit."""
     data = [federation.tiny_examples(5 + i, seed=i) for i in range(5)]
     dataset = FederatedDataset.from_client_arrays(
         [(d.x[: d.size], d.y[: d.size], d.x[:2], d.y[:2]) for d in data], federation.NUM_CLASSES
@@ -320,25 +322,25 @@ def check_absent_client(subject: Subject) -> None:
             iterator.update(output.clients)
             after = store.get(range(5))
             for i in set(range(5)) - set(iterator.cohort):
-                assert_equal(before[i], after[i], f"the state of client {i}, who is absent")
+                assert_equal(before[i], after[i], f"the state of absent client {i}")
             assert_equal([after[i] for i in iterator.cohort], output.clients, "the new states")
 
 
 def check_bytes(subject: Subject) -> None:
-    """The bytes that metrics state are those that a client is sent, and sends."""
+    """Checks that metrics have the number of bytes that a client receives and sends."""
     sent = subject.eager_round.metrics
     for name in ("bytes_down_per_client", "bytes_up_per_client"):
         found = subject.first_round.metrics[name]
-        assert found == sent[name], f"{name} is {found}, but {sent[name]} travel"
+        assert found == sent[name], f"{name} is {found}, but {sent[name]} bytes are sent"
 
 
 def check_stock_runtime(subject: Subject) -> None:
-    """TFF's own runtime gives the same round."""
+    """Checks that TFF's own runtime gives the same round."""
     _check_runtime(subject, runtime.create_cpp_context())
 
 
 def check_vectorized(subject: Subject) -> None:
-    """Clients that are computed all at once give the same round."""
+    """Checks that vectorized clients give the same round."""
     _check_runtime(subject, runtime.create_graph_context())
 
 
@@ -350,21 +352,22 @@ def _check_runtime(subject, context):
 
 
 def check_secure_sums(subject: Subject) -> None:
-    """With secure sums, no upload, count or metric of a client is aggregated in the clear.
+    """Checks that with secure sums nothing of a client is aggregated in the clear.
 
-    It is proved of the computation, without running it; or refused, with the reason.
+    This covers uploads, counts and metrics. It is proved for the computation, without running it.
+    An algorithm that needs uploads must refuse the aggregator instead.
     """
     try:
         algorithm = with_aggregator(subject.algorithm, _secure_aggregator())
     except AggregatorError as refusal:
         assert subject.needs_uploads, f"needs_uploads is False, but: {refusal}"
         return
-    assert not subject.needs_uploads, "needs_uploads is True, but secure sums can take part"
+    assert not subject.needs_uploads, "needs_uploads is True, but secure sums can be used"
     process = compose(algorithm, federation.EXAMPLES_TYPE, SEED)
     tff.test.assert_not_contains_unsecure_aggregation(process.next)
 
 
-# To make one takes a second.
+# Making one takes a second.
 _secure_aggregator = functools.cache(tff.learning.secure_aggregator)
 
 

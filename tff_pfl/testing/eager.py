@@ -1,4 +1,4 @@
-"""Algorithms run by TensorFlow alone: to test their mathematics, and to look into a round."""
+"""Runs algorithms eagerly by TensorFlow, to test their mathematics and to debug a round."""
 
 import collections
 import functools
@@ -37,12 +37,12 @@ from tff_pfl.templates.acceptance import accepting, guarded
 
 
 class EagerProcess:
-    """An algorithm as a process whose blocks are called one by one, client by client.
+    """A process whose blocks are called one by one, client by client.
 
-    It has the methods of a `PersonalizedProcess` and gives the same numbers, up to the rounding of
-    sums over clients, from the same seed. Nothing is composed: it is made at once, and its blocks
-    can print and be stepped through. It is slow for many clients, checks no types of messages, and
-    knows mean, sum and the aggregators of `tff_pfl.aggregators` alone.
+    It has the methods of a `PersonalizedProcess` and gives the same numbers from the same seed, up
+    to the rounding of sums over clients. It is made at once, because nothing is composed, and its
+    blocks can print and be debugged. It is slow for many clients, does not check the types of
+    messages, and supports only the mean, the sum and the aggregators of `tff_pfl.aggregators`.
     """
 
     def __init__(self, algorithm: Algorithm, seed: int = 0):
@@ -50,7 +50,7 @@ class EagerProcess:
 
         Args:
             algorithm: The algorithm.
-            seed: Of the initial states, and of all randomness of client work.
+            seed: The seed of the initial states, and of all randomness of client work.
         """
         self._algorithm = algorithm
         self._seed = seed
@@ -60,25 +60,27 @@ class EagerProcess:
         self._server_type = init.type_signature.result
 
     def initialize(self) -> ServerState:
-        """The server's state before the first round."""
+        """Returns the server's state before the first round."""
         algorithm = _arrays(self._algorithm.server_init(self._seed))
         return ServerState(np.int32(0), algorithm, collections.OrderedDict())
 
     def initialize_client(self, client_id: int) -> Any:
-        """The state of a client that was never seen."""
+        """Returns the state of a client that was never seen."""
         client_id = tf.constant(client_id, tf.int32)
         return _arrays(self._algorithm.client_init(client_id, self._seed))
 
     def next(self, state: ServerState, clients: Sequence[Client]) -> ProcessOutput:
-        """A round.
+        """Runs a round.
 
         Raises:
-            ValueError: If the cohort has no clients: only a composed process knows what they would
-                have sent.
-            tf.errors.InvalidArgumentError: If ids are refused; see `compose`.
+            ValueError: The cohort is empty. Only a composed process knows the types of uploads
+                without a client.
+            tf.errors.InvalidArgumentError: Client ids are invalid; see `compose`.
         """
         if not clients:
-            raise ValueError("A round block by block needs one client or more; compose for none.")
+            raise ValueError(
+                "A round block by block needs at least one client. Use compose() for empty cohorts."
+            )
         clients, server = list(map(_tensors, clients)), _tensors(state.algorithm)
         ids = tf.stack([client.client_id for client in clients])
         blocks.check_ids(ids, self._algorithm.made_for, distinct=True)
@@ -110,7 +112,7 @@ class EagerProcess:
         )
 
     def personalize(self, state: ServerState, clients: Sequence[Client]) -> list[Any]:
-        """The model to evaluate as each client's own."""
+        """Returns each client's own model for evaluation."""
         personalization = self._algorithm.personalize
         server, round_num = _tensors(state.algorithm), tf.constant(state.round_num, tf.int32)
         index = len(self._algorithm.exchanges)
@@ -131,17 +133,17 @@ class EagerProcess:
 
     @property
     def global_weights(self) -> Callable[[ServerState], Any] | None:
-        """`(S -> W)`: the global model, or `None` for an algorithm without one."""
+        """A function `(S -> W)` that returns the global model; `None` without a global model."""
         return self._of_server(self._algorithm.global_weights)
 
     @property
     def snapshot(self) -> Callable[[ServerState], Any] | None:
-        """`(S -> V)`: what of the server's state to look at, or `None`."""
+        """A function `(S -> V)` that returns parts of the server's state to look at, or `None`."""
         return self._of_server(self._algorithm.snapshot)
 
     @property
     def client_snapshot(self) -> Callable[[Sequence[Any]], list[Any]] | None:
-        """What of the clients' states to look at, or `None`."""
+        """A function that returns parts of the clients' states to look at, or `None`."""
         snapshot = self._algorithm.client_snapshot
         return snapshot and (
             lambda states: [_arrays(snapshot(_tensors(state))) for state in states]
@@ -158,7 +160,7 @@ class EagerProcess:
         inputs = {
             "server": server,
             "round_num": round_num,
-            "aggregate": outputs[0]["upload"],  # nothing
+            "aggregate": outputs[0]["upload"],  # replaced below unless it is empty
         }
         if self._algorithm.report != "none":
             reports = [output["report"] for output in outputs]
@@ -176,8 +178,8 @@ def aggregate(aggregator: Aggregator, uploads: Any, weights: tf.Tensor) -> Any:
 
     Args:
         aggregator: The factory.
-        uploads: Those of the clients, 0 where a client was left out.
-        weights: float32 `[k]`, likewise.
+        uploads: The clients' uploads; 0 for a rejected client.
+        weights: float32 `[k]`; 0 for a rejected client.
     """
     raise TypeError(f"{type(aggregator).__name__} needs the whole process: use compose().")
 
@@ -185,7 +187,7 @@ def aggregate(aggregator: Aggregator, uploads: Any, weights: tf.Tensor) -> Any:
 @aggregate.register
 def _(aggregator: tff.aggregators.MeanFactory, uploads, weights):
     if not is_plain_mean(aggregator):
-        raise TypeError("A mean of sums that are not plain needs the whole process: use compose().")
+        raise TypeError("A mean of other than plain sums needs the whole process: use compose().")
     sums = tf.nest.map_structure(
         lambda rows: tf.reduce_sum(rows, axis=0), trees.scale_rows(uploads, weights)
     )

@@ -1,4 +1,4 @@
-"""A federation small enough to be run in an instant: images of 4x4 pixels, 3 classes."""
+"""A federation that runs in an instant: images of 4x4 pixels, 3 classes."""
 
 import functools
 
@@ -11,21 +11,21 @@ from tff_pfl.local import Examples, LocalTraining, examples_type
 
 IMAGE_SHAPE = (4, 4, 1)
 NUM_CLASSES = 3
-# Rows of all clients' examples, some of which are padding: cohorts of one size share a graph.
+# All clients have this many rows, some of them padding, so that cohorts of a size share a graph.
 CAPACITY = 12
-# Floating-point inputs can hold what is no number.
+# Floating-point inputs can be NaN.
 EXAMPLES_TYPE = examples_type(IMAGE_SHAPE, np.float32)
 
 
 @functools.cache
 def tiny_model() -> models.Model:
-    """A perceptron of two layers, `dense1` and `head`, with weights of their own."""
+    """Builds a perceptron with two layers, `dense1` and `head`."""
     return models.build("mlp", IMAGE_SHAPE, NUM_CLASSES, hidden=(5,))
 
 
 @functools.cache
 def tiny_normalized_model() -> models.Model:
-    """The same with a normalisation, `norm`, behind the first layer."""
+    """Builds the same model with a normalisation, `norm`, after the first layer."""
 
     def network():
         return tf.keras.Sequential(
@@ -42,16 +42,16 @@ def tiny_normalized_model() -> models.Model:
 
 
 def tiny_local(learning_rate: float = 0.5) -> LocalTraining:
-    """Two epochs of batches of four examples."""
+    """Makes a local training of two epochs with batches of four examples."""
     return LocalTraining(tff.learning.optimizers.build_sgdm(learning_rate), epochs=2, batch_size=4)
 
 
 def tiny_examples(size: int, seed: int = 0) -> Examples:
-    """Random examples, and random rows past them, which are padding.
+    """Draws random examples, and random rows past them as padding.
 
     Args:
-        size: At most `CAPACITY`.
-        seed: Of the draw.
+        size: The number of examples, at most `CAPACITY`.
+        seed: The seed of the examples.
     """
     rng = np.random.default_rng([size, seed])
     return Examples(

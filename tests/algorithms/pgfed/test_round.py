@@ -207,7 +207,7 @@ def test_a_rejected_client_is_not_of_the_last_cohort_and_keeps_its_alpha():
 
 
 def test_a_cohort_that_is_too_large():
-    with pytest.raises(tf.errors.InvalidArgumentError, match="was built for 3 clients"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="was built for at most 3 clients"):
         Federation().next((0, 1, 2, 3))
 
 

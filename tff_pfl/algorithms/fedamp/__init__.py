@@ -1,4 +1,4 @@
-"""FedAMP and HeurFedAMP: the round, and beside it the server's attention."""
+"""FedAMP and HeurFedAMP, with the server's attention."""
 
 from tff_pfl.algorithms.fedamp.round import fedamp, heur_fedamp
 

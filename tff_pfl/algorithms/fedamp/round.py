@@ -1,29 +1,31 @@
-"""FedAMP and HeurFedAMP: Huang et al., "Personalized cross-silo federated learning on non-IID
-data", AAAI 2021.
+"""FedAMP and HeurFedAMP: Huang et al., AAAI 2021.
 
-The server keeps the last model `w_j` of every client, and sends each a mixture `u_i` of its own and
-those of its neighbours, most of those that are near. A round, of two exchanges:
+The paper is "Personalized cross-silo federated learning on non-IID data".
 
-    up      who takes part
+The server keeps the last model `w_j` of every client. It sends each client a mixture `u_i` of its
+own model and its neighbours' models, in which near models have more weight. A round has two
+exchanges:
+
+    up      client ids
     server  xi_ij = alpha A'(||w_i - w_j||^2), j != i,   A'(x) = exp(-x / sigma) / sigma
             xi_ii = 1 - sum_{j != i} xi_ij                       (see `attention`)
     down    u_i = sum_j xi_ij w_j
     client  w_i <- LocalTraining(w_i) with the gradient of the loss + (lambda / alpha) (w - u_i)
     up      w_i
 
-HeurFedAMP instead has `xi_ij` in proportion to `exp(sigma cos(w_i, w_j))` and a fixed `xi_ii`. The
-personal model is `w_i` of the client's last participation, all of which start from common initial
+HeurFedAMP instead has `xi_ij` proportional to `exp(sigma cos(w_i, w_j))` and a fixed `xi_ii`. The
+personal model is `w_i` of the client's last participation. All clients start from common initial
 weights. There is no global model.
 
-Squared distances grow with the number of weights: with most networks and a fixed sigma all `xi_ij`
-vanish, and FedAMP is Local. `distance_scale` measures them in another unit.
+Squared distances grow with the number of weights. For most networks and a fixed sigma, all `xi_ij`
+vanish, and FedAMP is Local. `distance_scale` measures distances in another unit.
 
 With start="own" and the defaults, neither FedAMP nor HeurFedAMP mixes much: each step of local
-training goes a share `eta lambda / alpha = eta 1e-4` of the way to `u_i`; 50 steps at `eta` = 0.1,
-0.05 %. A comparison tunes `lambda_ / alpha`, whose product with the learning rate should stay below
-1, or starts from `u_i`: start="mixture".
+training covers a share `eta lambda / alpha = eta 1e-4` of the way to `u_i`; 50 steps at `eta` = 0.1
+cover 0.05 %. A comparison should tune `lambda_ / alpha`, whose product with the learning rate
+should stay below 1, or start from `u_i`: start="mixture".
 
-lambda = 0 (and start="own"): Local, but for the order of batches.
+lambda = 0 (and start="own"): Local, except for the order of batches.
 """
 
 from tff_pfl.aggregators import StackFactory
@@ -53,18 +55,18 @@ from tff_pfl.templates import (
 def fedamp(
     model: Model, local: LocalTraining, *, lambda_: float = 5e-7, start: str = "own", **options
 ) -> Algorithm:
-    """FedAMP or HeurFedAMP.
+    """Makes FedAMP or HeurFedAMP.
 
-    The process measures, at the server, the mean `xi_ii` of the cohort; its snapshot is `xi`. The
-    defaults of `alpha`, `sigma` and `lambda_` are those of FedPG's comparison; with PGFed's and
-    other code they are 10,000, 25 and 1.
+    The server's metric is the mean `xi_ii` of the cohort, the snapshot is `xi`. The defaults of
+    `alpha`, `sigma` and `lambda_` are from FedPG's comparison; PGFed's and other code have 10,000,
+    25 and 1.
 
     Args:
         model: The model, of weights `W`.
         local: The local training; its learning rate times `lambda_ / alpha` should be below 1.
         lambda_: `lambda`.
-        start: Where local training starts: "own" (`w_i`) or "mixture" (`u_i`).
-        **options: Those of `FedAMPServer`.
+        start: The weights from which local training starts: "own" (`w_i`) or "mixture" (`u_i`).
+        **options: Options of `FedAMPServer`.
     """
     check_names("start", [start], ("own", "mixture"))
     server = FedAMPServer(**options)

@@ -1,4 +1,4 @@
-"""FedAMP's server: every client's last model, and what clients take of each other's."""
+"""FedAMP's server: every client's last model, and the clients' mixtures of them."""
 
 import collections
 import dataclasses
@@ -18,7 +18,7 @@ class FedAMPState(NamedTuple):
 
     Attributes:
         models: `W`, each tensor with a leading axis of `num_clients`.
-        xi: float32 `[num_clients, num_clients]`; row `i` is of the last round of client `i`.
+        xi: float32 `[num_clients, num_clients]`; row `i` is from the last round of client `i`.
     """
 
     models: Weights
@@ -26,7 +26,7 @@ class FedAMPState(NamedTuple):
 
 
 class OwnUpload(NamedTuple):
-    """What a client sends: its `client_id`, int32, and in the second exchange `model`, `W`."""
+    """A client's upload: its `client_id`, int32, and in the second exchange `model`, `W`."""
 
     client_id: tf.Tensor
     model: Weights | tuple = ()
@@ -42,22 +42,22 @@ class OwnUpload(NamedTuple):
 )
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FedAMPServer:
-    """The server's part as pure functions.
+    """The server's computations as pure functions.
 
     Attributes:
-        num_clients: Clients of the federation, whose ids are less; `4 n num_clients` bytes is the
-            server's state for `n` weights.
+        num_clients: The number of clients of the federation; ids are below it. The server's state
+            takes `4 n num_clients` bytes for `n` weights.
         similarity: "distance" (FedAMP) or "cosine" (HeurFedAMP).
-        alpha: `alpha`, the step of the mixture; a row's others add up to 1 at most.
+        alpha: `alpha`, the step of the mixture; `xi_ij`, `j != i`, add up to at most 1 in a row.
         sigma: Width (or with "cosine" sharpness) of the attention.
         self_weight: `xi_ii` with "cosine"; default one over the number of neighbours.
-        distance_scale: The unit of squared distances: "none", "num_weights", their number, or
-            "median", the median of those between the clients of a cohort and their neighbours,
-            equal models apart.
-        neighbours: The clients whose models are mixed: "cohort", those of this round; or "all",
-            also absent ones, with their last known models.
+        distance_scale: The unit of squared distances: "none"; "num_weights", the number of
+            weights; or "median", the median squared distance between the clients of a cohort and
+            their neighbours, without equal models.
+        neighbours: The clients whose models are mixed: "cohort", the clients of this round; or
+            "all", which adds absent clients with their last known models.
         alpha_decay: The factor by which alpha decays; 0.1 in HeurFedAMP.
-        alpha_decay_rounds: The number of rounds after which alpha decays once more.
+        alpha_decay_rounds: The number of rounds between two decays of alpha.
     """
 
     num_clients: int
@@ -71,25 +71,26 @@ class FedAMPServer:
     alpha_decay_rounds: int = 30
 
     def __post_init__(self):
+        """Checks the options that are names."""
         check_names("similarity", [self.similarity], ("distance", "cosine"))
         check_names("distance_scale", [self.distance_scale], ("none", "num_weights", "median"))
         check_names("neighbours", [self.neighbours], ("cohort", "all"))
 
     def init(self, weights: Any) -> FedAMPState:
-        """The state before the first round."""
+        """Returns the state before the first round."""
         return FedAMPState(trees.copies(weights, self.num_clients), tf.eye(self.num_clients))
 
     def alpha_of(self, round_num: tf.Tensor) -> tf.Tensor:
-        """`alpha` of a round, float32 scalar."""
+        """Returns the `alpha` of a round, float32 scalar."""
         decays = tf.cast(round_num // self.alpha_decay_rounds, tf.float32)
         return self.alpha * self.alpha_decay**decays
 
     def own(self, server: FedAMPState, client_id: tf.Tensor) -> Any:
-        """The mixture `u_i` that a client receives."""
+        """Returns the mixture `u_i` that a client receives."""
         return trees.combine(tf.gather(server.xi, client_id), server.models)
 
     def finalize_arrivals(self, server: FedAMPState, uploads: Any, round_num: tf.Tensor):
-        """The state in which those who take part have their `xi_ij`, and metrics.
+        """Computes the `xi_ij` of the cohort; returns the state with them, and metrics.
 
         Args:
             server: The state.
@@ -100,7 +101,7 @@ class FedAMPServer:
         neighbour_ids = ids if self.neighbours == "cohort" else tf.range(self.num_clients)
         rows = self._attend(server.models, ids, neighbour_ids, round_num)
         columns = tf.one_hot(neighbour_ids, self.num_clients)
-        rows = tf.matmul(rows, columns)  # 0 where there is no neighbour
+        rows = tf.matmul(rows, columns)  # 0 for clients that are not neighbours
         xi = trees.put_rows(server.xi, ids, rows)
         own = tf.gather(tf.linalg.diag_part(xi), ids)
         metrics = collections.OrderedDict(
@@ -109,14 +110,14 @@ class FedAMPServer:
         return server._replace(xi=xi), metrics
 
     def finalize(self, server: FedAMPState, uploads: Any, round_num: tf.Tensor):
-        """The state with what clients have trained; see `finalize_arrivals`."""
+        """Stores the trained models in the state; see `finalize_arrivals`."""
         del round_num
         ids, trained = uploads.accepted(uploads.value.client_id)
         models = trees.put_rows(server.models, ids, trained)
         return server._replace(models=models), collections.OrderedDict()
 
     def _attend(self, models, ids, neighbour_ids, round_num):
-        """`xi` of some clients to their neighbours."""
+        """Computes clients' `xi` of their neighbours."""
         is_self = tf.equal(ids[:, tf.newaxis], neighbour_ids)
         own, others = trees.row(models, ids), trees.row(models, neighbour_ids)
         if self.similarity == "cosine":

@@ -1,4 +1,4 @@
-"""FedPAC: the round; beside it how features are aligned, and heads combined at the server."""
+"""FedPAC, with the alignment of features and the server's combination of heads."""
 
 from tff_pfl.algorithms.fedpac.round import fedpac
 

@@ -1,4 +1,4 @@
-"""FedPAC's loss of the body: features near the global centre of their class."""
+"""FedPAC's loss of the body, which pulls features to the global centre of their class."""
 
 import dataclasses
 from typing import NamedTuple
@@ -12,7 +12,7 @@ class Centres(NamedTuple):
     """The global centres of features.
 
     Attributes:
-        values: float32 `[c, d]`, of each class; 0 where none is known.
+        values: float32 `[c, d]`, the centre of each class; 0 if it is unknown.
         known: float32 `[c]`, 1 for a class that has a centre, else 0.
     """
 
@@ -21,12 +21,12 @@ class Centres(NamedTuple):
 
 
 def aligned(model: Model, head: Weights, centres: Centres, strength: float) -> Model:
-    """The model whose loss has `strength / d ||f(x) - c_y||^2` besides; its outputs are features.
+    """Adds `strength / d ||f(x) - c_y||^2` to a model's loss; the new model outputs features.
 
     Args:
-        model: One with features `f(x)`, `d` numbers.
+        model: A model with features `f(x)` of `d` numbers.
         head: The weights of its last layer, which are constant.
-        centres: `c_y`; where none is known, features are not pulled.
+        centres: `c_y`; features of a class without a centre are not pulled.
         strength: 0 or more.
     """
     (head,) = head.values()

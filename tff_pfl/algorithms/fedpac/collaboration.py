@@ -1,8 +1,8 @@
-"""What of each other's heads clients take, from the moments of their features.
+"""Weights for combining the clients' heads, computed from the moments of their features.
 
-With `h_i = (1/n_i) sum_(x, y) e_y f(x)^T`, a matrix of a row for each class, a linear head that a
-client has fitted to its examples is off by their randomness, `V_i`, and at another client `j` by
-what tells their classes and features apart:
+`h_i = (1/n_i) sum_(x, y) e_y f(x)^T` is a matrix with a row for each class. The error of a linear
+head that client `i` has fitted has two parts: the randomness of its examples, `V_i`, and, at
+another client `j`, the difference between their classes and features:
 
     V_i    = (1/n_i) ( (1/n_i) sum ||f(x)||^2 - ||h_i||^2 )
     alpha  = argmin sum_j alpha_j^2 V_j + ||sum_j alpha_j (h_i - h_j)||^2
@@ -21,11 +21,11 @@ _BATCH_SIZE = 200  # examples of a forward pass; it does not change the result
 
 
 class Moments(NamedTuple):
-    """Sums over a client's examples, of features `f(x)` of `d` numbers and `c` classes.
+    """Sums over a client's examples, with `c` classes and features `f(x)` of `d` numbers.
 
     Attributes:
         features: float32 `[c, d]`, the sum of the features of each class.
-        counts: float32 `[c]`, how many examples each class has.
+        counts: float32 `[c]`, the number of examples of each class.
         squares: float32 scalar, the sum of `||f(x)||^2`.
     """
 
@@ -50,10 +50,10 @@ class Moments(NamedTuple):
 
 
 def class_moments(model: Model, weights: Weights, examples: Examples, num_classes: int) -> Moments:
-    """The moments of a client's features, without training behaviour.
+    """Computes the moments of a client's features, without training behaviour.
 
     Args:
-        model: One that has `features`.
+        model: A model that has `features`.
         weights: Its weights.
         examples: The client's examples.
         num_classes: `c`.
@@ -75,14 +75,14 @@ def class_moments(model: Model, weights: Weights, examples: Examples, num_classe
 
 
 def combinations(means: tf.Tensor, variances: tf.Tensor) -> tf.Tensor:
-    """`alpha` of each client, in rows.
+    """Computes the `alpha` of each client, in rows.
 
     Args:
         means: float32 `[k, c, d]`, `h_i`.
         variances: float32 `[k]`, `V_i`.
 
     Returns:
-        float64 `[k, k]`, not negative, with rows that add up to 1.
+        float64 `[k, k]`, not negative; each row adds up to 1.
     """
     means = tf.cast(means, tf.float64)
     means = tf.reshape(means, [-1, means.shape[1:].num_elements()])

@@ -1,10 +1,11 @@
-"""FedPAC: Xu et al., "Personalized federated learning with feature alignment and classifier
-collaboration", ICLR 2023.
+"""FedPAC: Xu et al., ICLR 2023.
 
-The layers of the model are split into a body, whose outputs are features `f(x)`, and a linear head,
-which each client has of its own. Clients keep their features near those that examples of the same
-class have elsewhere, and take a combination of each other's heads. A round, of two exchanges, with
-`p_i = n_i / sum n_j` over the cohort (or uniform), `n_ic` the examples of class `c`:
+The paper is "Personalized federated learning with feature alignment and classifier collaboration".
+
+The layers of the model are split into a body, whose outputs are features `f(x)`, and a linear head
+for each client. Clients keep their features near the global mean of the features of the same class,
+and combine each other's heads. A round has two exchanges, with `p_i = n_i / sum n_j` over the
+cohort (or uniform) and `n_ic`, the number of examples of class `c`:
 
     down    body, global centres c_y
     client  h_i, V_i, the moments of its features under the body it received (see `collaboration`)
@@ -14,19 +15,19 @@ class have elsewhere, and take a combination of each other's heads. A round, of 
             c_iy    = mean f(x) of its examples of class y, under body_i
     up      body_i - body,  head_i,  h_i, V_i,  n_iy c_iy, n_iy
     server  body <- body + sum_i p_i (body_i - body)
-            c_y  <- sum_i n_iy c_iy / sum_i n_iy,  of classes that the cohort has
+            c_y  <- sum_i n_iy c_iy / sum_i n_iy,  for the classes of the cohort
             alpha_i = argmin over the simplex of alpha^T (diag(V) + D_i) alpha,
                       (D_i)_jk = <h_i - h_j, h_i - h_k>
     down    sum_j alpha_ij head_j                                         (exchange "collaborate")
     client  head_i <- sum_j alpha_ij head_j
 
-All phases see the same batches. Features of a class without a global centre, as all are in the
-first round, are not pulled; the authors' code pulls them to the client's own centre from the second
-round on. That code also drops each `alpha_ij` up to 0.001 without scaling up the others; this is
-left out here. The personal model is the client's own head on the current body, for every client;
-heads start from a common initial value. There is no global model.
+All phases see the same batches. Features of a class without a global centre are not pulled; in the
+first round, no class has one. The authors' code pulls them to the client's own centre from the
+second round on. That code also drops each `alpha_ij` up to 0.001 without scaling up the others;
+this is left out here. The personal model is the client's own head on the current body, for every
+client; heads start from a common initial value. There is no global model.
 
-lambda = 0 and collaborate=False: FedRep of one epoch for heads.
+lambda = 0 and collaborate=False: FedRep with one epoch for heads.
 """
 
 import collections
@@ -62,25 +63,24 @@ def fedpac(
     body_epochs: int | None = None,
     **options,
 ) -> Algorithm:
-    """FedPAC.
+    """Makes FedPAC.
 
-    The process measures, at the server, the mean `alpha_ii` of the cohort.
+    The server's metric is the mean `alpha_ii` of the cohort.
 
     Args:
         model: The model, whose last layer is a linear head.
         local: The local training of head and body.
-        lambda_: `lambda`; the paper has 1. The squared distance is a mean over features, as in the
-            authors' code; of a sum over `d` features, `lambda` would be `d` times as strong.
-        collaborate: Whether clients take of each other's heads.
+        lambda_: `lambda`; the paper uses 1. The squared distance is a mean over features, as in
+            the authors' code. With a sum over `d` features, `lambda` would be `d` times as strong.
+        collaborate: Whether clients combine each other's heads.
         head_epochs: Passes over the examples for the head.
         head_learning_rate: The learning rate of heads, which decays as in `local`; default the rate
             of `local`. The authors train heads with 0.1 and bodies with 0.01.
-        body_epochs: Passes for the body; default those of `local`.
-        **options: Those of `averaging`.
+        body_epochs: Passes for the body; default the epochs of `local`.
+        **options: Options of `averaging`.
 
     Raises:
-        ValueError: If the model has no features, see `Model`, or one logit, which is none of a
-            class.
+        ValueError: The model has no features (see `Model`), or only one logit.
     """
     dim, num_classes = linear_head_shape(model, "fedpac")
     parts = partition(model)

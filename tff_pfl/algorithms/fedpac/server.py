@@ -1,4 +1,4 @@
-"""FedPAC beside the body: global centres of features, and what clients get of others' heads."""
+"""FedPAC's server: global centres of features, and combinations of the clients' heads."""
 
 import collections
 from typing import Any, NamedTuple
@@ -14,12 +14,12 @@ from tff_pfl.templates.averaging import SharedPart
 
 
 class Heads(NamedTuple):
-    """What the clients of a cohort get of each other's heads.
+    """The combined heads of a cohort.
 
     Attributes:
         round_num: int32 scalar, the round; -1 before the first.
         client_ids: int32 `[?]`, the cohort, in ascending order.
-        heads: Their new heads, stacked along a leading axis.
+        heads: The clients' new heads, stacked along a leading axis.
     """
 
     round_num: tf.Tensor
@@ -28,7 +28,7 @@ class Heads(NamedTuple):
 
 
 class Server(NamedTuple):
-    """Server state: a `SharedPart`, the body; the global `centres`; and `heads` of the cohort."""
+    """Server state: a `SharedPart`, the body; the global `centres`; and the cohort's `heads`."""
 
     weights: Weights
     optimizer: Any
@@ -37,7 +37,7 @@ class Server(NamedTuple):
 
 
 class OwnUpload(NamedTuple):
-    """What the server learns of a client besides the change of the body.
+    """The part of a client's upload that is not averaged.
 
     Attributes:
         client_id: int32 scalar.
@@ -45,7 +45,7 @@ class OwnUpload(NamedTuple):
         mean: float32 `[c, d]`, `h_i`.
         variance: float32 scalar, `V_i`.
         features: float32 `[c, d]`, the sum of the features of each class under its trained body.
-        counts: float32 `[c]`, how many examples each class has.
+        counts: float32 `[c]`, the number of examples of each class.
     """
 
     client_id: tf.Tensor
@@ -57,14 +57,14 @@ class OwnUpload(NamedTuple):
 
 
 class Upload(NamedTuple):
-    """What a client sends: the `change` of the body, which is averaged, and its `own`."""
+    """A client's upload: the `change` of the body, which is averaged, and its `own` part."""
 
     change: Weights
     own: OwnUpload
 
 
 def initial(shared: SharedPart, head: Weights, num_classes: int, dim: int) -> Server:
-    """The state before the first round, without centres and heads."""
+    """Returns the state before the first round, without centres and heads."""
     rows = tf.nest.map_structure(lambda leaf: trees.no_rows(leaf.shape, leaf.dtype), head)
     return Server(
         *shared,
@@ -74,12 +74,15 @@ def initial(shared: SharedPart, head: Weights, num_classes: int, dim: int) -> Se
 
 
 def with_uploads(server: Server, stack: Any, round_num: tf.Tensor):
-    """The state with a cohort's centres and heads, and metrics.
+    """Updates the centres, and combines the heads of a cohort.
 
     Args:
         server: The state.
         stack: A `Stack` of `OwnUpload`s.
         round_num: int32 scalar.
+
+    Returns:
+        The new state, and metrics.
     """
     uploads = stack.accepted(stack.value.client_id)
     alpha = combinations(uploads.mean, uploads.variance)
@@ -91,14 +94,14 @@ def with_uploads(server: Server, stack: Any, round_num: tf.Tensor):
 
 
 def own_head(server: Server, client_id: tf.Tensor):
-    """The round of a client's new head, or -1 if there is none; and the head."""
+    """Returns the round of a client's new head, or -1 if it has none, and the head."""
     is_own = tf.equal(server.heads.client_ids, client_id)
     round_num = tf.where(tf.reduce_any(is_own), server.heads.round_num, -1)
     return round_num, trees.combine(tf.cast(is_own, tf.float32), server.heads.heads)
 
 
 def take_head(message, state, examples, context):
-    """The work of a client that is sent its new head: it keeps it, if it is one of this round."""
+    """Replaces a client's head by the one it receives, if that is from this round."""
     del examples
     round_num, head = message.own
     is_there = tf.equal(round_num, context.round_num)
@@ -106,7 +109,7 @@ def take_head(message, state, examples, context):
 
 
 def _moved(centres, uploads):
-    """The centres of the classes that the cohort has; of other classes, those that there were."""
+    """Updates the centres of the cohort's classes; other classes keep theirs."""
     counts = tf.reduce_sum(uploads.counts, axis=0)[:, tf.newaxis]
     means = tf.math.divide_no_nan(tf.reduce_sum(uploads.features, axis=0), counts)
     return Centres(

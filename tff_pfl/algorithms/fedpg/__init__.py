@@ -1,4 +1,4 @@
-"""FedPG and S-FedPG: the round, and beside it the server's search for directions and steps."""
+"""FedPG and S-FedPG, with the server's search for directions and steps."""
 
 from tff_pfl.algorithms.fedpg.round import fedpg
 from tff_pfl.algorithms.fedpg.search import s_fedpg

@@ -1,8 +1,8 @@
-"""A direction along which all objectives descend, and how far each client may leave it.
+"""Computes a direction along which all objectives descend, and how far clients may leave it.
 
-Everything is found from inner products of gradients, so that it costs `k^2` and not `k n`. `k`
-columns are the objectives: online clients, absent ones, and fairness, each scaled to the same norm.
-Sources: FedPG, Algorithm 1; the scaling of absent and fairness columns is that of its authors'
+Everything is computed from inner products of gradients, which costs `k^2` instead of `k n`. The `k`
+columns are the objectives: online clients, absent clients, and fairness, each scaled to the same
+norm. Sources: FedPG, Algorithm 1; absent and fairness columns are scaled as in the authors'
 published code.
 """
 
@@ -13,10 +13,10 @@ import tensorflow as tf
 
 from tff_pfl.numerics.min_norm import min_norm_weights
 
-# The least norm of a direction, relative to that of the columns. Slopes are its square, those of a
-# direction that is rounded to float32 may differ by 1e-7 of it.
+# The least norm of a direction, relative to the norm of the columns. Slopes are the square of this
+# norm; rounding the direction to float32 may change them by 1e-7 of the norm.
 STATIONARY = 1e-6
-_NO_FAIRNESS = 1e-12  # the least norm of the fairness gradient, likewise
+_NO_FAIRNESS = 1e-12  # the least relative norm of the fairness gradient
 
 
 class CommonDescent(NamedTuple):
@@ -24,12 +24,12 @@ class CommonDescent(NamedTuple):
 
     Attributes:
         online: float64 `[k]`, coefficients of the raw gradients of the cohort.
-        absent: float64 `[size]`, those of the remembered gradients.
+        absent: float64 `[size]`, coefficients of the remembered gradients.
         weights: float64 `[k + size + 1]`, lambda of the min-norm point: cohort, absent, fairness.
-        sigma: float64 scalar, the factor that gives `d` the length of the mean gradient; 0 where
-            there is no direction.
-        slopes: float64 `[k]`, `g_i . d` of the cohort.
-        absent_slopes: float64 `[size]`, `g_j . d` of the remembered gradients.
+        sigma: float64 scalar, the factor that gives `d` the length of the mean gradient; 0 if
+            no common direction exists.
+        slopes: float64 `[k]`, `g_i . d` for the cohort.
+        absent_slopes: float64 `[size]`, `g_j . d` for the remembered gradients.
     """
 
     online: tf.Tensor
@@ -44,9 +44,9 @@ class Grams(NamedTuple):
     """Inner products of raw gradients.
 
     Attributes:
-        online: float64 `[k, k]`, of the cohort's.
-        cross: float64 `[k, size]`, of these with the remembered ones.
-        absent: float64 `[size, size]`, of the remembered ones.
+        online: float64 `[k, k]`, among the cohort's gradients.
+        cross: float64 `[k, size]`, between the cohort's and the remembered gradients.
+        absent: float64 `[size, size]`, among the remembered gradients.
     """
 
     online: tf.Tensor
@@ -55,15 +55,15 @@ class Grams(NamedTuple):
 
 
 def fairness_weights(losses, live) -> tf.Tensor:
-    """`h`, the gradient of `F = -(1 . L) / (||1|| ||L||)` with respect to the losses.
+    """Computes `h`, the gradient of `F = -(1 . L) / (||1|| ||L||)` with respect to the losses.
 
         h = (1 / ||L||) ( (1 . L) L / (sqrt(m) ||L||^2) - 1 / sqrt(m) )
 
-    `-F` is the cosine between the losses and a vector of equal ones; `h . L = 0`.
+    `-F` is the cosine between the losses and a vector of ones; `h . L = 0`.
 
     Args:
         losses: `[k]`.
-        live: bool `[k]`, which of them count; `m` of them.
+        live: bool `[k]`, which losses count; `m` of them do.
 
     Returns:
         float64 `[k]`, 0 where not live, and 0 everywhere if all losses are equal.
@@ -76,19 +76,19 @@ def fairness_weights(losses, live) -> tf.Tensor:
     norm = _positive(tf.norm(losses))
     root = _positive(tf.sqrt(tf.reduce_sum(count)))
     weights = (tf.reduce_sum(losses) * losses / norm**2 - count) / (root * norm)
-    # Of small equal losses, rounding would leave some, of either sign; of zeros, there is no F.
+    # Rounding would make h nonzero for small equal losses, and F is undefined if all are 0.
     return tf.where(least < most, weights, 0.0)
 
 
 def fairness(losses, live) -> tf.Tensor:
-    """`F = -(1 . L) / (||1|| ||L||)`.
+    """Computes the fairness `F = -(1 . L) / (||1|| ||L||)`.
 
     Args:
         losses: `[k]`, or `[k, trials]`.
         live: bool `[k]`, which clients count.
 
     Returns:
-        float64, scalar or `[trials]`; between -1, where all losses are equal, and 0.
+        float64, scalar or `[trials]`, in [-1, 0]; -1 if all losses are equal.
     """
     losses = tf.cast(losses, tf.float64)
     live = tf.reshape(live, [-1] + [1] * (losses.shape.rank - 1))
@@ -98,16 +98,19 @@ def fairness(losses, live) -> tf.Tensor:
 
 
 def common_norm(norms, live, outlier_ratio: float | None) -> tuple[tf.Tensor, tf.Tensor]:
-    """`mu`, the mean norm of the live gradients, and how many norms were left out of it.
+    """Computes `mu`, the mean norm of the live gradients without outliers.
 
     Args:
         norms: float64 `[k]`.
         live: bool `[k]`.
-        outlier_ratio: Norms above this many times the median are left out; `None`: none is.
+        outlier_ratio: Norms above this many times the median are left out; `None`: no norm is.
+
+    Returns:
+        `mu`, and how many norms were left out.
     """
     counted = live
     if outlier_ratio is not None:
-        most = tf.constant([norms.dtype.max], norms.dtype)  # so that there is one in any case
+        most = tf.constant([norms.dtype.max], norms.dtype)  # a median exists even if none is live
         in_order = tf.sort(tf.concat([tf.where(live, norms, most), most], axis=0))
         last = tf.maximum(tf.reduce_sum(tf.cast(live, tf.int32)) - 1, 0)
         median = 0.5 * (in_order[last // 2] + in_order[(last + 1) // 2])
@@ -127,21 +130,21 @@ def min_norm_descent(
     fair_from: str,
     rescale_with: str,
 ) -> CommonDescent:
-    """The min-norm direction over all columns, as long as the mean gradient.
+    """Computes the min-norm direction over all columns, scaled to the mean gradient's length.
 
     Args:
-        grams: Of the cohort's and the remembered gradients.
-        live: bool `[k]`, which of the cohort count; their gradients are not 0.
-        absent: bool `[size]`, which of the remembered count.
+        grams: Inner products of the cohort's and the remembered gradients.
+        live: bool `[k]`, which clients of the cohort count; their gradients are not 0.
+        absent: bool `[size]`, which remembered gradients count.
         fairness_gradient: float64 `[k]`, `h`, or `None` for no fairness column.
         norm: float64 scalar, `mu`, to which columns are scaled.
-        fair_from: Whether the fairness gradient is the sum of `h_i` times "scaled" or "raw"
-            gradients.
-        rescale_with: Whether `d` gets the length of the mean "scaled" or "raw" gradient.
+        fair_from: The gradients whose sum, weighted by `h_i`, is the fairness gradient: "scaled"
+            or "raw".
+        rescale_with: The gradients whose mean gives `d` its length: "scaled" or "raw".
     """
     norms = tf.sqrt(tf.linalg.diag_part(grams.online))
     absent_norms = tf.sqrt(tf.linalg.diag_part(grams.absent))
-    # All is measured in `norm`: columns have length 1.
+    # Everything is measured in units of `norm`: columns have length 1.
     to_unit = tf.concat([_inverse(norms, live), _inverse(absent_norms, absent)], axis=0)
     columns = _bordered(grams.online, grams.cross, grams.absent)
     columns *= to_unit[:, tf.newaxis] * to_unit
@@ -172,12 +175,12 @@ def min_norm_descent(
 
 
 def mean_descent(grams: Grams) -> CommonDescent:
-    """`d` minus the mean of the raw gradients: gradient descent on the mean loss of the cohort."""
+    """Returns minus the mean of the raw gradients as `d`: descent on the cohort's mean loss."""
     ones = tf.ones_like(tf.linalg.diag_part(grams.online))
     coefficients = ones / _positive(tf.reduce_sum(ones))
-    none = tf.zeros_like(tf.linalg.diag_part(grams.absent))
-    weights = tf.concat([coefficients, none, tf.zeros([1], tf.float64)], axis=0)
-    return _descent(grams, coefficients, none, weights, tf.constant(1.0, tf.float64))
+    zeros = tf.zeros_like(tf.linalg.diag_part(grams.absent))
+    weights = tf.concat([coefficients, zeros, tf.zeros([1], tf.float64)], axis=0)
+    return _descent(grams, coefficients, zeros, weights, tf.constant(1.0, tf.float64))
 
 
 def _descent(grams, online, absent, weights, sigma):
@@ -188,15 +191,15 @@ def _descent(grams, online, absent, weights, sigma):
 
 
 def personal_shares(grams: Grams, descent: CommonDescent, live, protected) -> tf.Tensor:
-    """`gamma_i`: how far client `i` may go from `d` to its own `-g_i` without hurting another.
+    """Computes `gamma_i`: how far client `i` may turn to its own `-g_i` without hurting others.
 
         gamma_i = min(1, min |g_j . d| / (|g_j . d| + |g_j . g_i|) over j != i with g_j . g_i < 0)
 
     Args:
         grams: Inner products of the raw gradients.
-        descent: The direction. A slope that is positive counts as 0.
-        live: bool `[k]`; the gamma of the others is 0.
-        protected: bool `[size]`, which of the remembered clients must not be hurt either.
+        descent: The direction. Positive slopes count as 0.
+        live: bool `[k]`; the gamma of all other clients is 0.
+        protected: bool `[size]`, which remembered clients must not be hurt either.
 
     Returns:
         float64 `[k]`, in [0, 1].
@@ -212,7 +215,7 @@ def personal_shares(grams: Grams, descent: CommonDescent, live, protected) -> tf
 
 
 def _bordered(corner, border, other_corner):
-    """The symmetric matrix of two blocks on the diagonal and one beside them."""
+    """Returns the symmetric matrix of two diagonal blocks and one block beside them."""
     top = tf.concat([corner, border], axis=1)
     return tf.concat([top, tf.concat([tf.transpose(border), other_corner], axis=1)], axis=0)
 
@@ -222,5 +225,5 @@ def _inverse(norms, counts):
 
 
 def _positive(x):
-    """`x`, or 1 where it is 0: a divisor of what is 0 then."""
+    """Returns `x` with 0 replaced by 1: a divisor for numerators that are 0 there."""
     return tf.where(x > 0.0, x, 1.0)

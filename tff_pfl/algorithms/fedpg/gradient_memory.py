@@ -1,4 +1,4 @@
-"""The last gradient of clients that are absent, on the server, in a fixed amount of memory."""
+"""The server's memory of the last gradients of absent clients, of a fixed size."""
 
 from typing import NamedTuple
 
@@ -7,20 +7,20 @@ import tensorflow as tf
 
 from tff_pfl.algorithms.fedpg.common_descent import CommonDescent, Grams
 
-_BLOCK = 16384  # columns that are turned to float64 at a time
-_EXACT = 100.0  # sigma up to which float32 sums keep the descent along all gradients
+_BLOCK = 16384  # columns that are converted to float64 at a time
+_EXACT = 100.0  # the largest sigma at which float32 sums still descend for all gradients
 
 
 class GradientMemory(NamedTuple):
-    """The gradients seen last, one a client, in slots.
+    """The last gradient of each client, in slots.
 
-    When all slots are taken, the gradient that was received the longest ago gives way.
+    When all slots are taken, a new gradient replaces the one that was received the longest ago.
 
     Attributes:
         gradients: float32 `[size, n]`, as they were uploaded.
         gram: float64 `[size, size]`, their inner products.
-        client_ids: int32 `[size]`, whose they are; -1 for a free slot.
-        rounds: int32 `[size]`, the round each was received in; -1 for a free slot.
+        client_ids: int32 `[size]`, the clients that sent them; -1 for a free slot.
+        rounds: int32 `[size]`, the rounds in which they were received; -1 for a free slot.
     """
 
     gradients: tf.Tensor
@@ -30,7 +30,7 @@ class GradientMemory(NamedTuple):
 
 
 def empty_memory(size: int, num_weights: int) -> GradientMemory:
-    """A memory of `size` free slots: `4 size (num_weights + 2 size + 2)` bytes."""
+    """Makes a memory of `size` free slots, of `4 size (num_weights + 2 size + 2)` bytes."""
     return GradientMemory(
         gradients=tf.zeros([size, num_weights]),
         gram=tf.zeros([size, size], tf.float64),
@@ -40,18 +40,21 @@ def empty_memory(size: int, num_weights: int) -> GradientMemory:
 
 
 def remembers(memory: GradientMemory, client_ids) -> tf.Tensor:
-    """bool `[k]`: which of these clients have a slot."""
+    """Returns which of these clients have a slot, as bool `[k]`."""
     return tf.reduce_any(_same(client_ids, memory.client_ids), axis=1)
 
 
 def absent(memory: GradientMemory, cohort_ids, round_num, window) -> tf.Tensor:
-    """bool `[size]`: slots of clients that are not in the cohort, but were `window` rounds ago.
+    """Finds the recent gradients of clients that are not in the cohort.
 
     Args:
-        memory: Before the cohort's gradients are remembered.
+        memory: The memory before the cohort's gradients are stored.
         cohort_ids: int32 `[k]`.
         round_num: int32 scalar, this round.
         window: Scalar, the age in rounds up to which a gradient counts.
+
+    Returns:
+        bool `[size]`, the slots of these gradients.
     """
     in_cohort = tf.reduce_any(_same(memory.client_ids, cohort_ids), axis=1)
     age = tf.cast(round_num - memory.rounds, window.dtype)
@@ -61,16 +64,16 @@ def absent(memory: GradientMemory, cohort_ids, round_num, window) -> tf.Tensor:
 def remember(
     memory: GradientMemory, gradients, grams: Grams, client_ids, live, round_num
 ) -> GradientMemory:
-    """Takes in the gradients of a cohort, in the place of older ones of the same clients.
+    """Stores the gradients of a cohort, replacing older ones of the same clients.
 
     Clients of the cohort that are not live leave the memory.
 
     Args:
         memory: The memory before.
         gradients: float32 `[k, n]`.
-        grams: Of these and the memory before.
+        grams: Inner products of these gradients and the memory before.
         client_ids: int32 `[k]`, distinct where `live`.
-        live: bool `[k]`, which of them to take in.
+        live: bool `[k]`, which gradients to store.
         round_num: int32 scalar, this round.
     """
     size = memory.client_ids.shape[0]
@@ -90,7 +93,7 @@ def remember(
     )
     slots = tf.gather(slots, keep)[:, tf.newaxis]
 
-    # Rows of the new Gram matrix: with what stays, and with one another.
+    # Rows of the new Gram matrix: products with the gradients that stay, and with one another.
     rows = tf.tensor_scatter_nd_update(
         tf.transpose(tf.gather(grams.cross, keep)),
         slots,
@@ -111,7 +114,7 @@ def remember(
 
 
 def _forget(memory: GradientMemory, grams: Grams, client_ids):
-    """The memory without these clients, and the inner products with it."""
+    """Removes clients from the memory and from the inner products."""
     leaves = tf.reduce_any(_same(memory.client_ids, client_ids), axis=1)
     slots = tf.where(leaves)
     zeros = tf.zeros(tf.stack([tf.size(slots), memory.gradients.shape[1]]))
@@ -126,11 +129,11 @@ def _forget(memory: GradientMemory, grams: Grams, client_ids):
 
 
 def gram_matrices(gradients, memory: GradientMemory) -> Grams:
-    """Inner products of float32 vectors in float64, of which a block of columns is made at a time.
+    """Computes inner products of float32 vectors in float64, one block of columns at a time.
 
     Args:
         gradients: float32 `[k, n]`.
-        memory: Those of its gradients with one another are known.
+        memory: The memory, which knows the inner products of its own gradients.
     """
     remembered = memory.gradients
     k, size, num_weights = tf.shape(gradients)[0], remembered.shape[0], gradients.shape[1]
@@ -154,16 +157,16 @@ def gram_matrices(gradients, memory: GradientMemory) -> Grams:
 
 
 def direction(descent: CommonDescent, gradients, memory: GradientMemory) -> tf.Tensor:
-    """`d` of a `CommonDescent`, float32 `[n]`.
+    """Computes `d` of a `CommonDescent`, float32 `[n]`.
 
-    Of the sum of gradients times coefficients, most cancels where `sigma` is large: in float32,
-    some `sigma 2^-24` of `d` would be lost, whose slopes are `1 / sigma` of it or less. There it is
-    summed in float64, a block of columns at a time.
+    If `sigma` is large, most of the sum of gradients times coefficients cancels. In float32, about
+    `sigma 2^-24` of `d` would be lost, while the slopes are `1 / sigma` of it or less. Large
+    `sigma` therefore sum in float64, one block of columns at a time.
 
     Args:
-        descent: Of these gradients and the memory.
+        descent: The direction as coefficients of these gradients and the memory.
         gradients: float32 `[k, n]`.
-        memory: Before these gradients are remembered.
+        memory: The memory before these gradients are stored.
     """
     terms = (descent.online, gradients), (descent.absent, memory.gradients)
     num_weights = gradients.shape[1]

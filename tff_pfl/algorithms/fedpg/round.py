@@ -1,4 +1,4 @@
-"""FedPG: a common descent direction for all, a personal one that hurts nobody.
+"""FedPG: a common descent direction, and personal directions that hurt no other client.
 
 FedPG is an anonymous submission. A round, with gradients `g_i` of the clients' mean losses `L_i`
 and the rate `eta`:
@@ -17,19 +17,19 @@ and the rate `eta`:
     down    d, eta, gamma_i                                                (exchange "personalize")
     client  theta_i = w + eta d_i,   d_i = d + gamma_i (-g_i - d)            (w before the round)
 
-The personal model is `theta_i` of the last round the client took part in; the current `w` for a
-client that never did. To have all of them at the present `w` ("rebuild"), let all clients take part
-in a round that is not kept: `process.next(state, everyone).clients` are their states then, and
-`state` stays. S-FedPG searches for the step: `tff_pfl.algorithms.fedpg.search`.
+The personal model is `theta_i` of the client's last round; the current `w` for a client that never
+took part. To compute all personal models at the current `w` ("rebuild"), let all clients take part
+in a round whose server state is dropped: `process.next(state, everyone).clients` are their states,
+and `state` stays. S-FedPG searches for the step: `tff_pfl.algorithms.fedpg.search`.
 
-`w` goes to all clients of a round. Those of the round before could compute it from what they have,
-so that the paper's protocol sends it to the others alone, and `bytes_down_per_client` are up to
-twice what is needed.
+The server sends `w` to all clients of a round. Clients of the round before could compute it
+themselves, so that the paper's protocol sends it only to the others. `bytes_down_per_client` is
+therefore up to twice as large as necessary.
 
-Left open by the paper, with what its authors' code does as the default: `gradient`, `fair_from`,
-`rescale_with`, `gamma_mode`, `protect_absent`. Not of the paper: the bound 1e-6, below which
-descent cannot be told from rounding; `memory_size` bounds what the server keeps; and
-`outlier_ratio` keeps single gradients of absurd length from setting `mu`, and with it the length of
+The paper leaves `gradient`, `fair_from`, `rescale_with`, `gamma_mode` and `protect_absent` open;
+their defaults follow the authors' code. Three things are not in the paper: the bound 1e-6, below
+which descent cannot be told from rounding; `memory_size`, which bounds the server's memory; and
+`outlier_ratio`, which keeps single huge gradients from determining `mu` and with it the length of
 the step.
 """
 
@@ -66,8 +66,8 @@ class OwnModel(NamedTuple):
 
     Attributes:
         model: `W`, the personal model of the client's last participation.
-        participations: int32 scalar, rounds the client took part in.
-        gradients: int32 scalar, how many of its gradients were not 0, since the last that was.
+        participations: int32 scalar, the number of rounds in which the client took part.
+        gradients: int32 scalar, the number of its gradients since the last one that was 0.
     """
 
     model: Weights
@@ -76,11 +76,11 @@ class OwnModel(NamedTuple):
 
 
 class Carry(NamedTuple):
-    """What a client keeps between the exchanges of a round.
+    """The values that a client keeps between the exchanges of a round.
 
     Attributes:
-        weights: `W`, those it received.
-        gradient: float32 `[n]`, its own.
+        weights: `W`, the weights it received.
+        gradient: float32 `[n]`, its own gradient.
     """
 
     weights: Weights
@@ -94,18 +94,18 @@ class Carry(NamedTuple):
 @idle_where("gamma", gamma_mode="auto")
 @extends(FedPGServer)
 def fedpg(model: Model, local: LocalTraining, *, gradient: str = "full", **options) -> Algorithm:
-    """FedPG or one of its variants.
+    """Makes FedPG or one of its variants.
 
     The paper's ablations are M1: `direction="mean"`, M2: `fairness=False`, M3:
     `personalize=False`, M4: `absent_memory=False`.
 
     Args:
         model: The model, of weights `W`, `n` numbers.
-        local: Its learning rate and decay are the server's step `eta`; the rest of it trains where
-            `gradient` is "pseudo".
+        local: The local training. Its learning rate and decay are the server's step `eta`; the
+            rest of it is used only if `gradient` is "pseudo".
         gradient: "full", the exact gradient; or "pseudo", `(w - LocalTraining(w)) / eta`, which is
-            0 in a round of the rate 0.
-        **options: Those of `FedPGServer`.
+            0 in rounds whose rate is 0.
+        **options: Options of `FedPGServer`.
     """
     check_names("gradient", [gradient], GRADIENTS)
     server = FedPGServer(local, **options)
@@ -147,7 +147,7 @@ def fedpg(model: Model, local: LocalTraining, *, gradient: str = "full", **optio
         after = state._replace(
             model=moved(weights, personal, step), participations=state.participations + 1
         )
-        # Where this round's plan came to nothing, the message has that of an earlier one.
+        # If this round's plan was rejected, the message still holds an earlier plan.
         return ClientOutput(trees.select(tf.equal(round_num, context.round_num), after, state))
 
     return Algorithm(

@@ -1,9 +1,9 @@
-"""S-FedPG: FedPG whose server searches for the step along the common direction.
+"""S-FedPG: FedPG with a search for the step along the common direction.
 
-Between FedPG's two exchanges is a third one, "search": the server sends `d` and a ladder of steps
-(see `step_ladder`), each client returns its loss at each of them, and the server takes the largest
+A third exchange, "search", comes between FedPG's two. The server sends `d` and a ladder of steps
+(see `step_ladder`), and each client returns its loss at each step. The server takes the largest
 step at which every online loss and the fairness descend enough. Clients keep `d` for the last
-exchange, where it is not sent again.
+exchange, which does not send it again.
 """
 
 import collections
@@ -24,11 +24,11 @@ from tff_pfl.templates import Algorithm, ClientOutput, Exchange, extends
 
 
 class Search(NamedTuple):
-    """The data that the choice of the step needs; rows are those of `Plan.client_ids`.
+    """The data from which the step is chosen, with one row for each of `Plan.client_ids`.
 
     Attributes:
         ladder: The `step_ladder.Ladder`.
-        losses: float32 `[?]`, at `w`.
+        losses: float32 `[?]`, the losses at `w`.
         slopes: float64 `[?]`, `g_i . d`.
         live: bool `[?]`.
         fairness_gradient: float64 `[?]`, `h`.
@@ -46,7 +46,7 @@ class Trials(NamedTuple):
 
     Attributes:
         client_id: int32 scalar.
-        losses: float32 `[max_trials]`, at `w + step d` for the admissible steps.
+        losses: float32 `[max_trials]`, the losses at `w + step d` for the admissible steps.
     """
 
     client_id: tf.Tensor
@@ -67,16 +67,16 @@ def s_fedpg(
     max_trials: int = 16,
     **options,
 ) -> Algorithm:
-    """S-FedPG.
+    """Makes S-FedPG.
 
     Args:
         model: The model, of weights `W`, `n` numbers.
         local: See `fedpg`.
         gradient: See `fedpg`.
-        search_doublings: `s` of the search, which tries `2^s eta` to `eta / (2^s sigma)`.
+        search_doublings: `s`; the search tries steps from `2^s eta` down to `eta / (2^s sigma)`.
         sufficient_decrease: `beta`, the share of the slope by which a loss has to descend.
-        max_trials: The most steps that a round tries.
-        **options: Those of FedPG.
+        max_trials: The largest number of steps that a round tries.
+        **options: Options of `fedpg`.
     """
     base = fedpg(model, local, gradient=gradient, **options)
     train, personalize = base.exchanges
@@ -158,13 +158,13 @@ def _no_search(max_trials: int) -> Search:
 
 
 def take_step(server, stack, round_num, sufficient_decrease: float):
-    """The finalizer of the search: the step, and the weights after it.
+    """Finalizes the search: chooses the step and moves the weights.
 
     Args:
         server: The state, with this round's plan.
         stack: A `Stack` of `Trials`.
-        round_num: int32 scalar. Where the plan is of an earlier one, as this round's came to
-            nothing, the step is 0.
+        round_num: int32 scalar. The step is 0 if the plan is of an earlier round, because this
+            round's plan was rejected.
         sufficient_decrease: `beta`.
     """
     plan, search = server.plan, server.plan.search

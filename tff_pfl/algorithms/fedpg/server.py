@@ -1,4 +1,4 @@
-"""The server of FedPG: from the gradients of a cohort to a direction, and a step along it."""
+"""FedPG's server: finds a direction from a cohort's gradients, and takes a step along it."""
 
 import collections
 import dataclasses
@@ -15,17 +15,17 @@ from tff_pfl.ranges import at_least_or_infinite, between, takes, whole
 DIRECTIONS = ("mgda", "mean")
 GAMMA_MODES = ("auto", "constant", "at_least")
 SCALES = ("scaled", "raw")
-ZERO_GRADIENT = 1e-6  # norms up to it are those of a client that is done
+ZERO_GRADIENT = 1e-6  # a client with a gradient norm up to this is done
 
 
 class Upload(NamedTuple):
-    """What the server learns of a client.
+    """A client's upload.
 
     Attributes:
         client_id: int32 scalar.
-        is_new: bool scalar, whether the client's last gradient was 0, or it has sent none before.
+        is_new: bool scalar, whether the client has never sent a gradient, or its last one was 0.
         gradient: float32 `[n]`.
-        loss: float32 scalar, at the weights the client received.
+        loss: float32 scalar, the loss at the weights that the client received.
     """
 
     client_id: tf.Tensor
@@ -35,14 +35,14 @@ class Upload(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What the server decided on in a round.
+    """The server's decisions in a round.
 
     Attributes:
         round_num: int32 scalar, the round; -1 before the first.
         step: float32 scalar, `eta`.
         direction: float32 `[n]`, `d`.
         client_ids: int32 `[?]`, the cohort, in ascending order.
-        gamma: float32 `[?]`, theirs.
+        gamma: float32 `[?]`, the `gamma_i` of these clients.
         search: In S-FedPG, the `Search` for the step; else `()`.
     """
 
@@ -59,8 +59,8 @@ class Server(NamedTuple):
 
     Attributes:
         weights: `W`.
-        clients_seen: int32 scalar, `M`, the clients whose last gradient was not 0: so many would
-            a memory without bounds have.
+        clients_seen: int32 scalar, `M`, the number of clients whose last gradient was not 0: the
+            slots that an unbounded memory would use.
         memory: The `GradientMemory`, or `()`.
         plan: The `Plan` of the last round.
     """
@@ -72,11 +72,11 @@ class Server(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The findings about a cohort beside the direction; rows are in the order of ids.
+    """Values of a cohort from which its direction was found, with rows in the order of ids.
 
     Attributes:
-        losses: float32 `[?]`, at `w`.
-        live: bool `[?]`, whose gradients are not 0.
+        losses: float32 `[?]`, the losses at `w`.
+        live: bool `[?]`, which gradients are not 0.
         fairness_gradient: float64 `[?]`, `h`.
         descent: The `CommonDescent`.
     """
@@ -90,26 +90,26 @@ class Found(NamedTuple):
 @takes(memory_size=whole(1), gamma=between(0, 1), outlier_ratio=at_least_or_infinite(1))
 @dataclasses.dataclass(frozen=True)
 class FedPGServer:
-    """The server's part as pure functions.
+    """The server's computations as pure functions.
 
     Attributes:
-        local: Its learning rate and decay are the step `eta`.
-        direction: "mgda", the min-norm direction; or "mean", that of the raw gradients, without
-            memory and fairness.
+        local: The local training, whose learning rate and decay are the step `eta`.
+        direction: "mgda", the min-norm direction; or "mean", minus the mean of the raw gradients,
+            without memory and fairness.
         fairness: Whether fairness is one of the objectives.
         absent_memory: Whether the last gradients of absent clients are among the objectives.
-        memory_size: How many clients' gradients the server keeps, the newest, in
-            `4 n memory_size` bytes. The paper keeps those of all clients ever seen: set it to the
-            number of clients to protect absent ones as in the paper, if there are more than 100.
+        memory_size: The number of clients whose newest gradients the server keeps, in
+            `4 n memory_size` bytes. The paper keeps a gradient of every client ever seen: with
+            more than 100 clients, set this to their number to protect absent ones as it does.
         personalize: Whether clients leave the common direction; if not, `gamma_i = 0`.
         gamma_mode: "auto", the largest `gamma_i` that hurts no other online client; "constant",
             `gamma`; or "at_least", the larger of the two.
         gamma: In [0, 1].
         protect_absent: Whether `gamma_i` must not hurt absent clients either.
-        fair_from: "scaled" or "raw" gradients, which the fairness gradient is made of.
-        rescale_with: "scaled" or "raw" gradients, whose mean gives `d` its length.
-        outlier_ratio: Online gradients longer than this many times their median do not count in
-            `mu`; `None`: all do, as in the paper.
+        fair_from: The gradients that make up the fairness gradient: "scaled" or "raw".
+        rescale_with: The gradients whose mean gives `d` its length: "scaled" or "raw".
+        outlier_ratio: Online gradients longer than this many times their median norm do not count
+            in `mu`; `None`: all count, as in the paper.
     """
 
     local: LocalTraining
@@ -127,6 +127,7 @@ class FedPGServer:
     outlier_ratio: float | None = 100.0
 
     def __post_init__(self):
+        """Checks the options that are names."""
         check_names("direction", [self.direction], DIRECTIONS)
         check_names("gamma_mode", [self.gamma_mode], GAMMA_MODES)
         check_names("fair_from", [self.fair_from], SCALES)
@@ -137,7 +138,7 @@ class FedPGServer:
         return self.absent_memory and self.direction == "mgda"
 
     def init(self, weights) -> Server:
-        """The state before the first round."""
+        """Returns the state before the first round."""
         (num_weights,) = trees.to_vector(weights).shape
         plan = Plan(
             round_num=tf.constant(-1),
@@ -150,17 +151,20 @@ class FedPGServer:
         return Server(weights, tf.constant(0), memory if self._uses_memory else (), plan)
 
     def take_direction(self, server: Server, stack, round_num):
-        """The finalizer of the gradients: finds `d` and `gamma`, and takes the step along `d`."""
+        """Finalizes the first exchange: finds `d` and `gamma`, and takes the step along `d`."""
         planned, _, metrics = self.find_direction(server, stack, round_num)
         return stepped(planned, self.local.learning_rate(round_num)), metrics
 
     def find_direction(self, server: Server, stack, round_num):
-        """Returns the state with a plan whose step is still 0, a `Found`, and metrics.
+        """Finds `d` and `gamma`, and puts them into a plan whose step is still 0.
 
         Args:
             server: The state.
             stack: A `Stack` of `Upload`s.
             round_num: int32 scalar.
+
+        Returns:
+            The state with the plan, a `Found`, and metrics.
         """
         uploads = stack.accepted(stack.value.client_id)
         memory = server.memory or gradient_memory.empty_memory(0, uploads.gradient.shape[1])
@@ -221,26 +225,26 @@ class FedPGServer:
 
 
 def _clients_seen(before, memory, uploads, live):
-    """`M` after the cohort's gradients, of which those that are not live are 0."""
+    """Computes `M` after the cohort's gradients; gradients that are not live are 0."""
     is_remembered = gradient_memory.remembers(memory, uploads.client_id)
-    # Only where somebody gave way to others does a client know more than the memory.
+    # A client knows more than the memory only if the memory has dropped a gradient.
     gave_way = before > trees.count(memory.client_ids >= 0)
     was_counted = is_remembered | (~uploads.is_new & gave_way)
     return before + trees.count(live & ~was_counted) - trees.count(~live & was_counted)
 
 
 def own_gamma(server: Server, client_id):
-    """The `gamma_i` of a client of the cohort."""
+    """Returns the `gamma_i` of a client of the cohort."""
     plan = server.plan
     return tf.reduce_sum(tf.where(tf.equal(plan.client_ids, client_id), plan.gamma, 0.0))
 
 
 def stepped(server: Server, step) -> Server:
-    """The state after a step of that length along the direction of the plan."""
+    """Moves the weights by `step` times the plan's direction."""
     weights = moved(server.weights, server.plan.direction, step)
     return server._replace(weights=weights, plan=server.plan._replace(step=step))
 
 
 def moved(weights, vector, step):
-    """`weights + step * vector`, for a vector `[n]`."""
+    """Returns `weights + step * vector`, for a vector `[n]`."""
     return trees.add(weights, trees.scale(trees.from_vector(vector, weights), step))

@@ -1,9 +1,8 @@
-"""A backtracking search for a step size whose trials are all evaluated in one exchange.
+"""A backtracking search for a step size, with all trials evaluated in one exchange.
 
-The steps are `2^s rate, 2^(s-1) rate, ...`, none below `rate / (2^s sigma)`. The server chooses
-among them as a search that halves the step until it is accepted.
-Source: S-FedPG; the lower bound and what is done when nothing is accepted are those of FedMDFG's
-published code, by the same authors.
+The steps are `2^s rate, 2^(s-1) rate, ...`, down to `rate / (2^s sigma)`. The server chooses the
+same step as a search that halves the step until it is accepted. Source: S-FedPG; the lower bound
+and the fallback if no step is accepted follow FedMDFG's published code, by the same authors.
 """
 
 import math
@@ -13,8 +12,8 @@ import tensorflow as tf
 
 from tff_pfl.algorithms.fedpg.common_descent import fairness
 
-_ROUNDING = 1e-12  # of the fairness, which is between -1 and 0
-FAILED = 1e30  # the loss of a trial that gave no number
+_ROUNDING = 1e-12  # tolerance of the fairness, which is in [-1, 0]
+FAILED = 1e30  # the loss of a trial that is not finite
 
 
 class Ladder(NamedTuple):
@@ -22,7 +21,7 @@ class Ladder(NamedTuple):
 
     Attributes:
         steps: float32 `[max_trials]`, each half of the one before.
-        count: int32 scalar, how many of them are admissible, at least 1.
+        count: int32 scalar, the number of admissible steps, at least 1.
     """
 
     steps: tf.Tensor
@@ -30,13 +29,13 @@ class Ladder(NamedTuple):
 
 
 def make_ladder(rate, sigma, *, doublings: int, max_trials: int) -> Ladder:
-    """The admissible steps, at most `2 doublings + 1 + ceil(log2 sigma)` of them.
+    """Makes the ladder of steps: at most `2 doublings + 1 + ceil(log2 sigma)` are admissible.
 
     Args:
         rate: float32 scalar, the learning rate.
-        sigma: float64 scalar, the factor that a direction was scaled by.
+        sigma: float64 scalar, the factor by which the direction was scaled.
         doublings: `s`.
-        max_trials: Where the ladder is cut if it were longer.
+        max_trials: The largest number of steps; a longer ladder is cut.
     """
     steps = rate * 2.0**doublings * 0.5 ** tf.range(max_trials, dtype=tf.float32)
     halvings = 2 * doublings + tf.math.log(tf.maximum(sigma, 1.0)) / math.log(2.0)
@@ -54,14 +53,15 @@ def choose_step(
     *,
     sufficient_decrease: float,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """The largest step that is accepted.
+    """Chooses the largest step that is accepted.
 
-    A step `eta` is, if for every live client, and for `F` with its gradient `sum h_i g_i`,
+    A step `eta` is accepted if for every live client, and for `F` with gradient `sum h_i g_i`,
 
         L_i(w + eta d) <= L_i(w) + beta eta g_i . d
         F(w + eta d)   <= F(w)   + beta eta grad F . d          (grad F . d at most 0)
 
-    If none is: the largest that lowered the sum of losses; else the one with the smallest sum.
+    If no step is accepted, the largest step that lowers the sum of losses is chosen. If no step
+    lowers it, the step with the smallest sum is.
 
     Args:
         ladder: The steps.
@@ -73,7 +73,7 @@ def choose_step(
         sufficient_decrease: `beta`.
 
     Returns:
-        `(index, accepted)`: of the step, and whether it was accepted.
+        `(index, accepted)`: the index of the step, and whether it was accepted.
     """
     tried = tf.range(tf.shape(ladder.steps)[0]) < ladder.count
     steps = sufficient_decrease * tf.cast(ladder.steps, tf.float64)

@@ -1,4 +1,4 @@
-"""PGFed and its variants: the round, and beside it the server's linear risks."""
+"""PGFed and its variants, with the server's linear risks."""
 
 from tff_pfl.algorithms.pgfed.round import pgfed, pgfed_ce, pgfedmo, pgfedmo_ce
 

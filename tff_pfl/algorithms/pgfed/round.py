@@ -1,8 +1,10 @@
-"""PGFed, PGFedMo and PGFed-CE: Luo et al., "PGFed: Personalize each client's global objective for
-federated learning", ICCV 2023.
+"""PGFed, PGFedMo and PGFed-CE: Luo et al., ICCV 2023.
 
-Every client minimises its own risk `f_i` and, weighted by coefficients that it learns, the risks of
-the last cohort `J`, each as a linear function (see `tff_pfl.algorithms.pgfed.server`):
+The paper is "PGFed: Personalize each client's global objective for federated learning".
+
+Every client minimises its own risk `f_i` plus the risks of the last cohort `J`, which are
+approximated by linear functions (see `tff_pfl.algorithms.pgfed.server`) and weighted by
+coefficients that the client learns:
 
     F_i = f_i(theta_i) + mu sum_j alpha_ij (l_j + g_j . theta_i)
 
@@ -14,17 +16,16 @@ A round, with `gbar` the mean of the `g_j` and `p_i = n_i / sum n_j` over the co
                 theta_i  <- a step along  grad loss(theta_i; b) + a_i
             g_i = grad f_i(theta_i), exact, over all examples;  l_i = f_i(theta_i) - g_i . theta_i
     up      theta_i - w,  g_i,  l_i,  alpha_ij
-    server  w <- w + sum_i p_i (theta_i - w);  keeps g_i, l_i as those of the next round's J
+    server  w <- w + sum_i p_i (theta_i - w);  keeps g_i, l_i for the next round's J
 
-The personal model is `theta_i` of the last round the client took part in; the current `w` for a
-client that never did. `J` holds the client itself if it took part in the round before, too, as in
-the authors' code; other than there, `g_i` is of all examples even where `local` leaves partial
-batches out.
+The personal model is `theta_i` of the client's last round; the current `w` for a client that never
+took part. `J` includes the client itself if it took part in the previous round, as in the authors'
+code. Unlike there, `g_i` is computed from all examples even if `local` drops partial batches.
 
-PGFedMo: the client averages what it receives, `a_i <- (1 - beta) a_new + beta a_i`, from the first
-`a_new` that it receives of somebody on. PGFed-CE: `w` takes the place of `theta_i` in the slope of
-`alpha_ij`, which then is constant during the round; the server makes all steps of `alpha_ij` at
-once, and neither `gbar` nor `alpha_ij` travels.
+PGFedMo: the client averages the `a_i` that it receives, `a_i <- (1 - beta) a_new + beta a_i`,
+starting with the first `a_new` of a round whose `J` is not empty. PGFed-CE: the slope of `alpha_ij`
+uses `w` instead of `theta_i` and is therefore constant during the round. The server makes all
+steps of `alpha_ij` at once, and neither `gbar` nor `alpha_ij` is sent.
 
 mu = 0: FedAvg. beta = 0: PGFedMo is PGFed.
 """
@@ -51,7 +52,7 @@ from tff_pfl.templates import (
     weighing,
 )
 
-_MOST_CLIENTS_SHOWN = 4096  # 64 MiB a snapshot
+_MOST_CLIENTS_SHOWN = 4096  # a snapshot takes 64 MiB then
 
 
 class OwnModel(NamedTuple):
@@ -59,9 +60,9 @@ class OwnModel(NamedTuple):
 
     Attributes:
         model: `W`, the client's model at the end of its last participation.
-        participations: int32 scalar, rounds the client took part in.
+        participations: int32 scalar, the number of rounds in which the client took part.
         average: An `Average`; `()` without momentum.
-        optimizer: What persists of the client's optimizer.
+        optimizer: The state of the client's optimizer that persists between rounds.
     """
 
     model: Weights
@@ -75,7 +76,7 @@ class Average(NamedTuple):
 
     Attributes:
         gradient: `W`, `a_i`.
-        count: int32 scalar, how many auxiliary gradients are in it.
+        count: int32 scalar, the number of auxiliary gradients in it.
     """
 
     gradient: Weights
@@ -83,7 +84,7 @@ class Average(NamedTuple):
 
 
 class Upload(NamedTuple):
-    """What a client sends: `change`, `theta_i - w`, to be averaged; and its `Risk`."""
+    """A client's upload: `change`, `theta_i - w`, which is averaged, and its `Risk`."""
 
     change: Weights
     risk: Risk
@@ -111,25 +112,24 @@ def pgfed(
     communication_efficient: bool = False,
     weighting: str = "num_examples",
 ) -> Algorithm:
-    """PGFed or one of its variants.
+    """Makes PGFed or one of its variants.
 
-    The process measures, at the server, the mean and the largest entry of `alpha`, and the share
-    of its entries that are 0. `alpha_ij` is kept where `j` took part in the round before one of
-    `i`'s, 12 bytes each; all others are as they were at the start. The snapshot is `alpha` as a
+    The server's metrics are the mean and the largest entry of `alpha`, and the share of entries
+    that are 0. The server stores `alpha_ij`, in 12 bytes, once `j` took part in the round before
+    one of `i`'s rounds; all other entries keep their initial value. The snapshot is `alpha` as a
     matrix, for up to 4,096 clients.
 
     Args:
         model: The model, of weights `W`.
         local: The local training.
-        num_clients: Clients of the federation, whose ids are less.
-        clients_per_round: How many are expected to take part in a round; `alpha_ij` starts as one
-            over it.
-        largest_cohort: The most clients that take part in a round; `None`: `clients_per_round`.
-            `4 n largest_cohort` bytes are its gradients, of `n` weights.
+        num_clients: The number of clients of the federation; ids are below it.
+        clients_per_round: The expected size of a cohort; `alpha_ij` starts as one over it.
+        largest_cohort: The largest number of clients in a round; `None`: `clients_per_round`.
+            The cohort's gradients take `4 n largest_cohort` bytes, for `n` weights.
         mu: Weight of the other clients' risks; the paper's grid is 0.001 to 0.1.
         alpha_learning_rate: `eta_alpha`.
-        beta: PGFedMo's momentum, in [0, 1]; the paper's grid is 0.2, 0.5, 0.8. 0: none.
-        communication_efficient: PGFed-CE.
+        beta: PGFedMo's momentum, in [0, 1]; the paper's grid is 0.2, 0.5, 0.8. 0: no momentum.
+        communication_efficient: Whether the method is PGFed-CE.
         weighting: "num_examples" or "uniform".
     """
     weigh = weighing(weighting)

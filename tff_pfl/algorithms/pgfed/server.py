@@ -1,7 +1,7 @@
-"""PGFed's server: the last cohort's risks as linear functions, and who takes how much of whose.
+"""PGFed's server: the last cohort's risks as linear functions, and the clients' weights of them.
 
-`J` is the last cohort and `k` its size; for `j` in `J`, `g_j` is the gradient of the risk `f_j` at
-that client's model `theta_j`, and `l_j = f_j(theta_j) - g_j . theta_j`: near `theta_j`, the risk is
+`J` is the last cohort and `k` its size. For `j` in `J`, `g_j` is the gradient of the risk `f_j` at
+that client's model `theta_j`, and `l_j = f_j(theta_j) - g_j . theta_j`. Near `theta_j`, the risk is
 `f_j(theta) ~ l_j + g_j . theta`.
 """
 
@@ -17,7 +17,7 @@ from tff_pfl.models import Weights
 
 
 class LastCohort(NamedTuple):
-    """The linear risks of the clients that the last round accepted; none before the first round.
+    """The linear risks of the clients that the last round accepted; empty before the first round.
 
     Attributes:
         client_ids: int32 `[k]`.
@@ -35,7 +35,7 @@ class PGFedState(NamedTuple):
 
     Attributes:
         weights: `W`, the global model.
-        alpha: A `SparseMatrix`; `(i, j)` is how much client `i` takes of the risk of client `j`.
+        alpha: A `SparseMatrix`; `(i, j)` is client `i`'s weight of the risk of client `j`.
         last: A `LastCohort`.
     """
 
@@ -45,13 +45,13 @@ class PGFedState(NamedTuple):
 
 
 class Shared(NamedTuple):
-    """What every client receives.
+    """The message to all clients.
 
     Attributes:
         weights: `W`, the global model.
         num_last: int32 scalar, `k`.
         mean_gradient: `W`, `(mu / k) sum_j g_j`; `()` in PGFed-CE.
-        intercepts: float32 `[largest_cohort]`, `mu l_j`, and then zeros; `()` in PGFed-CE.
+        intercepts: float32 `[largest_cohort]`, `mu l_j`, padded with zeros; `()` in PGFed-CE.
     """
 
     weights: Weights
@@ -61,11 +61,11 @@ class Shared(NamedTuple):
 
 
 class Own(NamedTuple):
-    """What one client receives.
+    """The message to one client.
 
     Attributes:
         auxiliary_gradient: `W`, `a_i = mu sum_j alpha_ij g_j`.
-        alpha: float32 `[largest_cohort]`, `alpha_ij`, and then zeros; `()` in PGFed-CE.
+        alpha: float32 `[largest_cohort]`, `alpha_ij`, padded with zeros; `()` in PGFed-CE.
     """
 
     auxiliary_gradient: Weights
@@ -73,14 +73,14 @@ class Own(NamedTuple):
 
 
 class Risk(NamedTuple):
-    """What a client sends of its own, besides its model.
+    """The part of a client's upload that is not averaged.
 
     Attributes:
         client_id: int32 scalar.
         gradient: `W`, `g_i`.
         intercept: float32 scalar, `l_i`.
-        alpha: float32 `[largest_cohort]` after the client's last step; in PGFed-CE int32 scalar,
-            the steps that the client did.
+        alpha: float32 `[largest_cohort]`, `alpha_ij` after the client's last step; in PGFed-CE
+            int32 scalar, the number of the client's steps.
     """
 
     client_id: tf.Tensor
@@ -91,9 +91,9 @@ class Risk(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class PGFedServer:
-    """PGFed beside local training: what the server does, and how `alpha_ij` moves.
+    """PGFed's server, and the steps of `alpha_ij`.
 
-    Its parameters are those of `tff_pfl.algorithms.pgfed`.
+    The parameters are explained in `tff_pfl.algorithms.pgfed`.
     """
 
     num_clients: int
@@ -103,7 +103,7 @@ class PGFedServer:
     alpha_learning_rate: float
 
     def init(self, weights: Any) -> PGFedState:
-        """The state before the first round."""
+        """Returns the state before the first round."""
         return PGFedState(
             weights,
             constant(1.0 / self.clients_per_round),
@@ -115,7 +115,7 @@ class PGFedServer:
         )
 
     def shared(self, server: PGFedState) -> Shared:
-        """What every client receives."""
+        """Makes the message to all clients."""
         return Shared(
             server.weights,
             tf.size(server.last.client_ids),
@@ -124,34 +124,34 @@ class PGFedServer:
         )
 
     def own(self, server: PGFedState, client_id: tf.Tensor) -> Own:
-        """What a client alone receives."""
+        """Makes the message to one client."""
         alpha = self._alpha(server, [client_id])[0]
         auxiliary_gradient = trees.combine(self.mu * alpha, server.last.gradients)
         return Own(auxiliary_gradient, self._padded(alpha))
 
     def received_alpha(self, own: Own) -> tf.Tensor:
-        """A client's `alpha_ij` before its first step."""
+        """Returns a client's `alpha_ij` before its first step."""
         return own.alpha
 
     def stepped_alpha(self, alpha: tf.Tensor, shared: Shared, theta: Weights) -> tf.Tensor:
-        """A client's `alpha_ij` after its step on a batch, before that of `theta_i`."""
+        """Returns a client's `alpha_ij` after a step, which comes before the step of `theta_i`."""
         slopes = shared.intercepts + trees.dot(shared.mean_gradient, theta)
         return tf.maximum(alpha - self.alpha_learning_rate * slopes, 0.0)
 
     def finalize(self, server: PGFedState, uploads: Any, round_num: tf.Tensor):
-        """The state after a round, and metrics.
+        """Returns the state after a round, and metrics.
 
         Args:
             server: The state before the round.
-            uploads: `change`, the mean change of `W`; and `risk`, a `Stack` of `Risk`.
-            round_num: Not used.
+            uploads: A mapping of `change`, the mean change of `W`, and `risk`, a `Stack` of `Risk`.
+            round_num: Unused.
         """
         del round_num
         risks = uploads["risk"].accepted(uploads["risk"].value.client_id)
         fits = tf.debugging.assert_less_equal(
             tf.size(risks.client_id),
             self.largest_cohort,
-            f"This PGFed was built for {self.largest_cohort} clients a round at most.",
+            f"This PGFed was built for at most {self.largest_cohort} clients a round.",
         )
         with tf.control_dependencies([fits]):
             alpha = self._updated_alpha(server, risks)
@@ -160,7 +160,7 @@ class PGFedServer:
         return PGFedState(weights, alpha, last), self._metrics(alpha)
 
     def _alpha(self, server, client_ids):
-        """The `alpha_ij` of some clients for the last cohort: float32 `[len(client_ids), k]`."""
+        """Returns clients' `alpha_ij` of the last cohort: float32 `[len(client_ids), k]`."""
         return get_entries(server.alpha, self.num_clients, client_ids, server.last.client_ids)
 
     def _metrics(self, alpha):
@@ -176,17 +176,17 @@ class PGFedServer:
         )
 
     def _updated_alpha(self, server, risks):
-        """`alpha`, with the entries of this cohort's rows and the last cohort's columns new."""
+        """Updates `alpha` in the rows of this cohort and the columns of the last cohort."""
         rows = self._rows(server, risks)
         last_ids = server.last.client_ids
         return put_entries(server.alpha, self.num_clients, risks.client_id, last_ids, rows)
 
     def _rows(self, server, risks):
-        """The new `alpha_ij` of this cohort for the last one."""
+        """Returns the new `alpha_ij` of this cohort for the last one."""
         return risks.alpha[:, : tf.size(server.last.client_ids)]
 
     def _mean_gradient(self, last):
-        """`(mu / k) sum_j g_j`."""
+        """Computes `(mu / k) sum_j g_j`."""
         num_last = tf.maximum(tf.size(last.client_ids), 1)
         mean = tf.ones_like(last.intercepts) / tf.cast(num_last, tf.float32)
         return trees.combine(self.mu * mean, last.gradients)
@@ -197,10 +197,10 @@ class PGFedServer:
 
 
 class PGFedCEServer(PGFedServer):
-    """PGFed-CE, where `alpha_ij` moves at the server, along a slope at `w`.
+    """PGFed-CE's server, which moves `alpha_ij` itself, along a slope at `w`.
 
-    The slope is constant during the round: clients only count the steps, and the server does as
-    many at once. Neither the mean gradient nor `alpha_ij` travels.
+    The slope is constant during the round: clients only count their steps, and the server makes
+    as many at once. Neither the mean gradient nor `alpha_ij` is sent.
     """
 
     def shared(self, server: PGFedState) -> Shared:
@@ -212,11 +212,11 @@ class PGFedCEServer(PGFedServer):
         return Own(super().own(server, client_id).auxiliary_gradient)
 
     def received_alpha(self, own: Own) -> tf.Tensor:
-        """The number of steps that a client has done, 0."""
+        """Returns the number of steps that a client has made: 0."""
         return tf.constant(0)
 
     def stepped_alpha(self, alpha: tf.Tensor, shared: Shared, theta: Weights) -> tf.Tensor:
-        """The number of steps after another one."""
+        """Counts one more step."""
         return alpha + 1
 
     def _rows(self, server, risks):

@@ -1,4 +1,4 @@
-"""A matrix with an entry for each pair of clients, most of which have one common value."""
+"""A matrix over pairs of clients in which most entries have one common value."""
 
 from typing import NamedTuple
 
@@ -10,11 +10,11 @@ _END = tf.int64.max
 
 
 class SparseMatrix(NamedTuple):
-    """An `[N, N]` matrix in which `p` entries `(i, j)` were set; all others have one value.
+    """An `[N, N]` matrix in which `p` entries `(i, j)` were set; all others share one value.
 
     Attributes:
-        keys: int64 `[p + 1]`, ascending: `N i + j`, and after them the largest int64.
-        values: float32 `[p + 1]`: those entries, and after them the value of all others.
+        keys: int64 `[p + 1]`, ascending: `N i + j` of the set entries, then the largest int64.
+        values: float32 `[p + 1]`: the set entries, then the value of all others.
     """
 
     keys: tf.Tensor
@@ -22,7 +22,7 @@ class SparseMatrix(NamedTuple):
 
 
 def constant(value: float) -> SparseMatrix:
-    """Returns the matrix whose entries all have this value."""
+    """Makes a matrix whose entries all have one value."""
     return SparseMatrix(
         tf.concat([trees.no_rows([], tf.int64), [_END]], axis=0),
         tf.concat([trees.no_rows([], tf.float32), [value]], axis=0),
@@ -40,7 +40,7 @@ def get_entries(matrix: SparseMatrix, num_clients: int, i: tf.Tensor, j: tf.Tens
 def put_entries(
     matrix: SparseMatrix, num_clients: int, i: tf.Tensor, j: tf.Tensor, values: tf.Tensor
 ) -> SparseMatrix:
-    """Sets the entries of all `(i, j)` to values: float32 `[len(i), len(j)]`; ids are distinct."""
+    """Sets the entries of all `(i, j)` to float32 `[len(i), len(j)]`; ids must be distinct."""
     rows, columns = tf.argsort(i), tf.argsort(j)
     keys = tf.reshape(_keys(num_clients, tf.gather(i, rows), tf.gather(j, columns)), [-1])
     values = tf.reshape(tf.gather(tf.gather(values, rows), columns, axis=1), [-1])
@@ -48,7 +48,7 @@ def put_entries(
     known = tf.tensor_scatter_nd_update(
         matrix.values, tf.boolean_mask(at, met)[:, tf.newaxis], tf.boolean_mask(values, met)
     )
-    # New ones go before those that they were found at, which all of them move back.
+    # New keys are inserted before the keys at which they were found, which move back.
     new, at = ~met, tf.boolean_mask(at, ~met)
     before = tf.cumsum(tf.math.unsorted_segment_sum(tf.ones_like(at), at, tf.size(matrix.keys)))
     places = [tf.range(tf.size(before)) + before, at + tf.range(tf.size(at))]
@@ -70,6 +70,6 @@ def _keys(num_clients, i, j):
 
 
 def _find(matrix, keys):
-    """Where keys are, or would be; and whether they are there."""
+    """Returns the positions of keys, or those at which to insert them, and which keys exist."""
     at = tf.searchsorted(matrix.keys, keys)
     return at, tf.equal(tf.gather(matrix.keys, at), keys)
