@@ -207,7 +207,7 @@ def _check_names(what, metrics):
     for name in metrics:
         if not is_part(name):
             raise errors.BlockResultError(
-                f"{what}: the name of a metric must consist of {IN_PARTS}, found {name!r}."
+                f"{what}: the name of a metric must be a string of {IN_PARTS}, found {name!r}."
             )
 
 

@@ -1,4 +1,4 @@
-"""FedAMP and HeurFedAMP: rounds on quadratics by hand, who takes of whom, and the end at Local."""
+"""Tests FedAMP and HeurFedAMP: against NumPy on quadratics, and against Local."""
 
 import functools
 
@@ -46,7 +46,7 @@ def process_of(build="fedamp", momentum=None, **options):
 
 
 def clients_of(process, models=START):
-    """All clients, whose own models are given."""
+    """Makes all clients, with these models."""
     clients = [make_client(process, i, quadratic_examples(A[i], C[i])) for i in range(N)]
     return [
         client._replace(state=client.state._replace(model=weights_of(model, *DIMS)))
@@ -66,7 +66,7 @@ def stacked(models):
 
 
 def matrix(weights):
-    """The models that the server has."""
+    """Returns the server's models as a matrix."""
     return np.concatenate([weights["layer0"]["w"], weights["layer1"]["w"]], axis=1)
 
 
@@ -124,7 +124,7 @@ class Reference:
                 self.xi[i, j] = factor * value
 
     def next(self, cohort, round_num):
-        """The mixtures of the cohort; a later round starts with what is left here."""
+        """Runs a round; the results are kept for the next one."""
         alpha = self.alpha * self.alpha_decay ** (round_num // self.alpha_decay_rounds)
         self.attention(cohort, alpha)
         mixtures = self.xi @ self.w
@@ -156,12 +156,12 @@ OPTIONS = {
     },
     "cosine, self": {"similarity": "cosine", "self_weight": 0.3, "start": "mixture"},
 }
-# Others have what these have, or `test_attention.py`.
+# Other cases, or `test_attention.py`, cover the same code.
 COVERED = ("mixture", "median of all", "cosine")
 
 
 @pytest.mark.parametrize("name", [slow(x) if x in COVERED else x for x in OPTIONS])
-def test_rounds_on_quadratics(name):
+def test_rounds_agree_with_numpy(name):
     options = BASE | OPTIONS[name]
     process, expected = process_of(**options), Reference(**options)
     clients, state = clients_of(process), server_of(process)
@@ -179,18 +179,18 @@ def test_rounds_on_quadratics(name):
             assert_equal(vector_of(client.state.model), row)
     for model, client in zip(process.personalize(state, clients), clients, strict=True):
         assert_equal(model, client.state.model)
-    # What the options are for has a part in it.
+    # The options make a difference.
     assert np.max(np.abs(expected.xi - np.eye(N))) > 0.05
     if name == "clamped":
         assert np.min(np.diag(expected.xi)) < 1e-9
 
 
-def test_heur_fedamp_has_cosines_and_its_own_sigma():
+def test_heur_fedamp_uses_cosines_and_its_own_sigma():
     process = process_of("heur_fedamp", lambda_=0.4, alpha=0.5)
     expected = Reference(alpha=0.5, sigma=25.0, lambda_=0.4, similarity="cosine")
     state, _ = last(run(process, ((0, 1, 2),)))
     expected.next((0, 1, 2), 0)
-    # Of sharp attention float32 leaves fewer digits.
+    # Sharp attention loses digits of float32.
     assert_close(state.algorithm.xi, expected.xi, tolerance=1e-4)
     assert_close(matrix(state.algorithm.models), expected.w, tolerance=1e-4)
 
@@ -199,7 +199,7 @@ def test_heur_fedamp_has_cosines_and_its_own_sigma():
 def of_images(build, **options):
     if build != "local":
         options["num_clients"] = N
-    # Batches of all examples: the two have other orders of them.
+    # One batch of all examples, because the two methods shuffle differently.
     return eager(build, MODEL, local_sgd(batch_size=max(SIZES)), **options, seed=1)
 
 
@@ -207,8 +207,8 @@ def run_on_images(process):
     return run_rounds(process, make_clients(process, SIZES), COHORTS)
 
 
-def test_without_lambda_it_is_local():
-    """Whatever the attention, which is strong here; but not where training starts of mixtures."""
+def test_lambda_0_equals_local():
+    """Tests strong attention, which does not matter unless training starts from mixtures."""
     options = {"alpha": 1e4, "sigma": 1e4, "lambda_": 0.0}
     process, local = of_images("fedamp", **options), of_images("local")
     rounds = zip(run_on_images(process), run_on_images(local), strict=True)
@@ -221,8 +221,8 @@ def test_without_lambda_it_is_local():
     assert not np.allclose(leaves(others[0].state.model)[0], leaves(models[0])[0], atol=1e-3)
 
 
-def test_an_optimizer_that_persists():
-    """Momentum goes on, the pull's included."""
+def test_optimizer_state_persists():
+    """Tests that momentum continues, including the pull to the mixture."""
     process = process_of(momentum=0.5, **BASE)
     expected = Reference(**BASE, momentum=0.5)
     for t, (cohort, (state, _)) in enumerate(zip(COHORTS, run(process), strict=True)):
@@ -231,8 +231,8 @@ def test_an_optimizer_that_persists():
 
 
 @pytest.mark.parametrize("options", [{"similarity": "cosine"}, {"distance_scale": "median"}])
-def test_models_far_away_do_not_stop_the_others(options):
-    """Their squares are more than float32 has."""
+def test_distant_models_do_not_disturb_others(options):
+    """Tests models whose squares overflow float32."""
     models = START * np.float32([[1.0], [1e25], [1e25], [1.0]])
     state, _ = last(run(process_of(**BASE | options), ((0, 1, 2, 3),), models))
     assert np.all(np.isfinite(matrix(state.algorithm.models)))

@@ -1,4 +1,4 @@
-"""FedFomo: rounds on quadratics by hand, which models get weights, and its end at Local."""
+"""Tests FedFomo: against NumPy on quadratics, the weights of models, and against Local."""
 
 import functools
 
@@ -27,7 +27,7 @@ NUM_EXAMPLES = (5, 8, 10, 6)
 COHORTS = ((0, 1, 2), (1, 3), (0, 1, 2, 3), (2, 0), (3, 1, 2))
 rng = np.random.default_rng(8)
 CENTRES = rng.normal(size=(N, DIM))
-# Each example is a quadratic `(A, c)` of its own, near that of its client.
+# Each example is a quadratic `(A, c)` with its own `c`, near the centre of its client.
 A = [[spd(DIM, 100 * i + k) for k in range(n)] for i, n in enumerate(NUM_EXAMPLES)]
 C = [c + 0.3 * rng.normal(size=(n, DIM)) for c, n in zip(CENTRES, NUM_EXAMPLES, strict=True)]
 MODELS = rng.normal(size=(N, DIM)).astype(np.float32)
@@ -67,13 +67,13 @@ def server_of(process, models=MODELS, **fields):
 
 
 def matrix(weights):
-    """The models that the server has."""
+    """Returns the server's models as a matrix."""
     return np.concatenate([weights["layer0"]["w"], weights["layer1"]["w"]], axis=1)
 
 
 @functools.cache
 def parts_of(i, share=0.2):
-    """Which of a client's examples are for training, and which for validation."""
+    """Returns a client's examples for training, and those for validation."""
     n = NUM_EXAMPLES[i]
     examples = Examples(tf.zeros([n, 1]), tf.range(n), tf.constant(n))
     return [part.y.numpy() for part in split_examples(examples, share, seed=(SEED, i))]
@@ -84,7 +84,7 @@ def loss(w, i, rows):
 
 
 class Reference:
-    """FedFomo in NumPy; its mixtures are in the form of differences."""
+    """FedFomo in NumPy, with mixtures written as differences."""
 
     def __init__(self, affinity="normalized", fallback="own", validation_share=0.2):
         self.kind, self.fallback, self.share = affinity, fallback, validation_share
@@ -92,7 +92,7 @@ class Reference:
         self.affinity = np.eye(N)
 
     def next(self, received):
-        """A round; `received` is whose models each client of the cohort has, beside its own."""
+        """Runs a round; `received` maps clients to the ids of the models that they receive."""
         before = self.theta.copy()
         positive = 0
         for i, ids in received.items():
@@ -130,7 +130,7 @@ OPTIONS = {
 
 
 def received_by(options, state, cohort, t):
-    """Whose models the server sends to whom; what it does is tested with the server."""
+    """Returns the ids of the models that clients receive; `test_server` tests the choice."""
     choice = {"exploration": 0.3, "exploration_decay": 0.05, "candidates": "all"}
     choice = {key: options.get(key, default) for key, default in choice.items()}
     others = options.get("num_models", N) - 1
@@ -144,7 +144,7 @@ def received_by(options, state, cohort, t):
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-def test_rounds_on_quadratics(name):
+def test_rounds_agree_with_numpy(name):
     options = OPTIONS[name]
     process = process_of(**options)
     of_client = ("affinity", "fallback", "validation_share")
@@ -168,12 +168,12 @@ def test_rounds_on_quadratics(name):
     for model, client in zip(process.personalize(state, clients), clients, strict=True):
         assert_equal(model, client.state.model)
     assert set(numbers) == {"two models": {1}, "last_cohort": {0, 1, 2, 3}}.get(name, {3})
-    # Some models helped, some did not.
+    # Some models helped, others did not.
     assert 0 < sum(helped) < sum(numbers) + len(numbers)
 
 
 def one_round(process, client_id=1, models=MODELS, references=REFERENCES, **fields):
-    """`(affinity's row gained, new reference)` of a client that alone takes part."""
+    """Returns the gain of the affinity's row, and the new reference, of the only client."""
     state = server_of(process, models, **fields)
     client = clients_of(process, models, references)[client_id]
     output = process.next(state, [client])
@@ -185,14 +185,14 @@ CLIPPED = {"affinity": "clipped"}
 
 
 def minimum_of(client_id, share=0.2):
-    """Where a client's validation loss is least."""
+    """Returns the minimum of a client's validation loss."""
     rows = parts_of(client_id, share)[1]
     a, c = ([x[client_id][k] for k in rows] for x in (A, C))
     return np.linalg.solve(sum(a), sum(x @ y for x, y in zip(a, c, strict=True)))
 
 
 @pytest.mark.parametrize("fallback", ["own", "reference"])
-def test_the_mixture_of_a_client_that_no_model_helps(fallback):
+def test_fallback_if_no_model_helps_a_client(fallback):
     options = CLIPPED if fallback == "own" else OPTIONS["raw"]
     references = REFERENCES.copy()
     references[3] = minimum_of(3, options.get("validation_share", 0.2))
@@ -201,8 +201,8 @@ def test_the_mixture_of_a_client_that_no_model_helps(fallback):
     assert_equal(reference, MODELS[3] if fallback == "own" else references[3])
 
 
-def test_a_model_whose_loss_overflows_gets_no_weight():
-    """Its receiver is not left out, and other models count as without it."""
+def test_model_whose_loss_overflows_gets_no_weight():
+    """Tests that its receiver is accepted, and that other models count as without it."""
     process = process_of(**CLIPPED)
     diverged = MODELS.copy()
     diverged[3] = 1e25
@@ -215,8 +215,8 @@ def test_a_model_whose_loss_overflows_gets_no_weight():
     assert_equal(shares, one_round(process, 1, worse)[0])
 
 
-def test_which_examples_are_for_validation_is_in_the_state():
-    """By the seed of the run and the client's id; it stays, and is what counts."""
+def test_state_determines_the_validation_examples():
+    """Tests that the seed of the split is made from the run's seed and the id, and stays."""
     process = process_of(**CLIPPED)
     state, client = server_of(process), clients_of(process)[2]
     np.testing.assert_array_equal(client.state.split_seed, [SEED, 2])
@@ -237,7 +237,7 @@ def of_images(build, **options):
     return eager(build, MODEL, local_sgd(), **options, seed=SEED)
 
 
-def test_of_the_own_model_alone_it_is_local_on_what_is_not_for_validation():
+def test_own_model_alone_equals_local_on_the_training_part():
     sizes, cohorts = (6, 9, 1, 17), ((0, 1, 2), (3, 1), (0, 3, 2), (0, 1))
     process = of_images("fedfomo", num_clients=N, num_models=1)
     local = of_images("local")
@@ -253,6 +253,6 @@ def test_of_the_own_model_alone_it_is_local_on_what_is_not_for_validation():
         models = process.personalize(state, found)
         assert_equal(models, [client.state.model for client in alone])
     metrics = process.next(state, found[:1]).metrics
-    # Up: the weights, the id, one rating, the weight of the upload.
+    # The upload: the weights, the id, one rating, the weight of the client.
     assert metrics["bytes_down_per_client"] == 0
     assert metrics["bytes_up_per_client"] == 4 * MODEL.num_weights + 4 + 4 + 4

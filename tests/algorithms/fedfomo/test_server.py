@@ -1,4 +1,4 @@
-"""FedFomo's server: which models clients receive, what their ratings change."""
+"""Tests FedFomo's server: the models that clients receive, and the effect of ratings."""
 
 import dataclasses
 
@@ -43,7 +43,7 @@ def random_state(round_num=0, fresh=()):
 
 
 def choices(server, state, rounds=NUM_ROUNDS, clients=(3,)):
-    """The ids that some clients receive in each of some rounds: int `[rounds * clients, m]`."""
+    """Returns the ids that clients receive in several rounds: int `[rounds * clients, m]`."""
 
     def of_round(arguments):
         round_num, client_id = arguments
@@ -60,7 +60,7 @@ def choices(server, state, rounds=NUM_ROUNDS, clients=(3,)):
 
 
 def best_of_client_3(state):
-    """The `M` others of the largest affinity, in order."""
+    """Returns the `M` others with the largest affinity, in order."""
     return [j for j in np.argsort(-state.affinity[3].numpy()) if j != 3][:M]
 
 
@@ -71,7 +71,7 @@ def assert_distinct_others(ids, client_id):
 
 
 class TestWithoutExploration:
-    def test_the_others_of_the_largest_affinity_are_received(self):
+    def test_clients_receive_the_others_with_the_largest_affinity(self):
         state = random_state()
         for i in range(N):
             others = [j for j in np.argsort(-state.affinity[i].numpy()) if j != i]
@@ -80,27 +80,27 @@ class TestWithoutExploration:
                 assert sorted(received.client_ids.numpy()) == sorted(others[:M])
                 assert np.all(received.exists)
 
-    def test_models_are_those_of_the_ids(self):
+    def test_models_belong_to_the_ids(self):
         state = random_state()
         received = SERVER.own(state, tf.constant(4))
         assert_equal(received.models, trees.row(state.models, received.client_ids))
         assert len(set(received.models["b"].numpy())) == M
 
-    def test_the_own_affinity_does_not_count(self):
-        """Which is the largest where all is as at the start."""
+    def test_own_affinity_does_not_count(self):
+        """Tests the initial affinities, of which a client's own is the largest."""
         ids = choices(SERVER, SERVER.init(WEIGHTS, seed=1), 5, range(N))
         for i in range(N):
             assert_distinct_others(ids[i::N], i)
 
-    def test_of_equal_affinity_each_is_as_likely(self):
+    def test_equal_affinities_are_equally_likely(self):
         ids = choices(SERVER, SERVER.init(WEIGHTS, seed=1))
         assert_distinct_others(ids, 3)
         # Binomial(400, 3/7): mean 171, standard deviation 9.9.
         counts = np.bincount(np.ravel(ids), minlength=N)
         np.testing.assert_allclose(np.delete(counts, 3), NUM_ROUNDS * M / 7, atol=45)
 
-    def test_only_between_equals_it_is_by_chance(self):
-        """One is better than the four that share two places, and two are worse."""
+    def test_chance_decides_only_between_equal_affinities(self):
+        """Tests one better client, four that share two places, and two worse ones."""
         affinity = np.zeros([N, N], np.float32)
         affinity[3] = [0.5, 0.2, 0.5, 9.0, 0.5, 0.1, 0.5, 0.7]
         ids = choices(SERVER, SERVER.init(WEIGHTS, seed=1)._replace(affinity=tf.constant(affinity)))
@@ -112,17 +112,17 @@ class TestWithoutExploration:
 
 
 class TestExploration:
-    def test_always_exploring_each_other_is_as_likely(self):
+    def test_exploration_of_1_makes_others_equally_likely(self):
         ids = choices(with_options(exploration=1.0), random_state())
         assert_distinct_others(ids, 3)
         counts = np.bincount(np.ravel(ids), minlength=N)
         np.testing.assert_allclose(np.delete(counts, 3), NUM_ROUNDS * M / 7, atol=45)
-        # And so is each pair: Binomial(400, 1/7), mean 57, standard deviation 7.
+        # Each pair is equally likely, too: Binomial(400, 1/7), mean 57, standard deviation 7.
         pairs = [sum(a in row and b in row for row in ids) for a, b in ((0, 1), (2, 7), (5, 6))]
         np.testing.assert_allclose(pairs, NUM_ROUNDS / 7, atol=32)
 
-    def test_it_falls_every_round(self):
-        """As the number of clients shows that are received although they are not the best."""
+    def test_exploration_decays_every_round(self):
+        """Counts received clients that are not among the best."""
         server = with_options(exploration=0.75, exploration_decay=0.25)
 
         def mean_number(round_num):
@@ -137,27 +137,27 @@ class TestExploration:
         first, second, last = map(mean_number, (0, 2, 3))
         assert first > 2 * second > last == 0.0
 
-    def test_each_place_is_explored_by_itself(self):
+    def test_places_are_explored_independently(self):
         state = random_state()
         ids = choices(with_options(exploration=0.4), state)
         numbers = np.sum(~np.isin(ids, best_of_client_3(state)), axis=1)
-        # If `r` places are explored, `r` are received of the `rest + r` clients that are left, of
-        # whom `r` are among the best.
+        # If `r` places are explored, `r` clients are drawn from the remaining `rest + r`, of which
+        # `r` are among the best.
         r, rest = np.arange(M + 1), N - 1 - M
         chance = scipy.stats.binom.pmf(r, M, 0.4)
         np.testing.assert_allclose(np.mean(numbers), chance @ (r * rest / (rest + r)), atol=0.15)
         only_best = chance @ (1 / scipy.special.comb(rest + r, r))
         np.testing.assert_allclose(np.mean(numbers == 0), only_best, atol=0.1)
 
-    def test_the_best_stay_as_long_as_there_are_places(self):
-        """Whom exploration leaves out are the last of those that would be received."""
+    def test_exploration_replaces_the_worst_first(self):
+        """Tests that exploration replaces the last of the best clients first."""
         state = random_state()
         best = best_of_client_3(state)
         ids = choices(with_options(exploration=0.3), state)
         counts = np.sum(ids[:, :, np.newaxis] == best, axis=(0, 1))
         assert np.all(np.diff(counts) < 0)
 
-    def test_a_choice_is_a_function_of_seed_round_and_client(self):
+    def test_choice_is_a_function_of_seed_round_and_client(self):
         server, state = with_options(exploration=0.5), random_state()
 
         def ids(seed=1, rounds=8, clients=(3, 4)):
@@ -168,7 +168,7 @@ class TestExploration:
         np.testing.assert_array_equal(ids(clients=(4,)), first[1::2])
         np.testing.assert_array_equal(ids(rounds=3), first[:6])
         assert np.any(ids(seed=2) != first)
-        assert len({tuple(row) for row in first[0::2]}) > 3  # of one client, over rounds
+        assert len({tuple(row) for row in first[0::2]}) > 3  # choices of one client over rounds
         for seed in (-5, 2**31, 2**40 + 1):
             assert_distinct_others(ids(seed=seed, clients=(3,)), 3)
 
@@ -177,7 +177,7 @@ class TestLastCohort:
     @pytest.mark.parametrize(
         ("exploration", "fresh"), [(0.0, (0, 1, 4, 6, 7)), (0.5, (1, 3)), (0.5, ())]
     )
-    def test_only_those_trained_in_the_round_before_exist(self, fresh, exploration):
+    def test_only_models_of_the_last_round_exist(self, fresh, exploration):
         server = with_options(candidates="last_cohort", exploration=exploration)
         state = random_state(fresh=fresh)
         others = sorted(set(fresh) - {3})
@@ -236,8 +236,8 @@ class TestFinalize:
         assert_equal(state.affinity, random_state().affinity)
 
     @pytest.mark.parametrize("affinity", GAINS)
-    def test_clients_that_were_left_out_do_not_count(self, affinity):
-        """Their uploads are zeros, their ids included; client 0 does not take part here."""
+    def test_rejected_clients_do_not_count(self, affinity):
+        """Uploads of rejected clients are 0, ids included; client 0 does not take part here."""
         state = random_state()
         server = with_options(affinity=affinity)
         uploads = uploads_of(RATED)
@@ -249,7 +249,7 @@ class TestFinalize:
         assert_equal(server.finalize(state, with_zeros, tf.constant(0)), expected)
 
 
-def test_a_server_may_send_no_models():
+def test_server_may_send_no_models():
     received = with_options(num_others=0, exploration=0.5).own(random_state(), tf.constant(3))
     assert received.client_ids.shape == received.exists.shape == [0]
     assert received.models["a"].shape == [0, 2, 1]

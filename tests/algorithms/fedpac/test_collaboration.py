@@ -1,4 +1,4 @@
-"""What of heads clients take, against closed forms and a general optimizer."""
+"""Tests the weights of heads against closed forms and a general optimizer."""
 
 import numpy as np
 import pytest
@@ -12,8 +12,8 @@ MODEL = tiny_model()
 WEIGHTS = MODEL.init(0)
 
 
-@pytest.mark.parametrize("size", [1, 7, 230])  # of more than one batch
-def test_moments(size):
+@pytest.mark.parametrize("size", [1, 7, 230])  # 230 is more than one batch
+def test_moments_agree_with_numpy(size):
     examples = random_examples(size)
     padded = Examples(
         np.concatenate([examples.x, examples.x[:1] + 7]), np.append(examples.y, 0), examples.size
@@ -47,12 +47,12 @@ def drawn(k, seed=0):
 
 
 def risk(alpha, i, means, variances):
-    """sum_j alpha_j^2 V_j + ||sum_j alpha_j (h_i - h_j)||^2"""
+    """Computes `sum_j alpha_j^2 V_j + ||sum_j alpha_j (h_i - h_j)||^2`."""
     apart = np.tensordot(alpha, means[i] - means, axes=1)
     return np.sum(alpha**2 * variances) + np.sum(apart**2)
 
 
-def test_two_clients_have_a_closed_form():
+def test_weights_of_two_clients_have_a_closed_form():
     means, variances = drawn(2)
     apart = np.sum((means[0] - means[1]) ** 2)
     own = np.array([variances[1] + apart, variances[0] + apart]) / (variances.sum() + apart)
@@ -60,13 +60,13 @@ def test_two_clients_have_a_closed_form():
     np.testing.assert_allclose(combinations(means, variances), expected, rtol=1e-5)
 
 
-def test_a_client_alone_and_none():
+def test_weights_of_one_client_and_of_no_client():
     assert combinations(*drawn(1)).numpy() == [[1.0]]
     assert combinations(np.zeros((0, 3, 4), np.float32), np.zeros(0)).shape == (0, 0)
 
 
 @pytest.mark.parametrize("scale", [0.1, 0.5, 1.0])
-def test_weights_are_distributions_of_the_least_risk(scale):
+def test_weights_are_distributions_with_the_least_risk(scale):
     means, variances = drawn(5, seed=3)
     means *= scale
     found = combinations(means, variances).numpy()

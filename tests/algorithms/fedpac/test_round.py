@@ -1,4 +1,4 @@
-"""FedPAC's rounds: against NumPy on a linear body, FedRep at one end, and heads of others."""
+"""Tests FedPAC: against NumPy on a linear body, and against FedRep."""
 
 import collections
 
@@ -27,8 +27,8 @@ MODEL = tiny_model()
 
 
 @pytest.mark.parametrize("persist", [slow(False), True])
-def test_without_lambda_and_collaboration_it_is_fedrep_of_one_head_epoch(persist):
-    """Also with the optimizers of head and body that go on from round to round."""
+def test_without_lambda_and_collaboration_it_equals_fedrep(persist):
+    """Tests one head epoch, also with optimizers that persist from round to round."""
     sgd = tff.learning.optimizers.build_sgdm(0.3, momentum=0.9)
     local = LocalTraining(sgd, epochs=2, batch_size=4, persist_optimizer_state=persist)
     _, state, clients = trained("fedpac", local=local, lambda_=0.0, collaborate=False)
@@ -43,12 +43,12 @@ def test_without_lambda_and_collaboration_it_is_fedrep_of_one_head_epoch(persist
 
 IN, DIM, CLASSES = 3, 2, 3
 RATE, STEPS, LAMBDA = 0.3, 2, 1.5
-# In the second round nobody has the third class, whose centre stays for the third round.
+# In the second round no client has the third class, whose centre stays for the third round.
 LINEAR_COHORTS = ((0, 1), (0, 2), (1, 2))
 
 
 def linear_model() -> Model:
-    """`x B K`, of a body `B` and a head `K`."""
+    """Makes the model `x B K` with a body `B` and a head `K`."""
 
     def init(seed):
         drawn = tf.random.stateless_normal([IN + CLASSES, DIM], [seed, 0])
@@ -66,14 +66,14 @@ def linear_model() -> Model:
 
 
 def drawn_client(i):
-    """`x, y`; not all clients have all classes."""
+    """Draws `x, y` of a client; not all clients have all classes."""
     rng = np.random.default_rng([i, 5])
     size = (5, 7, 4)[i]
     return rng.normal(size=(size, IN)), rng.choice([[0, 1], [0, 1, 2], [1]][i], size)
 
 
 def errors(x, y, body, head):
-    """The gradient of the mean cross-entropy by logits."""
+    """Computes the gradient of the mean cross-entropy with respect to logits."""
     logits = x @ body @ head
     p = np.exp(logits - logits.max(axis=1, keepdims=True))
     return (p / p.sum(axis=1, keepdims=True) - np.eye(CLASSES)[y]) / len(y)
@@ -84,14 +84,14 @@ def of_classes(x, y, body):
 
 
 class Federation:
-    """FedPAC in NumPy, of cohorts of two, whose `alpha` has a closed form."""
+    """FedPAC in NumPy, for cohorts of two clients, whose `alpha` has a closed form."""
 
     def __init__(self, body, head):
         self.body, self.heads = body, [head] * 3
         self.centres, self.known = np.zeros((CLASSES, DIM)), np.zeros(CLASSES)
 
     def client(self, i):
-        """`(body, head, h, V, sums and counts of classes)`."""
+        """Returns `(body, head, h, V, sums of classes, counts of classes)`."""
         x, y = drawn_client(i)
         body, features = self.body.copy(), x @ self.body
         h = of_classes(x, y, body) / len(y)
@@ -117,7 +117,7 @@ class Federation:
             self.heads[i] = alpha * heads[own] + (1 - alpha) * heads[other]
 
 
-def test_rounds_against_numpy():
+def test_rounds_agree_with_numpy():
     model = linear_model()
     process = eager(
         "fedpac", model, local_sgd(RATE, STEPS, 16), lambda_=LAMBDA, head_epochs=1, seed=2
@@ -144,7 +144,7 @@ def test_rounds_against_numpy():
     assert np.max(np.abs(expected.heads[0] - np.asarray(start["head"]["kernel"]))) > 0.05
 
 
-def test_heads_of_an_earlier_round_are_not_taken():
+def test_heads_of_an_earlier_round_are_ignored():
     process, state, clients = trained("fedpac", cohorts=((0, 1),))
     exchange = make("fedpac", MODEL, local_sgd()).exchanges[1]
     client = clients[0]
@@ -163,8 +163,8 @@ _Context = collections.namedtuple("_Context", "round_num")
 
 
 @pytest.mark.parametrize("rate", [None, 0.0])
-def test_the_learning_rate_of_heads(rate):
-    """Heads stay with a rate of 0; bodies have the rate of the local training."""
+def test_heads_use_their_learning_rate(rate):
+    """Tests that heads with rate 0 stay; bodies use the rate of the local training."""
     _, state, clients = trained("fedpac", head_learning_rate=rate, collaborate=False)
     heads = [leaves(c.state.head)[0] for c in clients]
     moves = [np.any(head != leaves(MODEL.init(1)["head"])[0]) for head in heads]

@@ -1,5 +1,7 @@
-"""FedPG and S-FedPG in NumPy, as the papers' pseudo-code has them: loops over clients, one vector
-a client, the min-norm point by non-negative least squares. Golden values are printed by
+"""FedPG and S-FedPG in NumPy, following the papers' pseudo-code.
+
+Loops run over clients, a model is a vector, and non-negative least squares finds the min-norm
+point. Golden values are printed by
 
     python -m tests.algorithms.fedpg.reference
 """
@@ -13,7 +15,7 @@ import scipy.optimize
 
 @dataclasses.dataclass
 class Objective:
-    """A client: its loss and the gradient of it, at weights."""
+    """The objective of a client: its loss and its gradient as functions of weights."""
 
     loss: Callable[[np.ndarray], float]
     gradient: Callable[[np.ndarray], np.ndarray]
@@ -21,7 +23,7 @@ class Objective:
 
 @dataclasses.dataclass
 class Round:
-    """What a round computes."""
+    """The values that a round computes."""
 
     lambda_: np.ndarray
     sigma: float
@@ -35,7 +37,7 @@ class Round:
 
 
 def min_norm(columns: np.ndarray) -> np.ndarray:
-    """The convex combination of columns `[n, k]` that is nearest to 0."""
+    """Computes the weights of the convex combination of columns `[n, k]` nearest to 0."""
     scale = np.linalg.norm(columns, axis=0).min()
     system = np.vstack([columns / scale, np.ones(columns.shape[1])])
     solution, _ = scipy.optimize.nnls(system, np.append(np.zeros(len(columns)), 1.0))
@@ -52,7 +54,7 @@ def fairness(losses: np.ndarray) -> float:
 
 
 class FedPG:
-    """The server, and what clients hold."""
+    """The server and the clients' models."""
 
     def __init__(
         self,
@@ -176,7 +178,7 @@ ABSENT = (0.3, 0.1, -0.1)
 
 
 def golden_cohort() -> dict[int, Objective]:
-    """The cohort of the specification's golden values: constant gradients and losses."""
+    """Makes the cohort of the golden values, with constant gradients and losses."""
     return {
         i: Objective(lambda w, i=i: LOSSES[i], lambda w, i=i: np.array(GRADIENTS[i], float))
         for i in GRADIENTS

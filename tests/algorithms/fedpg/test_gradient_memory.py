@@ -18,7 +18,7 @@ SCALAR = tf.TensorSpec([], tf.int32)
 
 @functools.cache
 def traced(size):
-    """`(memory, gradients, ids, live, round) -> (memory, grams)` for memories of a size."""
+    """Traces `(memory, gradients, ids, live, round) -> (memory, grams)` for a memory's size."""
     memory = tf.nest.map_structure(tf.type_spec_from_value, empty_memory(size, NUM_WEIGHTS))
     gradients = tf.TensorSpec([None, NUM_WEIGHTS], tf.float32)
 
@@ -31,12 +31,12 @@ def traced(size):
 
 
 def gradients_of(*numbers):
-    """A gradient for each."""
+    """Makes a gradient for each number."""
     return np.array([[n, 1.0, -n, 0.0, 0.5] for n in numbers], np.float32).reshape(-1, NUM_WEIGHTS)
 
 
 def after(size, *cohorts, start=0):
-    """The memory after rounds with these clients, all live."""
+    """Returns the memory after rounds with these clients, all live."""
     memory = empty_memory(size, NUM_WEIGHTS)
     for round_num, ids in enumerate(cohorts, start=start):
         ids = np.array(ids, np.int32)
@@ -59,11 +59,11 @@ def assert_gram_is_of_the_gradients(memory):
 
 
 class TestSequencesOfCohorts:
-    """Compared with a dictionary of what was received of each client, and when."""
+    """Compares the memory with a dictionary of each client's last gradient and round."""
 
     @pytest.mark.parametrize("seed", [0, slow(1), slow(2)])
     @pytest.mark.parametrize("size", [12, 4, 1])
-    def test_the_newest_gradients_are_remembered(self, size, seed):
+    def test_newest_gradients_are_remembered(self, size, seed):
         rng = np.random.default_rng([size, seed])
         memory, received = empty_memory(size, NUM_WEIGHTS), {}
         for round_num in range(25):
@@ -97,7 +97,7 @@ class TestSequencesOfCohorts:
 
 
 @pytest.mark.parametrize("live", [[True, False], [False, True]])
-def test_ids_need_be_distinct_only_where_live(live):
+def test_ids_need_to_be_distinct_only_if_live(live):
     memory = after(3, [4])
     new, _ = traced(3)(memory, gradients_of(5, 6), np.array([4, 4], np.int32), np.array(live), 1)
     assert rounds_by_client(new) == {4: 1}
@@ -109,14 +109,14 @@ class TestAbsent:
         mask = absent(memory, tf.constant(cohort, tf.int32), round_num, tf.constant(window))
         return sorted(memory.client_ids.numpy()[mask.numpy()])
 
-    def test_are_those_that_are_not_in_the_cohort(self):
+    def test_clients_of_the_cohort_are_not_absent(self):
         memory = after(5, [3, 0], [7])
         assert self.absent(memory, [], 2, 99.0) == [0, 3, 7]
         assert self.absent(memory, [3, 8, -1], 2, 99.0) == [0, 7]
         assert self.absent(memory, [7, 3, 0], 2, 99.0) == []
 
     @pytest.mark.parametrize(("window", "last"), [(4.0, 4), (4.75, 4)])
-    def test_a_client_counts_up_to_the_age_of_the_window(self, window, last):
+    def test_gradient_counts_up_to_the_age_of_the_window(self, window, last):
         memory = after(2, [3], start=10)
         assert self.absent(memory, [], 10 + last, window) == [3]
         assert self.absent(memory, [], 10 + last + 1, window) == []
@@ -129,7 +129,7 @@ class TestAbsent:
 
 class TestGramMatrices:
     @pytest.mark.parametrize("num_weights", [8, 17])
-    def test_are_summed_over_blocks_of_columns(self, num_weights, monkeypatch):
+    def test_inner_products_are_summed_over_blocks_of_columns(self, num_weights, monkeypatch):
         monkeypatch.setattr(gradient_memory, "_BLOCK", 8)
         rng = np.random.default_rng(num_weights)
         new, old = (rng.normal(size=(k, num_weights)).astype(np.float32) for k in (3, 4))
@@ -140,8 +140,8 @@ class TestGramMatrices:
         np.testing.assert_allclose(grams.cross, new @ old.T, rtol=1e-12)
         np.testing.assert_array_equal(grams.absent, np.eye(4))
 
-    def test_are_of_double_precision(self):
-        """The sum of squares is 2^24 + 20,000: one by one, float32 could not add any to 2^24."""
+    def test_inner_products_have_double_precision(self):
+        """The sum of squares is 2^24 + 20,000; float32 cannot add a 1 to 2^24."""
         gradients = np.ones((1, 20_001), np.float32)
         gradients[0, 0] = 2**12
         grams = gram_matrices(tf.constant(gradients), empty_memory(2, 20_001))

@@ -1,4 +1,4 @@
-"""FedPG and S-FedPG: golden values, the paper's invariants, and equality with plain NumPy."""
+"""Tests FedPG and S-FedPG: golden values, the paper's invariants, and against NumPy."""
 
 import functools
 
@@ -28,7 +28,7 @@ def quadratic_process(build, dim, decay, options):
 
 
 class Federation:
-    """FedPG on quadratic clients, beside the same in NumPy."""
+    """FedPG on quadratic clients, together with its NumPy reference."""
 
     def __init__(self, build="fedpg", dim=DIM, decay=1.0, num_clients=8, **options):
         self.process = quadratic_process(build, dim, decay, tuple(options.items()))
@@ -45,7 +45,7 @@ class Federation:
         )
 
     def next(self, cohort):
-        """A round here; `(output, the same in NumPy)`."""
+        """Runs a round; returns its output and the NumPy reference's."""
         return self.next_here(cohort), self.expected.next(
             {i: objective(*self.clients[i]) for i in cohort}
         )
@@ -73,19 +73,19 @@ class Federation:
 
 
 def random_objective(dim, seed):
-    """`(A, c, b)` with losses of about 1 around the initial weights."""
+    """Draws `(A, c, b)` with losses of about 1 around the initial weights."""
     rng = np.random.default_rng([seed, 99])
     return spd(dim, seed), rng.normal(size=dim) * 1.5, 0.1
 
 
 def objective(a, c, b) -> reference.Objective:
-    # As the client has them: in float32.
+    # Rounded to float32, as on the client.
     a, c, b = (np.float64(np.float32(value)) for value in (a, c, b))
     return reference.Objective(lambda w: 0.5 * (w - c) @ a @ (w - c) + b, lambda w: a @ (w - c))
 
 
 def with_gradient(weights, gradient, loss):
-    """The client whose gradient and loss at `weights` are these."""
+    """Makes a client with this gradient and this loss at `weights`."""
     gradient = np.asarray(gradient, float)
     return np.eye(len(gradient)), weights - gradient, loss - 0.5 * gradient @ gradient
 
@@ -121,7 +121,7 @@ def check_against_numpy(federation, cohorts=COHORTS, tolerance=2e-4):
     ],
     ids=str,
 )
-def test_rounds_are_those_of_the_pseudo_code(options):
+def test_rounds_agree_with_the_pseudo_code(options):
     cohorts = COHORTS[: 4 if options else 6]
     absent = [
         output.metrics["train"]["server"]["num_absent"]
@@ -136,7 +136,7 @@ def test_rounds_are_those_of_the_pseudo_code(options):
     [slow({"search_doublings": 0}), {"search_doublings": 3, "sufficient_decrease": 0.3}],
     ids=str,
 )
-def test_rounds_of_s_fedpg_are_those_of_a_sequential_search(options):
+def test_s_fedpg_agrees_with_a_sequential_search(options):
     halvings = []
     for output, expected in check_against_numpy(Federation("s_fedpg", **options)):
         server = output.metrics["search"]["server"]
@@ -150,7 +150,7 @@ def test_rounds_of_s_fedpg_are_those_of_a_sequential_search(options):
     assert options["search_doublings"] == 0 or len(set(halvings)) > 1
 
 
-# The golden values of the specification; `python -m tests.algorithms.fedpg.reference` prints them.
+# Golden values; `python -m tests.algorithms.fedpg.reference` prints them.
 
 
 def golden_rounds(absent: bool, **options):
@@ -168,7 +168,7 @@ def golden_rounds(absent: bool, **options):
     return federation.plan, output.metrics["train"]["server"], own
 
 
-def test_golden_values():
+def test_direction_has_golden_values():
     plan, metrics, own = golden_rounds(absent=False)
     assert metrics["sigma"] == pytest.approx(4.627475, abs=1e-4)
     assert_vector(plan.direction, [-0.043118, -0.106193, -0.238349])
@@ -176,7 +176,7 @@ def test_golden_values():
     assert_vector(own, [-0.054324, -0.101436, -0.235558])
 
 
-def test_golden_values_with_an_absent_client():
+def test_direction_with_an_absent_client_has_golden_values():
     plan, metrics, _ = golden_rounds(absent=True)
     assert metrics["num_absent"] == 1
     assert metrics["sigma"] == pytest.approx(8.068526, abs=1e-3)
@@ -184,7 +184,7 @@ def test_golden_values_with_an_absent_client():
     assert_vector(plan.gamma, [0.024618, 0.004943, 0.009142], 3e-5)
 
 
-def test_golden_values_without_fairness():
+def test_direction_without_fairness_has_golden_values():
     plan, metrics, _ = golden_rounds(absent=False, fairness=False)
     assert metrics["sigma"] == pytest.approx(2.631112, abs=1e-4)
     assert_vector(plan.direction, [-0.058961, -0.130522, -0.222338])
@@ -196,8 +196,8 @@ def fedpg():
     return Federation(num_clients=30)
 
 
-def test_properties_of_random_cohorts(fedpg):
-    """Descent for all, conflict for none, in cohorts of all sizes."""
+def test_random_cohorts_satisfy_the_invariants(fedpg):
+    """Tests in cohorts of all sizes that all losses descend, and that no client hurts another."""
     rng = np.random.default_rng(0)
     for _ in range(8):
         cohort = sorted(rng.choice(30, rng.integers(1, 6), replace=False).tolist())
@@ -239,7 +239,7 @@ def test_properties_of_random_cohorts(fedpg):
 
 
 def one_round(clients, **options):
-    """Plan and personal models of clients with the given gradients and losses, at equal weights."""
+    """Runs a round of clients with given gradients and losses; returns plan, models, metrics."""
     federation = Federation(dim=3, num_clients=0, **options)
     weights = vector_of(federation.state.algorithm.weights)
     for i, (gradient, loss) in enumerate(clients):
@@ -257,7 +257,7 @@ def times(factor, client):
     return tuple(factor * np.array(gradient)), loss
 
 
-def test_equal_gradients():
+def test_equal_gradients_give_their_direction():
     plan, models, server = one_round([(G1[0], 0.00011253355478402227)] * 3)
     assert_vector(plan.direction, -np.array(G1[0]))
     assert_vector(plan.gamma, [1, 1, 1])
@@ -272,7 +272,7 @@ def test_opposite_gradients_are_pareto_stationary():
     np.testing.assert_array_equal(models, np.zeros([2, 3]))
 
 
-def test_a_client_that_is_done_is_dropped():
+def test_client_with_gradient_0_is_dropped():
     plan, models, server = one_round([G1, ((0, 0, 0), 5.0), G2])
     without, _, _ = one_round([G1, G2])
     assert server["num_zero_gradients"] == 1
@@ -281,8 +281,8 @@ def test_a_client_that_is_done_is_dropped():
     assert_vector(models[1], RATE * plan.direction)
 
 
-def test_a_client_that_is_done_leaves_the_memory():
-    """Its gradient of round 0 is no absent column of round 2: those of 1 and 4 are."""
+def test_client_with_gradient_0_leaves_the_memory():
+    """Tests that round 2 has the columns of absent clients 1 and 4, but not of client 0."""
     federation = Federation(dim=3, num_clients=0)
     for cohort, clients in (
         ((0, 1, 4), (G1, G2, G2)),
@@ -300,7 +300,7 @@ def test_a_client_that_is_done_leaves_the_memory():
     assert_vector(direction, expected.direction, 1e-4)
 
 
-def test_if_all_clients_are_done_nothing_moves():
+def test_gradients_of_0_move_nothing():
     plan, models, server = one_round([((0, 0, 0), 1.0), ((0, 0, 0), 2.0)])
     assert server["num_zero_gradients"] == 2
     assert_equal(plan.direction, np.zeros(3))
@@ -316,7 +316,7 @@ def test_if_all_clients_are_done_nothing_moves():
     ],
     ids=str,
 )
-def test_constant_gamma(options, expected):
+def test_constant_gamma_gives_known_models(options, expected):
     plan, models, _ = one_round([G1, G2, G3], **options)
     if expected == "global":
         assert_vector(models, [RATE * plan.direction] * 3)
@@ -324,7 +324,7 @@ def test_constant_gamma(options, expected):
         assert_vector(models, [-RATE * np.array(gradient) for gradient, _ in (G1, G2, G3)])
 
 
-def test_a_gradient_of_absurd_length_does_not_set_the_step():
+def test_huge_gradient_does_not_determine_the_step():
     plan, _, _ = one_round([G1, G2, G3])
     clients = [G1, G2, G3, times(1e6, G1)]
     bounded, _, server = one_round(clients)

@@ -1,4 +1,4 @@
-"""Tests of `tff_pfl.algorithms.fedpg.server`: the direction, as single numbers have it."""
+"""Tests of `tff_pfl.algorithms.fedpg.server`, mainly of the direction in single precision."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def make_server() -> FedPGServer:
 
 
 def finder(server: FedPGServer):
-    """`(server state, gradients, client ids, round, are new) -> (server state, metrics)`."""
+    """Makes `(server state, gradients, ids, round, are new) -> (server state, metrics)`."""
 
     def find(state, gradients, client_ids, round_num, are_new=True):
         k = len(client_ids)
@@ -41,15 +41,15 @@ def finder(server: FedPGServer):
 
 @pytest.fixture(scope="module")
 def find_direction():
-    """A `finder`."""
+    """A `finder` of one server."""
     return finder(make_server())
 
 
 def nearly_opposite(angle, seed):
-    """Gradients of two clients that are opposite but for an angle, and of one between them.
+    """Makes gradients of two clients that are almost opposite, and of one between them.
 
-    The shortest convex combination has half the length of the angle, so that sigma is its inverse,
-    times 2/3 for the mean of the three.
+    The shortest convex combination is half as long as the angle, so that sigma is its inverse times
+    2/3, for the mean of the three.
     """
     columns = np.array([[1.0, 0.0, 0.0], [-1.0, angle, 0.0], [0.6, 0.8, 0.0]])
     if seed is None:
@@ -62,7 +62,7 @@ def nearly_opposite(angle, seed):
 @pytest.mark.parametrize("absent", [False, True])
 @pytest.mark.parametrize("seed", [slow(None), 0])
 @pytest.mark.parametrize("angle", [1e-1, 1e-4, 4e-6, 1e-6, 1e-7])
-def test_the_direction_descends_along_every_gradient(find_direction, angle, seed, absent):
+def test_direction_descends_for_every_gradient(find_direction, angle, seed, absent):
     gradients = nearly_opposite(angle, seed)
     state = None
     if absent:
@@ -73,7 +73,7 @@ def test_the_direction_descends_along_every_gradient(find_direction, angle, seed
         state, metrics = find_direction(None, gradients, [3, 4, 5], 0)
     direction = state.plan.direction.numpy().astype(np.float64)
     slopes = gradients.astype(np.float64) @ direction
-    if angle < 1e-6:  # below what can be told from no direction
+    if angle < 1e-6:  # below the resolution, there is no direction
         assert metrics["sigma"] == 0.0
         np.testing.assert_array_equal(direction, np.zeros(NUM_WEIGHTS))
     elif angle > 2e-6:
@@ -84,8 +84,8 @@ def test_the_direction_descends_along_every_gradient(find_direction, angle, seed
 
 
 @pytest.mark.parametrize("loss", [1e-9, 0.3, 7.0, 0.0, -1.0])
-def test_of_equal_losses_none_weighs_in_fairness(loss):
-    """Not by rounding either, which is an opposite of the mean gradient as often as not."""
+def test_equal_losses_have_no_weight_in_fairness(loss):
+    """Tests exact zeros: rounding errors could point against the mean gradient."""
     for number in range(6):
         losses = tf.constant([loss] * number + [2.0], tf.float32)
         live = tf.constant([True] * number + [False])
@@ -99,8 +99,8 @@ def unit_vectors(*lengths):
     )
 
 
-def test_a_client_that_is_done_is_not_counted_until_it_returns(find_direction):
-    """Nor is its last gradient an absent one; the window is of the clients that are left."""
+def test_client_with_gradient_0_is_not_counted_until_it_returns(find_direction):
+    """Tests that it also leaves the memory, and that the window depends on the other clients."""
     state, seen, absent = None, [], []
     for round_num, (ids, lengths, are_new) in enumerate(
         [
@@ -114,13 +114,13 @@ def test_a_client_that_is_done_is_not_counted_until_it_returns(find_direction):
         state, metrics = find_direction(state, unit_vectors(*lengths), ids, round_num, are_new)
         seen.append(int(state.clients_seen))
         absent.append(int(metrics["num_absent"]))
-    assert seen == [2, 4, 2, 3, 4]  # by hand: 0 and 1; and 2, 3; 0 and 3 alone; and 4; and 1
-    # tau is half of that: 3 rounds ago, the gradient of client 0 does not count any more.
+    assert seen == [2, 4, 2, 3, 4]  # clients 01, 0123, 03, 034, 0134
+    # tau is half of that: the gradient of client 0, from 3 rounds ago, does not count any more.
     assert absent == [0, 2, 1, 0, 2]
 
 
-def test_who_gave_way_to_others_counts_until_it_is_done(find_direction):
-    """Of six clients, the memory has the last four."""
+def test_client_dropped_from_the_memory_counts_until_its_gradient_is_0(find_direction):
+    """Tests six clients with a memory of four."""
     state = None
     for client_id in range(6):
         state, _ = find_direction(state, unit_vectors(1), [client_id], client_id)
@@ -131,16 +131,16 @@ def test_who_gave_way_to_others_counts_until_it_is_done(find_direction):
     assert state.clients_seen == 5
 
 
-def test_who_claims_to_have_sent_what_never_came_does_not_count(find_direction):
-    """As an attacker does who sends 0 and finds something else."""
+def test_client_with_a_false_is_new_does_not_count(find_direction):
+    """Tests an attacker that sends 0 instead of the gradient it found."""
     state, _ = find_direction(None, unit_vectors(0, 1), [0, 1], 0)
     for round_num in (1, 2):
         state, _ = find_direction(state, unit_vectors(0, 1), [0, 1], round_num, are_new=False)
         assert state.clients_seen == 1
 
 
-def test_no_step_is_taken_by_the_plan_of_an_earlier_round():
-    """As there is when the direction of this round was not finite, so that the state was kept."""
+def test_plan_of_an_earlier_round_takes_no_step():
+    """An earlier plan remains if this round's direction was not finite, and the state was kept."""
     server = make_server()
     state, _ = finder(server)(None, unit_vectors(1, 1), [0, 1], 0)
     ladder = make_ladder(tf.constant(1.0), tf.constant(1.0), doublings=1, max_trials=4)

@@ -39,7 +39,7 @@ def ladder_of(sigma, doublings=0, max_trials=MAX_TRIALS):
 
 
 def admissible(sigma, doublings, max_trials=MAX_TRIALS):
-    """The steps that a search tries if it accepts none."""
+    """Returns the steps that a search tries if it accepts no step."""
     steps = [2.0**doublings * float(RATE)]
     while steps[-1] / 2 >= 0.5**doublings * float(RATE) / sigma and len(steps) < max_trials:
         steps.append(steps[-1] / 2)
@@ -60,13 +60,13 @@ class TestLadder:
         assert len(expected) <= 2 * doublings + 1 + math.ceil(math.log2(sigma))
 
     @pytest.mark.parametrize("sigma", [0.0, 1e-300, 0.5])
-    def test_there_is_one_step_in_any_case(self, sigma):
+    def test_ladder_has_at_least_one_step(self, sigma):
         assert ladder_of(sigma).count == 1
         assert ladder_of(sigma, doublings=2).count == 5
 
 
 def fairness_gradient(losses, live):
-    """Of the live losses; the others have 0."""
+    """Computes the fairness gradient of the live losses; it is 0 for all others."""
     gradient, losses = np.zeros(len(losses)), losses.astype(np.float64)
     norm, total, root = np.linalg.norm(losses[live]), np.sum(losses[live]), math.sqrt(np.sum(live))
     gradient[live] = total * losses[live] / (root * norm**3) - 1.0 / (root * norm)
@@ -74,7 +74,7 @@ def fairness_gradient(losses, live):
 
 
 def choose_simply(losses, slopes, trial_losses, live=None, beta=0.5):
-    """With steps 0.1, 0.05, 0.025; nothing is asked of fairness but that it be kept."""
+    """Chooses among steps 0.1, 0.05, 0.025; fairness must only not get worse."""
     losses = np.array(losses, np.float32)
     live = np.ones(len(losses), bool) if live is None else np.array(live)
     index, accepted = choose(
@@ -90,8 +90,8 @@ def choose_simply(losses, slopes, trial_losses, live=None, beta=0.5):
 
 
 class TestByHand:
-    def test_the_largest_step_that_is_accepted(self):
-        # At most 1 - 0.5 eta is needed: 0.95, 0.975, 0.9875.
+    def test_largest_accepted_step_is_chosen(self):
+        # Losses must be at most 1 - 0.5 eta: 0.95, 0.975, 0.9875.
         assert choose_simply([1.0], [-1.0], [[0.94, 0.0, 0.0]]) == (0, True)
         assert choose_simply([1.0], [-1.0], [[0.96, 0.97, 0.9]]) == (1, True)
         assert choose_simply([1.0], [-1.0], [[0.96, 0.98, 0.98]]) == (2, True)
@@ -101,21 +101,21 @@ class TestByHand:
         assert choose_simply([1.0, 1.0], [-1.0, -1.0], [first, second]) == (0, False)
         assert choose_simply([1.0, 1.0], [-1.0, -1.0], [first, second], [True, False]) == (0, True)
 
-    def test_a_step_that_is_unfair_is_not_accepted(self):
+    def test_unfair_step_is_not_accepted(self):
         losses, slopes = [1.0, 2.0], [-1.0, -1.0]
-        trials = [[0.5, 0.9, 0.97], [1.9, 1.8, 1.9]]  # the ratios: 3.8, 2, 1.96
+        trials = [[0.5, 0.9, 0.97], [1.9, 1.8, 1.9]]  # ratios 3.8, 2, 1.96
         assert choose_simply(losses, slopes, trials) == (1, True)
 
     @pytest.mark.parametrize(
         "slopes, trials, sign",
         [
-            # Both decrease enough in the losses, and 1.77 / 0.92 < 2 is fairer, but by too little.
+            # Both losses decrease enough, and 1.77 / 0.92 < 2 is fairer, but not by enough.
             ([-1.0, -4.0], [[0.92, 0.95], [1.77, 1.80]], -1.0),
-            # Fairness must not get worse even if its gradient says so.
+            # Fairness must not get worse even if its gradient predicts it.
             ([-4.0, -1.0], [[0.79, 0.8], [1.78, 1.5]], 1.0),
         ],
     )
-    def test_fairness_must_decrease_as_its_gradient_says(self, slopes, trials, sign):
+    def test_fairness_must_decrease_with_its_gradient(self, slopes, trials, sign):
         losses, slopes, live = np.array([1.0, 2.0]), np.array(slopes), np.ones(2, bool)
         gradient = fairness_gradient(losses, live)
         assert np.sign(gradient @ slopes) == sign
@@ -125,11 +125,11 @@ class TestByHand:
         )
         assert (index, accepted) == (1, True)
 
-    def test_if_none_is_accepted_the_largest_that_lowers_the_sum(self):
+    def test_first_fallback_is_the_largest_step_that_lowers_the_sum(self):
         trials = [[1.5, 1.1, 1.2], [0.6, 0.8, 0.5]]
         assert choose_simply([1.0, 1.0], [-1.0, -1.0], trials) == (1, False)
 
-    def test_if_none_lowers_the_sum_the_one_with_the_smallest(self):
+    def test_second_fallback_is_the_step_with_the_smallest_sum(self):
         assert choose_simply([1.0], [-1.0], [[1.5, 1.1, 1.2]]) == (1, False)
         assert choose_simply([1.0], [-1.0], [[FAILED, FAILED, 1.2]]) == (2, False)
         assert choose_simply([1.0], [-1.0], [[FAILED, FAILED, FAILED]]) == (0, False)

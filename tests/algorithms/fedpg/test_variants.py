@@ -1,4 +1,4 @@
-"""FedPG and S-FedPG on a network: equivalences, which models are evaluated, options."""
+"""Tests variants of FedPG and S-FedPG on a network."""
 
 from tests.federation import (
     SIZES,
@@ -15,8 +15,8 @@ from tff_pfl.local import trees
 LOCAL = local_sgd(learning_rate=0.2)
 
 
-def test_mean_pseudo_gradients_are_uniform_fedavg():
-    """And a constant gamma of 1 is FedAvg's local model."""
+def test_mean_pseudo_gradients_equal_uniform_fedavg():
+    """Tests also that personal models with a constant gamma of 1 are FedAvg's local models."""
     options = {"gradient": "pseudo", "direction": "mean", "gamma_mode": "constant", "gamma": 1.0}
     found = trained("fedpg", local=LOCAL, **options)
     expected = trained("fedavg", local=LOCAL, weighting="uniform", personalized="local")
@@ -24,8 +24,8 @@ def test_mean_pseudo_gradients_are_uniform_fedavg():
     assert_close(found.personal, expected.personal)
 
 
-def test_pseudo_gradients_at_the_rate_0_are_0():
-    """As after a schedule that ends there."""
+def test_pseudo_gradients_at_rate_0_are_0():
+    """Tests a rate of 0, with which schedules may end."""
     process, state, clients = trained(
         "fedpg", cohorts=((0, 1),), local=local_sgd(learning_rate=0.0), gradient="pseudo"
     )
@@ -33,8 +33,8 @@ def test_pseudo_gradients_at_the_rate_0_are_0():
     assert [int(c.state.participations) for c in clients] == [1, 1, 0]
 
 
-def test_a_search_that_accepts_at_once_is_fedpg():
-    """Small steps of FedPG pass the search, whose first trial, with s = 0, is FedPG's step."""
+def test_search_that_accepts_the_first_step_equals_fedpg():
+    """With s = 0, the first trial is FedPG's step, and small steps are accepted."""
     local = local_sgd(learning_rate=0.01)
     process, state, clients = trained("s_fedpg", local=local, search_doublings=0)
     output = process.next(state, clients)
@@ -44,8 +44,8 @@ def test_a_search_that_accepts_at_once_is_fedpg():
     assert_close([c.state for c in clients], [c.state for c in plain_clients], 1e-6)
 
 
-def test_trials_that_give_no_number_are_not_taken():
-    """Steps of the ladder so long that losses overflow."""
+def test_trials_that_are_not_finite_are_not_chosen():
+    """Tests steps so long that losses overflow."""
     local = local_sgd(learning_rate=1e30)
     process = eager("s_fedpg", tiny_model(), local, search_doublings=60, max_trials=140, seed=1)
     clients = make_clients(process, SIZES)
@@ -59,8 +59,8 @@ def test_trials_that_give_no_number_are_not_taken():
     assert losses == sorted(losses, reverse=True)
 
 
-def test_all_personal_models_are_rebuilt_by_a_round_of_all_that_is_not_kept():
-    """Whatever is remembered of those who were absent before."""
+def test_round_of_all_clients_rebuilds_personal_models():
+    """Tests that the memory of absent clients does not matter."""
     process, state, clients = trained("fedpg", cohorts=((0, 1), (1,)))
     rebuilt = process.next(state, clients).clients
     everyone = [c._replace(state=own) for c, own in zip(clients, rebuilt, strict=True)]

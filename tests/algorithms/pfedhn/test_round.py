@@ -1,4 +1,4 @@
-"""pFedHN and PLGU-GHN: rounds by hand, and the specification's invariants."""
+"""Tests pFedHN and PLGU-GHN: rounds, and equality with Local and FedAvg."""
 
 import functools
 
@@ -27,7 +27,7 @@ MODEL = tiny_model()
 PARTS = partition(MODEL)
 N, SIZES = 4, (4, 6, 3, 5)
 COHORTS = ((0, 1), (1, 2), (2, 0))
-# Without weight decay, momentum and limits: what makes pFedHN Local or FedAvg.
+# Without weight decay, momentum and clipping, pFedHN can equal Local or FedAvg.
 PLAIN = {
     "hidden_layers": 0,
     "bias": False,
@@ -47,12 +47,12 @@ def process_of(build="pfedhn", epochs=2, **options):
 
 
 def run(process, cohorts=COHORTS, state=None):
-    """`(server state, clients)` after each round."""
+    """Returns `(server state, clients)` after each round."""
     return run_rounds(process, make_clients(process, SIZES), cohorts, state)
 
 
 def with_all_rows(state, weights):
-    """With a linear hypernetwork, of whose kernels each row is the same weights."""
+    """Sets each row of the kernels of a linear hypernetwork to the same weights."""
     phi = {
         f"{layer}/{name}": {"kernel": np.tile(np.ravel(w), [len(state.algorithm.embeddings[0]), 1])}
         for layer, tensors in weights.items()
@@ -61,7 +61,7 @@ def with_all_rows(state, weights):
     return state._replace(algorithm=state.algorithm._replace(phi=phi))
 
 
-def test_one_hot_embeddings_kept_and_a_linear_hypernetwork_are_local():
+def test_constant_one_hot_embeddings_with_a_linear_hypernetwork_equal_local():
     process = process_of(embeddings="one_hot", **PLAIN)
     local = process_of("local")
     start = with_all_rows(process.initialize(), MODEL.init(1))
@@ -74,7 +74,7 @@ def test_one_hot_embeddings_kept_and_a_linear_hypernetwork_are_local():
         assert_equal(state.algorithm.embeddings, np.eye(N, dtype=np.float32))
 
 
-def test_of_one_constant_embedding_it_is_uniform_fedavg():
+def test_single_constant_embedding_equals_uniform_fedavg():
     process = process_of(embeddings="constant", embedding_dim=1, **PLAIN)
     fedavg = process_of("fedavg", weighting="uniform")
     start = with_all_rows(process.initialize(), MODEL.init(1))
@@ -84,7 +84,7 @@ def test_of_one_constant_embedding_it_is_uniform_fedavg():
         assert_equal(state.algorithm.embeddings, np.ones([N, 1], np.float32))
 
 
-# Options, and the server with hypernetwork that they stand for.
+# Options, and the hypernetwork and the server that they should make.
 ROUNDS = {
     "pfedhn": (
         "pfedhn",
@@ -137,8 +137,8 @@ ROUNDS = {
 
 
 @pytest.mark.parametrize("name", ROUNDS)
-def test_rounds_by_hand(name):
-    """Own layers are trained along with those that are generated; absent clients keep theirs."""
+def test_rounds_agree_with_explicit_training(name):
+    """Tests that own layers are trained with generated ones, and that absent clients keep them."""
     build, options, hypernetwork, rates, of_server = ROUNDS[name]
     process = process_of(build, **options)
     server = HypernetworkServer(
@@ -174,14 +174,14 @@ def test_rounds_by_hand(name):
 
 
 def split(weights, generated):
-    """`(the layers that are generated, the client's own)`."""
+    """Splits weights into generated layers and the client's own layers."""
     return [
         {name: layer for name, layer in weights.items() if (name in generated) == is_generated}
         for is_generated in (True, False)
     ]
 
 
-def test_where_embeddings_begin():
+def test_embeddings_have_initial_values():
     initial = {
         name: process_of(embeddings=name).initialize().algorithm.embeddings
         for name in ("one_hot", "constant")

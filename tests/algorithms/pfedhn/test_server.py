@@ -1,4 +1,4 @@
-"""Tests of `tff_pfl.algorithms.pfedhn`: rounds are those of explicit Jacobians in NumPy."""
+"""Tests of `tff_pfl.algorithms.pfedhn` against explicit Jacobians in NumPy."""
 
 import numpy as np
 import pytest
@@ -30,7 +30,7 @@ def server_of(
 
 
 def start(server):
-    """The initial state, but for random biases."""
+    """Returns the initial state, with random weights and biases."""
     rng = np.random.default_rng(1)
     embeddings = rng.normal(size=(N, server.hypernetwork.embedding_dim))
     state = server.init(tf.constant(embeddings, tf.float32), seed=1)
@@ -41,7 +41,7 @@ def start(server):
 
 
 def change_of(client_id, round_num=0):
-    """How a client's training changes its weights, as a vector."""
+    """Draws the change of a client's weights as a vector."""
     return np.random.default_rng([client_id, round_num]).normal(size=SIZE).astype(np.float32)
 
 
@@ -56,7 +56,7 @@ def finalize(server, state, cohort, round_num=0):
 
 
 class NumPyServer:
-    """A server of explicit Jacobians, with `phi` as one vector."""
+    """A server with explicit Jacobians and `phi` as one vector."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class NumPyServer:
         return gradient * min(1.0, self.clip_norm / np.linalg.norm(gradient))
 
     def next(self, cohort, round_num):
-        """The norms of both gradients."""
+        """Runs a round; returns the norms of both gradients."""
         changes = [np.float64(change_of(i, round_num)) for i in cohort]
         first, _ = self.gradients(self.phi, cohort, changes)
         perturbed = self.phi + self.perturbation(first)
@@ -128,7 +128,7 @@ class NumPyServer:
 
 
 def linear_jacobians(phi, v):
-    """Of `h = (v K0, v K1)` with `K0` of 3x2 and `K1` of 3x1, by phi and by v."""
+    """Computes the Jacobians of `h = (v K0, v K1)`, `K0` 3x2 and `K1` 3x1, by phi and by v."""
     by_phi = np.zeros([SIZE, 9])
     by_phi[:2, :6] = np.kron(v, np.eye(2))
     by_phi[2:, 6:] = v
@@ -173,7 +173,7 @@ def traced_mlp_jacobians(phi, v):
     ],
     ids=str,
 )
-def test_rounds_are_those_of_numpy(hypernetwork, options):
+def test_rounds_agree_with_numpy(hypernetwork, options):
     server = server_of(hypernetwork, **options)
     state = start(server)
     expected = NumPyServer(hypernetwork, state, **options)
@@ -198,7 +198,7 @@ def test_rounds_are_those_of_numpy(hypernetwork, options):
         assert_equal(state.embeddings, first_embeddings)
 
 
-def test_own_weights_are_generated_of_the_own_embedding():
+def test_own_weights_are_generated_from_the_own_embedding():
     server = server_of(MLP)
     state = start(server)
     rows = MLP.generate(state.phi, state.embeddings)
@@ -208,8 +208,8 @@ def test_own_weights_are_generated_of_the_own_embedding():
 
 
 @each_hypernetwork
-def test_clients_that_were_left_out_do_not_count(hypernetwork):
-    """Their uploads are zeros, their ids included; client 0 does not take part here."""
+def test_rejected_clients_do_not_count(hypernetwork):
+    """Uploads of rejected clients are 0, ids included; client 0 does not take part here."""
     server = server_of(hypernetwork, momentum=0.9, weight_decay=0.1, rho=0.3)
     state = start(server)
     expected, expected_metrics = finalize(server, state, (1, 2))
@@ -225,7 +225,7 @@ def test_clients_that_were_left_out_do_not_count(hypernetwork):
 
 @each_hypernetwork
 @pytest.mark.parametrize("rho", [0.0, 0.5])
-def test_without_changes_nothing_moves(hypernetwork, rho):
+def test_uploads_of_zero_move_nothing(hypernetwork, rho):
     server = server_of(hypernetwork, momentum=0.9, clip_norm=1.0, rho=rho, layer_wise=True)
     state = start(server)
     uploads = tf.nest.map_structure(tf.zeros_like, uploads_of((1, 2)))

@@ -1,12 +1,13 @@
-"""PGFed, PGFedMo and PGFed-CE in NumPy, as the specification has them: loops over clients, over the
-last cohort and over steps of exact gradient descent, one vector a client.
+"""PGFed, PGFedMo and PGFed-CE in NumPy, following the paper.
+
+Loops run over clients, the last cohort and steps of exact gradient descent; a model is a vector.
 """
 
 import dataclasses
 
 import numpy as np
 
-# Options of `build_pgfed`, by the name of what they make of it.
+# Options of `build_pgfed`, by the name of the variant.
 CE = {"communication_efficient": True}
 VARIANTS = {
     "pgfed": {},
@@ -18,7 +19,7 @@ VARIANTS = {
 
 @dataclasses.dataclass
 class Quadratic:
-    """A client: `f(w) = 1/2 (w - c)^T A (w - c) + b`."""
+    """The objective of a client: `f(w) = 1/2 (w - c)^T A (w - c) + b`."""
 
     a: np.ndarray
     c: np.ndarray
@@ -33,7 +34,7 @@ class Quadratic:
 
 @dataclasses.dataclass
 class Taylor:
-    """A client's risk around the model it ended a round with."""
+    """A client's linear risk around its model at the end of a round."""
 
     model: np.ndarray
     loss: float
@@ -48,7 +49,7 @@ class Taylor:
 
 
 class PGFed:
-    """The server, and what clients hold; `models` and `averages` are those of participants only."""
+    """The server and the clients' values; `models` and `averages` lack clients not yet seen."""
 
     def __init__(
         self,
@@ -73,7 +74,7 @@ class PGFed:
         self.beta, self.communication_efficient = beta, communication_efficient
 
     def next(self, cohort: dict[int, Quadratic], sizes: dict[int, float]) -> None:
-        """A round of clients whose models weigh `sizes`."""
+        """Runs a round of clients with weights `sizes`."""
         risks = {}
         for i, objective in cohort.items():
             theta = self.models[i] = self._train(i, objective)
@@ -83,7 +84,7 @@ class PGFed:
         self.last = risks
 
     def objective(self, i, own: Quadratic, theta, alpha_row) -> float:
-        """`F_i(theta, alpha_i)`."""
+        """Computes `F_i(theta, alpha_i)`."""
         return own.loss(theta) + self.mu * sum(
             alpha_row[j] * f(theta) for j, f in self.last.items()
         )

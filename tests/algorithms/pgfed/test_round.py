@@ -1,4 +1,4 @@
-"""PGFed, PGFedMo and PGFed-CE: equality with plain NumPy, and the specification's invariants."""
+"""Tests PGFed, PGFedMo and PGFed-CE: against NumPy, and invariants."""
 
 import dataclasses
 import functools
@@ -23,14 +23,14 @@ RATE, STEPS, MU, ALPHA_RATE = 0.2, 3, 0.3, 0.1
 DEFAULTS = {"steps": STEPS, "mu": MU, "alpha_learning_rate": ALPHA_RATE}
 SERVER = PGFedServer(N, COHORT_SIZE, N, MU, ALPHA_RATE)
 SIZES = (1, 2, 3, 1, 2, 4)
-# Client 1 takes part in three rounds in a row, 0 and 2 come back, 5 comes late.
+# Client 1 takes part in three rounds in a row, 0 and 2 return, 5 comes late.
 COHORTS = ((0, 1, 2), (1, 3), (1, 3, 4), (0,), (5, 0, 2), (2, 1))
 each_variant = pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
 
 
 @functools.cache
 def quadratic_process(steps=STEPS, **options):
-    """All of a client's examples are in one batch, so that steps are exact."""
+    """Makes a process with all examples of a client in one batch, so that steps are exact."""
     optimizer = tff.learning.optimizers.build_sgdm(RATE)
     return traced(
         "pgfed",
@@ -44,7 +44,7 @@ def quadratic_process(steps=STEPS, **options):
 
 
 def quadratic(client_id):
-    """A client's objective, in numbers that float32 has."""
+    """Returns a client's objective, in numbers that float32 can represent."""
     rng = np.random.default_rng([client_id, 7])
     parts = spd(DIM, client_id), 1.5 * rng.normal(size=DIM), 0.1
     return reference.Quadratic(*(np.float64(np.float32(part)) for part in parts))
@@ -57,7 +57,7 @@ def examples_of(client_id, broken):
 
 
 class Federation:
-    """PGFed on quadratic clients, beside the same in NumPy."""
+    """PGFed on quadratic clients, together with its NumPy reference."""
 
     def __init__(self, **options):
         options = {**DEFAULTS, **options}
@@ -72,7 +72,7 @@ class Federation:
         )
 
     def next(self, cohort, broken=()):
-        """A round; in NumPy, without the clients whose data are broken."""
+        """Runs a round; the NumPy reference leaves out clients with broken data."""
         accepted = {i: quadratic(i) for i in cohort if i not in broken}
         if accepted:
             self.expected.next(accepted, self.sizes)
@@ -85,7 +85,7 @@ class Federation:
         return output
 
     def check(self):
-        """Everything is as in NumPy."""
+        """Checks everything against NumPy."""
         assert_close(self.weights, self.expected.weights)
         assert_close(self.alpha, self.expected.alpha)
         assert list(self.algorithm.last.client_ids) == sorted(self.expected.last)
@@ -114,7 +114,7 @@ class Federation:
         return vector_of(self.client_states[client_id].average.gradient)
 
     def auxiliary_gradient(self, client_id):
-        """What the server would send."""
+        """Returns the gradient that the server would send."""
         return vector_of(SERVER.own(self.algorithm, client_id).auxiliary_gradient)
 
 
@@ -126,17 +126,17 @@ def after(*cohorts, **options):
 
 
 @each_variant
-def test_rounds_are_those_of_the_specification(options):
+def test_rounds_agree_with_numpy(options):
     federation = Federation(**options)
     for cohort in COHORTS:
         federation.next(cohort)
         federation.check()
     moved = federation.alpha[federation.alpha != np.float32(1 / COHORT_SIZE)]
     assert moved.min() == 0 and moved.max() > 0.1
-    assert federation.alpha[1, 1] != np.float32(1 / COHORT_SIZE)  # of itself
+    assert federation.alpha[1, 1] != np.float32(1 / COHORT_SIZE)  # its weight of itself
 
 
-def test_cohorts_may_be_larger_than_expected():
+def test_cohort_may_be_larger_than_expected():
     federation = Federation(largest_cohort=N, beta=0.5)
     for cohort in (range(N), (1,), (4, 3, 2, 0)):
         federation.next(cohort)
@@ -149,8 +149,8 @@ def numerical_gradient(fn, x, step=1e-5):
 
 
 @pytest.mark.parametrize("last", [(1,), (1, 2, 4)], ids=str)
-def test_a_step_is_along_the_numerical_gradient_of_the_objective(last):
-    """Along alpha on average over J, as the gradient of each of it is replaced by the mean."""
+def test_step_follows_the_numerical_gradient_of_the_objective(last):
+    """Compares alpha's steps on average over J, as their slopes use J's mean gradient."""
     federation = after(last, steps=1)
     w = federation.weights + np.float32([0.2, -0.4, 0.1, 0.3])  # away from all models
     algorithm = federation.algorithm._replace(weights=weights_of(w, *DIMS), alpha=constant(1.0))
@@ -172,7 +172,7 @@ def test_a_step_is_along_the_numerical_gradient_of_the_objective(last):
 
 
 class TestCommunicationEfficient:
-    def test_it_is_one_step_for_all_that_a_client_did_on_its_mini_batches(self):
+    def test_server_makes_as_many_steps_as_the_client_at_once(self):
         sgd, sizes = tff.learning.optimizers.build_sgdm(RATE / 2, 0.9), (6, 9, 5)
         options = {"num_clients": 4, "clients_per_round": 4, "mu": 0.1, **CE}
         local = LocalTraining(sgd, epochs=2, batch_size=4)
@@ -193,7 +193,7 @@ class TestCommunicationEfficient:
         assert found[1, :2].tolist() == [0, 0] and found[0, :2].min() > 0
 
 
-def test_a_rejected_client_is_not_of_the_last_cohort_and_keeps_its_alpha():
+def test_rejected_client_is_not_in_the_last_cohort_and_keeps_its_alpha():
     federation = Federation(beta=0.5)
     assert federation.next((0, 2), broken=(0, 2)).metrics["train"]["server_kept"] == 1
     assert len(federation.algorithm.last.client_ids) == 0
@@ -206,12 +206,12 @@ def test_a_rejected_client_is_not_of_the_last_cohort_and_keeps_its_alpha():
         federation.check()
 
 
-def test_a_cohort_that_is_too_large():
+def test_too_large_cohort_raises():
     with pytest.raises(tf.errors.InvalidArgumentError, match="was built for at most 3 clients"):
         Federation().next((0, 1, 2, 3))
 
 
-def test_metrics_are_of_all_pairs_of_a_million_clients():
+def test_metrics_cover_all_pairs_of_a_million_clients():
     server = dataclasses.replace(SERVER, num_clients=10**6)
     ids, one = np.int32([10**6 - 1]), np.float32([[0.0]])
     metrics = server._metrics(put_entries(constant(0.25), server.num_clients, ids, ids, one))
@@ -219,7 +219,7 @@ def test_metrics_are_of_all_pairs_of_a_million_clients():
     assert float(metrics["alpha_zeros"]) == pytest.approx(1e-12)
 
 
-def test_metrics_when_all_pairs_have_met():
+def test_metrics_cover_a_full_matrix():
     everyone, values = np.arange(N), np.linspace(0, 0.1, N * N, dtype=np.float32).reshape(N, N)
     metrics = SERVER._metrics(put_entries(constant(0.5), N, everyone, everyone, values))
     assert float(metrics["alpha_mean"]) == pytest.approx(0.05)
@@ -227,7 +227,7 @@ def test_metrics_when_all_pairs_have_met():
     assert float(metrics["alpha_zeros"]) == pytest.approx(1 / N**2)
 
 
-def test_snapshot_and_metrics_are_of_alpha():
+def test_snapshot_and_metrics_describe_alpha():
     federation = after(*COHORTS[:3])
     metrics = federation.next((0,)).metrics["train"]["server"]
     alpha = federation.alpha

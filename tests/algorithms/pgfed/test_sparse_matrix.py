@@ -1,4 +1,4 @@
-"""The sparse matrix of pairs of clients, against one of NumPy."""
+"""Tests the sparse matrix over pairs of clients against a NumPy matrix."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from tff_pfl.runtime.graph import vectorization
 
 
 def cohorts(num_clients, rounds):
-    """Ids in any order, some of them again, none repeated; at times there are none."""
+    """Yields cohorts of distinct ids in any order; some are empty."""
     rng = np.random.default_rng(0)
     for _ in range(rounds):
         size = rng.integers(0, min(num_clients, 5) + 1)
@@ -18,7 +18,7 @@ def cohorts(num_clients, rounds):
 
 
 @pytest.mark.parametrize("num_clients", [1, 2, 7, 40])
-def test_they_are_a_matrix(num_clients):
+def test_entries_agree_with_numpy(num_clients):
     rng = np.random.default_rng(1)
     matrix = np.full([num_clients] * 2, 0.25, np.float32)
     met = np.zeros([num_clients] * 2, bool)
@@ -29,12 +29,12 @@ def test_they_are_a_matrix(num_clients):
         pairs = put_entries(pairs, num_clients, cohort, last, values)
         matrix[np.ix_(cohort, last)], met[np.ix_(cohort, last)] = values, True
         assert_equal(dense(pairs, num_clients), matrix)
-        assert_equal(pairs.keys[:-1], np.flatnonzero(met))  # ascending, of those that met alone
+        assert_equal(pairs.keys[:-1], np.flatnonzero(met))  # ascending, only set entries
         last = cohort
     assert met.any()
 
 
-def test_of_more_clients_than_a_matrix_could_have():
+def test_more_clients_than_a_dense_matrix_could_hold():
     num_clients = 2**31 - 1
     first, second = np.int32([num_clients - 1, 0]), np.int32([5, num_clients - 1])
     values = np.float32([[1, 2], [3, 4]])
@@ -44,7 +44,7 @@ def test_of_more_clients_than_a_matrix_could_have():
     assert len(pairs.keys) == 5 and np.all(np.diff(pairs.keys) > 0)
 
 
-def test_a_cohort_gets_its_own_without_a_copy_of_all_for_each_client():
+def test_vectorized_clients_do_not_copy_the_matrix():
     num_clients = 256
     everyone = tf.range(num_clients)
     values = tf.reshape(tf.range(2.0**16), [num_clients, num_clients])
