@@ -40,15 +40,15 @@ def accepting(
         `(message, Client, ClientContext) -> <state, upload, weight, report, carry>`; the context's
         carry is a `Carry` or `()`.
     """
-    what = f"Exchange {exchange.name!r}"
+    label = f"Exchange {exchange.name!r}"
 
     def client_work(message, client, context):
         carry = context.carry or Carry(accepted=tf.constant(True), value=())
         context = context._replace(carry=carry.value)
         data, is_readable = readable(client.data)
-        output = _checked(what, exchange.client_work(message, client.state, data, context))
+        output = _checked(label, exchange.client_work(message, client.state, data, context))
         errors.check_same_type(
-            f"{what}: client_work must return a state of the type client_init returns",
+            f"{label}: client_work must return a state of the type client_init returns",
             client_state_type,
             blocks.type_of(output.state),
             "keep data types and shapes; tf.ensure_shape restores a shape that a loop lost.",
@@ -93,21 +93,21 @@ def guarded(
         `(<server, round_num[, report], aggregate[, measurements, aggregators]> -> <state, metrics[,
         aggregator]>)`; `aggregators` are the aggregator's states before and after.
     """
-    what = f"Exchange {exchange.name!r}"
+    label = f"Exchange {exchange.name!r}"
 
     def finalize(inputs):
         old, report = inputs["server"], inputs.get("report")
         result = exchange.finalize(old, inputs["aggregate"], inputs["round_num"])
         if hasattr(result, "_fields") or len(result) != 2:
             raise errors.BlockResultError(
-                f"{what}: finalize must return a pair, the server's state and a mapping of "
+                f"{label}: finalize must return a pair, the server's state and a mapping of "
                 f"metrics, found {type(result).__name__}. Without metrics, return state, {{}}."
             )
         new, server_metrics = result
-        _check_server_metrics(what, server_metrics)
+        _check_server_metrics(label, server_metrics)
         new = tf.nest.map_structure(tf.convert_to_tensor, new)
         errors.check_same_type(
-            f"{what}: finalize must return a state of the type server_init returns",
+            f"{label}: finalize must return a state of the type server_init returns",
             server_type,
             blocks.type_of(new),
             "keep the structure, data types and shapes of the server state.",
@@ -156,58 +156,58 @@ def _choose(condition, a, b):
     return tf.cond(condition, lambda: tf.nest.map_structure(tf.identity, a), lambda: b)
 
 
-def _checked(what, output) -> ClientOutput:
+def _checked(label, output) -> ClientOutput:
     """Checks the output of client work; returns it as tensors, with a float32 weight."""
     if not isinstance(output, ClientOutput):
         raise errors.BlockResultError(
-            f"{what}: client_work returned {type(output).__name__}, not ClientOutput."
+            f"{label}: client_work returned {type(output).__name__}, not ClientOutput."
         )
-    _check_names(f"{what}: ClientOutput.metrics", output.metrics)
+    _check_names(f"{label}: ClientOutput.metrics", output.metrics)
     for name, metric in output.metrics.items():
         if name in _RESERVED:
             raise errors.BlockResultError(
-                f"{what}: metric {name!r} has a name that the composer uses itself. Use another "
+                f"{label}: metric {name!r} has a name that the composer uses itself. Use another "
                 f"name than {', '.join(_RESERVED)}."
             )
         if not isinstance(metric, Mean):
             raise errors.BlockResultError(
-                f"{what}: metric {name!r} must be a tff_pfl.models.Mean(total, count), found "
+                f"{label}: metric {name!r} must be a tff_pfl.models.Mean(total, count), found "
                 f"{type(metric).__name__}."
             )
     for name, value in {"weight": (output.weight,), **output.metrics}.items():
         numbers = list(map(tf.convert_to_tensor, value))
         if not all(_is_real(number) and number.shape.rank == 0 for number in numbers):
             raise errors.BlockResultError(
-                f"{what}: {name} must consist of real scalars, found {blocks.type_of(numbers)}."
+                f"{label}: {name} must consist of real scalars, found {blocks.type_of(numbers)}."
             )
     output = tf.nest.map_structure(tf.convert_to_tensor, output)
     return output._replace(weight=tf.cast(output.weight, tf.float32))
 
 
-def _check_server_metrics(what, metrics):
+def _check_server_metrics(label, metrics):
     """Checks that the metrics of `finalize` are real numbers, in mappings, lists and arrays."""
-    _check_names(f"{what}: finalize: metrics", metrics)
+    _check_names(f"{label}: finalize: metrics", metrics)
     for name, metric in metrics.items():
         if isinstance(metric, Mapping):
-            _check_server_metrics(what, metric)
+            _check_server_metrics(label, metric)
             continue
         for leaf in map(tf.convert_to_tensor, tf.nest.flatten(metric)):
             if not _is_real(leaf) and leaf.dtype != tf.bool:
                 raise errors.BlockResultError(
-                    f"{what}: finalize: metric {name!r} must consist of real numbers, found "
+                    f"{label}: finalize: metric {name!r} must consist of real numbers, found "
                     f"{leaf.dtype.name}."
                 )
 
 
-def _check_names(what, metrics):
+def _check_names(label, metrics):
     if not isinstance(metrics, Mapping):
         raise errors.BlockResultError(
-            f"{what} must be a mapping from names to metrics, found {type(metrics).__name__}."
+            f"{label} must be a mapping from names to metrics, found {type(metrics).__name__}."
         )
     for name in metrics:
         if not is_part(name):
             raise errors.BlockResultError(
-                f"{what}: the name of a metric must be a string of {IN_PARTS}, found {name!r}."
+                f"{label}: the name of a metric must be a string of {IN_PARTS}, found {name!r}."
             )
 
 

@@ -224,7 +224,7 @@ def multi_krum(
             accepted uploads minus `num_attackers`.
 
     Raises:
-        ValueError: A round is too small, as in `krum`, or `num_selected` too large.
+        ValueError: A round is too small, as in `krum`, or `num_selected` is too large.
     """
     return _krum(clients_per_round, num_attackers, num_selected)
 
@@ -238,8 +238,8 @@ def _krum(clients_per_round, num_attackers, num_selected):
         )
     if num_selected is not None and num_selected > clients_per_round - num_attackers:
         raise ValueError(
-            f"num_selected={num_selected} must be at most clients_per_round - num_attackers = "
-            f"{clients_per_round - num_attackers}, the number of honest clients."
+            f"num_selected must be at most clients_per_round - num_attackers = "
+            f"{clients_per_round - num_attackers} honest clients, got {num_selected}."
         )
     rule = functools.partial(
         robust_rules.krum, num_attackers=num_attackers, num_selected=num_selected

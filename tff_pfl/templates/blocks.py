@@ -22,7 +22,7 @@ from tff_pfl.templates.process import Client
 from tff_pfl.tracebacks import place
 
 
-def trace(what: str, fn: Callable[..., Any], *types: tff.types.Type) -> tff.Computation:
+def trace(block: str, fn: Callable[..., Any], *types: tff.types.Type) -> tff.Computation:
     """Traces `fn` as a `tff.tensorflow.computation` of arguments of the given types.
 
     Inside `fn`, `==` compares tensors element by element.
@@ -32,7 +32,7 @@ def trace(what: str, fn: Callable[..., Any], *types: tff.types.Type) -> tff.Comp
         RandomnessError: `fn` draws random numbers that no seed controls.
     """
     try:
-        computation = _seeded_computation(what, elementwise_equality()(fn), *types)
+        computation = _seeded_computation(block, elementwise_equality()(fn), *types)
         if not isinstance(computation, tff.Computation):
             raise TypeError("it takes arguments, but is called without any")
         return computation
@@ -41,7 +41,7 @@ def trace(what: str, fn: Callable[..., Any], *types: tff.types.Type) -> tff.Comp
     except Exception as error:
         arguments = "".join(f"\n  {t}" for t in types) or " none"
         raise errors.BlockTracingError(
-            f"{what} failed while it was traced: {type(error).__name__}: {error}"
+            f"{block} failed while it was traced: {type(error).__name__}: {error}"
             f"{place(error)}\n"
             f"It was traced with arguments of the types:{arguments}\n"
             "Tip: a block is pure TensorFlow, with its arguments in the order of its docstring. "
@@ -53,12 +53,12 @@ _TIP = "Tip: use tf.random.stateless_* with a seed, in client work the seed of t
 
 
 def _seeded_computation(
-    what: str, fn: Callable[..., Any], *types: tff.types.Type
+    block: str, fn: Callable[..., Any], *types: tff.types.Type
 ) -> tff.framework.ConcreteComputation:
     """Traces a function, and checks that all of its random numbers have seeds.
 
     Args:
-        what: The name of the block in errors.
+        block: The name of the block in errors.
         fn: A function of pure TensorFlow.
         *types: The types of its arguments.
 
@@ -71,7 +71,7 @@ def _seeded_computation(
         result = fn(*args, **kwargs)
         for name, kind in unseeded_operations(tf.compat.v1.get_default_graph()):
             raise errors.RandomnessError(
-                f"{what}: operation {name!r} of type {kind!r} {described(kind)}: a run that is "
+                f"{block}: operation {name!r} of type {kind!r} {described(kind)}: a run that is "
                 f"resumed or repeated would have others.\n{_TIP}; shuffle data sets with a seed; "
                 "compute with TensorFlow instead of Python."
             )
@@ -82,7 +82,7 @@ def _seeded_computation(
     )
     if drawn:
         raise errors.RandomnessError(
-            f"{what} draws random numbers from NumPy's or Python's own generator: they are drawn "
+            f"{block} draws random numbers from NumPy's or Python's own generator: they are drawn "
             f"once, while it is traced, and a run that is resumed or repeated would have others.\n"
             f"{_TIP}."
         )
@@ -127,7 +127,7 @@ def empty_value(type_signature: tff.types.StructType):
     return tff.types.type_to_py_container(tff.structure.Struct(elements), type_signature)
 
 
-def payload_bytes(what: str, type_signature: tff.types.Type) -> int:
+def payload_bytes(label: str, type_signature: tff.types.Type) -> int:
     """Returns the number of bytes of a message of this type.
 
     Raises:
@@ -137,7 +137,7 @@ def payload_bytes(what: str, type_signature: tff.types.Type) -> int:
     for spec in tf.nest.flatten(tff.types.type_to_tf_tensor_specs(type_signature)):
         if not spec.shape.is_fully_defined():
             raise errors.BlockResultError(
-                f"{what} has a tensor of unknown size, {spec.dtype.name}{spec.shape}, in\n"
+                f"{label} has a tensor of unknown size, {spec.dtype.name}{spec.shape}, in\n"
                 f"  {type_signature}\nTip: fix its shape with tf.ensure_shape."
             )
         total += spec.shape.num_elements() * spec.dtype.size
@@ -154,7 +154,7 @@ class ClientBlock:
 
     def __init__(
         self,
-        what: str,
+        label: str,
         fn: Callable[[Any, Client, ClientContext], Any],
         *,
         distribute: Callable[[Any], Any],
@@ -167,7 +167,7 @@ class ClientBlock:
         """Traces the block.
 
         Args:
-            what: The name of the block in errors.
+            label: The name of the block in errors.
             fn: `(message, Client, ClientContext) -> result`.
             distribute: `(S -> B)`.
             select: `(<S, int32> -> P)` or `None`.
@@ -177,9 +177,9 @@ class ClientBlock:
             seed: The seed of the run, and the index of this block.
         """
         self._server_type = server_type
-        self._distribute = trace(f"{what}: distribute", distribute, server_type)
+        self._distribute = trace(f"{label}: distribute", distribute, server_type)
         shared_type = self._distribute.type_signature.result
-        self.down_bytes = payload_bytes(f"{what}: the broadcast message", shared_type)
+        self.down_bytes = payload_bytes(f"{label}: the broadcast message", shared_type)
         inputs = collections.OrderedDict(
             client_id=client_type.client_id,
             state=client_type.state,
@@ -192,16 +192,18 @@ class ClientBlock:
             inputs["shared"] = shared_type
         self._select = None
         if select is not None:
-            own_type = trace(f"{what}: select", select, server_type, np.int32).type_signature.result
+            own_type = trace(
+                f"{label}: select", select, server_type, np.int32
+            ).type_signature.result
             # The stock runtime puts the selected value into a data set, which reorders names;
             # without names there is only one order.
             self._select = trace(
-                f"{what}: select",
+                f"{label}: select",
                 lambda server, client_id: _flat(select(server, client_id)),
                 server_type,
                 np.int32,
             )
-            self.down_bytes += payload_bytes(f"{what}: the selected message", own_type)
+            self.down_bytes += payload_bytes(f"{label}: the selected message", own_type)
             inputs["own"] = own_type
             self._only = _single_element(own_type)
         if carry_type is not None:
@@ -222,7 +224,7 @@ class ClientBlock:
             )
             return fn(message, client, context)
 
-        self.work = trace(what, work, tff.types.to_type(inputs))
+        self.work = trace(label, work, tff.types.to_type(inputs))
 
     def map(self, server_state, round_num, clients, client_states, carry=None):
         """Sends the messages and maps the work, inside a federated computation."""

@@ -37,8 +37,8 @@ def compose(
     metrics or carry are not finite; if its weight is negative; or if `Examples.size` is not in
     0 .. rows (its work then reads no examples). It counts with weight 0 and an upload of zeros, and
     keeps the state from before the exchange. It stays rejected in later exchanges of the round, but
-    `metrics` count it only in the exchange where it fails. If an exchange accepts no client, or
-    the server's new state is not finite, the server keeps its state and its aggregator's state.
+    `metrics` count it only in exchanges where it fails. If an exchange accepts no client, or the
+    server's new state is not finite, the server keeps its state and its aggregator's state.
 
     Metrics: Each exchange has metrics under its name: the means of the metrics of client work,
     `num_clients` (accepted), `num_examples` (of accepted clients), `num_empty` (clients without
@@ -105,17 +105,17 @@ def compose(
     initialize = _initialize(server_init, exchanges)
     state_type = initialize.type_signature.result
 
-    def of_server(what, fn):
+    def trace_server_function(block, fn):
         if fn is None:
             return None
-        return blocks.trace(what, lambda state: fn(state.algorithm), state_type.member)
+        return blocks.trace(block, lambda state: fn(state.algorithm), state_type.member)
 
     personalize = _personalize(algorithm, state_type, client_type, seed)
     further = {
         name: _personalize(other, state_type, client_type, seed)
         for name, other in further_models.items()
     }
-    global_weights = of_server("global_weights", algorithm.global_weights)
+    global_weights = trace_server_function("global_weights", algorithm.global_weights)
     models = {
         f"the further models {name!r}": other.type_signature.result.member
         for name, other in further.items()
@@ -132,7 +132,7 @@ def compose(
         personalize=personalize,
         further_models=further,
         global_weights=global_weights,
-        snapshot=of_server("snapshot", algorithm.snapshot),
+        snapshot=trace_server_function("snapshot", algorithm.snapshot),
         client_snapshot=_client_snapshot(algorithm.client_snapshot, client_type.state),
         evaluated_model=algorithm.evaluated_model,
         made_for=algorithm.made_for,
@@ -243,9 +243,9 @@ def _personalize(algorithm, state_type, client_type, seed) -> tff.Computation:
 
 
 def _check_models(weights_type, others):
-    for what, found in others.items():
+    for name, found in others.items():
         errors.check_same_type(
-            f"personalize gives models of another type than {what}",
+            f"personalize gives models of another type than {name}",
             found,
             weights_type,
             "the same model is evaluated with both; return the weights of all layers, by layer.",
@@ -280,9 +280,9 @@ class _TracedExchange:
 
     def __init__(self, exchange: Exchange, server_type, client_type, carry_type, seed):
         self.name = exchange.name
-        self._what = f"Exchange {exchange.name!r}"
+        self._label = f"Exchange {exchange.name!r}"
         self._block = blocks.ClientBlock(
-            f"{self._what}: client_work",
+            f"{self._label}: client_work",
             acceptance.accepting(exchange, client_type.state),
             distribute=exchange.distribute,
             select=exchange.select,
@@ -295,7 +295,7 @@ class _TracedExchange:
         self.carry_type = output_type.carry
         self._weighted = isinstance(exchange.aggregator, tff.aggregators.WeightedAggregationFactory)
         self.down_bytes = self._block.down_bytes
-        self.up_bytes = blocks.payload_bytes(f"{self._what}: the upload", output_type.upload)
+        self.up_bytes = blocks.payload_bytes(f"{self._label}: the upload", output_type.upload)
         self.aggregation = None
         if not blocks.is_empty(output_type.upload):
             self.aggregation = self._create_aggregation(exchange.aggregator, output_type)
@@ -336,7 +336,7 @@ class _TracedExchange:
             inputs["measurements"] = aggregated_type.measurements.member
             inputs["aggregators"] = [aggregated_type.state.member] * 2  # old and new
         self._finalize = blocks.trace(
-            f"{self._what}: finalize",
+            f"{self._label}: finalize",
             lambda inputs: acceptance.guarded(self._exchange, self._server_type)(
                 inputs | {"aggregate": inputs.get("aggregate", nothing)}
             ),
@@ -366,7 +366,7 @@ class _TracedExchange:
     def _create_aggregation(self, factory, output_type):
         if factory is None:
             raise errors.AggregatorError(
-                f"{self._what}: client_work uploads\n  {output_type.upload}\nbut the exchange has "
+                f"{self._label}: client_work uploads\n  {output_type.upload}\nbut the exchange has "
                 "no aggregator.\nTip: tff.aggregators.MeanFactory() averages uploads."
             )
         try:
@@ -376,7 +376,7 @@ class _TracedExchange:
                 return factory.create(output_type.upload)
         except Exception as error:
             raise errors.AggregatorError(
-                f"{self._what}: the aggregator {factory!r} cannot aggregate uploads of type\n"
+                f"{self._label}: the aggregator {factory!r} cannot aggregate uploads of type\n"
                 f"  {output_type.upload}\n{type(error).__name__}: {error}\n"
                 "Tip: aggregator must be a factory of tff.aggregators or tff.learning."
             ) from error

@@ -29,11 +29,14 @@ class RandomnessError(TemplateError):
     """A block draws random numbers that no seed controls, so that runs differ."""
 
 
-def check_same_type(what: str, expected: tff.types.Type, found: tff.types.Type, tip: str) -> None:
+def check_same_type(
+    requirement: str, expected: tff.types.Type, found: tff.types.Type, tip: str
+) -> None:
     """Checks that the type `found` can be used as the type `expected`.
 
     Raises:
-        BlockResultError: It cannot. The message has both types, their first difference and the tip.
+        BlockResultError: `found` does not fit. The message has both types, their first difference
+            and the tip.
     """
     if expected.is_assignable_from(found):
         return
@@ -41,7 +44,7 @@ def check_same_type(what: str, expected: tff.types.Type, found: tff.types.Type, 
     if isinstance(expected, tff.types.StructType):
         first = f"\n  first:    {_first_difference(expected, found)}"
     raise BlockResultError(
-        f"{what}.\n  expected: {expected}\n  found:    {found}{first}\nTip: {tip}"
+        f"{requirement}.\n  expected: {expected}\n  found:    {found}{first}\nTip: {tip}"
     )
 
 

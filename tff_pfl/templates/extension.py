@@ -30,15 +30,15 @@ def extends(base: Callable, without: Collection[str] = ()) -> Callable[[Callable
         base: The function that takes `**options`.
         without: Names of keyword arguments of `base` that are not options.
     """
-    of_base = [p for p in signature_of(base).parameters.values() if p.name not in without]
-    inherited = [p for p in of_base if p.kind in (p.KEYWORD_ONLY, p.VAR_KEYWORD)]
+    base_parameters = [p for p in signature_of(base).parameters.values() if p.name not in without]
+    inherited = [p for p in base_parameters if p.kind in (p.KEYWORD_ONLY, p.VAR_KEYWORD)]
 
     def decorate(function):
         own = [p for p in signature_of(function).parameters.values() if p.kind is not p.VAR_KEYWORD]
         names = {p.name for p in own}
         parameters = own + [p for p in inherited if p.name not in names]
         takes_others = any(p.kind is p.VAR_KEYWORD for p in inherited)
-        known = list(dict.fromkeys(p.name for p in [*parameters, *of_base]))
+        known = list(dict.fromkeys(p.name for p in [*parameters, *base_parameters]))
 
         @functools.wraps(function)
         def extended(*args, **kwargs):

@@ -34,7 +34,7 @@ class Federation(NamedTuple):
         if self.largest_cohort is not None and self.largest_cohort < clients_per_round:
             raise ValueError(
                 f"The algorithm was made for largest_cohort={self.largest_cohort}, but a round has "
-                f"{clients_per_round} clients. Make it with a larger largest_cohort."
+                f"{clients_per_round} clients. Make it with that number or more."
             )
 
 

@@ -84,8 +84,8 @@ class PersonalizedProcess(tff.templates.IterativeProcess):
         next_fn: `next`.
         initialize_client: Makes the state of a client that was never seen, from its id.
         personalize: Makes the weights to evaluate as each client's own model.
-        further_models: Make models that are evaluated besides each client's own, by name; see
-            `compose`.
+        further_models: By name, computations that make models to evaluate besides each client's
+            own; see `compose`.
         global_weights: Returns the global model; `None` for an algorithm without one.
         snapshot: Returns the parts of the server's state to look at, or `None`.
         client_snapshot: Returns the parts of clients' states to look at, or `None`.

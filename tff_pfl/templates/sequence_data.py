@@ -78,18 +78,18 @@ def compose_with_sequence_data(
         data = tff.federated_map(gather, clients.data)
         return tff.federated_zip(Client(clients.client_id, clients.state, data))
 
-    def of_gathered(computation):
+    def with_sequences(computation):
         @tff.federated_computation(state_type, clients_type)
-        def of_sequences(state, clients):
+        def on_sequences(state, clients):
             return computation(state, gathered(clients))
 
-        return of_sequences
+        return on_sequences
 
     return dataclasses.replace(
         process,
-        next_fn=of_gathered(process.next),
-        personalize=of_gathered(process.personalize),
-        further_models={name: of_gathered(fn) for name, fn in process.further_models.items()},
+        next_fn=with_sequences(process.next),
+        personalize=with_sequences(process.personalize),
+        further_models={name: with_sequences(fn) for name, fn in process.further_models.items()},
     )
 
 

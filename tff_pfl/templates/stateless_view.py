@@ -1,4 +1,4 @@
-"""Views of methods whose clients keep nothing as processes of `tff.learning`.
+"""Presents methods whose clients keep nothing as processes of `tff.learning`.
 
 `tff.learning` and its programs know only the clients' data, `{D}@CLIENTS`. A process of this
 library identifies clients by ids, and derives their random numbers from these. In a view, a

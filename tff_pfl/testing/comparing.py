@@ -19,19 +19,19 @@ def equal(a: Any, b: Any) -> bool:
     return all(np.array_equal(x, y, equal_nan=x.dtype.kind == "f") for x, y in pairs)
 
 
-def assert_equal(a: Any, b: Any, what: str) -> None:
-    """Asserts that two structures are equal bit for bit; `what` names them in the message."""
+def assert_equal(a: Any, b: Any, name: str) -> None:
+    """Asserts that two structures are equal bit for bit; `name` names them in the message."""
     for x, y in zip(leaves(a), leaves(b), strict=True):
-        np.testing.assert_array_equal(x, y, err_msg=f"{what} differs")
+        np.testing.assert_array_equal(x, y, err_msg=f"{name} differs")
 
 
-def assert_close(a: Any, b: Any, what: str) -> None:
+def assert_close(a: Any, b: Any, name: str) -> None:
     """Asserts that two structures are equal up to the rounding of reordered sums."""
     for x, y in zip(leaves(a), leaves(b), strict=True):
-        np.testing.assert_allclose(x, y, _ROUNDING, _ROUNDING, err_msg=f"{what} differs")
+        np.testing.assert_allclose(x, y, _ROUNDING, _ROUNDING, err_msg=f"{name} differs")
 
 
-def assert_finite(value: Any, what: str) -> None:
+def assert_finite(value: Any, name: str) -> None:
     """Asserts that all numbers of a structure are finite."""
     for leaf in leaves(value):
-        assert leaf.dtype.kind != "f" or np.all(np.isfinite(leaf)), f"{what} has {leaf}"
+        assert leaf.dtype.kind != "f" or np.all(np.isfinite(leaf)), f"{name} has {leaf}"

@@ -162,7 +162,7 @@ def check_types(subject: Subject) -> None:
 
 
 def check_determinism(subject: Subject) -> None:
-    """Checks that a round gives the same again, and block by block."""
+    """Checks that a repeated round gives the same result, also block by block."""
     again = subject.next(subject.clients(_SIZES))
     assert_equal(subject.first_round, again, "a second call of the same round")
     found = subject.eager_round
@@ -174,7 +174,7 @@ def check_determinism(subject: Subject) -> None:
 
 
 def check_seed(subject: Subject) -> None:
-    """Checks that another seed changes a round exactly if it draws random numbers."""
+    """Checks that another seed changes a round if and only if it draws random numbers."""
     another = EagerProcess(subject.algorithm, SEED + 1)
     rounds = subject.eager_round, another.next(subject.state, subject.clients(_SIZES))
     is_same = equal(*((found.state.algorithm, found.clients) for found in rounds))
@@ -257,7 +257,7 @@ def check_nonfinite_client(subject: Subject) -> None:
 
 
 def _assert_left_out(subject, output, count):
-    """Asserts that a round equals the round of only its clients with 6 and 9 examples."""
+    """Asserts that a round equals a round of only the clients with 6 and 9 examples."""
     without = subject.next([subject.client(i, size) for i, size in ((0, 6), (2, 9))])
     assert_close(
         (output.state.algorithm, output.clients[0::2]),
@@ -265,9 +265,11 @@ def _assert_left_out(subject, output, count):
         "(If a client can influence others before it is rejected, set knows_cohort=True.) The "
         "round, with and without the client,",
     )
-    of_exchanges = [metrics for metrics in output.metrics.values() if isinstance(metrics, Mapping)]
-    assert sum(metrics[count] for metrics in of_exchanges) >= 1, f"{count} is 0"
-    assert of_exchanges[-1]["num_clients"] == 2, of_exchanges[-1]
+    exchange_metrics = [
+        metrics for metrics in output.metrics.values() if isinstance(metrics, Mapping)
+    ]
+    assert sum(metrics[count] for metrics in exchange_metrics) >= 1, f"{count} is 0"
+    assert exchange_metrics[-1]["num_clients"] == 2, exchange_metrics[-1]
 
 
 def check_empty_cohort(subject: Subject) -> None:

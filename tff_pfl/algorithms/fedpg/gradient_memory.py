@@ -160,8 +160,8 @@ def direction(descent: CommonDescent, gradients, memory: GradientMemory) -> tf.T
     """Computes `d` of a `CommonDescent`, float32 `[n]`.
 
     If `sigma` is large, most of the sum of gradients times coefficients cancels. In float32, about
-    `sigma 2^-24` of `d` would be lost, while the slopes are `1 / sigma` of it or less. Large
-    `sigma` therefore sum in float64, one block of columns at a time.
+    `sigma 2^-24` of `d` would be lost, while the slopes are `1 / sigma` of it or less. The sum is
+    therefore computed in float64 if `sigma` is large, one block of columns at a time.
 
     Args:
         descent: The direction as coefficients of these gradients and the memory.

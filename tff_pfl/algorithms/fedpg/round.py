@@ -18,9 +18,9 @@ and the rate `eta`:
     client  theta_i = w + eta d_i,   d_i = d + gamma_i (-g_i - d)            (w before the round)
 
 The personal model is `theta_i` of the client's last round; the current `w` for a client that never
-took part. To compute all personal models at the current `w` ("rebuild"), let all clients take part
-in a round whose server state is dropped: `process.next(state, everyone).clients` are their states,
-and `state` stays. S-FedPG searches for the step: `tff_pfl.algorithms.fedpg.search`.
+took part. To compute all personal models at the current `w` ("rebuild"), run a round of all clients
+and discard its server state: `process.next(state, everyone).clients` are the clients' states then.
+S-FedPG searches for the step: `tff_pfl.algorithms.fedpg.search`.
 
 The server sends `w` to all clients of a round. Clients of the round before could compute it
 themselves, so that the paper's protocol sends it only to the others. `bytes_down_per_client` is

@@ -72,7 +72,7 @@ class Server(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Values of a cohort from which its direction was found, with rows in the order of ids.
+    """The intermediate results for a cohort, with rows in the order of ids.
 
     Attributes:
         losses: float32 `[?]`, the losses at `w`.

@@ -164,15 +164,15 @@ class PGFedServer:
         return get_entries(server.alpha, self.num_clients, client_ids, server.last.client_ids)
 
     def _metrics(self, alpha):
-        met, others = alpha.values[:-1], alpha.values[-1]
+        entries, common = alpha.values[:-1], alpha.values[-1]
         num_pairs = self.num_clients**2
         # TensorFlow silently wraps an integer that int32 cannot hold.
-        all_met = tf.equal(tf.size(met, tf.int64), tf.constant(num_pairs, tf.int64))
-        largest_other = tf.where(all_met, 0.0, others)
+        is_full = tf.equal(tf.size(entries, tf.int64), tf.constant(num_pairs, tf.int64))
+        largest_other = tf.where(is_full, 0.0, common)
         return collections.OrderedDict(
-            alpha_mean=others + tf.reduce_sum(met - others) / num_pairs,
-            alpha_max=tf.maximum(tf.reduce_max(met), largest_other),
-            alpha_zeros=tf.reduce_sum(tf.cast(tf.equal(met, 0.0), tf.float32)) / num_pairs,
+            alpha_mean=common + tf.reduce_sum(entries - common) / num_pairs,
+            alpha_max=tf.maximum(tf.reduce_max(entries), largest_other),
+            alpha_zeros=tf.reduce_sum(tf.cast(tf.equal(entries, 0.0), tf.float32)) / num_pairs,
         )
 
     def _updated_alpha(self, server, risks):

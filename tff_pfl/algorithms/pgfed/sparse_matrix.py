@@ -32,8 +32,8 @@ def constant(value: float) -> SparseMatrix:
 def get_entries(matrix: SparseMatrix, num_clients: int, i: tf.Tensor, j: tf.Tensor) -> tf.Tensor:
     """Returns the entries of all `(i, j)`: float32 `[len(i), len(j)]`."""
     keys = _keys(num_clients, i, j)
-    at, met = _find(matrix, tf.reshape(keys, [-1]))
-    values = tf.gather(matrix.values, tf.where(met, at, tf.size(matrix.keys) - 1))
+    at, exists = _find(matrix, tf.reshape(keys, [-1]))
+    values = tf.gather(matrix.values, tf.where(exists, at, tf.size(matrix.keys) - 1))
     return tf.reshape(values, tf.shape(keys))
 
 
@@ -44,12 +44,12 @@ def put_entries(
     rows, columns = tf.argsort(i), tf.argsort(j)
     keys = tf.reshape(_keys(num_clients, tf.gather(i, rows), tf.gather(j, columns)), [-1])
     values = tf.reshape(tf.gather(tf.gather(values, rows), columns, axis=1), [-1])
-    at, met = _find(matrix, keys)
+    at, exists = _find(matrix, keys)
     known = tf.tensor_scatter_nd_update(
-        matrix.values, tf.boolean_mask(at, met)[:, tf.newaxis], tf.boolean_mask(values, met)
+        matrix.values, tf.boolean_mask(at, exists)[:, tf.newaxis], tf.boolean_mask(values, exists)
     )
     # New keys are inserted before the keys at which they were found, which move back.
-    new, at = ~met, tf.boolean_mask(at, ~met)
+    new, at = ~exists, tf.boolean_mask(at, ~exists)
     before = tf.cumsum(tf.math.unsorted_segment_sum(tf.ones_like(at), at, tf.size(matrix.keys)))
     places = [tf.range(tf.size(before)) + before, at + tf.range(tf.size(at))]
     return SparseMatrix(
