@@ -98,9 +98,9 @@ def test_results_that_do_not_fit_raise(options, message):
     ],
 )
 def test_error_names_the_first_difference_of_types(found, expected):
-    of = tff.types.to_type({"m": {"a": F, "b": (F3,)}, "n": F})
+    type_ = tff.types.to_type({"m": {"a": F, "b": (F3,)}, "n": F})
     with pytest.raises(errors.BlockResultError, match=f"first:    {expected}"):
-        errors.check_same_type("State", of, tff.types.to_type(found), "")
+        errors.check_same_type("State", type_, tff.types.to_type(found), "")
 
 
 @pytest.mark.parametrize(

@@ -97,14 +97,14 @@ class Reference:
         self.velocity = np.zeros([N, DIM])
 
     def attention(self, cohort, alpha):
-        of = sorted(cohort) if self.neighbours == "cohort" else range(N)
-        pairs = [(i, j) for i in cohort for j in of if i != j]
+        neighbours = sorted(cohort) if self.neighbours == "cohort" else range(N)
+        pairs = [(i, j) for i in cohort for j in neighbours if i != j]
         square = {(i, j): np.sum((self.w[i] - self.w[j]) ** 2) for i, j in pairs}
         unit = {"none": 1.0, "num_weights": DIM}.get(self.distance_scale)
         unit = unit or np.median(list(square.values()) or [1.0])
         for i in cohort:
             others = {}
-            for j in of:
+            for j in neighbours:
                 if i != j and self.similarity == "cosine":
                     norms = np.linalg.norm(self.w[i]) * np.linalg.norm(self.w[j])
                     others[j] = np.exp(self.sigma * (self.w[i] @ self.w[j]) / norms)
@@ -112,7 +112,7 @@ class Reference:
                     others[j] = alpha * np.exp(-square[i, j] / unit / self.sigma) / self.sigma
             total = sum(others.values())
             if self.similarity == "cosine":
-                own = 1 / len(of) if self.self_weight is None else self.self_weight
+                own = 1 / len(neighbours) if self.self_weight is None else self.self_weight
                 own = own if others else 1.0
                 factor = (1 - own) / (total or 1.0)
             else:

@@ -33,11 +33,11 @@ def test_without_lambda_and_collaboration_it_equals_fedrep(persist):
     local = LocalTraining(sgd, epochs=2, batch_size=4, persist_optimizer_state=persist)
     _, state, clients = trained("fedpac", local=local, lambda_=0.0, collaborate=False)
     _, expected, expected_clients = trained("fedrep", local=local, head_epochs=1)
-    optimizers = [[c.state.optimizer for c in of] for of in (clients, expected_clients)]
+    optimizers = [[c.state.optimizer for c in run] for run in (clients, expected_clients)]
     assert_close(*optimizers, tolerance=1e-5)
     assert bool(leaves(optimizers[0])) == persist
     assert_close(state.algorithm.weights, expected.algorithm.weights, tolerance=1e-6)
-    heads = [[c.state.head for c in of] for of in (clients, expected_clients)]
+    heads = [[c.state.head for c in run] for run in (clients, expected_clients)]
     assert_close(*heads, tolerance=1e-6)
 
 

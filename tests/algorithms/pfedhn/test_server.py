@@ -81,8 +81,11 @@ class NumPyServer:
         self.embedding_momentum, self.clip_jointly = embedding_momentum, clip_jointly
         self.velocities = 0.0 * self.embeddings
         layers = enumerate(state.phi.values())
-        of = [tf.nest.map_structure(lambda w: tf.fill(w.shape, i), layer) for i, layer in layers]  # noqa: B023
-        self.layer_of_weight = np.array(trees.to_vector(dict(zip(state.phi, of, strict=True))))
+        indices = [
+            tf.nest.map_structure(lambda w: tf.fill(w.shape, i), layer)  # noqa: B023
+            for i, layer in layers
+        ]
+        self.layer_of_weight = np.array(trees.to_vector(dict(zip(state.phi, indices, strict=True))))
 
     def gradients(self, phi, cohort, changes):
         gradient, of_embeddings = 0.0, []
