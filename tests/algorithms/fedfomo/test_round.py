@@ -27,7 +27,7 @@ NUM_EXAMPLES = (5, 8, 10, 6)
 COHORTS = ((0, 1, 2), (1, 3), (0, 1, 2, 3), (2, 0), (3, 1, 2))
 rng = np.random.default_rng(8)
 CENTRES = rng.normal(size=(N, DIM))
-# Each example is a quadratic `(A, c)` with its own `c`, near the centre of its client.
+# Each example is its own quadratic `(A, c)`, with `c` near the centre of its client.
 A = [[spd(DIM, 100 * i + k) for k in range(n)] for i, n in enumerate(NUM_EXAMPLES)]
 C = [c + 0.3 * rng.normal(size=(n, DIM)) for c, n in zip(CENTRES, NUM_EXAMPLES, strict=True)]
 MODELS = rng.normal(size=(N, DIM)).astype(np.float32)
