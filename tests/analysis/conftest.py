@@ -1,4 +1,4 @@
-"""A training program that takes a moment, and a log of its starts."""
+"""Provides a fast training program with a log of its starts."""
 
 import concurrent.futures
 import pathlib
@@ -10,10 +10,10 @@ from tff_pfl.analysis import check
 
 
 class Program:
-    """The program, and its runs so far.
+    """The training program and its runs so far.
 
     Attributes:
-        path: Its file.
+        path: The program's file.
         log: The file with a line for each start.
     """
 
@@ -23,12 +23,12 @@ class Program:
         self.log = log
 
     def started(self):
-        """The flags of all runs so far, without `--config.`, sorted."""
+        """Returns the flags of all runs so far, without `--config.`, sorted."""
         lines = self.log.read_text().splitlines() if self.log.exists() else []
         return sorted(line.partition(" by ")[0].replace("--config.", "") for line in lines)
 
     def process(self):
-        """The process of the last run, once it has started."""
+        """Returns the id of the last run's process, once it has started."""
         return int(self.log.read_text().rpartition(" ")[2])
 
     def is_running(self):
@@ -44,15 +44,15 @@ def program(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="session", autouse=True)
 def databases_without_a_disk():
-    """Optuna's storages need not survive a power cut."""
+    """Speeds up Optuna's storages, which need not survive a power cut."""
 
     @sqlalchemy.event.listens_for(sqlalchemy.engine.Engine, "connect")
-    def wait_for_nothing(connection, _):
+    def do_not_wait(connection, _):
         connection.execute("PRAGMA synchronous=OFF")
 
 
 class ThisProcess:
-    """Takes the place of the process that checks a folder of configs, which is slow to start."""
+    """A stand-in for the process that checks a folder of configs, which is slow to start."""
 
     def __init__(self, *args):
         pass

@@ -1,4 +1,4 @@
-"""Finished runs that are written by hand: all files that tables and pages read, in no time."""
+"""Writes finished runs by hand: quickly, with all files that tables and pages read."""
 
 import csv
 import pathlib
@@ -29,20 +29,20 @@ def write_run(
     sessions: Sequence[tuple[int, Mapping[str, Any]]] = ((0, {"python": "3.11.1"}),),
     **settings: Any,
 ) -> pathlib.Path:
-    """Writes 10 rounds, evaluated at 5 and 10.
+    """Writes a run of 10 rounds, evaluated after rounds 5 and 10.
 
     Args:
-        path: The output directory, which is overwritten.
+        path: The output directory. It is overwritten.
         accuracies: The accuracies of all clients' own models after the last round.
         seed: The seed in the config.
-        first_row: The first row of the partition; different rows make different partitions.
+        first_row: The first row of the partition. Different rows make different partitions.
         algorithm: The name of the algorithm.
-        global_accuracies: As `accuracies`; `None` for a run without a global model.
-        early: The factor of the accuracies at round 5.
+        global_accuracies: The accuracies of the global model; `None` for a run without one.
+        early: The accuracies after round 5, as a factor of the last ones.
         bytes_down: The bytes that a client receives in a round; it sends twice as many.
-        seconds: The seconds of each round but the first two.
+        seconds: The seconds of each round except the first two.
         epsilon: The epsilon of all rounds; `None` for a run without privacy.
-        finished: Whether there is a summary.
+        finished: Whether to write a summary.
         sessions: `(rounds before, versions)` of each session.
         **settings: Further settings of the config.
     """
@@ -92,7 +92,7 @@ def write_run(
 
 
 def keep_evaluated_rounds(path: pathlib.Path) -> pathlib.Path:
-    """Drops all other rows of `metrics.csv` and `timings.csv`, as published results do."""
+    """Drops other rows from `metrics.csv` and `timings.csv`, as in published results."""
     for name in ("metrics.csv", "timings.csv"):
         head, *rows = (path / name).read_text().splitlines()
         kept = [row for row in rows if row.split(",")[0] in ("5", "10")]

@@ -1,4 +1,4 @@
-"""Takes the place of the training program: logs that it was started, and writes a summary."""
+"""Replaces the training program: logs that it was started, and writes a summary."""
 
 import json
 import math
@@ -20,7 +20,7 @@ while flags.get("config.waits") == "True":
     time.sleep(0.01)
 (folder / "checkpoint" if flags.get("config.saves") else folder).mkdir(parents=True, exist_ok=True)
 rounds, rate = int(flags.get("config.rounds", 3)), float(flags.get("config.rate", 0))
-# The lowest rate is the best in the end, but not at first; an infinite rate diverges.
+# The lowest rate is the best in the end, but not after few rounds. An infinite rate diverges.
 accuracy = rounds * (10 - rate) if rounds > 2 else rate
 metrics = {
     "personalized/local_test/accuracy_mean": accuracy if math.isfinite(accuracy) else None,

@@ -1,4 +1,4 @@
-"""Mistakes in the settings of a study, found before anything is trained."""
+"""Tests that mistakes in a study's settings are found before any training."""
 
 import json
 
@@ -29,17 +29,17 @@ def study_of(settings, config=DITTO, **others):
         ({}, "configs/digits.py:dito", "Unknown algorithm 'dito'. Did you mean 'ditto'?"),
     ],
 )
-def test_a_mistake_is_named_with_its_run(settings, config, message, tmp_path):
+def test_mistake_is_reported_with_its_run(settings, config, message, tmp_path):
     problem = first_problem(list(study_of(settings, config).runs()), tmp_path)
     assert problem.startswith(f"{tmp_path}/The_other/seed0 would fail: ") and message in problem
 
 
-def test_settings_without_a_mistake(tmp_path):
+def test_correct_settings_have_no_problem(tmp_path):
     assert first_problem(list(study_of({"algorithm.lambda_": 0.5}).runs()), tmp_path) is None
 
 
-def test_a_trial(tmp_path):
-    """For the second one, only the config is read; no data and no algorithm are made."""
+def test_config_of_each_trial_is_read(tmp_path):
+    """Builds the first trial, and only reads the config of the second."""
     validation = {"data.fractions": (0.6, 0.2, 0.2)}
     tuning = Tuning(grid({"local.learning_rate": (0.1, -0.1)}), validation, rounds=(2,))
     study = study_of({}, tuning=tuning)
@@ -50,8 +50,8 @@ def test_a_trial(tmp_path):
     assert first_problem(runs, tmp_path).startswith(f"{folder} would fail: ")
 
 
-def test_a_metric_that_a_method_lacks(tmp_path):
-    """Otherwise its trials would be trained first, and the runs of all others would be lost."""
+def test_metric_must_be_measured_by_the_method(tmp_path):
+    """Finds the mistake before trials are trained, which would be lost."""
     fedper = {"FedPer": Variant("configs/digits.py:fedper"), "FedAvg": Variant(DITTO)}
     runs = list(Study("Two", fedper, settings={"rounds": 3}).runs())
     problem = first_problem(runs, tmp_path, dict.fromkeys(fedper, "global/accuracy"))
@@ -59,7 +59,7 @@ def test_a_metric_that_a_method_lacks(tmp_path):
         "Trials of 'FedPer' cannot be compared by tuning's metric='global/accuracy', but this "
         "algorithm has no global model. Choose 'personalized/accuracy'."
     )
-    # Nothing chooses for FedPer.
+    # The metric compares only trials of FedAvg.
     assert first_problem(runs, tmp_path, {"FedAvg": "global/accuracy"}) is None
     stops = {
         "early_stop.patience": 2,
@@ -71,7 +71,7 @@ def test_a_metric_that_a_method_lacks(tmp_path):
     assert "config.early_stop: metric='global/loss', but this algorithm has" in problem
 
 
-def test_the_metric_of_a_tuning_is_checked(tmp_path, in_this_process):
+def test_metric_of_tuning_is_checked(tmp_path, in_this_process):
     validation = {"data.fractions": (0.6, 0.2, 0.2)}
     rates = grid({"local.learning_rate": (0.1, 0.2)})
     tuning = Tuning(rates, validation, metric="global/accuracy")
@@ -81,31 +81,31 @@ def test_the_metric_of_a_tuning_is_checked(tmp_path, in_this_process):
 
 
 def write_config(folder, flags, **changes):
-    """Writes the config of a run that has the settings of flags, but for some changes."""
+    """Writes the config of a run with the settings of some flags, and some changes."""
     config = read_config(flags)
     config.update(changes)
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(resolved(config)))
 
 
-def test_a_config_that_has_changed_since(tmp_path, in_this_process):
-    """Its runs, finished or not, would be compared with runs of the new config."""
+def test_runs_of_a_changed_config_are_refused(tmp_path, in_this_process):
+    """Refuses to compare them with runs of the new config."""
     study = study_of({}, seeds=(0, 1))
     for run in study.runs():
-        changes = {"rounds": 9} if run.seed else {}  # they may go on
+        changes = {"rounds": 9} if run.seed else {}  # a run may be continued
         if (run.label, run.seed) == ("The other", 1):
             changes = {"local": {"learning_rate": 0.7}}
         write_config(tmp_path / run.folder, run.flags, **changes)
-    expected = r"has now:\n  local.learning_rate: 0.7 then, 0.1 now\nDelete it, undo"
-    with pytest.raises(ConfigError, match=f"The_other/seed1 is a run of other .*{expected}"):
+    expected = r"has now:\n  local.learning_rate: 0.7 then, 0.1 now\nDelete the folder, undo"
+    with pytest.raises(ConfigError, match=f"The_other/seed1 was run with other .*{expected}"):
         check_settings(study, tmp_path)
     write_config(tmp_path / "copy", next(study.runs()).flags)
     (tmp_path / "copy" / "config.json").rename(tmp_path / "The_other" / "seed1" / "config.json")
-    assert first_problem(list(study.runs())[2:3], tmp_path) is None  # of fedavg
+    assert first_problem(list(study.runs())[2:3], tmp_path) is None  # a run of fedavg
     assert "algorithm" in first_problem(list(study.runs())[3:], tmp_path)
 
 
-def test_what_was_chosen_is_known_by_its_flags(tmp_path, in_this_process):
+def test_changed_config_of_chosen_settings_is_refused(tmp_path, in_this_process):
     tuning = Tuning(grid({"local.learning_rate": (0.1, 0.2)}), {"data.fractions": (0.6, 0.2, 0.2)})
     study = study_of({}, tuning=tuning)
     (run,) = study.runs({"FedAvg": {"local.learning_rate": 0.2}})
@@ -120,7 +120,7 @@ def test_what_was_chosen_is_known_by_its_flags(tmp_path, in_this_process):
         (tmp_path / changed.folder / "config.json").unlink()
 
 
-def test_a_run_whose_config_is_gone(tmp_path):
+def test_begun_run_needs_its_config(tmp_path):
     run = next(study_of({}).runs())
     write_config(tmp_path / run.folder, run.flags)
     run = run._replace(flags=("--config=configs/digits.py:fedavgg",))
@@ -129,14 +129,14 @@ def test_a_run_whose_config_is_gone(tmp_path):
     assert "Unknown algorithm 'fedavgg'" in problem
 
 
-def test_a_file_that_is_not_there(tmp_path):
-    with pytest.raises(FileNotFoundError, match="The config of 'The other', .* is not there"):
+def test_config_file_must_exist(tmp_path):
+    with pytest.raises(FileNotFoundError, match="The config of 'The other', .* does not exist"):
         check_settings(study_of({}, f"{tmp_path}/config.py"), tmp_path)
 
 
 @pytest.mark.slow
-def test_modules_of_the_same_names(tmp_path):
-    """Each config imports its own, as it would in a process of its own."""
+def test_configs_may_import_modules_of_the_same_name(tmp_path):
+    """Checks each folder of configs in its own process."""
     variants = {}
     for name in ("one", "another"):
         folder = tmp_path / name
@@ -153,7 +153,7 @@ def test_modules_of_the_same_names(tmp_path):
     check_settings(Study("Two", variants), tmp_path / "out")
 
 
-def test_the_program_trains_nothing(tmp_path, in_this_process):
+def test_program_reports_a_mistake_before_training(tmp_path, in_this_process):
     file = write_study(tmp_path, DITTO, {"roundz": 3})
     ended = run_main("sweep.py", f"--study={file}", f"--output_dir={tmp_path / 'out'}")
     assert ended.returncode == 1 and not (tmp_path / "out").exists()

@@ -1,4 +1,4 @@
-"""A study that is killed and starved gives the same tables as one that was not."""
+"""Tests that killing a study and filling its disk do not change its tables."""
 
 import csv
 import os
@@ -45,7 +45,7 @@ def start(folder, preexec_fn=None):
 
 
 def small_files():
-    """Limits the size of files, as a full disk does."""
+    """Limits the size of files, like a full disk."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, resource.RLIM_INFINITY))
 
 
@@ -54,7 +54,7 @@ def finished(folder):
 
 
 def tables(folder):
-    """Returns the results of a study, without those that are measured in seconds."""
+    """Returns the results of a study without measured seconds."""
     with open(folder / "results.csv", newline="") as file:
         rows = [{**row, "round_seconds": ""} for row in csv.DictReader(file)]
     lines = (folder / "table.md").read_text().splitlines()
@@ -62,7 +62,7 @@ def tables(folder):
 
 
 @pytest.mark.slow
-def test_the_tables_are_those_of_a_study_that_nothing_happened_to(tmp_path):
+def test_disturbed_study_gives_the_same_tables(tmp_path):
     (tmp_path / "study.py").write_text(STUDY)
     whole, disturbed = tmp_path / "whole", tmp_path / "disturbed"
     process = start(whole)

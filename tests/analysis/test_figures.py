@@ -1,4 +1,4 @@
-"""Figures: their style, and that they show the numbers of data frames."""
+"""Tests the style of figures, and that they show the numbers of data frames."""
 
 import math
 
@@ -23,7 +23,7 @@ def texts(figure):
 
 
 def frame(label, values, *, run=None, quantity="accuracy", statistic="mean", clients=None):
-    """One quantity at rounds, `{round: value}`, or `{round: values of clients}`."""
+    """Returns a frame of one quantity from `{round: value}` or `{round: values of clients}`."""
     rows = [
         (run or label, label, round_num, client, value)
         for round_num, own in values.items()
@@ -34,7 +34,7 @@ def frame(label, values, *, run=None, quantity="accuracy", statistic="mean", cli
     return found if clients else found.assign(statistic=statistic)
 
 
-def test_no_two_of_many_series_look_the_same():
+def test_many_series_look_different():
     assert len({tuple(figures.series(i).values()) for i in range(252)}) == 252
     first = [figures.series(i) for i in range(7)]
     assert (
@@ -45,7 +45,7 @@ def test_no_two_of_many_series_look_the_same():
 @pytest.mark.parametrize(
     "labels", [[f"series {i}" for i in range(30)], ["a very long label " * 4] * 2 + NAMES]
 )
-def test_the_legend_is_within_the_figure_and_above_the_axes(labels):
+def test_legend_is_within_the_figure_and_above_the_axes(labels):
     curves = [frame(f"{label}{i}", {1: i, 2: 1}) for i, label in enumerate(labels)]
     figure = analysis.plot_curves(pd.concat(curves))
     figure.draw_without_rendering()
@@ -57,7 +57,7 @@ def test_the_legend_is_within_the_figure_and_above_the_axes(labels):
     assert shown == [f"{label}{i}" for i, label in enumerate(labels)]
 
 
-def test_the_same_figure_is_the_same_file_in_any_folder(tmp_path):
+def test_equal_figures_are_equal_files(tmp_path):
     drawn = [figures.as_svg(analysis.plot_curves(frame("a$x^{$", {1: 0.5}))) for _ in range(2)]
     assert drawn[0] == drawn[1]
     for name in ("new/folder/figure.svg", "figure.png"):
@@ -86,7 +86,7 @@ def test_lines_are_means_over_seeds_and_bands_their_deviations():
     (band,) = figure.axes[0].collections
     corners = {tuple(point) for point in band.get_paths()[0].vertices}
     assert {(5, 2.0), (5, 6.0), (9, 0.0), (9, 2.0)} <= corners
-    assert "mean over clients; bands: deviation over 3 seeds" in texts(figure)
+    assert "mean over clients; bands: standard deviation over 3 seeds" in texts(figure)
     assert "accuracy of each client's own model" in texts(figure).replace("\n", " ")
     diverged = [frame("x", {1: 1.0}, run="a"), frame("x", {1: np.nan}, run="b")]
     assert analysis.over_seeds(pd.concat(diverged))[["mean", "deviation"]].isna().all(axis=None)
@@ -101,10 +101,10 @@ def test_clients_are_averaged_before_seeds_and_can_be_left_out():
     np.testing.assert_array_equal(line.get_ydata(), [3.0, np.nan])
     figure = analysis.plot_curves(values, exclude_clients=iter([1]))
     np.testing.assert_array_equal(figure.axes[0].get_lines()[0].get_ydata(), [3.5, 2.0])
-    assert "mean over clients but 1" in texts(figure)
+    assert "mean over clients except 1" in texts(figure)
 
 
-def test_lone_points_have_a_marker_and_long_lines_some():
+def test_single_points_have_a_marker_and_long_lines_a_few():
     both = [frame("one", {5: 1.5}), frame("diverged", {5: np.nan})]
     lines = analysis.plot_curves(pd.concat(both)).axes[0].get_lines()
     assert [line.get_marker() for line in lines] == ["o", "s"]
@@ -143,7 +143,7 @@ def test_bytes_add_up_until_an_evaluation(tmp_path):
     assert "MB sent by a client" in texts(figure) and "32 bits" in texts(figure)
 
 
-def test_what_has_no_privacy_stands_by_itself_at_the_right(tmp_path):
+def test_points_without_privacy_are_separate_at_the_right(tmp_path):
     runs = {
         "FedAvg | none": write_seeds(tmp_path / "a", 0.9),
         "FedAvg | 8": write_seeds(tmp_path / "b", 0.6, 0.8, epsilon=7.999),
@@ -162,12 +162,12 @@ def test_what_has_no_privacy_stands_by_itself_at_the_right(tmp_path):
     assert list(line.get_ydata()) == pytest.approx([0.5, 0.7])
     left, middle, right = other.get_xdata()[0], line.get_xdata(), alone.get_xdata()[0]
     assert left < middle[0] < middle[1] < right
-    assert 0 < other.get_xdata()[1] - middle[1] < 0.1  # beside each other, not on top
+    assert 0 < other.get_xdata()[1] - middle[1] < 0.1  # beside each other
     for words in ("without\nprivacy", "epsilon of all rounds", "FedPer"):
         assert words in texts(figure)
 
 
-def test_histograms_and_their_table():
+def test_histograms_and_their_table_show_mean_and_tails():
     values = np.array([0.0, 0.1, *[0.5] * 36, 0.9, 1.0])  # of 40 clients, 2 are 5 %
     frames = [
         frame("many", {20: values}, clients=True),
@@ -196,14 +196,14 @@ def test_histograms_and_their_table():
     np.testing.assert_allclose([line.get_xdata()[0] for line in first.lines], [0.05, 0.5, 0.95])
 
 
-def test_a_loss_that_is_no_number_is_the_highest():
+def test_nan_counts_as_the_worst_value():
     losses = np.array([0.1, np.nan, 0.9, 0.5])
     assert tails(losses, "loss")["lowest 5 %"] == 0.1 and np.isnan(tails(losses, "loss")["top 5 %"])
     accuracies = tails(losses, "accuracy")
     assert np.isnan(accuracies["lowest 5 %"]) and accuracies["top 5 %"] == 0.9
 
 
-def test_bins_are_equal_and_hold_everything():
+def test_bins_are_equal_and_cover_all_values():
     for values in ([0.31, 0.6, np.nan, np.inf, 1.0], [0.5, 0.5], [0.0], [np.nan], [-3e-9, 2e-9]):
         values = np.array(values)
         edges, finite = shared_edges(values), values[np.isfinite(values)]
@@ -214,8 +214,8 @@ def test_bins_are_equal_and_hold_everything():
     assert 0.6 in shared_edges(np.array([0.0, 1.0]))
 
 
-def test_each_client_against_local(tmp_path):
-    """Runs of a seed are paired where the clients have the same examples."""
+def test_clients_are_paired_with_themselves_under_local(tmp_path):
+    """Pairs runs of a seed whose clients have the same examples."""
 
     def write(name, algorithm, *seeds, **options):
         return [

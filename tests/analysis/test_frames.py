@@ -1,4 +1,4 @@
-"""Data frames of runs that are written by hand."""
+"""Tests the data frames of hand-written runs."""
 
 import math
 
@@ -25,7 +25,7 @@ def runs(tmp_path_factory):
     return {"A": [first, second], "B": [unfinished]}
 
 
-def test_metrics(runs):
+def test_metrics_have_a_row_for_each_number(runs):
     found = analysis.metrics(runs)
     assert list(found) == ["run", "label", "seed", "round", *NAME, "statistic", "value"]
     accuracy = analysis.select(found, ACCURACY)
@@ -41,7 +41,7 @@ def test_metrics(runs):
     assert analysis.select(found, "privacy/epsilon")["value"].iloc[-1] == 2.0
 
 
-def test_a_last_line_that_is_cut_off_is_left_out(tmp_path):
+def test_metrics_leave_out_a_truncated_last_line(tmp_path):
     run = write_run(tmp_path / "run", [0.5])
     path = run / "metrics.csv"
     path.write_text(path.read_text().rstrip("\n")[:-2])
@@ -53,7 +53,7 @@ def test_a_last_line_that_is_cut_off_is_left_out(tmp_path):
     assert analysis.metrics(run).empty and "quantity" in analysis.metrics(run)
 
 
-def test_clients(runs):
+def test_clients_have_a_row_for_each_quantity(runs):
     found = analysis.clients(runs)
     assert list(found)[:6] == ["run", "label", "seed", "round", "client_id", "num_examples"]
     assert list(found)[6:] == [*NAME, "value"]
@@ -96,11 +96,11 @@ def test_evaluations_and_summaries_are_of_finished_runs(runs):
     first, second = (run / "timings.csv" for run in runs["A"])
     first.write_text("".join(first.read_text().splitlines(keepends=True)[:4]))
     keep_evaluated_rounds(second.parent)
-    # The first two of three rounds are left out; of two rounds, none is.
+    # The median leaves out the first two of three rounds, but not of two.
     assert analysis.summaries(runs)["round_seconds"].tolist() == [0.25, 0.5]
 
 
-def test_timings_settings_and_versions(runs):
+def test_timings_settings_and_versions_are_read(runs):
     timings = analysis.timings({"B": runs["B"]})
     assert list(timings) == [
         *("run", "label", "seed", "round", "round_seconds", "evaluation_seconds")
@@ -112,13 +112,13 @@ def test_timings_settings_and_versions(runs):
     assert versions.iloc[0, 1:].tolist() == ["B", 0, 0, "python", "3.11.1"]
 
 
-def test_what_can_be_selected(runs, caplog):
+def test_select_leaves_out_clients_and_refuses_unknown_names(runs, caplog):
     clients = analysis.clients(runs)
     left = analysis.select(clients, ACCURACY, exclude_clients=[0, 2])
     assert left["client_id"].tolist() == [1, 1]
     analysis.select(clients, ACCURACY, exclude_clients=[1, 77])
     assert "No evaluated client has the id 77." in caplog.text
-    with pytest.raises(OutputDirectoryError, match="no clients but those left out"):
+    with pytest.raises(OutputDirectoryError, match="exclude_clients leaves out all clients"):
         analysis.select(clients, ACCURACY, exclude_clients=range(3))
     with pytest.raises(UnknownNameError, match=f"Did you mean '{ACCURACY}'"):
         analysis.select(clients, "personalised/local_test/accuracy")
@@ -126,23 +126,23 @@ def test_what_can_be_selected(runs, caplog):
     assert worst["value"].iloc[0] == 0.0
 
 
-def test_a_mean_does_not_hide_what_has_diverged(runs):
+def test_mean_is_nan_if_a_client_has_diverged(runs):
     values = analysis.select(analysis.clients(runs), ACCURACY)
     found = frames.means(values, ["label", "seed"])
     np.testing.assert_array_equal(found, [0.5, np.nan, 0.0])
 
 
-def test_runs_that_are_no_repetitions(tmp_path):
-    """Finished runs of a study do not notice that their config file was edited."""
+def test_differing_settings_of_one_label_are_found(tmp_path):
+    """Finds an edited config between finished runs of a study."""
     runs = []
     for seed, rate, folder in ((0, 0.1, "/a"), (1, 0.1, "/b"), (2, 0.01, "/a")):
         settings = {"local": {"learning_rate": rate, "epochs": 5}, "data": {"data_dir": folder}}
         runs.append(write_run(tmp_path / str(seed), [0.5, 1.0], seed=seed, **settings))
     older = write_run(tmp_path / "older", [0.5, 1.0], seed=3)
-    assert frames.mixed({"A": [*runs[:2], older]}) == {}
-    assert frames.mixed({"A": runs}) == {"A": ["local.learning_rate"]}
+    assert frames.differing_settings({"A": [*runs[:2], older]}) == {}
+    assert frames.differing_settings({"A": runs}) == {"A": ["local.learning_rate"]}
     for seed, (run, code) in enumerate(zip(runs[:2], ("0a1b", "2c3d"), strict=True)):
         sessions = [(0, {"code of my_methods": code, "commit": code})]
         write_run(run, [0.5, 1.0], seed=seed, sessions=sessions)
-    assert frames.mixed({"A": [*runs[:2], older]}) == {}
-    assert frames.mixed({"A": runs[:2]}) == {"A": ["code of my_methods"]}
+    assert frames.differing_settings({"A": [*runs[:2], older]}) == {}
+    assert frames.differing_settings({"A": runs[:2]}) == {"A": ["code of my_methods"]}

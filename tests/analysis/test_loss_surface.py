@@ -1,4 +1,4 @@
-"""The loss around the models of a tiny run, and pictures of surfaces that are written by hand."""
+"""Tests the loss around the models of a tiny run, and figures of hand-written surfaces."""
 
 import contextlib
 import dataclasses
@@ -24,12 +24,12 @@ def run_dir(tmp_path_factory):
 
 
 def largest_client(run_dir):
-    """`(client id, number of its training examples)`."""
+    """Returns the id of the client with the most training examples, and their number."""
     sizes = [len(rows) for rows in Partition.load(str(run_dir / "partition.npz")).train]
     return int(np.argmax(sizes)), max(sizes)
 
 
-def test_both_models_of_the_client_with_most_examples(run_dir):
+def test_surfaces_are_centred_on_both_models_of_the_largest_client(run_dir):
     found = loss_surfaces_of_run(run_dir, points=3, radius=0.5)
     client_id, size = largest_client(run_dir)
     assert found.title == (
@@ -50,7 +50,7 @@ def test_both_models_of_the_client_with_most_examples(run_dir):
     assert found.surfaces["global"][1, 1] != found.surfaces["personalized"][1, 1]
 
 
-def test_another_client_on_some_of_its_examples(run_dir):
+def test_examples_of_another_client_are_sampled(run_dir):
     client_id = (largest_client(run_dir)[0] + 1) % 4
     found = loss_surfaces_of_run(run_dir, client_id=client_id, points=3, max_examples=10)
     assert "loss on 10 of the " in found.title and f"of client {client_id}" in found.title
@@ -67,7 +67,7 @@ def test_another_client_on_some_of_its_examples(run_dir):
     np.testing.assert_array_equal(drawn.x, again.x)
     np.testing.assert_array_equal(all_.x, everything.x)
     assert drawn.size == len(drawn.x) == len(drawn.y) == 10
-    # They are drawn from all, at most once, with their labels: no two of these pictures are equal.
+    # Examples are drawn from all rows, without repetition, with their labels. All pictures differ.
     pictures = [x.tobytes() for x in everything.x]
     assert len(set(pictures)) == size
     assert len({x.tobytes() for x in most.x}) == size - 1
@@ -77,7 +77,7 @@ def test_another_client_on_some_of_its_examples(run_dir):
     assert found.surfaces["global"][1, 1] == pytest.approx(exact, rel=1e-5)
 
 
-def test_an_algorithm_without_a_global_model(run_dir, monkeypatch):
+def test_algorithm_without_a_global_model_has_one_surface(run_dir, monkeypatch):
     @contextlib.contextmanager
     def without_a_global_model(*args, **options):
         with restored_run(*args, **options) as run:
@@ -89,7 +89,7 @@ def test_an_algorithm_without_a_global_model(run_dir, monkeypatch):
     assert list(found.surfaces) == ["personalized"]
 
 
-def test_the_rise_is_that_of_the_border():
+def test_rise_is_the_mean_of_the_border_minus_the_centre():
     surface = np.zeros([5, 5], np.float32)
     surface[0], surface[:, 0], surface[2, 2], surface[1, 1] = 8.0, 8.0, 1.0, 100.0
     assert rise_at_the_rim(surface) == 9 * 8 / 16 - 1
@@ -101,7 +101,7 @@ def texts(figure):
     return "\n".join(text.get_text() for text in figure.findobj(Text))
 
 
-def test_what_the_figure_says():
+def test_figure_has_the_losses_in_its_titles():
     found = LossSurfaces("a title", AXIS, {"global": BOWL, "personalized": 2 * BOWL})
     shown = texts(plot_loss_surfaces(found))
     # 41 / 16 is the mean of the border, 0.5 is in the centre.
@@ -116,7 +116,7 @@ def test_what_the_figure_says():
     assert "logarithmic" in texts(plot_loss_surfaces(steep))
 
 
-def test_what_is_not_finite_is_a_gap():
+def test_losses_that_are_not_finite_leave_a_gap():
     holed = BOWL.copy()
     holed[3:, 3:] = [[np.nan, np.inf], [-np.inf, np.nan]]
     figure = plot_loss_surfaces(LossSurfaces("a title", AXIS, {"global": holed}))
@@ -131,14 +131,14 @@ def test_what_is_not_finite_is_a_gap():
     assert list(corners.values()) == [False, True, True]
 
 
-def test_the_first_direction_goes_to_the_right():
+def test_first_direction_is_horizontal():
     surface = np.where(AXIS[:, None] > 0.4, np.nan, BOWL)
     figure = plot_loss_surfaces(LossSurfaces("a title", AXIS, {"global": surface}))
     box = figure.axes[0].collections[0].get_datalim(figure.axes[0].transData)
     assert (box.x1, box.y1) == (0, 1)
 
 
-def test_surfaces_share_their_colours():
+def test_surfaces_share_one_colour_scale():
     surfaces = {"global": 100 * BOWL, "personalized": 0.01 * BOWL}
     figure = plot_loss_surfaces(LossSurfaces("a title", AXIS, surfaces))
     first, second = (axes.collections[0] for axes in figure.axes[:2])
@@ -153,12 +153,12 @@ def test_odd_surfaces_are_drawn_without_warnings(recwarn):
     assert not [str(warning.message) for warning in recwarn]
 
 
-def test_a_client_that_there_is_not(run_dir):
+def test_client_must_exist(run_dir):
     with pytest.raises(ConfigError, match=r"Client 4 does not exist: ids are 0\.\.3"):
         loss_surfaces_of_run(run_dir, client_id=4)
 
 
-def test_a_client_without_training_examples(run_dir):
+def test_client_must_have_training_examples(run_dir):
     with restored_run(run_dir) as run:
         rows = list(run.dataset.partition.train)
         rows[2] = rows[2][:0]

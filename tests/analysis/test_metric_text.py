@@ -1,4 +1,4 @@
-"""Names of metrics in words."""
+"""Tests the descriptions of metrics in words."""
 
 import itertools
 
@@ -85,14 +85,14 @@ NAMES = [
 ]
 
 
-def test_words():
+def test_metrics_have_words_and_a_short_head():
     for text, words, short in NAMES:
         name = MetricName.parse(text)
         assert in_words(name) == words
         assert short is None or in_short(name) == short
 
 
-def test_no_words_have_an_underscore_or_are_those_of_two_names():
+def test_words_are_unique_and_without_underscores():
     names = [
         MetricName(*parts)
         for pools, models in (

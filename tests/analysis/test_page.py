@@ -1,4 +1,4 @@
-"""The page of runs that are written by hand: its content, and that it needs no other file."""
+"""Tests the content of the page about hand-written runs, and that it is self-contained."""
 
 import base64
 import json
@@ -17,7 +17,7 @@ _VOID = {"meta", "img", "wbr"}
 
 
 class Parsed(HTMLParser):
-    """The attributes of all tags, which must be closed, and the text of each cell."""
+    """A parsed page: the attributes of all tags, which must be closed, and the text of cells."""
 
     def __init__(self, text):
         super().__init__()
@@ -70,7 +70,7 @@ def text(runs, tmp_path_factory):
     return path.read_text()
 
 
-def test_what_is_on_the_page(text):
+def test_page_has_results_settings_and_versions(text):
     page = Parsed(text)
     assert text.startswith("<!DOCTYPE html>")
     assert "<title>A &lt;b&gt; &amp; c; Alone; elsewhere</title>" in text and "<b>" not in text
@@ -79,13 +79,15 @@ def test_what_is_on_the_page(text):
     assert ["A <b> & c", "33.3 %", "50.0 %"] in page.rows  # of 6 clients, against Local
     assert ["A <b> & c", "1 of 2", "10.0", "0.03", "22.0"] in page.rows  # to the target
     assert ["algorithm.name", "ditto", "local", "fedavg"] in page.rows
-    assert len([row for row in page.rows if row[0] == "rounds"]) == 1  # only among all
+    assert (
+        len([row for row in page.rows if row[0] == "rounds"]) == 1
+    )  # only in the table of shared settings
     assert "Seeds 0, 1." in text
     assert ["python", "3.11.1"] in page.rows and "made by tff_pfl 0.1.0." in text
     assert "algorithm<wbr>" not in text and "algorithm.<wbr>name" in text
 
 
-def test_it_needs_nothing_else(text):
+def test_page_is_self_contained(text):
     page = Parsed(text)
     assert not re.findall(r"""(?:src|href)=["'](?!data:)|@import|url\(|<script""", text)
     pictures = page.pictures()
@@ -95,8 +97,8 @@ def test_it_needs_nothing_else(text):
     assert all(attrs["alt"] for tag, attrs in page.attributes if tag == "img")
 
 
-def test_a_page_of_one_run_without_accuracies(tmp_path):
-    """The page shows its loss instead, and has no target."""
+def test_page_without_accuracies_shows_losses(tmp_path):
+    """Leaves out the target and the comparison with Local."""
     run = write_run(tmp_path / "run", [0.5, 1.0])
     for path in (run / "summary.json", run / "metrics.csv", *(run / "clients").iterdir()):
         path.write_text(path.read_text().replace("accuracy", "score"))
@@ -107,12 +109,15 @@ def test_a_page_of_one_run_without_accuracies(tmp_path):
     write_page(run, tmp_path / "page.html")
     text = (tmp_path / "page.html").read_text()
     page = Parsed(text)
-    assert page.rows[0][:2] == ["method", "personalized, loss"] and "To a target" not in text
-    assert "What differs between variants" not in text
-    assert "No variant of the algorithm local" in text and len(page.pictures()) == 2
+    assert (
+        page.rows[0][:2] == ["method", "personalized, loss"]
+        and "Costs to reach a target" not in text
+    )
+    assert "Settings that differ between variants" not in text
+    assert "This comparison needs accuracies" in text and len(page.pictures()) == 2
 
 
-def test_options_of_the_page(runs, tmp_path):
+def test_page_has_columns_target_and_paired_test(runs, tmp_path):
     path = tmp_path / "page.html"
     columns = ["late_mean:personalized/local_test/accuracy"]
     paired = {label: runs[label] for label in ("A <b> & c", "Alone")}
@@ -120,7 +125,7 @@ def test_options_of_the_page(runs, tmp_path):
     page = Parsed(path.read_text())
     assert page.rows[0][1:3] == [
         "personalized, late mean (%)",
-        "personalized, late mean, less Alone's",
+        "personalized, late mean, minus Alone's",
     ]
     assert ["Alone", "2 of 2", "7.5", "0.0225", "20.8"] in page.rows
     write_run(tmp_path / "a", [0.5], finished=False)

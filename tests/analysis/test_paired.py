@@ -1,4 +1,4 @@
-"""The paired test on differences with a known truth, and the pairing of clients."""
+"""Tests the paired test on data with a known difference, and the pairing of clients."""
 
 import numpy as np
 import pytest
@@ -14,20 +14,20 @@ ACCURACY = "personalized/local_test/accuracy"
 
 
 def drawn(rng, num_seeds, mean=0.0):
-    """Differences of 30 clients with heavy tails; the clients of a seed share its luck."""
-    luck = rng.normal(mean, 0.02, size=(num_seeds, 1))
-    return list(luck + 0.05 * rng.standard_t(4, size=(num_seeds, 30)))
+    """Draws heavy-tailed differences of 30 clients; clients of a seed share a random shift."""
+    shift = rng.normal(mean, 0.02, size=(num_seeds, 1))
+    return list(shift + 0.05 * rng.standard_t(4, size=(num_seeds, 30)))
 
 
-def test_p_values_are_uniform_where_there_is_no_difference():
+def test_p_values_are_uniform_without_a_difference():
     rng = np.random.default_rng(2)
     found = [paired_test(drawn(rng, 2)).p_value for _ in range(300)]
     assert stats.kstest(found, "uniform").pvalue > 0.01
 
 
 @pytest.mark.slow
-def test_other_tests_take_luck_for_a_difference():
-    """As the docstring says, where luck is ten times the spread of a mean over clients."""
+def test_other_tests_mistake_the_shift_of_seeds_for_a_difference():
+    """Draws shifts of seeds that are ten times the spread of a mean over clients."""
     rng = np.random.default_rng(0)
     p_values = []
     for _ in range(200):
@@ -43,7 +43,7 @@ def test_other_tests_take_luck_for_a_difference():
     assert ours < 0.1 and bootstrap > 0.3 and wilcoxon > 0.7
 
 
-def test_intervals_hold_a_known_shift_as_often_as_they_say():
+def test_intervals_contain_a_known_difference_with_their_confidence():
     rng = np.random.default_rng(15)
     tests = [paired_test(drawn(rng, 5, mean=0.1)) for _ in range(300)]
     assert np.mean([test.difference for test in tests]) == pytest.approx(0.1, abs=0.005)
@@ -53,10 +53,10 @@ def test_intervals_hold_a_known_shift_as_often_as_they_say():
         assert (test.p_value < 0.05) == (test.low > 0 or test.high < 0)
 
 
-def test_the_numbers_are_those_of_students_t():
+def test_numbers_agree_with_students_t():
     differences = [np.array([0.1, 0.3]), np.array([0.0, 0.2]), np.array([-0.1, 0.4, 0.6])]
     test = paired_test(differences)
-    # The means of the seeds are 0.2, 0.1 and 0.3; 4.302653 is in tables, of 2 degrees of freedom.
+    # The means of the seeds are 0.2, 0.1 and 0.3. The quantile is for 2 degrees of freedom.
     half = 4.302653 * 0.1 / np.sqrt(3)
     assert test.difference == pytest.approx(0.2)
     assert (test.low, test.high) == pytest.approx((0.2 - half, 0.2 + half))
@@ -65,8 +65,8 @@ def test_the_numbers_are_those_of_students_t():
     assert paired_test(differences, direction=-1).share_worse == 5 / 7  # one is 0
 
 
-def test_rounding_is_no_difference():
-    # In floats, .2 - .1 + .5 - .6 is 8e-17 and the means of the three seeds are all the same.
+def test_rounding_errors_count_as_no_difference():
+    # In floats, .2 - .1 + .5 - .6 is 8e-17. All three seeds have the same mean.
     own, others = np.array([0.2, 0.5, 0.5]), np.array([0.1, 0.5, 0.6])
     test = paired_test([differences(own, others, 1)] * 3)
     assert (test.difference, test.low, test.high, test.p_value) == (0, 0, 0, 1)
@@ -79,7 +79,7 @@ def test_rounding_is_no_difference():
     assert differences(np.array([np.inf]), np.array([1.0]), 1) == np.inf
 
 
-def test_what_cannot_be_tested():
+def test_degenerate_differences_have_defined_results():
     one = paired_test([np.array([0.1, 0.3])])
     assert one.difference == pytest.approx(0.2)
     assert np.isnan([one.low, one.high, one.p_value]).all()
@@ -100,16 +100,16 @@ def runs(tmp_path):
     return {"a": a, "b": b}
 
 
-def test_the_same_clients_of_a_seed_are_compared(runs):
+def test_clients_of_a_seed_are_compared_with_themselves(runs):
     (found,) = paired_differences(client_values(runs, ACCURACY), "a", "b", [1], "accuracy")
     np.testing.assert_array_equal(found, [0.0, 0.25, -0.5])
-    # The mean of rounds 5 and 10; round 5 has half of the accuracies.
+    # The mean of rounds 5 and 10. The accuracies at round 5 are half as large.
     late = client_values(runs, ACCURACY, "late_mean")
     (found,) = paired_differences(late, "a", "b", [1], "accuracy")
     np.testing.assert_array_equal(found, [0.0, 0.1875, -0.375])
 
 
-def test_clients_stand_beside_each_other_by_seed_and_id(runs):
+def test_client_values_are_indexed_by_seed_and_id(runs):
     found = client_values(runs, ACCURACY)
     assert found.columns.tolist() == ["a", "b"]
     assert found.index.tolist() == [(seed, client) for seed in range(3) for client in range(3)]
@@ -117,7 +117,7 @@ def test_clients_stand_beside_each_other_by_seed_and_id(runs):
     np.testing.assert_array_equal(found["b"], [*[np.nan] * 3, 0.5, 0.25, 1, 0, 0, 0])
 
 
-def test_other_clients_and_columns_are_refused(runs):
+def test_different_clients_and_unknown_columns_are_refused(runs):
     with pytest.raises(UnknownNameError, match=f"Did you mean '{ACCURACY}'"):
         client_values(runs, "personalized/local_test/acuracy")
     table = runs["b"][0] / "clients" / "round_000010.csv"

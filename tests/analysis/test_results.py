@@ -1,4 +1,4 @@
-"""Tables of runs that are written by hand."""
+"""Tests the tables of hand-written runs."""
 
 import math
 
@@ -40,7 +40,7 @@ def rows(table):
     return table.frame.values.tolist()
 
 
-def test_means_deviations_and_costs(runs):
+def test_table_has_means_deviations_and_costs(runs):
     table = results_table(runs)
     assert table.frame.columns.tolist() == [
         *("method", "personalized (%)", "global (%)", "seeds", "kB down", "kB up"),
@@ -51,11 +51,11 @@ def test_means_deviations_and_costs(runs):
         ["Local_1", "54.17 ± 7.22", "-", "3", "0.0", "0.0", "0.50"],
         ["going on", "-", "-", "0 of 1", "-", "-", "-"],
     ]
-    assert table.bold == {(0, 1)}  # a single label is not the best
+    assert table.bold == {(0, 1)}  # a single label is never bold
     assert "accuracy of each client's own model on its own test examples" in table.notes[0]
 
 
-def test_other_columns(runs):
+def test_table_has_named_columns(runs):
     columns = [f"{ACCURACY}_worst_5_percent", LOSS, f"{ACCURACY}_std", f"late_mean:{ACCURACY}"]
     table = results_table(runs, columns)
     assert table.frame.columns.tolist()[1:5] == [
@@ -65,8 +65,8 @@ def test_other_columns(runs):
         "personalized, late mean (%)",
     ]
     assert rows(table)[1][1:4] == ["50.00 ± 0.00", "0.458 ± 0.0722", "4.17 ± 7.22"]
-    assert rows(table)[0][4] == "56.25 ± 9.38"  # half of the accuracies at the first evaluation
-    # The lowest loss is the best; no standard deviation is.
+    assert rows(table)[0][4] == "56.25 ± 9.38"  # the first evaluation has half the accuracies
+    # The lowest loss is the best. A standard deviation is never bold.
     assert table.bold == {(0, 1), (0, 2), (0, 4)}
     assert "mean of the late evaluations of a run." in table.notes[3]
     for name, near in (
@@ -77,9 +77,9 @@ def test_other_columns(runs):
             results_table(runs, [name])
 
 
-def test_against_a_label(runs):
+def test_labels_are_tested_against_one_label(runs):
     table = results_table(runs, against="Local_1")
-    heads = ["personalized, less Local_1's", "95 % interval", "p", "clients worse"]
+    heads = ["personalized, minus Local_1's", "95 % interval", "p", "clients worse"]
     assert table.frame.columns.tolist()[3:7] == heads
     # The differences of the seeds are 0.25, 0.125 and 0.25.
     assert rows(table)[0][3:7] == ["+20.83", "+2.91 to +38.76", "0.038", "0 %"]
@@ -97,29 +97,29 @@ def test_against_a_label(runs):
             results_table(runs, columns, against="Local_1")
 
 
-def test_differences_are_of_common_seeds(runs):
+def test_differences_use_common_seeds(runs):
     fewer = {"A": runs["A & B"][1:], "B": runs["Local_1"][:2]}
     table = results_table(fewer, against="B")
-    told = [note for note in table.notes if "Differences" in note]
-    assert told == ["Differences between A and B are of the seeds that both have: 1."]
-    assert table.frame["personalized, less B's"].tolist() == ["+12.50", "-"]
+    found = [note for note in table.notes if "Differences" in note]
+    assert found == ["Differences between A and B use the seeds that both have: 1."]
+    assert table.frame["personalized, minus B's"].tolist() == ["+12.50", "-"]
     none = {"A": runs["A & B"][2:], "B": runs["Local_1"][:2]}
     assert "both have: none." in " ".join(results_table(none, against="B").notes)
 
 
-def test_samples_and_runs_that_are_no_repetitions_are_told_of(runs, tmp_path, monkeypatch):
+def test_notes_report_samples_and_differing_settings(runs, tmp_path, monkeypatch):
     other = [write_run(tmp_path / str(s), [0.5], seed=s, local={"rate": s}) for s in range(2)]
     notes = results_table({"A": other}).notes
     assert "The runs of A differ in more than the seed: in local.rate." in notes
     assert "sample" not in " ".join(notes)
     row = analysis.evaluations({"A": other}).iloc[:1].assign(statistic=MARGIN)
     monkeypatch.setattr(analysis.frames, "evaluations", lambda runs: row)
-    assert "Of A, a sample of the clients was evaluated." in results_table({"A": other}).notes
+    assert "For A, only a sample of the clients was evaluated." in results_table({"A": other}).notes
 
 
 @pytest.mark.filterwarnings("error")
-def test_models_that_have_diverged_are_no_warnings(tmp_path):
-    """Losses are 1 less the accuracies."""
+def test_diverged_models_cause_no_warnings(tmp_path):
+    """Uses losses that are 1 minus the accuracies."""
     values = {"a": [(0.5, -math.inf), (0.5, 1.0)], "b": [(-math.inf, 0.5), (-math.inf, 1.0)]}
     runs = {
         label: [write_run(tmp_path / f"{label}{i}", own, seed=i) for i, own in enumerate(of_seeds)]
@@ -130,16 +130,16 @@ def test_models_that_have_diverged_are_no_warnings(tmp_path):
     assert not table.bold
 
 
-def test_the_difference_to_the_paper(tmp_path):
+def test_table_has_the_difference_to_the_paper(tmp_path):
     write_run(tmp_path / "a", [0.5, 1.0], paper={"personalized_accuracy_percent": 74.0})
     write_run(tmp_path / "b", [0.5, 0.5])
     table = results_table([tmp_path / "a", tmp_path / "b"])
-    assert table.frame.columns[2] == "personalized, less the paper's"
+    assert table.frame.columns[2] == "personalized, minus the paper's"
     assert [row[:3] for row in rows(table)] == [["a", "75.00", "+1.00"], ["b", "50.00", "-"]]
 
 
-def test_numbers_of_papers(monkeypatch):
-    """In the configs of the repository."""
+def test_numbers_of_papers_are_found(monkeypatch):
+    """Reads papers' numbers from the configs of the repository."""
     papers = {}
     for config in ("fedpg.py:dir,fmnist,fedpg", "plgu.py:cifar10,10,fedavg"):
         name = config.partition(".")[0]
@@ -158,7 +158,7 @@ def test_numbers_of_papers(monkeypatch):
         assert found is None if value is None else found == pytest.approx(value)
 
 
-def test_the_plain_key_of_papers_is_of_own_models():
+def test_plain_key_of_papers_is_for_own_models():
     own = MetricName("personalized", "local_test", "accuracy", "mean")
     assert paper_value({"accuracy_percent": 80.0}, own) == pytest.approx(0.8)
     assert paper_value({"accuracy_percent": 80.0}, own._replace(model="global")) is None
@@ -166,7 +166,7 @@ def test_the_plain_key_of_papers_is_of_own_models():
 
 @pytest.fixture(scope="module")
 def attacked(tmp_path_factory):
-    """Client 0 attacks."""
+    """Writes runs in which client 0 attacks."""
     root = tmp_path_factory.mktemp("attacked")
     values = {
         "Ditto, noise | mean": [(0.0, 0.5, 0.75), (0.0, 0.75, 0.75)],
@@ -184,7 +184,7 @@ def attacked(tmp_path_factory):
     return folders | {"FedPG, noise | median": []}
 
 
-def test_rows_and_columns_are_the_parts_of_labels(attacked):
+def test_cross_table_has_rows_and_columns_by_label(attacked):
     table = cross_table(attacked, ACCURACY, exclude_attackers=True)
     assert table.frame.columns.tolist() == ["", "mean", "median", "its own"]
     assert rows(table) == [
@@ -192,13 +192,13 @@ def test_rows_and_columns_are_the_parts_of_labels(attacked):
         ["FedPG, noise", "-", "-", "37.50"],
     ]
     assert table.bold == {(0, 2)}
-    assert "Of honest clients alone." in table.notes
+    assert "Honest clients only." in table.notes
     assert rows(cross_table(attacked))[1][-1] == "58.33"
     table = cross_table(attacked, exclude_attackers=True, exclude_clients=[0, 2])
     assert rows(table)[1][-1] == "25.00" and "Without clients 0, 2." in table.notes
     table = cross_table(attacked, LOSS, exclude_attackers=True)
     assert rows(table)[0] == ["Ditto, noise", "0.312 ± 0.0884", "0.125 ± 0", "-"]
-    assert table.bold == {(0, 2)}  # the lowest
+    assert table.bold == {(0, 2)}  # the lowest loss
     values = cross_values(attacked, exclude_attackers=True)
     assert values.columns.tolist() == ["row", "column", "seed", "value"]
     assert values.values.tolist()[1:3] == [
@@ -207,7 +207,7 @@ def test_rows_and_columns_are_the_parts_of_labels(attacked):
     ]
 
 
-def test_labels_and_attackers_of_a_cross_table(attacked, tmp_path):
+def test_cross_table_checks_labels_and_finds_attackers(attacked, tmp_path):
     run = write_run(tmp_path / "run", (0.5, 1.0))
     with pytest.raises(ValueError, match="are 'ROW | COLUMN', found 'Ditto'"):
         cross_table({"Ditto": [run]})
@@ -215,13 +215,13 @@ def test_labels_and_attackers_of_a_cross_table(attacked, tmp_path):
     def attackers(**settings):
         return RunFiles(write_run(tmp_path / "run", [0.5] * 10, seed=3, **settings)).attackers()
 
-    assert attackers() == ()  # of a version without attacks
+    assert attackers() == ()  # written by a version without attacks
     assert attackers(attack={"name": "scaled_uploads", "client_ids": [4, 7]}) == (4, 7)
     assert attackers(attack={"client_ids": [], "fraction": 0.3}) == drawn_attackers(0.3, 10, 3)
 
 
-def test_what_a_target_takes(runs, tmp_path):
-    """Accuracies of A & B are 75, 62.5 and 87.5 %, half of that after five rounds."""
+def test_costs_to_a_target_are_counted(runs, tmp_path):
+    """Uses accuracies of A & B of 75, 62.5 and 87.5 %, and half of that after five rounds."""
     assert default_target(runs) == pytest.approx(0.95 * 0.75)
     costs = costs_to_target(runs, 0.4)[["rounds", "megabytes", "seconds"]].values.tolist()
     assert costs[0] == [10, 0.03, 22.0] and costs[2] == [5, 0.015, 19.5]
@@ -231,14 +231,14 @@ def test_what_a_target_takes(runs, tmp_path):
         ["Local_1", "0 of 3", "-", "-", "-"],
     ]
     exact = write_run(tmp_path / "run", [0.1 + 0.2] * 3)
-    assert costs_to_target(exact, 0.3)["rounds"].tolist() == [10]  # rounding is no difference
+    assert costs_to_target(exact, 0.3)["rounds"].tolist() == [10]  # rounding errors do not count
     head, *lines = (exact / "timings.csv").read_text().splitlines()
     (exact / "timings.csv").write_text("\n".join([head, lines[-1], ""]))
-    costs = costs_to_target(exact, 0.1)  # after round 5, of whose seconds none are known
+    costs = costs_to_target(exact, 0.1)  # after round 5, without its seconds
     assert costs["rounds"].tolist() == [5] and costs["seconds"].isna().all()
 
 
-def test_versions_that_are_the_same_and_others(tmp_path):
+def test_versions_are_split_into_shared_and_different(tmp_path):
     commit = "0123456789abcdef"
     a = write_run(tmp_path / "a", [0.5], sessions=[(0, {"python": "3.11", "commit": commit})])
     parts = [(0, {"python": "3.11", "devices": ["x", "y"]}), (4, {"python": "3.12"})]
@@ -263,7 +263,7 @@ TABLE = Table(
 )
 
 
-def test_formats():
+def test_tables_have_three_formats():
     assert to_markdown(TABLE).splitlines() == [
         "| a_b | x (%) |",
         "|---|---:|",
@@ -286,6 +286,6 @@ def test_formats():
     assert to_csv(TABLE) == 'a_b,x (%)\n50 % & <more>_,-1.0 ± 0.5\n"a|b, t-1",-'
 
 
-def test_what_rows_lack_is_absent():
+def test_missing_cells_are_dashes():
     table = table_of([{"a": "x"}, {"a": "y", "b": "1"}], best={"b": {"y"}})
     assert rows(table) == [["x", "-"], ["y", "1"]] and table.bold == {(1, 1)}

@@ -1,4 +1,4 @@
-"""Runs that a command line or a notebook names, and their labels."""
+"""Tests how runs are found by name, and how they are labelled."""
 
 import json
 import re
@@ -12,7 +12,7 @@ from tff_pfl.experiment import OutputDirectoryError
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Runs with the seeds 0, 1, 2 and so on, and a study of two variants; one has begun."""
+    """Writes runs with the seeds 0, 1, 2, ... and a study of two variants; one has begun."""
     root = tmp_path_factory.mktemp("runs")
     names = ("quickstart", "a/ditto", "b/ditto", "c:d", "e/A_1/seed5", "e/A_1/seed6")
     for seed, name in enumerate(names):
@@ -47,7 +47,7 @@ def folder(tmp_path_factory):
     ],
     ids=str,
 )
-def test_labels(folder, monkeypatch, source, folders):
+def test_runs_are_labelled_by_folder_or_name(folder, monkeypatch, source, folders):
     monkeypatch.chdir(folder)
     found = find_runs(source)
     assert {label: list(map(str, paths)) for label, paths in found.folders.items()} == folders
@@ -55,7 +55,7 @@ def test_labels(folder, monkeypatch, source, folders):
     assert find_runs(found) is found
 
 
-def test_what_a_study_tells_of_itself(folder):
+def test_study_has_title_baseline_and_planned_runs(folder):
     found = find_runs(folder / "study")
     assert (found.title, found.baseline, found.chosen) == ("Two", "FedAvg", {"Ditto": "rate 1"})
     assert found.planned == {"FedAvg": 2, "Ditto": 2}
@@ -77,7 +77,7 @@ def test_what_a_study_tells_of_itself(folder):
     ],
     ids=str,
 )
-def test_what_names_no_run(folder, monkeypatch, source, message):
+def test_missing_runs_and_equal_seeds_are_refused(folder, monkeypatch, source, message):
     monkeypatch.chdir(folder)
     (folder / "empty").mkdir(exist_ok=True)
     with pytest.raises(OutputDirectoryError, match=re.escape(message)):

@@ -1,4 +1,4 @@
-"""Figures of one run: influence, mixtures and the timeline."""
+"""Tests the figures of one run: influence, mixtures and the timeline."""
 
 import numpy as np
 import pandas as pd
@@ -14,7 +14,7 @@ from tff_pfl.names import UnknownNameError
 
 @pytest.fixture(scope="module")
 def run_dir(tmp_path_factory):
-    """A run with snapshots at two rounds of four clients, with 4, 3, 2 and 1 examples."""
+    """Writes a run with snapshots at two rounds of four clients, with 4, 3, 2 and 1 examples."""
     path = tmp_path_factory.mktemp("runs") / "run"
     (path / "snapshots").mkdir(parents=True)
     rows = np.split(np.arange(10), [1, 3, 6])
@@ -32,7 +32,7 @@ def texts(figure):
     return [text.get_text() for text in figure.findobj(Text)]
 
 
-def test_influence(run_dir):
+def test_influence_shows_matrices_and_means(run_dir):
     figure = plot_influence(run_dir)
     *matrices, helps, is_helped = [axes for axes in figure.axes if axes.get_title()]
     assert [axes.get_title() for axes in matrices] == ["round 2", "round 3"]
@@ -41,11 +41,11 @@ def test_influence(run_dir):
     np.testing.assert_allclose(shown, (np.arange(16.0).reshape(4, 4) / 3)[::-1, ::-1])
     points = helps.collections[0].get_offsets()
     assert points[:, 0].tolist() == [4, 3, 2, 1]
-    np.testing.assert_allclose(points[0], [4, (4 + 8 + 12) / 9])  # without itself
+    np.testing.assert_allclose(points[0], [4, (4 + 8 + 12) / 9])  # without the client itself
     np.testing.assert_allclose(is_helped.collections[0].get_offsets()[0], [4, (1 + 2 + 3) / 9])
 
 
-def test_mixtures(run_dir):
+def test_mixtures_show_the_parts_of_chosen_clients(run_dir):
     figure = plot_mixtures(run_dir, "mix", clients=[1, 0])
     (_, _), (of_client_1, _) = np.reshape(figure.axes, [2, 2])
     # The first part fills the panel up to 0.75.
@@ -58,7 +58,7 @@ def test_mixtures(run_dir):
     assert {f"client {i}" for i in range(4)} <= set(everybody)
 
 
-def test_one_evaluation_fills_the_figure(run_dir, tmp_path):
+def test_single_evaluation_fills_the_figure(run_dir, tmp_path):
     (tmp_path / "snapshots").mkdir()
     name = "snapshots/round_000002.npz"
     (tmp_path / name).write_bytes((run_dir / name).read_bytes())
@@ -71,13 +71,13 @@ def test_one_evaluation_fills_the_figure(run_dir, tmp_path):
     [
         (lambda run: plot_influence(run.parent), "no snapshots"),
         (lambda run: plot_influence(run, "alpa"), "Did you mean 'alpha'"),
-        (lambda run: plot_influence(run, "flat"), "shape .4, 2., which is no matrix"),
+        (lambda run: plot_influence(run, "flat"), "shape .4, 2., but a matrix over clients has"),
         (lambda run: plot_mixtures(run, "mixx"), "Did you mean 'mix'"),
         (lambda run: plot_mixtures(run, "mix", clients=[1, 4]), "Unknown client with mixtures '4'"),
-        (lambda run: plot_timeline(pd.DataFrame({"round": []})), "does not say what rounds did"),
+        (lambda run: plot_timeline(pd.DataFrame({"round": []})), "has no column compute_seconds"),
     ],
 )
-def test_what_there_is_not(run_dir, draw, message):
+def test_missing_data_are_refused(run_dir, draw, message):
     with pytest.raises((OutputDirectoryError, UnknownNameError), match=message):
         draw(run_dir)
 
@@ -92,7 +92,7 @@ ROUND = {
 }
 
 
-def test_spans_of_a_round_that_waits_for_what_is_done_meanwhile():
+def test_spans_cover_a_round_that_waits_for_background_work():
     spans = {lane: (start, seconds) for lane, start, seconds in spans_of_round(ROUND)}
     assert spans == {
         "select": (0.0, 1.0),
@@ -116,9 +116,9 @@ def test_each_span_is_in_its_lane():
     }
     assert bars == {
         "select the cohort": (0, 1000),
-        "compute it": (1000, 5000),
-        "write the last round": (1000, 7000),
-        "take its new states": (8500, 1500),
+        "compute the round": (1000, 5000),
+        "write the previous round": (1000, 7000),
+        "update client states": (8500, 1500),
     }
     assert "round 8" in texts(figure) and "round 7" not in texts(figure)
     both = plot_timeline(timings.assign(evaluation_seconds=[2.0, np.nan]), rounds=9).axes[0]

@@ -1,4 +1,4 @@
-"""Studies: their runs and trials, their files, and the mistakes that they refuse."""
+"""Tests the runs, trials and files of studies, and the mistakes that are refused."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ RATES = grid({"rate": (1.0, 4.0)})
 RATE = analysis.uniform(0.1, 1.0)
 
 
-def test_the_runs_of_a_study():
+def test_study_has_runs_for_each_seed_and_variant():
     runs = list(STUDY.runs())
     assert [(run.label, run.seed) for run in runs] == [
         ("FedAvg", 0),
@@ -38,7 +38,7 @@ def test_the_runs_of_a_study():
     )
 
 
-def test_the_runs_of_trials():
+def test_trials_have_runs_on_validation_data():
     tuning = Tuning(RATES, {"data.fractions": (0.6, 0.1, 0.3)}, rounds=(1, 5), seeds=(2, 3))
     variants = {"A": Variant("a.py"), "B": Variant("b.py", trials=[{}])}
     study = Study("t", variants, settings={"x": 1}, tuning=tuning)
@@ -57,7 +57,7 @@ def test_the_runs_of_trials():
     assert [study.is_tuned(label) for label in "AB"] == [True, False]
 
 
-def test_a_grid_and_draws():
+def test_grid_and_draws_have_values_in_range():
     assert grid({"a": (1, 2), "b": ("x",)}) == [{"a": 1, "b": "x"}, {"a": 2, "b": "x"}]
     assert grid({}) == [{}]
     values = {
@@ -80,7 +80,7 @@ def test_a_grid_and_draws():
     assert low.min() >= 1.004 and high.max() == 0.9996  # rounding stays between the bounds
 
 
-def test_names_of_trials_tell_them_apart_and_equal_ones_are_one():
+def test_trials_have_unique_names_without_duplicates():
     trials = [{}, {"a.x": 1, "b.x": 2}, {"a.x": 2, "b.x": 1}, {"c.y": 1}, {"c.y": 1}]
     study = Study("t", {"A": Variant("a.py")}, tuning=Tuning(trials))
     names = [trial_name(trial) for trial in study.trials("A")]
@@ -94,33 +94,39 @@ def study_of(variant, tuning=None, **options):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: study_of(Variant("x"), seeds=()), "one variant or more, and one seed or more"),
-        (lambda: study_of(Variant("x", {"seed": 1})), "a study has seeds, a run for each"),
-        (lambda: study_of(Variant("x"), Tuning(Search({"seed": RATE}, 3))), "a study has seeds"),
-        (lambda: study_of(Variant("x"), seeds=(0, 0)), "2 runs would be in 'A/seed0'"),
+        (lambda: study_of(Variant("x"), seeds=()), "at least one variant and one seed"),
+        (lambda: study_of(Variant("x", {"seed": 1})), "the study sets the seeds of its runs"),
+        (
+            lambda: study_of(Variant("x"), Tuning(Search({"seed": RATE}, 3))),
+            "the study sets the seeds",
+        ),
+        (lambda: study_of(Variant("x"), seeds=(0, 0)), "2 runs would share the folder 'A/seed0'"),
         (lambda: study_of(Variant("x"), baseline="a"), "Unknown baseline 'a'. Valid: 'A'"),
-        (lambda: Study("t", {"a b": Variant("x"), "a,b": Variant("y")}), "be in 'a_b/seed0'"),
+        (
+            lambda: Study("t", {"a b": Variant("x"), "a,b": Variant("y")}),
+            "share the folder 'a_b/seed0'",
+        ),
         (lambda: Tuning(RATES, rounds=(5, 2)), r"rounds must increase, got \(5, 2\)"),
         (lambda: Tuning(RATES, metric="personal/accuracy"), "Did you mean 'personalized'"),
         (lambda: study_of(Variant("x", trials=RATES)), "has trials, but the study has no tuning"),
         (
             lambda: study_of(Variant("x", trials=[{"a.rate": 1}, {"b.rate": 1}]), Tuning(RATES)),
-            "2 runs would be in 'tuning/A/rate_1/seed0'",
+            "2 runs would share the folder 'tuning/A/rate_1/seed0'",
         ),
         (
             lambda: study_of(Variant("x"), Tuning([{"rounds": 3}], rounds=(1, 2))),
-            r"settings of 'A' have 'rounds', and so has its tuning, \(1, 2\)",
+            r"settings of 'A' have 'rounds', but its tuning has rounds=\(1, 2\) too",
         ),
         (
             lambda: study_of(Variant("x", {"privacy.epsilon": 2.0}), Tuning(RATES, rounds=(1, 2))),
-            "made for one number of rounds",
+            "the noise for one number of rounds",
         ),
         (lambda: Search({"rate": RATE}, number=0), "number must be a whole number"),
         (lambda: analysis.uniform(1.0, 0.1), "low=1.0, high=0.1"),
         (lambda: analysis.log_uniform(0, 1), "low > 0` must hold for `log=True"),
     ],
 )
-def test_what_cannot_be(make, message):
+def test_mistakes_in_studies_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
 
@@ -131,11 +137,11 @@ def test_what_cannot_be(make, message):
         ("import no_such_module", ValueError, r"study.py fails: ModuleNotFoundError: .*, line 1\)"),
         ("def get_study():\n  return {}['a']", ValueError, r"fails: KeyError: 'a' .*py, line 2\)"),
         (None, FileNotFoundError, "There is no study"),
-        ("def get_study(): return 3", ValueError, "returns no Study, but 3"),
+        ("def get_study(): return 3", ValueError, "must return a Study, got 3"),
         ("get_config = None", ValueError, "fails: KeyError: 'get_study'"),
     ],
 )
-def test_files_that_are_no_studies(tmp_path, content, error, message):
+def test_mistakes_in_files_of_studies_are_refused(tmp_path, content, error, message):
     path = tmp_path / "study.py"
     if content is not None:
         path.write_text(content)
@@ -143,7 +149,7 @@ def test_files_that_are_no_studies(tmp_path, content, error, message):
         load_study(path)
 
 
-def test_a_file_of_several_studies(tmp_path):
+def test_file_may_define_several_studies(tmp_path):
     path = tmp_path / "study.py"
     path.write_text(
         "from tff_pfl.analysis import Study, Variant\n"
@@ -152,7 +158,7 @@ def test_a_file_of_several_studies(tmp_path):
     assert load_study(f"{path}:two,three").title == "two,three"
 
 
-def test_the_studies_of_the_repository():
+def test_studies_of_the_repository_load():
     choices = {"pfedmb_moon.py": (":pairs", ":two_classes", ":dirichlet")}
     files = sorted((ROOT / "configs/studies").glob("*.py"))
     assert len(files) > 10

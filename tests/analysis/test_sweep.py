@@ -1,4 +1,4 @@
-"""Running a study: no run twice, none with other settings, and interruptions."""
+"""Tests how studies are run, resumed and interrupted."""
 
 import concurrent.futures
 import csv
@@ -28,19 +28,19 @@ def study_of(**settings):
     return Study("One", {"one": Variant("a.py", settings)})
 
 
-def test_no_run_is_run_twice(tmp_path, program):
+def test_each_run_is_run_once(tmp_path, program):
     folder = tmp_path / "study"
     assert run_study(STUDY, folder, program.path, jobs=2) == []
     first = program.started()
     assert first == [f"--config={x} seed={seed}" for x in ("a.py", "b.py x=1") for seed in (0, 7)]
     (folder / "A/seed7/summary.json").unlink()
-    (folder / "A/seed0/summary.json").write_text("{")  # damaged: the program may mend it
+    (folder / "A/seed0/summary.json").write_text("{")  # damaged; the program may repair it
     assert run_study(STUDY, folder, program.path) == []
     assert program.started() == sorted(first + first[:2])
     assert (folder / "A/seed7.log").read_text() == "started\n"
 
 
-def test_a_run_that_fails_does_not_stop_the_others(tmp_path, program, capsys, monkeypatch):
+def test_failed_run_does_not_stop_the_others(tmp_path, program, capsys, monkeypatch):
     variants = {"bad": Variant("a.py", {"fails": True}), "good": Variant("b.py")}
     study = Study("Both", variants)
     failed = run_study(study, tmp_path / "study", program.path)
@@ -62,17 +62,17 @@ def test_checkpoints_of_finished_runs_can_be_discarded(tmp_path, program):
         left.mkdir(parents=True)
     failing = Study("Two", variants | bad, seeds=(0, 1))
     run_study(failing, folder, program.path, keep_checkpoints=False)
-    # Those of earlier runs go, too; those of failed runs and of other folders stay.
+    # Checkpoints of earlier runs are removed, too; failed runs and other folders keep theirs.
     found = {path.parent.relative_to(folder).as_posix() for path in folder.rglob("checkpoint")}
     assert found == {"bad/seed0", "elsewhere"}
 
 
-def test_runs_of_other_settings_are_not_taken_for_those_asked_for(tmp_path, program):
+def test_runs_with_other_settings_are_refused(tmp_path, program):
     run_study(study_of(rounds=3), tmp_path / "study", program.path)
     with pytest.raises(OutputDirectoryError, match="(?s)settings,.*rounds=3.*not.*rounds=4"):
         run_study(study_of(rounds=4), tmp_path / "study", program.path)
     assert len(program.started()) == 1
-    # A run that failed before it had results may get other settings.
+    # A run that failed before it had results may be run with other settings.
     assert run_study(study_of(fails=True), tmp_path / "b", program.path)
     assert run_study(study_of(rounds=3), tmp_path / "b", program.path) == []
     (tmp_path / "b/study.json").write_text("{")
@@ -83,18 +83,18 @@ def test_runs_of_other_settings_are_not_taken_for_those_asked_for(tmp_path, prog
         run_study(STUDY, tmp_path / "file", program.path)
 
 
-def test_one_study_at_a_time_is_run_in_a_folder(tmp_path, program):
+def test_folder_allows_one_process_at_a_time(tmp_path, program):
     folder, waiting = tmp_path / "study", study_of(waits=True)
     with concurrent.futures.ThreadPoolExecutor() as executor:
         first = executor.submit(run_study, waiting, folder, program.path)
         wait_until(program.is_running)
-        with pytest.raises(OutputDirectoryError, match="run in .*/study already"):
+        with pytest.raises(OutputDirectoryError, match="already runs a study in .*/study"):
             run_study(waiting, folder, program.path)
         os.kill(program.process(), signal.SIGTERM)
         assert [run.folder for run in first.result(timeout=30)] == ["one/seed0"]
 
 
-def test_an_interruption_ends_the_runs(tmp_path, program):
+def test_interruption_ends_the_runs(tmp_path, program):
     def interrupt():
         wait_until(program.is_running)
         signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
@@ -110,8 +110,8 @@ def test_an_interruption_ends_the_runs(tmp_path, program):
     assert len(program.started()) == 1 and not cmdline(program.process())
 
 
-def test_a_run_ends_with_the_process_that_started_it(tmp_path, program):
-    """Otherwise it would be in the way when the same study is started again."""
+def test_run_ends_with_the_process_that_started_it(tmp_path, program):
+    """Lets the same study be started again after a kill."""
     script = (
         "from tff_pfl.analysis import Study, Variant, run_study\n"
         "study = Study('One', {'one': Variant('a.py', {'waits': True})})\n"
@@ -127,14 +127,14 @@ def test_a_run_ends_with_the_process_that_started_it(tmp_path, program):
 
 
 def cmdline(process):
-    """The command line of a process; empty if it has ended."""
+    """Returns the command line of a process; empty if the process has ended."""
     try:
         return pathlib.Path(f"/proc/{process}/cmdline").read_bytes()
     except OSError:
         return b""
 
 
-def test_the_results_of_runs(tmp_path, program):
+def test_results_have_a_row_for_each_finished_run(tmp_path, program):
     study = Study("Two", {"A, b": Variant("a.py"), "C": Variant("c.py")}, seeds=(0, 1))
     run = write_run(tmp_path / "A_b/seed1", [0.5, 1.0], seed=1, global_accuracies=[0.25, 0.5])
     write_run(tmp_path / "C/seed0", [0.5], bytes_down=7, seconds=0.1)
@@ -149,8 +149,8 @@ def test_the_results_of_runs(tmp_path, program):
     assert run.exists()
 
 
-def test_examples_that_settings_were_chosen_with(tmp_path, program, capsys):
-    """Ten examples, two clients; the table has the seeds 3 and 4, the tuning has seed 0."""
+def test_note_reports_test_examples_used_in_tuning(tmp_path, program, capsys):
+    """Uses ten examples and two clients; the table has seeds 3 and 4, and the tuning has seed 0."""
 
     def write(folder, train, validation, test):
         (tmp_path / folder).mkdir(parents=True)
@@ -168,18 +168,20 @@ def test_examples_that_settings_were_chosen_with(tmp_path, program, capsys):
     assert shares_chosen_with(study, tmp_path, {"B": {"rate": 5.0}}) == {}  # B was not tuned
     assert shares_chosen_with(study, tmp_path, chosen) == {3: 0.75}
     write("tuning/B/rate_5.0/seed0", [[0, 1], [2]], [[3], []], [[4, 5], [6, 7, 8, 9]])
-    write("B/seed3", [[0, 1], [2]], [[], []], [[4, 5], [6]])  # shares none, and is first
+    write("B/seed3", [[0, 1], [2]], [[], []], [[4, 5], [6]])  # shares none, though it is first
     assert shares_chosen_with(study, tmp_path, chosen) == {3: 0.75}
     run_study(study, tmp_path, program.path)
-    assert "of the test examples, 75% of seed 3 are among" in "".join(capsys.readouterr())
+    assert "some of the test examples: 75% of seed 3." in "".join(capsys.readouterr())
 
 
-def test_the_program(tmp_path, in_this_process):
-    """On a study whose run is finished."""
+def test_program_writes_the_table(tmp_path, in_this_process):
+    """Runs `sweep.py` on a study whose run is finished."""
     file = write_study(tmp_path, f"{tmp_path}/a.py:choice")
     out = f"--output_dir={tmp_path / 'out'}"
     missing = run_main("sweep.py", f"--study={file}", out)
-    assert missing.stderr.startswith(f"error: The config of 'a', '{tmp_path}/a.py', is not there.")
+    assert missing.stderr.startswith(
+        f"error: The config of 'a', '{tmp_path}/a.py', does not exist."
+    )
     assert missing.returncode == 1 and not (tmp_path / "out").exists()
     (tmp_path / "a.py").write_text(
         "from tests.runs import tiny_config\ndef get_config(_): return tiny_config('fedavg')"

@@ -1,4 +1,4 @@
-"""Choosing settings: on validation data, by stages, each score measured once."""
+"""Tests the choice of settings on validation data, by lists, stages and searches."""
 
 import csv
 import dataclasses
@@ -34,8 +34,8 @@ def rows(folder):
         return [list(row.values()) for row in csv.DictReader(file)]
 
 
-def test_the_better_half_goes_on(tmp_path, program):
-    """Accuracies are the rates after one round, then rounds * (10 - rate)."""
+def test_better_half_of_trials_continues(tmp_path, program):
+    """Uses a program whose accuracy is the rate after one round, then rounds * (10 - rate)."""
     folder = tmp_path / "study"
     assert run_study(HALVING, folder, program.path, jobs=2) == []
     assert rows(folder) == [
@@ -53,7 +53,7 @@ def test_the_better_half_goes_on(tmp_path, program):
         for config, rate in (("a.py", 3.0), ("b.py", 5.0))
         for seed in (3, 4)
     ]
-    # Once more, nothing is run, even where the trials' folders are gone: their scores are known.
+    # A second time, nothing is run, even without the trials' folders: the scores are stored.
     shutil.rmtree(folder / "tuning")
     assert run_study(HALVING, folder, program.path) == []
     assert program.started() == started
@@ -90,7 +90,7 @@ def test_trials_that_fail_or_diverge_are_not_chosen(tmp_path, program, capsys, m
     for label in ("all fail", "all diverge"):
         assert f"{label}: no trial has a finite score" in printed
     assert not (folder / "all_fail").exists()
-    # The same command tries again what failed; what it reaches then may be better.
+    # The same command retries failed trials, which may then be the best.
     shutil.rmtree(folder / "A")
     monkeypatch.setenv("MENDED", "1")
     assert run_study(study, folder, program.path) == []
@@ -98,7 +98,7 @@ def test_trials_that_fail_or_diverge_are_not_chosen(tmp_path, program, capsys, m
     assert chosen == [["A", "rate 2.0, fails True"], ["all fail", "rate 1.0, fails True"]]
 
 
-def test_another_metric_seeds_or_settings_are_another_tuning(tmp_path, program):
+def test_changed_metric_seeds_or_settings_start_a_new_tuning(tmp_path, program):
     study = with_tuning(HALVING, rounds=())
     run_study(study, tmp_path, program.path)
     for other in (with_tuning(study, metric="personalized/loss"), with_tuning(study, seeds=(0, 1))):
@@ -112,22 +112,24 @@ def test_another_metric_seeds_or_settings_are_another_tuning(tmp_path, program):
         run_study(with_tuning(study, metric="global/accuracy"), tmp_path, program.path)
 
 
-def test_what_went_on_is_not_compared_after_fewer_rounds(tmp_path, program):
+def test_longer_run_is_not_compared_after_fewer_rounds(tmp_path, program):
     run_study(HALVING, tmp_path, program.path)
-    with pytest.raises(OutputDirectoryError, match="rate_4.0/seed0 has done 5 rounds: .* after 1 "):
+    with pytest.raises(
+        OutputDirectoryError, match="rate_4.0/seed0 has already done 5 rounds, .* after 1 "
+    ):
         run_study(with_tuning(HALVING, seeds=(0, 1)), tmp_path, program.path)
 
 
-def test_a_better_trial_does_not_replace_runs_unasked(tmp_path, program):
+def test_better_trial_does_not_replace_runs_silently(tmp_path, program):
     few = with_tuning(HALVING, rounds=(), trials=RATES[1:3])
     run_study(few, tmp_path, program.path)
     more = with_tuning(few, trials=RATES)
-    with pytest.raises(OutputDirectoryError, match="A/seed3 is a run of other settings"):
+    with pytest.raises(OutputDirectoryError, match="A/seed3 was run with other settings"):
         run_study(more, tmp_path, program.path)
     assert analysis.find_runs(tmp_path).chosen == {"A": "rate 2.0", "B": "rate 5.0"}
 
 
-def test_a_storage_that_is_damaged(tmp_path, program):
+def test_damaged_storage_is_refused(tmp_path, program):
     (tmp_path / "tuning.db").write_text("no database" * 99)
     with pytest.raises(OutputDirectoryError, match="tuning.db cannot be .* not a database"):
         run_study(HALVING, tmp_path, program.path)
@@ -137,8 +139,8 @@ def trials_of(folder):
     return [trial.params for trial in Tuner(SEARCHING, "A", folder)._trials()]
 
 
-def test_a_search_proposes_the_same_again_and_finds_what_is_good(tmp_path, program):
-    """The lowest rate is the best."""
+def test_search_is_reproducible_and_chooses_the_best(tmp_path, program):
+    """Uses a program whose best rate is the lowest."""
     run_study(SEARCHING, tmp_path / "a", program.path)
     found = trials_of(tmp_path / "a")
     assert len(found) == 6 and found[0] == {"rate": 3.0}  # the centre
@@ -149,7 +151,7 @@ def test_a_search_proposes_the_same_again_and_finds_what_is_good(tmp_path, progr
     (best,) = [row for row in rows(tmp_path / "a") if row[4] == "True"]
     lowest = min(trial["rate"] for trial in found)
     assert best[1] == f"rate {float(f'{lowest:.3g}')}"
-    # Once more, nothing is run; raised, the number goes on from there.
+    # A second time, nothing is run. A larger number continues the search.
     started = program.started()
     run_study(SEARCHING, tmp_path / "a", program.path)
     assert program.started() == started
@@ -159,7 +161,7 @@ def test_a_search_proposes_the_same_again_and_finds_what_is_good(tmp_path, progr
     assert len(trials_of(tmp_path / "a")) == 7 and trials_of(tmp_path / "a")[:6] == found
 
 
-def test_a_search_that_is_killed_goes_on_as_if_it_had_not_been(tmp_path, program, monkeypatch):
+def test_killed_search_resumes_with_the_same_trials(tmp_path, program, monkeypatch):
     run_study(SEARCHING, tmp_path / "whole", program.path)
     add = Tuner._add
     for kill_at in (1, 5):
@@ -167,7 +169,7 @@ def test_a_search_that_is_killed_goes_on_as_if_it_had_not_been(tmp_path, program
         def killed(self, name, *args, number=kill_at):
             add(self, name, *args)
             if len(self._trials()) == number:
-                raise SystemExit  # nothing more is written, as by SIGKILL
+                raise SystemExit  # writes nothing more, like SIGKILL
 
         with monkeypatch.context() as patch, pytest.raises(SystemExit):
             patch.setattr(Tuner, "_add", killed)
@@ -177,8 +179,8 @@ def test_a_search_that_is_killed_goes_on_as_if_it_had_not_been(tmp_path, program
     assert rows(tmp_path / "killed") == rows(tmp_path / "whole")
 
 
-def test_searches_side_by_side_with_halving(tmp_path, program):
-    """A trial goes on while it is in the better half of those that have come as far."""
+def test_searches_in_parallel_use_halving(tmp_path, program):
+    """Continues a trial that is in the better half of all trials at its stage so far."""
     pairs = dataclasses.replace(SEARCH, at_a_time=2, number=5)
     variants = {"A": Variant("a.py"), "B": Variant("b.py", trials=pairs)}
     study = Study("Two", variants, tuning=Tuning(SEARCH, rounds=(1, 5)))
@@ -189,7 +191,7 @@ def test_searches_side_by_side_with_halving(tmp_path, program):
     found = {of.study_name[0]: of.study_name for of in optuna.get_all_study_summaries(storage)}
     for label, batches in {"A": [1] * 6, "B": [2, 2, 1]}.items():
         trials = optuna.load_study(study_name=found[label], storage=storage).trials
-        # The accuracy after one round is the rate.
+        # The accuracy after one round equals the rate.
         reached, expected = [trial.intermediate_values[1] for trial in trials], []
         for size in batches:
             so_far = reached[: len(expected) + size]
@@ -198,8 +200,8 @@ def test_searches_side_by_side_with_halving(tmp_path, program):
         assert [5 in trial.intermediate_values for trial in trials] == expected
 
 
-def test_values_of_every_kind(tmp_path, program):
-    """A value may be anything: Optuna stores its index."""
+def test_search_has_values_of_any_type(tmp_path, program):
+    """Stores the indices of values in Optuna."""
     values = {
         "rate": analysis.log_uniform(0.001, 1.0),
         "share": analysis.uniform(0.0, 1.0),
@@ -220,13 +222,13 @@ def test_values_of_every_kind(tmp_path, program):
     assert found["b"][0] == first and found["b"][1:] != rest
 
 
-def test_a_search_of_failures_waits(tmp_path, program):
+def test_search_stops_proposing_after_failures(tmp_path, program):
     study = Study("Bad", {"A": Variant("a.py", {"fails": True})}, tuning=Tuning(SEARCH))
     assert len(run_study(study, tmp_path, program.path)) == 1
 
 
-def test_a_trial_that_diverged_is_no_reason_to_search_beside_it(tmp_path, program):
-    """Rates above 5 diverge: few of the later trials are in that range."""
+def test_search_avoids_diverged_trials(tmp_path, program):
+    """Finds few later trials in the range of rates that diverge, above 5."""
     search = Search({"rate": analysis.uniform(1.0, 9.0)}, number=20)
     study = with_tuning(SEARCHING, trials=search)
     tuner = Tuner(study, "A", tmp_path)

@@ -51,7 +51,7 @@ def test_tables_and_the_page(runs, tmp_path, monkeypatch):
     monkeypatch.chdir(runs)
     done = run_main("report.py", "table", "quickstart", "b", "--against=b", "--format=csv")
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith('method,personalized (%),"personalized, less b\'s",')
+    assert done.stdout.startswith('method,personalized (%),"personalized, minus b\'s",')
     cells = ["none | mean:quickstart", "none | median:b", "--exclude_attackers"]
     done = run_main("report.py", "cross_table", *cells)
     assert done.stdout.splitlines()[2] == "| none | 62.50 | **68.75** |"
@@ -88,10 +88,13 @@ def test_figures_of_a_real_run(tmp_path):
     ("arguments", "message"),
     [
         (["influence", "b", "c", "--output=x.png"], "unknown arguments: c"),
-        (["page", "b", "--output=page.png"], "it ends in .html, found page.png"),
+        (["page", "b", "--output=page.png"], "must end in .html, found page.png"),
         (["curves", "b", "--output=b/config.json/x.png"], "config.json is a file."),
         (["curves", "b", "--exclude_clients=one", "--output=x.png"], "whole_numbers value: 'one'"),
-        (["page", "b", "--target=70", "--output=x.html"], "--target: it is from 0 to 1, found 70"),
+        (
+            ["page", "b", "--target=70", "--output=x.html"],
+            "--target: must be from 0 to 1, found 70",
+        ),
         (["curves", "nowhere", "--output=x.png"], "nowhere has no config.json of a run: there is"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

@@ -1,4 +1,4 @@
-"""Runs and studies: as pandas data frames, tables, figures and pages; many runs by one command.
+"""Analyses runs and studies as pandas data frames, tables, figures and pages; also runs studies.
 
 from tff_pfl import analysis
 

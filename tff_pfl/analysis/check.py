@@ -1,4 +1,4 @@
-"""The settings of a study's runs, checked before the first of them."""
+"""Checks the settings of all runs of a study before the first run starts."""
 
 import concurrent.futures
 import functools
@@ -16,54 +16,55 @@ from tff_pfl.runtime.startup import prepare_process
 
 
 def check_settings(study: Study, output_dir: str | os.PathLike) -> None:
-    """Checks all runs of a study, finished ones included, for what `train.py` would refuse.
+    """Checks that `train.py` would accept all runs of a study, including finished runs.
 
-    A mistake in the last variant is then not found after hours of training the others, and runs of
-    a config that was edited since are not compared with new ones. For each variant, or its first
-    trial, this makes the data, the model and the algorithm; for other listed trials, it reads the
-    config; for runs that have begun, it compares the config with the run's. Each folder of configs
-    is checked in a process of its own, because their imports may have the same names.
+    The check finds a mistake in the last variant before the others are trained for hours. It also
+    finds runs whose config was edited since they began; they cannot be compared with new runs. For
+    each variant, or its first trial, it builds the data, the model and the algorithm. For other
+    listed trials it only reads the config. For runs that have begun, it compares the config with
+    the run's settings. Each folder of configs is checked in its own process, because modules that
+    configs import may have the same names.
 
     Args:
         study: The study.
-        output_dir: The study's folder; a run with a folder in it has begun.
+        output_dir: The study's folder. A run that has a folder in it has begun.
 
     Raises:
-        ConfigError: If a run has a mistake or other settings; the message names the first one.
-        FileNotFoundError: If the file of a config does not exist.
-        OutputDirectoryError: If the study's record is damaged.
+        ConfigError: A run has a mistake or other settings. The message names the first such run.
+        FileNotFoundError: A config file does not exist.
+        OutputDirectoryError: The study's record is damaged.
     """
     for label, variant in study.variants.items():
         path = variant.config.partition(":")[0]
         if not pathlib.Path(path).is_file():
             raise FileNotFoundError(
-                f"The config of {label!r}, {path!r}, is not there. Paths of configs are "
+                f"The config of {label!r}, {path!r}, does not exist. Paths of configs are "
                 f"relative to the current directory, {os.getcwd()}."
             )
     root = pathlib.Path(output_dir)
-    decides = {label: study.tuning.metric for label in filter(study.is_tuned, study.variants)}
-    of_folders = {}
+    metrics = {label: study.tuning.metric for label in filter(study.is_tuned, study.variants)}
+    runs_by_folder = {}
     for run in sorted(_runs(study, root), key=lambda run: not is_run(root / run.folder)):
         folder = os.path.dirname(study.variants[run.label].config)
-        of_folders.setdefault(folder, []).append(run)
-    for runs in of_folders.values():
-        another = multiprocessing.get_context("spawn")
-        with concurrent.futures.ProcessPoolExecutor(1, another, prepare_process) as process:
-            problem = process.submit(first_problem, runs, root, decides).result()
+        runs_by_folder.setdefault(folder, []).append(run)
+    for runs in runs_by_folder.values():
+        spawn = multiprocessing.get_context("spawn")
+        with concurrent.futures.ProcessPoolExecutor(1, spawn, prepare_process) as process:
+            problem = process.submit(first_problem, runs, root, metrics).result()
         if problem is not None:
             raise experiment.ConfigError(problem)
 
 
 def first_problem(
-    runs: Sequence[Run], root: pathlib.Path, decides: Mapping[str, str] = {}
+    runs: Sequence[Run], root: pathlib.Path, metrics: Mapping[str, str] = {}
 ) -> str | None:
-    """Returns the reason why the first run that would fail would do so, or `None`.
+    """Returns why the first run that would fail does so, or `None` if all runs would succeed.
 
     Args:
-        runs: The runs, in order. For each label, the first one that has not begun is built; runs
-            that differ in their seeds alone are checked once.
+        runs: The runs, in order. For each label, the first run that has not begun is built. Runs
+            that differ only in their seeds are checked once.
         root: The study's folder.
-        decides: The metrics that trials are compared by, by labels.
+        metrics: For labels with several trials, the metric that compares the trials.
     """
     load, labels, seen = functools.cache(data.load), set(), set()
     for run in runs:
@@ -78,18 +79,18 @@ def first_problem(
                     return changes
             elif run.label not in labels:
                 labels.add(run.label)
-                _build(config, load, decides.get(run.label))
+                _build(config, load, metrics.get(run.label))
         except experiment.MetricError as error:
             return f"Trials of {run.label!r} cannot be compared by tuning's {error}"
         except experiment.user_errors() as error:
             return f"{root / run.folder} would fail: {error}"
-        except Exception as error:  # whatever a user's code raises
+        except Exception as error:  # a user's code may raise any exception
             return f"{root / run.folder} would fail: {type(error).__name__}: {error}"
     return None
 
 
 def _build(config, load, metric):
-    """Makes all that a run makes before its first round, which has to measure `metric`."""
+    """Builds the parts of a run, and checks that its evaluations measure `metric`."""
     run = experiment.BuiltRun(config, load)
     run.early_stop(run.algorithm)
     if metric is not None:
@@ -97,22 +98,22 @@ def _build(config, load, metric):
 
 
 def _changes(folder, config) -> str | None:
-    """Returns how the settings of a run differ from those of its config now."""
+    """Returns a message if the config of a run has changed since the run began, or `None`."""
     configs.complete(config)
     _, changed = changed_settings(folder, experiment.resolved(config))
     if not changed:
         return None
     return (
-        f"{folder} is a run of other settings than its config has now:\n  "
+        f"{folder} was run with other settings than its config has now:\n  "
         + "\n  ".join(changed)
-        + "\nDelete it, undo what was changed, or give another output directory."
+        + "\nDelete the folder, undo the change, or give another output directory."
     )
 
 
 def _runs(study, root) -> list[Run]:
-    """Returns the runs whose settings are known; those that have begun keep their flags."""
+    """Returns the runs whose settings are known. Runs that have begun keep their recorded flags."""
     recorded, runs = read_record(root)["flags"], list(study.runs())
-    if study.tuning:  # what was chosen is known by the flags of runs that have begun
+    if study.tuning:  # only the flags of runs that have begun tell the chosen settings
         runs = [run for run in runs if run.folder in recorded and is_run(root / run.folder)]
         for label in study.variants:
             for trial in study.trials(label):

@@ -1,4 +1,4 @@
-"""The subcommands of `programs/report.py`: their arguments, and their output."""
+"""The subcommands of `programs/report.py`, with their arguments and output."""
 
 import argparse
 import inspect
@@ -10,7 +10,7 @@ from tff_pfl.analysis.metric_text import ACCURACY
 from tff_pfl.analysis.tables import FORMATS
 from tff_pfl.runtime.startup import announce_tensorflow
 
-_COMPARED = "the runs: DIR, NAME:DIR, a folder of runs, a study's folder, or STUDY_FILE DIR"
+_RUNS = "the runs: a run's folder, NAME:DIR, a folder of runs, a study's folder, or STUDY_FILE DIR"
 
 
 def _texts(text: str) -> list[str]:
@@ -18,41 +18,53 @@ def _texts(text: str) -> list[str]:
 
 
 def whole_numbers(text: str) -> list[int]:
+    """Parses whole numbers separated by commas."""
     return list(map(int, _texts(text)))
 
 
 def share(text: str) -> float:
+    """Parses a number from 0 to 1."""
     if not 0 <= float(text) <= 1:
-        raise argparse.ArgumentTypeError(f"it is from 0 to 1, found {text}")
+        raise argparse.ArgumentTypeError(f"must be from 0 to 1, found {text}")
     return float(text)
 
 
-def _file(endings: Sequence[str]) -> Callable[[str], str]:
-    def of(text):
+def _file_type(endings: Sequence[str]) -> Callable[[str], str]:
+    def checked(text):
         if not text.endswith(tuple(endings)):
-            raise argparse.ArgumentTypeError(f"it ends in {' or '.join(endings)}, found {text}")
+            raise argparse.ArgumentTypeError(f"must end in {' or '.join(endings)}, found {text}")
         return text
 
-    return of
+    return checked
 
 
 OPTIONS = {
-    "against": dict(metavar="NAME", help="compare each other one with this, client by client"),
-    "client": dict(type=int, help="its id; by default the one with most training examples"),
-    "clients": dict(type=whole_numbers, metavar="0,5", help="ids of the clients, in this order"),
-    "column": dict(default=ACCURACY, help="MODEL/POOL/QUANTITY; by default %(default)s"),
+    "against": dict(
+        metavar="NAME", help="compare every other name with this one, client by client"
+    ),
+    "client": dict(
+        type=int, help="the client's id; by default the client with the most training examples"
+    ),
+    "clients": dict(
+        type=whole_numbers, metavar="0,5", help="ids of the clients to show, in this order"
+    ),
+    "column": dict(
+        default=ACCURACY, help="the metric, MODEL/POOL/QUANTITY; by default %(default)s"
+    ),
     "columns": dict(
         type=_texts,
         metavar="COLUMN,COLUMN",
-        help="metrics of summary.json, such as global/local_test/accuracy_worst_5_percent; of "
-        "another evaluation than the last as EVALUATION:METRIC, with best_on_validation, "
-        "best_on_test (chosen on what it reports) or late_mean",
+        help="metrics of summary.json, such as global/local_test/accuracy_worst_5_percent; write "
+        "EVALUATION:METRIC for another evaluation than the last: best_on_validation, best_on_test "
+        "(chosen on the examples that it reports) or late_mean",
     ),
-    "each_run": dict(action="store_true", help="a line of CSV for each run instead of the table"),
-    "examples": dict(type=int, default=1000, help="training examples at most, drawn of more"),
-    "exclude_attackers": dict(action="store_true", help="leave out the clients that attack"),
+    "each_run": dict(action="store_true", help="print CSV with a line for each run instead"),
+    "examples": dict(
+        type=int, default=1000, help="the most training examples; a larger set is sampled"
+    ),
+    "exclude_attackers": dict(action="store_true", help="leave out clients that attack"),
     "exclude_clients": dict(
-        type=whole_numbers, default=[], metavar="0,5", help="ids that are left out"
+        type=whole_numbers, default=[], metavar="0,5", help="ids of clients to leave out"
     ),
     "format": dict(choices=list(FORMATS), default="markdown"),
     "imports": dict(
@@ -61,26 +73,26 @@ OPTIONS = {
         metavar="MODULE,MODULE",
         help="modules of the run's config to import from the working directory",
     ),
-    "log_scale": dict(action="store_true", help="draw on a logarithmic scale"),
-    "matrix": dict(default="alpha", help="its name in snapshots/round_*.npz"),
-    "points": dict(type=int, default=21, help="points a side of the plane, odd"),
+    "log_scale": dict(action="store_true", help="use a logarithmic scale"),
+    "matrix": dict(default="alpha", help="the matrix's name in snapshots/round_*.npz"),
+    "points": dict(type=int, default=21, help="grid points along each side, an odd number"),
     "radius": dict(
-        type=float, default=1.0, help="where the plane ends; 1 is as far from the model as 0 is"
+        type=float, default=1.0, help="half a side of the plane; 1 is the norm of the weights"
     ),
-    "round": dict(type=int, help="the evaluation after this round; by default the last"),
-    "rounds": dict(type=int, default=3, help="how many of the last rounds"),
-    "target": dict(type=share, help="the accuracy that is to be reached"),
-    "threshold": dict(type=float, help="count the clients below it"),
+    "round": dict(type=int, help="use the evaluation after this round; by default the last"),
+    "rounds": dict(type=int, default=3, help="how many of the last rounds to draw"),
+    "target": dict(type=share, help="the accuracy to reach, from 0 to 1"),
+    "threshold": dict(type=float, help="report the share of clients below this value"),
     "trust_imports": dict(
         action="store_true",
-        help="import the modules that the run's config names, from the folders that it names: "
-        "code of whoever made the run",
+        help="import the modules that the run's config names, from the folders that it names; "
+        "only for runs whose author you trust, because this executes their code",
     ),
 }
 
 
 def curves(runs, output, column, exclude_clients, log_scale):
-    """Draws the mean over clients over the rounds; runs of one name are seeds, with a band."""
+    """Draws the mean over clients against the round; a band shows the deviation over seeds."""
     frame = analysis.clients(runs, "all") if exclude_clients else analysis.metrics(runs)
     figure = analysis.plot_curves(
         frame, column, exclude_clients=exclude_clients, log_scale=log_scale
@@ -89,20 +101,20 @@ def curves(runs, output, column, exclude_clients, log_scale):
 
 
 def against_bytes(runs, output, column):
-    """Draws the same over the megabytes that a client sends if it takes part in every round.
+    """Draws the mean over clients against the megabytes sent by a client that is in every round.
 
-    Labels "PANEL | LINE", such as method and compressor, have a panel a method.
+    Names "PANEL | LINE", such as "METHOD | COMPRESSOR", draw a panel for each method.
     """
     analysis.save(analysis.plot_against_bytes(runs, column), output)
 
 
 def against_epsilon(runs, output, column):
-    """Draws the last value over epsilon, a line a method; labels are "METHOD | EPSILON"."""
+    """Draws the last value against epsilon, a line per method; names are "METHOD | EPSILON"."""
     analysis.save(analysis.plot_against_epsilon(runs, column), output)
 
 
 def histogram(runs, output, column, threshold, round, exclude_clients):
-    """Draws how a quantity is distributed over clients, and prints its mean and tails."""
+    """Draws a histogram of a quantity over clients, and prints its mean and tails."""
     frame = analysis.clients(runs, "last" if round is None else round)
     options = {"threshold": threshold, "exclude_clients": exclude_clients}
     analysis.save(analysis.plot_histograms(frame, column, **options), output)
@@ -110,20 +122,20 @@ def histogram(runs, output, column, threshold, round, exclude_clients):
 
 
 def influence(run, output, matrix):
-    """Draws who helps whom, for algorithms that learn it, such as PGFed."""
+    """Draws which clients help which, for algorithms that learn it, such as PGFed."""
     analysis.save(analysis.plot_influence(run, matrix), output)
 
 
 def mixtures(run, output, clients):
-    """Draws the mixtures of clients' models, for algorithms such as pFedMB."""
+    """Draws how clients mix the parts of their models, for algorithms such as pFedMB."""
     analysis.save(analysis.plot_mixtures(run, clients=clients), output)
 
 
 def loss_surface(run, output, client, points, radius, examples, trust_imports, imports):
-    """Draws the training loss of a client around the global model and around its own.
+    """Draws the training loss of a client around the global model and around its own model.
 
-    The plane has two random directions, normalised filter by filter; the models are those of the
-    last checkpoint. The losses are written beside the figure, as .npz.
+    Two random directions, normalised filter by filter, span the plane. The models are from the last
+    checkpoint. The losses are written beside the figure, as .npz.
     """
     announce_tensorflow()
     from tff_pfl import runtime
@@ -144,20 +156,20 @@ def loss_surface(run, output, client, points, radius, examples, trust_imports, i
 
 
 def timeline(run, output, rounds):
-    """Draws the time line of the last rounds, with what was done while the devices computed."""
+    """Draws the timeline of the last rounds, including work done while the devices computed."""
     analysis.save(analysis.plot_timeline(analysis.timings(run), rounds=rounds), output)
 
 
 def table(runs, format, columns, against):
-    """Prints means and deviations over seeds, the paper's number, bytes and seconds.
+    """Prints means and deviations over seeds, differences to the paper, bytes and seconds.
 
-    With --against, a paired test of every other label is added, on the first column.
+    With --against, adds a paired test of every other name on the first column.
     """
     return FORMATS[format](analysis.results_table(runs, columns, against))
 
 
 def cross_table(runs, format, column, exclude_attackers, exclude_clients, each_run):
-    """Prints one column of labels "ROW | COLUMN", such as attack and aggregator."""
+    """Prints one metric by both parts of names "ROW | COLUMN", such as attack and aggregator."""
     options = {"exclude_attackers": exclude_attackers, "exclude_clients": exclude_clients}
     if each_run:
         return _csv(analysis.cross_values(runs, column, **options))
@@ -165,7 +177,7 @@ def cross_table(runs, format, column, exclude_attackers, exclude_clients, each_r
 
 
 def clients(runs, column):
-    """Prints CSV: a line for each client of a seed, a column for each name.
+    """Prints CSV with a line for each client of each seed and a column for each name.
 
     The runs of a seed must have the same partition.
     """
@@ -173,7 +185,7 @@ def clients(runs, column):
 
 
 def page(runs, output, columns, target, against):
-    """Writes tables and figures on one page of HTML that needs no other file."""
+    """Writes tables and figures to one self-contained HTML page."""
     analysis.write_page(runs, output, columns=columns, target=target, against=against)
 
 
@@ -182,8 +194,8 @@ def _csv(frame):
 
 
 SUBCOMMANDS: dict[str, Callable[..., str | None]] = {
-    of.__name__: of
-    for of in (
+    function.__name__: function
+    for function in (
         *(curves, against_bytes, against_epsilon, histogram, influence, mixtures, loss_surface),
         *(timeline, table, cross_table, clients, page),
     )
@@ -191,7 +203,7 @@ SUBCOMMANDS: dict[str, Callable[..., str | None]] = {
 
 
 def parse(argv: Sequence[str], description: str) -> argparse.Namespace:
-    """Parses a command line; ends the process if it is wrong, or asks for help.
+    """Parses a command line; ends the process if it is wrong or asks for help.
 
     Args:
         argv: The arguments, without the name of the program.
@@ -212,22 +224,22 @@ def parse(argv: Sequence[str], description: str) -> argparse.Namespace:
         )
         for argument in inspect.signature(run).parameters:
             if argument == "runs":
-                sub.add_argument("runs", nargs="+", metavar="DIR", help=_COMPARED)
+                sub.add_argument("runs", nargs="+", metavar="DIR", help=_RUNS)
             elif argument == "run":
                 sub.add_argument("run", metavar="DIR", help="the run's output directory")
             elif argument == "output":
                 endings = (".html",) if name == "page" else (".png", ".pdf", ".svg")
                 sub.add_argument(
                     "--output",
-                    type=_file(endings),
+                    type=_file_type(endings),
                     default=f"{name}{endings[0]}",
-                    help="the file that is written; by default %(default)s",
+                    help="the file to write; by default %(default)s",
                 )
             else:
                 sub.add_argument(f"--{argument}", **OPTIONS[argument])
     arguments, rest = parser.parse_known_args(argv)
     if rest and ("runs" not in arguments or any(text.startswith("-") for text in rest)):
         subparsers.choices[arguments.subcommand].error(f"unknown arguments: {' '.join(rest)}")
-    if rest:  # runs behind a flag
+    if rest:  # runs that follow a flag
         arguments.runs += rest
     return arguments

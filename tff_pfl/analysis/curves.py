@@ -1,4 +1,4 @@
-"""Figures of a quantity over the rounds, over bytes, and over epsilon."""
+"""Figures of a quantity against rounds, bytes and epsilon."""
 
 import math
 from typing import Any
@@ -14,34 +14,35 @@ from tff_pfl.analysis.study import SEPARATOR
 from tff_pfl.evaluation import MetricName
 from tff_pfl.experiment.run_directory import OutputDirectoryError
 
-_MARKS = 12  # of a line, about
-_PANEL_WIDTH = 4.2  # inches, of one of several panels
+_MARKS = 12  # markers on a line, about
+_PANEL_WIDTH = 4.2  # inches, for each of several panels
 _WITHOUT = "without\nprivacy"
-_SHIFT = 0.03  # between points of one epsilon, where two epsilons are 1 apart
+_SHIFT = 0.03  # between points of one epsilon; neighbouring epsilons are 1 apart
 
 
 def over_seeds(frame: pd.DataFrame) -> pd.DataFrame:
-    """Returns mean and deviation over the seeds of each label, at the rounds that all of them have.
+    """Returns mean and deviation over the seeds of each label, at the rounds that all seeds have.
 
     Args:
-        frame: One quantity of `metrics`, or of `clients` at all rounds, of which the mean over
-            clients is taken first; see `select`.
+        frame: One quantity of `metrics`, or of `clients` at all rounds; see `select`. Values of
+            clients are averaged over the clients first.
 
     Returns:
-        Columns `label`, `round`, `mean`, `deviation` (0 of one run); NaN where a run has diverged.
+        Columns `label`, `round`, `mean`, `deviation` (0 for a single run). Values are NaN where a
+        run has diverged.
 
     Raises:
-        OutputDirectoryError: If no round was evaluated in all runs of a label.
+        OutputDirectoryError: No round was evaluated in all runs of a label.
     """
     found = []
     for label, of_label in frame.groupby("label", sort=False):
         wide = means(of_label, ["round", "run"]).unstack("run")
-        is_there = of_label.groupby(["round", "run"]).size().unstack("run").notna().all(axis=1)
-        wide = wide[is_there.reindex(wide.index)].sort_index()
+        is_complete = of_label.groupby(["round", "run"]).size().unstack("run").notna().all(axis=1)
+        wide = wide[is_complete.reindex(wide.index)].sort_index()
         if wide.empty:
             runs = ", ".join(wide.columns)
             raise OutputDirectoryError(f"No round was evaluated in all of {runs}.")
-        with np.errstate(invalid="ignore"):  # what has diverged is a gap
+        with np.errstate(invalid="ignore"):  # a diverged run leaves a gap
             deviation = wide.std(axis=1, skipna=False) if wide.shape[1] > 1 else 0.0
         mean = wide.mean(axis=1, skipna=False)
         found.append(pd.DataFrame({"label": label, "mean": mean, "deviation": deviation}))
@@ -56,22 +57,22 @@ def plot_curves(
     exclude_clients=(),
     log_scale: bool = False,
 ):
-    """Draws the mean over clients of a quantity over the rounds, a line a label.
+    """Draws the mean over clients of a quantity against the round, with a line for each label.
 
-    Runs of one label are those of several seeds: the line is their mean, the band their standard
+    Runs of one label differ in their seeds. The line is their mean, and the band is their standard
     deviation. Values that are not finite leave a gap.
 
     Args:
-        frame: `metrics`; or `clients` at all rounds, of which clients can be left out.
+        frame: The result of `metrics`, or of `clients` at all rounds.
         column: "MODEL/POOL/QUANTITY", such as "global/local_test/loss".
-        exclude_clients: Ids of clients that are left out, such as attackers.
-        log_scale: Whether the quantity is drawn on a logarithmic scale.
+        exclude_clients: Ids of clients to leave out, such as attackers. Needs a frame of `clients`.
+        log_scale: Whether to draw the quantity on a logarithmic scale.
 
     Returns:
         The Matplotlib figure.
 
     Raises:
-        UnknownNameError: If there is no such quantity.
+        UnknownNameError: The frame does not have the quantity.
         OutputDirectoryError: See `over_seeds`.
     """
     from matplotlib.ticker import MaxNLocator
@@ -90,11 +91,11 @@ def plot_curves(
         figures.draw_band(axes, curve["round"], curve["mean"], curve["deviation"], style)
     title = "mean over clients"
     if exclude_clients:
-        title += f" but {', '.join(map(str, exclude_clients))}"
+        title += f" except {', '.join(map(str, exclude_clients))}"
     num_seeds = selected.groupby("label")["run"].nunique().max()
     if num_seeds > 1:
-        title += f"; bands: deviation over {num_seeds} seeds"
-    axes.set(xlabel="round", ylabel=_words(column), title=figures.wrapped(title, 64))
+        title += f"; bands: standard deviation over {num_seeds} seeds"
+    axes.set(xlabel="round", ylabel=_axis_label(column), title=figures.wrapped(title, 64))
     if log_scale:
         figures.set_log_scale(axes, "y")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -104,9 +105,10 @@ def plot_curves(
 
 
 def curves_against_bytes(runs: Any, column: str = ACCURACY) -> pd.DataFrame:
-    """Returns `over_seeds` of finished runs with a column `megabytes`.
+    """Returns `over_seeds` of finished runs with a further column `megabytes`.
 
-    They are sent by a client that takes part in every round; the mean over the runs of a label.
+    The column has the megabytes sent so far by a client that takes part in every round, as a mean
+    over the runs of a label.
     """
     runs = find_runs(runs).finished
     sent = summaries(runs).groupby("label")["bytes_up"].mean()
@@ -116,14 +118,14 @@ def curves_against_bytes(runs: Any, column: str = ACCURACY) -> pd.DataFrame:
 
 @figures.styled
 def plot_against_bytes(runs: Any, column: str = ACCURACY):
-    """Draws a quantity over the megabytes that a client has sent, a line a label.
+    """Draws a quantity against the megabytes that a client has sent, with a line for each label.
 
-    The axis is logarithmic. A method that sends nothing, such as local training, is a level line at
-    its last value.
+    The axis is logarithmic. A method that sends nothing, such as local training, has a horizontal
+    line at its last value.
 
     Args:
-        runs: See `find_runs`; the finished ones count. Those with labels "PANEL | LINE" are drawn
-            in the panel of their method, and in all panels by the same line.
+        runs: See `find_runs`; only finished runs are drawn. Labels "PANEL | LINE" draw a panel for
+            each PANEL; a LINE has the same style in all panels.
         column: "MODEL/POOL/QUANTITY".
 
     Returns:
@@ -141,7 +143,7 @@ def plot_against_bytes(runs: Any, column: str = ACCURACY):
             handles[line] = _draw_over_bytes(axes, curve, lines[line])
         figures.set_log_scale(axes, "x")
         axes.set(xlabel="MB sent by a client that is in every round", title=panel)
-    every_axes[0].set_ylabel(_words(column))
+    every_axes[0].set_ylabel(_axis_label(column))
     figures.legend_above(figure, list(handles.values()), list(handles))
     return figure
 
@@ -150,13 +152,13 @@ def points_against_epsilon(runs: Any, column: str = ACCURACY) -> pd.DataFrame:
     """Returns a quantity after the last round, and the epsilon, of finished runs.
 
     Args:
-        runs: See `find_runs`. Labels are "LINE | POINT", or "LINE" of a single point. Epsilon is
-            what the runs have spent, whatever the label says.
+        runs: See `find_runs`. Labels are "LINE | POINT", or "LINE" for a line with one point. The
+            epsilon is the one that the runs have spent, regardless of the label.
         column: "MODEL/POOL/QUANTITY".
 
     Returns:
         Columns `line`, `epsilon` (of all rounds, to two digits, infinite without privacy), `mean`
-        and `deviation` over the seeds; lines in order, points by epsilon.
+        and `deviation` over the seeds. Lines keep their order; points are sorted by epsilon.
     """
     runs = find_runs(runs).finished
     final = select(metrics(runs), column).groupby("run", sort=False)["value"].last()
@@ -164,7 +166,7 @@ def points_against_epsilon(runs: Any, column: str = ACCURACY) -> pd.DataFrame:
     groups = table.groupby("label", sort=False)
     points = pd.DataFrame(
         {
-            # Noise that is made for an epsilon of 2 has one of 1.999.
+            # Noise that targets an epsilon of 2 may spend 1.999.
             "epsilon": groups["epsilon"].mean().map(lambda epsilon: float(f"{epsilon:.2g}")),
             "mean": means(table, ["label"]),
             "deviation": groups["value"].std().fillna(0.0),
@@ -179,9 +181,9 @@ def points_against_epsilon(runs: Any, column: str = ACCURACY) -> pd.DataFrame:
 
 @figures.styled
 def plot_against_epsilon(runs: Any, column: str = ACCURACY):
-    """Draws a quantity over epsilon, a line a method, with the deviation over seeds as bars.
+    """Draws a quantity against epsilon, with a line per method and error bars for the deviation.
 
-    Runs without privacy stand by themselves, at the right.
+    Runs without privacy are separate points at the right.
 
     Args:
         runs: See `points_against_epsilon`.
@@ -197,7 +199,7 @@ def plot_against_epsilon(runs: Any, column: str = ACCURACY):
     lines, handles = list(points.groupby("line", sort=False)), {}
     for index, (line, of_line) in enumerate(lines):
         shift = _SHIFT * (index - (len(lines) - 1) / 2)
-        # It ends where there is no privacy: that is a point by itself.
+        # The point without privacy is not joined to the line.
         for _, part in of_line.groupby(np.isinf(of_line["epsilon"])):
             handles[line] = axes.errorbar(
                 part["epsilon"].map(places) + shift,
@@ -209,13 +211,13 @@ def plot_against_epsilon(runs: Any, column: str = ACCURACY):
             )
     names = [_WITHOUT if math.isinf(epsilon) else f"{epsilon:g}" for epsilon in places]
     axes.set_xticks(list(places.values()), names)
-    axes.set_xlabel("epsilon of all rounds; the smaller, the more private")
-    axes.set_ylabel(_words(column))
+    axes.set_xlabel("epsilon of all rounds (smaller is more private)")
+    axes.set_ylabel(_axis_label(column))
     figures.legend_above(figure, list(handles.values()), list(handles))
     return figure
 
 
-def _words(column):
+def _axis_label(column):
     return figures.wrapped(in_words(MetricName.parse(column)))
 
 

@@ -1,4 +1,4 @@
-"""How a quantity is distributed over clients: histograms, and a table."""
+"""Shows the distribution of a quantity over clients: histograms and a table."""
 
 import numpy as np
 import pandas as pd
@@ -11,7 +11,7 @@ from tff_pfl.evaluation import MetricName, direction, over_clients
 from tff_pfl.tables import decimal
 
 _BINS = 20
-# The marks of a distribution: name, colour, line style.
+# The vertical lines in a histogram: label, colour, line style.
 _MARKS = {
     "lowest 5 %": ("mean of the lowest 5 %", figures.COLORS[1], "--"),
     "mean": ("mean", "black", "-"),
@@ -22,7 +22,7 @@ _MARKS = {
 def tails(values: np.ndarray, quantity: str) -> dict[str, float]:
     """Returns the `mean`, and the means of the `lowest 5 %` and `top 5 %` of the clients.
 
-    NaN, the value of a model that has diverged, is the worst.
+    NaN, the value of a diverged model, counts as the worst value.
     """
     sign = direction(quantity)
     found = over_clients(values, sign)
@@ -37,13 +37,13 @@ def distribution_table(
     threshold: float | None = None,
     exclude_clients=(),
 ) -> Table:
-    """Returns a row for each label: mean, tails and the share of clients below a threshold.
+    """Returns a table with the mean, the tails and the share below a threshold for each label.
 
     Args:
-        frame: `clients`, at one evaluation of each run; clients of several seeds count together.
+        frame: The result of `clients` at one evaluation. Clients of several seeds are pooled.
         column: "MODEL/POOL/QUANTITY".
-        threshold: If given, the share of clients below it is a column; NaN is not below it.
-        exclude_clients: Ids of clients that are left out, such as attackers.
+        threshold: If given, a column has the share of clients below it. NaN is not below it.
+        exclude_clients: Ids of clients to leave out, such as attackers.
     """
     rows = []
     for label, of_label in select(frame, column, exclude_clients).groupby("label", sort=False):
@@ -64,12 +64,12 @@ def plot_histograms(
     threshold: float | None = None,
     exclude_clients=(),
 ):
-    """Draws a histogram over clients for each label, all with the same bins and axes.
+    """Draws a histogram over clients for each label, with the same bins and axes.
 
     Args:
         frame: See `distribution_table`.
         column: See `distribution_table`.
-        threshold: If given, the share of clients below it is in the titles.
+        threshold: If given, the titles have the share of clients below it.
         exclude_clients: See `distribution_table`.
 
     Returns:
@@ -83,7 +83,7 @@ def plot_histograms(
     figure, every_axes = figures.panels(len(groups), figures.PANELS_A_ROW, 2.9, 2.4, extra=0.9)
     for axes, (label, of_label) in zip(every_axes, groups, strict=True):
         _draw_histogram(axes, label, of_label, edges, threshold, column)
-    margin = 0.02 * (edges[-1] - edges[0])  # marks at an end are seen
+    margin = 0.02 * (edges[-1] - edges[0])  # keeps lines at the ends visible
     every_axes[0].set_xlim(edges[0] - margin, edges[-1] + margin)
     every_axes[0].yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
     words = in_words(MetricName.parse(column))
@@ -94,7 +94,7 @@ def plot_histograms(
 
 
 def shared_edges(values: np.ndarray) -> np.ndarray:
-    """Returns the edges of at most 20 equal bins at round numbers, which hold all finite values."""
+    """Returns the edges of at most 20 equal bins, at round numbers, covering all finite values."""
     from matplotlib.ticker import MaxNLocator
 
     values = values[np.isfinite(values)]
@@ -102,7 +102,7 @@ def shared_edges(values: np.ndarray) -> np.ndarray:
     if low == high:
         low, high = low - 0.5, high + 0.5
     edges = MaxNLocator(nbins=_BINS, steps=(1, 2, 2.5, 5, 10)).tick_values(low, high)
-    # A multiple such as 12 * 0.05 is not the number 0.6 that a client may have.
+    # 12 * 0.05 is not exactly 0.6, a value that a client may have.
     edges = np.array([float(f"{edge:.12g}") for edge in edges])
     edges[[0, -1]] = min(edges[0], low), max(edges[-1], high)
     return edges
@@ -112,7 +112,7 @@ def _draw_histogram(axes, label, of_label, edges, threshold, column):
     values = of_label["value"].to_numpy()
     finite = values[np.isfinite(values)]
     if threshold is not None:
-        least = min(edges[0] - 1.0, threshold)  # out of sight
+        least = min(edges[0] - 1.0, threshold)  # outside the visible range
         axes.axvspan(
             least, threshold, color="0.88", zorder=0, label=f"below {threshold:g}", linewidth=0
         )
@@ -132,5 +132,5 @@ def _draw_histogram(axes, label, of_label, edges, threshold, column):
 
 
 def _rounds(of_label) -> str:
-    """The evaluations in words: "10", or "5 to 10"."""
+    """Returns the evaluated rounds in words: "10", or "5 to 10"."""
     return " to ".join(map(str, sorted({of_label["round"].min(), of_label["round"].max()})))

@@ -1,21 +1,21 @@
-"""Runs and studies as tidy pandas data frames, for figures, tables and notebooks.
+"""Reads runs and studies as tidy pandas data frames, for figures, tables and notebooks.
 
     from tff_pfl import analysis
 
     metrics = analysis.metrics("runs/quickstart")
     last = metrics[metrics["round"] == metrics["round"].max()]
 
-Every function takes what `find_runs` takes: a run's folder, a study's, several of them, `NAME:DIR`.
-Every frame begins with the columns
+Every function takes the same argument as `find_runs`: a run's folder, a study's folder, `NAME:DIR`,
+or several of these. Every frame begins with the columns
 
     run      the folder
-    label    the name that the run is shown by; runs of one label differ in their seeds
+    label    the name of the run in figures and tables; runs of one label differ in their seeds
     seed     `config.seed`
 
 and names a quantity by the columns `model`, `pool`, `quantity` (and `statistic`) of
-`tff_pfl.MetricName`. What is not measured on a model, such as `bytes_up_per_client`, has its whole
-name as `quantity` and the others empty. Values are as measured, not in percent; a model that has
-diverged has NaN or infinite values.
+`tff_pfl.MetricName`. For a quantity that is not measured on a model, such as `bytes_up_per_client`,
+`quantity` is its whole name and the other columns are empty. Values are not in percent. A diverged
+model has NaN or infinite values.
 """
 
 import io
@@ -36,19 +36,19 @@ from tff_pfl.names import UnknownNameError, unknown_name
 
 _RUN = ["run", "label", "seed"]
 _NAME = list(MetricName._fields)
-# The first rounds are slower: graphs are made in them.
+# The first rounds are slower, because they trace the graphs.
 _WARM_UP = 2
 
 
 def metrics(runs: Any) -> pd.DataFrame:
-    """Reads the metrics of every round, finished or not: `metrics.csv`.
+    """Reads the metrics of every round, from `metrics.csv`, of finished and unfinished runs.
 
     Returns:
-        Columns `run`, `label`, `seed`, `round`, `model`, `pool`, `quantity`, `statistic`, `value`;
-        a row for each number.
+        Columns `run`, `label`, `seed`, `round`, `model`, `pool`, `quantity`, `statistic`, `value`,
+        with a row for each number.
 
     Raises:
-        OutputDirectoryError: If there is no such run, or a file is damaged.
+        OutputDirectoryError: A run does not exist, or a file is damaged.
     """
     found = []
     for run, path in _each(runs):
@@ -63,19 +63,19 @@ def metrics(runs: Any) -> pd.DataFrame:
 
 
 def clients(runs: Any, rounds: int | str = "last") -> pd.DataFrame:
-    """Reads the quantities of each client: `clients/round_*.csv`, without clients without examples.
+    """Reads the quantities of each client that has examples, from `clients/round_*.csv`.
 
     Args:
         runs: See `find_runs`.
-        rounds: The evaluation after a round, by its number; "last"; "all"; or those of an
-            evaluation of `summary.json` by its name, such as "best_on_validation" or "late_mean".
+        rounds: The number of a round, for the evaluation after it; "last"; "all"; or the name of an
+            evaluation in `summary.json`, such as "best_on_validation" or "late_mean".
 
     Returns:
         Columns `run`, `label`, `seed`, `round`, `client_id`, `num_examples`, `model`, `pool`,
-        `quantity`, `value`; a row for each quantity of a client.
+        `quantity`, `value`, with a row for each quantity of a client.
 
     Raises:
-        OutputDirectoryError: If a run was not evaluated then, or a file is damaged.
+        OutputDirectoryError: A run was not evaluated then, or a file is damaged.
     """
     found = []
     for run, path in _each(runs):
@@ -91,14 +91,14 @@ def clients(runs: Any, rounds: int | str = "last") -> pd.DataFrame:
 
 
 def timings(runs: Any) -> pd.DataFrame:
-    """Reads the seconds of every round: `timings.csv`.
+    """Reads the seconds of every round, from `timings.csv`.
 
     Returns:
-        Columns `run`, `label`, `seed`, `round`, `round_seconds`, and the others of the files; NaN
-        where a round has no such part.
+        Columns `run`, `label`, `seed`, `round`, `round_seconds`, and the other columns of the
+        files. Values are NaN where a round lacks the part.
 
     Raises:
-        OutputDirectoryError: If a run has done no round, or a file is damaged.
+        OutputDirectoryError: A run has not done a round, or a file is damaged.
     """
     found = [
         pd.DataFrame(RunFiles(path).timings()).astype({"round": int}).assign(**run)
@@ -109,7 +109,7 @@ def timings(runs: Any) -> pd.DataFrame:
 
 
 def evaluations(runs: Any) -> pd.DataFrame:
-    """Reads the evaluations of finished runs: `summary.json`.
+    """Reads the evaluations of finished runs, from `summary.json`.
 
     Returns:
         Columns `run`, `label`, `seed`, `evaluation` ("final", "best_on_validation", "best_on_test"
@@ -125,7 +125,7 @@ def evaluations(runs: Any) -> pd.DataFrame:
 
 
 def summaries(runs: Any) -> pd.DataFrame:
-    """Reads the methods and the costs of finished runs, a row for each run.
+    """Reads the methods and the costs of finished runs, with a row for each run.
 
     Returns:
         Columns `run`, `label`, `seed`; `algorithm` and `data`, the names in the config; `rounds`;
@@ -133,7 +133,7 @@ def summaries(runs: Any) -> pd.DataFrame:
         the median without the first two rounds; `epsilon` of all rounds, infinite without privacy.
 
     Raises:
-        OutputDirectoryError: If a file of a finished run is damaged or missing.
+        OutputDirectoryError: A file of a finished run is damaged or missing.
     """
     rows = []
     for run, path in _each(find_runs(runs).finished):
@@ -157,7 +157,7 @@ def summaries(runs: Any) -> pd.DataFrame:
 
 
 def settings(runs: Any) -> pd.DataFrame:
-    """Reads the resolved configs: columns `run`, `label`, `seed`, `key`, `value`."""
+    """Reads the resolved configs, as columns `run`, `label`, `seed`, `key`, `value`."""
     rows = [
         {**run, "key": key, "value": value}
         for run, path in _each(runs)
@@ -167,9 +167,11 @@ def settings(runs: Any) -> pd.DataFrame:
 
 
 def versions(runs: Any) -> pd.DataFrame:
-    """Reads the versions of runs: `run`, `label`, `seed`, `rounds_before`, `key`, `value`.
+    """Reads the versions that runs have recorded.
 
-    A run that was resumed has rows for each session, after `rounds_before` rounds.
+    Returns:
+        Columns `run`, `label`, `seed`, `rounds_before`, `key`, `value`. A resumed run has rows for
+        each session, which began after `rounds_before` rounds.
     """
     rows = [
         {**run, "rounds_before": session.rounds_before, "key": key, "value": value}
@@ -184,14 +186,14 @@ def select(frame: pd.DataFrame, column: str, exclude_clients=()) -> pd.DataFrame
     """Returns the rows of one quantity.
 
     Args:
-        frame: `metrics`, `clients` or `evaluations`.
-        column: "MODEL/POOL/QUANTITY", such as "personalized/local_test/accuracy", with "_STATISTIC"
-            after it if the frame has statistics; the mean needs no statistic.
-        exclude_clients: Ids of clients that are left out of a frame of clients.
+        frame: The result of `metrics`, `clients` or `evaluations`.
+        column: "MODEL/POOL/QUANTITY", such as "personalized/local_test/accuracy". If the frame has
+            statistics, "MODEL/POOL/QUANTITY_STATISTIC", by default the mean.
+        exclude_clients: Ids of clients to leave out. Needs a frame of `clients`.
 
     Raises:
-        UnknownNameError: If there is no such quantity, with the nearest one.
-        OutputDirectoryError: If no client is left.
+        UnknownNameError: The frame does not have the quantity. The message names the nearest one.
+        OutputDirectoryError: No client is left.
     """
     parts = [part for part in _NAME if part in frame]
     known = {str(MetricName(*names)): names for names in frame[parts].drop_duplicates().values}
@@ -204,30 +206,35 @@ def select(frame: pd.DataFrame, column: str, exclude_clients=()) -> pd.DataFrame
             logging.warning("No evaluated client has the id %s.", ", ".join(map(str, absent)))
         found = found[~found["client_id"].isin(exclude)]
         if found.empty:
-            raise OutputDirectoryError("There are no clients but those left out.")
+            raise OutputDirectoryError(
+                "exclude_clients leaves out all clients that were evaluated."
+            )
     return found
 
 
 def means(frame: pd.DataFrame, by: list[str]) -> pd.Series:
-    """Returns the means of `value` by groups in their order; NaN where any value is NaN."""
+    """Returns the mean of `value` by groups, in order; NaN if any value of a group is NaN."""
     groups = frame.groupby(by, sort=False)["value"]
     return groups.mean().where(groups.count() == groups.size())
 
 
-def mixed(runs: Any) -> dict[str, list[str]]:
-    """Returns, by labels, the keys in which runs of one label differ though they should not.
+def differing_settings(runs: Any) -> dict[str, list[str]]:
+    """Finds settings that differ between runs of one label but should be equal.
 
-    Such runs do not repeat one another: a config file, or the module of a method, was edited
-    between two of them, or a run has the wrong name.
+    Such runs are no repetitions of each other: a config file, or a module of the user, was edited
+    between the runs, or a run has the wrong name.
+
+    Returns:
+        The keys of the settings, for each label whose runs differ.
     """
     found = {}
     for label, paths in find_runs(runs).folders.items():
-        of_runs = [flatten(RunFiles(path).settings(), ".") | _code(path) for path in paths]
+        settings = [flatten(RunFiles(path).settings(), ".") | _code(path) for path in paths]
         differ = [
             key
-            for key in (of_runs or [{}])[0]
-            if all(key in of for of in of_runs)  # older runs lack some
-            and len({repr(of[key]) for of in of_runs}) > 1
+            for key in (settings or [{}])[0]
+            if all(key in own for own in settings)  # older runs lack some keys
+            and len({repr(own[key]) for own in settings}) > 1
             and not any(f"{key}.".startswith(f"{free}.") for free in ("seed", *OF_NO_NUMBER))
         ]
         if differ:
@@ -236,15 +243,16 @@ def mixed(runs: Any) -> dict[str, list[str]]:
 
 
 def _code(path) -> Mapping[str, str]:
-    """The digests of a user's own modules when the last rounds of a run were computed."""
+    """Returns the digests of a user's own modules in the last session that computed rounds."""
     summary = finished_summary(path)
     last = math.inf if summary is None else summary.final.round_num
-    codes = [of.code for of in RunFiles(path).sessions() if of.rounds_before < last]
+    sessions = RunFiles(path).sessions()
+    codes = [session.code for session in sessions if session.rounds_before < last]
     return codes[-1] if codes else {}
 
 
 def _each(runs):
-    """`({run, label, seed}, folder)` of each run."""
+    """Yields `({run, label, seed}, folder)` for each run."""
     for label, path in find_runs(runs):
         yield {"run": str(path), "label": label, "seed": seed_of(path)}, path
 
@@ -256,7 +264,7 @@ def _joined(frames, columns) -> pd.DataFrame:
 
 
 def _read_rounds(path: pathlib.Path) -> pd.DataFrame:
-    """Reads a file with a row for each round, as texts; a kill may have cut off its last line."""
+    """Reads a file with a row for each round, as texts, without a last line that was cut off."""
     with reading(path):
         text = path.read_text()
         whole = io.StringIO(text[: text.rfind("\n") + 1])
@@ -292,5 +300,5 @@ def _rounds(files: RunFiles, rounds: int | str) -> list[int]:
 
 
 def _choice(section: Any) -> Any:
-    """Returns the name that a section of the settings chooses."""
+    """Returns the name in a section of the settings."""
     return section.get("name") if isinstance(section, Mapping) else section

@@ -1,4 +1,4 @@
-"""The figure of the loss around the models of a run: PLGU's Figure 7."""
+"""Draws the loss around the models of a run, as in PLGU's Figure 7."""
 
 import os
 from collections.abc import Collection, Mapping
@@ -11,16 +11,16 @@ from tff_pfl.analysis import figures
 from tff_pfl.experiment import ConfigError
 from tff_pfl.files import whole_file
 
-if TYPE_CHECKING:  # reports of what is on disk do without TensorFlow
+if TYPE_CHECKING:  # most reports work without TensorFlow
     from tff_pfl.experiment import RestoredRun
     from tff_pfl.local import Examples
 
-# Separates the random choice of examples from other random numbers of the same seed.
+# Keeps the random choice of examples apart from other random numbers of the seed.
 _EXAMPLES_STREAM = 0x10554
 _LEVELS = 16
 _TITLES = {"global": "the global model", "personalized": "the client's own model"}
 _GAP_COLOR = "0.6"
-# From this ratio of the largest to the smallest loss on, equal steps would hide what is low.
+# Above this ratio of the largest to the smallest loss, equal steps would hide low losses.
 _LOGARITHMIC_FROM = 20.0
 
 
@@ -28,10 +28,10 @@ class LossSurfaces(NamedTuple):
     """The loss around the models of a client.
 
     Attributes:
-        title: Names the run, the round, the client and the examples.
-        axis: float32 `[points]`, the steps along both directions.
-        surfaces: float32 `[points, points]` by `global`, if there is a global model, and
-            `personalized`; see `tff_pfl.evaluation.loss_surface`.
+        title: A title with the run, the round, the client and the examples.
+        axis: The steps along both directions, float32 `[points]`.
+        surfaces: The losses around each model, float32 `[points, points]`. The keys are `global`,
+            if there is a global model, and `personalized`. See `tff_pfl.evaluation.loss_surface`.
     """
 
     title: str
@@ -48,23 +48,23 @@ def loss_surfaces_of_run(
     max_examples: int = 1000,
     trust_imports: bool | Collection[str] = (),
 ) -> LossSurfaces:
-    """Computes the training loss of a client around the global and its personalized model.
+    """Computes the training loss of a client around the global model and its personalized model.
 
-    Both models are those of the last checkpoint, and their losses are on the same examples. The
-    run's seed is the seed of the directions and of the choice of examples.
+    Both models are from the last checkpoint, and both losses use the same examples. The run's seed
+    draws the directions and chooses the examples.
 
     Args:
-        run_dir: The run's output directory; nothing in it is changed.
-        client_id: The client; by default the one with most training examples.
+        run_dir: The run's output directory. It is not changed.
+        client_id: The client; by default the client with the most training examples.
         points: See `tff_pfl.evaluation.loss_surface`.
         radius: See `tff_pfl.evaluation.loss_surface`.
-        max_examples: If the client has more, so many are drawn.
+        max_examples: The most examples to use. A larger set is sampled.
         trust_imports: See `tff_pfl.experiment.config_of_run`.
 
     Raises:
-        OutputDirectoryError: If there is no run, or it has no checkpoint.
-        ConfigError: If the run's config is of another version, or there is no such client.
-        ValueError: If the points or the radius are wrong.
+        OutputDirectoryError: The run does not exist or has no checkpoint.
+        ConfigError: The run's config is of another version, or the client does not exist.
+        ValueError: `points` or `radius` is out of range.
     """
     axis = evaluation.grid_axis(points, radius)
     with experiment.restored_run(run_dir, trust_imports=trust_imports) as run:
@@ -92,10 +92,10 @@ def loss_surfaces_of_run(
 
 
 def training_examples(run: "RestoredRun", client_id: int, max_examples: int) -> "Examples":
-    """Returns the training examples of a client; if it has more, so many that are drawn.
+    """Returns the training examples of a client, or `max_examples` drawn at random from more.
 
     Raises:
-        ConfigError: If there is no such client, or it has none.
+        ConfigError: The client does not exist or has no training examples.
     """
     try:
         examples = run.dataset.examples(client_id, "train")
@@ -112,7 +112,7 @@ def training_examples(run: "RestoredRun", client_id: int, max_examples: int) -> 
 
 
 def rise_at_the_rim(surface: np.ndarray) -> float:
-    """Returns the mean of the loss at the border of the grid, less the loss in its centre."""
+    """Returns the mean loss on the border of the grid minus the loss at its centre."""
     is_rim = np.ones(surface.shape, bool)
     is_rim[1:-1, 1:-1] = False
     center = len(surface) // 2
@@ -120,7 +120,7 @@ def rise_at_the_rim(surface: np.ndarray) -> float:
 
 
 def save_loss_surfaces(found: LossSurfaces, path: str | os.PathLike) -> None:
-    """Writes the numbers of `loss_surfaces_of_run` as .npz: `axis` and each surface."""
+    """Writes `axis` and each surface to an .npz file."""
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
     with whole_file(path, "wb") as file:
         np.savez_compressed(file, axis=found.axis, **found.surfaces)
@@ -128,7 +128,7 @@ def save_loss_surfaces(found: LossSurfaces, path: str | os.PathLike) -> None:
 
 @figures.styled
 def plot_loss_surfaces(found: LossSurfaces):
-    """Draws surfaces side by side, in the same colours; what is not finite is a grey gap.
+    """Draws surfaces side by side, with the same colours; losses that are not finite are grey.
 
     Args:
         found: The result of `loss_surfaces_of_run`.
@@ -146,14 +146,14 @@ def plot_loss_surfaces(found: LossSurfaces):
     panels[0].set_ylabel("second direction")
     label = "mean loss, logarithmic" if isinstance(norm, LogNorm) else "mean loss"
     figure.colorbar(contours, ax=panels, label=label, ticks=levels[::3], format="%.3g")
-    step = "first direction (a step of 1 is as long as the weights)"
+    step = "first direction (a step of 1 has the norm of the weights)"
     figure.supxlabel(step, fontsize="medium")
     figure.suptitle(found.title)
     return figure
 
 
 def _levels(losses):
-    """Where contours are, and their colours: in equal steps, or by the logarithm."""
+    """Returns the levels of the contours and their colour scale, linear or logarithmic."""
     from matplotlib.colors import LogNorm, Normalize
 
     finite = losses[np.isfinite(losses)].astype(np.float64)
@@ -166,9 +166,9 @@ def _levels(losses):
 
 
 def _draw(axes, name, axis, surface, levels, norm):
-    """A panel."""
+    """Draws one panel; returns its contours."""
     axes.set_facecolor(_GAP_COLOR)
-    shown = np.ma.masked_invalid(surface).T  # rows of pixels are the second direction
+    shown = np.ma.masked_invalid(surface).T  # the second direction is vertical
     contours = axes.contourf(axis, axis, shown, levels, norm=norm, cmap="viridis")
     axes.contour(contours, colors="black", linewidths=0.4, alpha=0.5)
     axes.plot(0.0, 0.0, "+", color="white", markersize=12, markeredgewidth=2.0)

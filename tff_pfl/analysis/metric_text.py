@@ -1,4 +1,4 @@
-"""How tables and figures write metrics: their names in words, and their numbers."""
+"""Writes metrics for tables and figures: their names in words, and their numbers."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from tff_pfl.evaluation import MARGIN, MetricName, direction
 
 ABSENT = "-"
 ACCURACY = "personalized/local_test/accuracy"
-# Each statistic in words, and in short.
+# Each statistic in words, and its short form.
 _STATISTICS = {
     "mean": ("mean over clients", ""),
     "std": ("standard deviation over clients", "standard deviation"),
@@ -18,7 +18,7 @@ _STATISTICS = {
     "best_5_percent": ("mean of the top 5 % of clients", "top 5 %"),
     MARGIN: ("half of the 95 % interval of the mean over clients", "95 %: ±"),
 }
-# Where less is better, the worst values are the top ones.
+# Where less is better, the highest values are the worst.
 _OTHER_TAIL = {"worst_5_percent": "best_5_percent", "best_5_percent": "worst_5_percent"}
 _MODELS = {
     "global": "the global model",
@@ -27,7 +27,7 @@ _MODELS = {
     "fine_tuned": "{whose} fine-tuned model",
     "fine_tuned_best_epoch": "{whose} fine-tuned model after the epoch that was best on these",
 }
-# The examples of each pool: for clients' own models, and for one model of all.
+# The examples of each pool: for clients' own models, and for one global model.
 _POOLS = {
     r"local": ("its own {} examples", "each client's own {} examples"),
     r"generalization": ("the {} examples of all clients",) * 2,
@@ -40,11 +40,11 @@ _POOLS = {
 
 
 def in_words(name: MetricName) -> str:
-    """Returns what is measured, in words for an axis.
+    """Describes a metric in words, for an axis.
 
     `personalized/local_test/accuracy` is "accuracy of each client's own model on its own test
-    examples"; a statistic follows after a comma. Parts of unknown names stay as they are, without
-    their underscores.
+    examples". A statistic follows after a comma. Unknown parts of a name only lose their
+    underscores.
     """
     quantity = _plain(name.quantity)
     if not name.model:
@@ -58,7 +58,7 @@ def in_words(name: MetricName) -> str:
 
 
 def in_short(name: MetricName) -> str:
-    """Returns a head of a column: the differences from the mean accuracy on own examples."""
+    """Returns a short column head, which leaves out `accuracy`, `local_test` and `mean`."""
     pool, _, split = name.pool.rpartition("_")
     parts = [_plain(name.model) or _plain(name.quantity)]
     if name.model and name.quantity != "accuracy":
@@ -95,28 +95,28 @@ def is_share(name: MetricName) -> bool:
 
 
 def scaled(name: MetricName, values: Sequence[float]) -> np.ndarray:
-    """Returns numbers as tables show them: shares in percent."""
+    """Returns numbers in the unit of tables: shares in percent."""
     return (100.0 if is_share(name) else 1.0) * np.array(values)
 
 
 def number(name: MetricName, value: float) -> str:
-    """Returns a `scaled` number as text."""
+    """Formats a `scaled` number."""
     return f"{value:.2f}" if is_share(name) else f"{value:.3g}"
 
 
 def mean_and_deviation(name: MetricName, values: np.ndarray) -> str:
-    """Returns mean and standard deviation of `scaled` numbers; a single one alone."""
+    """Formats mean and standard deviation of `scaled` numbers, or a single number alone."""
     if np.isnan(values).all():
         return ABSENT
     if len(values) == 1:
         return number(name, values[0])
-    with np.errstate(invalid="ignore"):  # of losses that are not finite
+    with np.errstate(invalid="ignore"):  # losses may not be finite
         deviation = values.std(ddof=1)
     return f"{number(name, values.mean())} ± {number(name, deviation)}"
 
 
 def best_of(name: MetricName, values: Mapping[str, np.ndarray]) -> set[str]:
-    """Returns the labels with the best mean, if there is more than one to choose from."""
+    """Returns the labels with the best mean, if two labels or more have a finite mean."""
     means = {label: float(own.mean()) for label, own in values.items()}
     means = {label: mean for label, mean in means.items() if np.isfinite(mean)}
     if len(means) < 2 or name.statistic in ("std", MARGIN):

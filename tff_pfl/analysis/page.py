@@ -1,6 +1,6 @@
-"""A page about a study or some runs: one file of HTML that needs no other, and no JavaScript.
+"""Writes a self-contained HTML page, without JavaScript, about a study or some runs.
 
-Its tables of what it takes to reach an accuracy, of settings and of versions are here as well.
+The module also makes the page's tables of costs to reach an accuracy, settings and versions.
 """
 
 import base64
@@ -25,8 +25,8 @@ from tff_pfl.evaluation import MetricName, without_rounding
 from tff_pfl.experiment.run_directory import OutputDirectoryError
 from tff_pfl.files import whole_file
 
-_TARGET_SHARE = 0.95  # of the best final mean
-_DIGITS = 12  # of a commit: enough to find it
+_TARGET_SHARE = 0.95  # the default target, as a share of the best final mean
+_DIGITS = 12  # enough of a commit's hash to find it
 
 
 def write_page(
@@ -41,14 +41,15 @@ def write_page(
 
     Args:
         runs: See `find_runs`.
-        path: The file; its folder is made.
-        columns: Of the table of results, see `results_table`; figures are of personalized models.
-        target: The accuracy to which rounds, bytes and seconds are counted; by default 95 % of the
-            best final mean.
+        path: The file to write. Its folder is made if it does not exist.
+        columns: The columns of the table of results; see `results_table`. The figures do not
+            depend on them, and show personalized models.
+        target: The accuracy to reach, for the table of rounds, bytes and seconds; by default 95 %
+            of the best final mean.
         against: See `results_table`.
 
     Raises:
-        OutputDirectoryError: If no run is finished; or as `results_table`.
+        OutputDirectoryError: No run is finished; see also `results_table`.
         UnknownNameError: See `results_table`.
     """
     runs = find_runs(runs)
@@ -73,7 +74,7 @@ def write_page(
     if name.quantity == "accuracy":
         pairs = paired.against_local(runs, column)
         if len(pairs):
-            against_local = "accuracy of each client's own model against that under Local"
+            against_local = "accuracy of each client's own model, and its accuracy under Local"
             content["local"] = _picture(paired.plot_against_local(pairs), against_local)
             content["hurt"] = paired.hurt_table(pairs)
         reached = default_target(runs, column) if target is None else target
@@ -92,19 +93,19 @@ def write_page(
 
 
 def _picture(figure, words) -> dict[str, Any]:
-    """Returns a figure as an image of its own, so that ids of two figures cannot clash."""
+    """Encodes a figure as a separate image, so that the ids of two figures cannot clash."""
     data = base64.b64encode(figures.as_svg(figure)).decode()
     return {"data": data, "words": words, "panels": len(figure.axes)}
 
 
 def _breakable(text):
-    """Lets a narrow window break a name, such as a key of a config, between words."""
+    """Lets narrow windows break a name, such as a config key, between its words."""
     escaped = str(markupsafe.escape(text))
     return markupsafe.Markup(re.sub(r"(?<=[a-z])([._])(?=[a-z])", r"\1<wbr>", escaped))
 
 
 def costs_to_target(runs: Any, target: float, column: str = ACCURACY) -> pd.DataFrame:
-    """Returns the costs of each finished run until the mean over clients reached `target`.
+    """Returns what each finished run cost until its mean over clients reached `target`.
 
     Args:
         runs: See `find_runs`.
@@ -112,10 +113,10 @@ def costs_to_target(runs: Any, target: float, column: str = ACCURACY) -> pd.Data
         column: "MODEL/POOL/QUANTITY".
 
     Returns:
-        Columns `run`, `label`, `seed`; `rounds` until the first evaluation that reaches the target;
-        `megabytes` that a client receives and sends in these rounds; their `seconds`, without
-        evaluations. All are NaN if the target is never reached, and so are the seconds if the run's
-        files lack some of the rounds.
+        Columns `run`, `label`, `seed`; `rounds`, until the first evaluation that reaches the
+        target; `megabytes`, which a client receives and sends in these rounds; and `seconds` of
+        these rounds, without evaluations. The costs are NaN if the run never reaches the target.
+        The seconds are also NaN if the run's files lack some of the rounds.
     """
     runs = find_runs(runs).finished
     curves, timings = frames.select(frames.metrics(runs), column), frames.timings(runs)
@@ -136,36 +137,39 @@ def default_target(runs: Any, column: str = ACCURACY) -> float:
 
 
 def target_table(runs: Any, target: float, column: str = ACCURACY) -> Table:
-    """Returns a row a label: means over the seeds that reach a target, and how many do."""
+    """Returns the mean costs of each label, over the seeds that reach a target."""
     costs, rows = costs_to_target(runs, target, column), []
-    for label, of in costs.groupby("label", sort=False):
-        reached = of.dropna(subset="rounds")
-        row = {"method": label, "seeds that reach it": f"{len(reached)} of {len(of)}"}
+    for label, of_label in costs.groupby("label", sort=False):
+        reached = of_label.dropna(subset="rounds")
+        row = {"method": label, "seeds that reach it": f"{len(reached)} of {len(of_label)}"}
         means = reached[["rounds", "megabytes", "seconds"]].mean(skipna=False).dropna()
         texts = {"rounds": "{:.1f}", "megabytes": "{:.3g}", "seconds": "{:.1f}"}
-        heads = {"megabytes": "MB of a client"}
+        heads = {"megabytes": "MB per client"}
         for name, text in texts.items():
             row[heads.get(name, name)] = text.format(means[name]) if name in means else ABSENT
         rows.append(row)
     words = in_words(MetricName.parse(f"{column}_mean"))
     note = (
-        f"Up to the first evaluation with {100 * target:.1f} % or more, {words}; means over the "
-        "seeds that reach it. MB: received and sent by a client that is in each round."
+        f"Costs up to the first evaluation with {100 * target:.1f} % or more: {words}. Means over "
+        "the seeds that reach it. MB: received and sent by a client that is in every round."
     )
     return table_of(rows, [note])
 
 
 def settings_tables(runs: Any) -> list[Table]:
-    """Returns the settings that all labels have in common, and the others, of each first seed."""
+    """Returns tables of the settings that all labels share, and of those that differ.
+
+    The settings are read from the first run of each label.
+    """
     settings = frames.settings(find_runs(runs).finished)
     settings = settings[settings["key"] != "seed"].drop_duplicates(["label", "key"])
     return _common_and_different(settings, "label")
 
 
 def versions_tables(runs: Any) -> list[Table]:
-    """Returns the versions that all runs have in common, and the others.
+    """Returns tables of the versions that all runs share, and of those that differ.
 
-    A run that was resumed with other versions has a column for each part.
+    A resumed run has a column for each of its sessions.
     """
     versions = frames.versions(find_runs(runs).finished)
     parts = [
@@ -178,7 +182,7 @@ def versions_tables(runs: Any) -> list[Table]:
 
 
 def _common_and_different(frame, columns) -> list[Table]:
-    """Returns a table of the keys with one value, and one of those that differ, if there are any.
+    """Returns a table of the keys with equal values, and one of the other keys if there are any.
 
     Keys and columns are in the order of their first appearance.
     """

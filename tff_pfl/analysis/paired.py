@@ -1,4 +1,4 @@
-"""Compares clients with themselves under another label: a paired test, and each against Local."""
+"""Compares clients with themselves under another label, by a paired test and in figures."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -15,20 +15,20 @@ from tff_pfl.analysis.tables import Table, table_of
 from tff_pfl.experiment.run_directory import OutputDirectoryError
 from tff_pfl.experiment.run_files import RunFiles
 
-_LEVEL = 0.95  # of the interval
+_LEVEL = 0.95  # the confidence of the interval
 _PAIR = ["label", "seed", "client_id", "own", "local"]
 
 
 class PairedTest(NamedTuple):
-    """The difference of two labels.
+    """The difference between two labels.
 
     Attributes:
-        difference: The mean over seeds, of the mean over clients.
-        low: The lower end of the 95 % interval; NaN if there are fewer than two seeds, or the
+        difference: The mean over seeds of the mean difference over clients.
+        low: The lower end of the 95 % interval; NaN if there are fewer than two seeds or the
             difference is not finite.
-        high: The upper end.
-        p_value: Two-sided; NaN as `low`.
-        num_seeds: The number of seeds that both labels have.
+        high: The upper end of the interval; NaN in the same cases.
+        p_value: The two-sided p value; NaN in the same cases.
+        num_seeds: The number of seeds.
         share_worse: The share of clients, over all seeds, that are worse than under the other
             label.
     """
@@ -42,40 +42,41 @@ class PairedTest(NamedTuple):
 
 
 def paired_test(differences: Sequence[np.ndarray], direction: int = 1) -> PairedTest:
-    """Tests whether the mean difference is zero: Student's t of the means of the seeds.
+    """Tests whether the mean difference is zero, by Student's t test on the means of the seeds.
 
-    In each seed, clients are compared with themselves, and their differences averaged; the test is
-    of these means, with a degree of freedom fewer than there are seeds.
+    In each seed, every client is compared with itself, and the differences are averaged over the
+    clients. The test uses these means, and has one degree of freedom less than there are seeds.
 
-    It assumes that seeds are independent and their means normal, which averages over clients
-    nearly are. It assumes nothing of the clients within a seed: they share one training, whose luck
-    is common to all of them, and are not independent. Where seeds also draw the partition, a client
-    of one seed is no client of another, which is why clients are not averaged over seeds first.
+    The test assumes that seeds are independent and that their means are normal. Averages over
+    clients are nearly normal. Clients within a seed need not be independent: they share one
+    training and its random fluctuation. Clients are not averaged over seeds first, because seeds
+    may also draw the partition; then client `i` of two seeds is not the same client.
 
-    In simulations with 2, 3 and 5 seeds of 50 clients without a difference, it finds one in 4 to
-    6 % of the cases at a level of 5 %, however much luck seeds have. A bootstrap over seeds and
-    then clients, and Wilcoxon's test of the clients' means, find one in up to 44 and 85 %.
+    In simulations with 2, 3 and 5 seeds of 50 clients and no true difference, the test finds a
+    difference in 4 to 6 % of the cases at a level of 5 %, however large the fluctuation of the
+    seeds. A bootstrap over seeds and then clients finds one in up to 44 % of the cases, and
+    Wilcoxon's test on the clients' means in up to 85 %.
 
-    It does not show that single clients gain, nor that another federation or other settings give
-    the same. With two or three seeds only differences that are large against their spread are
-    found: a large p value is no sign of equality. P values of several labels against one are not
-    corrected for their number.
+    The test does not show that single clients gain, or that another federation or other settings
+    give the same result. With two or three seeds, it finds only differences that are large compared
+    with their spread, so a large p value does not show equality. The p values of several labels
+    against one are not corrected for multiple testing.
 
     Args:
-        differences: For each seed, the differences of its clients, float64 `[clients]`.
-        direction: 1 where more is better, or -1.
+        differences: The differences of the clients of each seed, float64 `[clients]`.
+        direction: 1 if larger values are better, or -1.
     """
     from scipy import special
 
     num_seeds = len(differences)
-    with np.errstate(invalid="ignore"):  # of infinities
-        of_seeds = np.array([_mean(own) for own in differences])
-        difference = float(_mean(of_seeds))
+    with np.errstate(invalid="ignore"):  # values may be infinite
+        seed_means = np.array([_mean(own) for own in differences])
+        difference = float(_mean(seed_means))
     share_worse = float(np.mean(direction * np.concatenate(differences) < 0))
     if num_seeds < 2 or not np.isfinite(difference):
         return PairedTest(difference, np.nan, np.nan, np.nan, num_seeds, share_worse)
-    error = float(of_seeds.std(ddof=1) / np.sqrt(num_seeds))
-    if not evaluation.without_rounding(error, abs(difference)):  # the same in each seed
+    error = float(seed_means.std(ddof=1) / np.sqrt(num_seeds))
+    if not evaluation.without_rounding(error, abs(difference)):  # all seeds have the same mean
         p_value = 1.0 if difference == 0 else 0.0
         return PairedTest(difference, difference, difference, p_value, num_seeds, share_worse)
     half = error * float(special.stdtrit(num_seeds - 1, (1 + _LEVEL) / 2))
@@ -86,7 +87,7 @@ def paired_test(differences: Sequence[np.ndarray], direction: int = 1) -> Paired
 
 
 def _mean(numbers):
-    """The mean, or 0 if it is nothing but rounding, which Student's t would take for a result."""
+    """Returns the mean, or 0 if only rounding errors made it differ from 0."""
     return evaluation.without_rounding(numbers.mean(), np.abs(numbers).max(initial=0.0))
 
 
@@ -94,17 +95,18 @@ def client_values(runs: Any, column: str, rounds: int | str = "final") -> pd.Dat
     """Returns one quantity of each client under each label.
 
     Args:
-        runs: See `find_runs`; the finished ones count. Runs of one seed have the same partition.
+        runs: See `find_runs`; only finished runs are used. Runs of one seed must have the same
+            partition.
         column: "MODEL/POOL/QUANTITY", such as "personalized/local_test/accuracy".
-        rounds: See `clients`; of several rounds, the mean.
+        rounds: See `clients`. Several rounds are averaged.
 
     Returns:
         A row for each client of each seed, indexed by `seed` and `client_id`, and a column for each
-        label, NaN where it has no finished run of the seed. Values are as measured, not in percent.
+        label, NaN where the label has no finished run of the seed. Values are not in percent.
 
     Raises:
-        OutputDirectoryError: If the clients of a seed are not the same in all runs.
-        UnknownNameError: If there is no such quantity.
+        OutputDirectoryError: The runs of a seed do not have the same clients.
+        UnknownNameError: No run has the quantity.
     """
     values = select(clients(find_runs(runs).finished, rounds), column)
     for _, of_seed in values.groupby("seed"):
@@ -123,13 +125,13 @@ def _how_clients_differ(run: Path, other: Path) -> str | None:
     own, others = (files.partition().flat() for files in both)
     if data[0] != data[1] or not all(np.array_equal(own[name], others[name]) for name in own):
         return (
-            f"{run} and {other} have different partitions: their clients are not the same, and "
-            "cannot stand beside each other, one by one."
+            f"{run} and {other} have different partitions, so their clients cannot be compared one "
+            "by one."
         )
     if not np.array_equal(*(files.clients().columns["client_id"] for files in both)):
         return (
             f"{run} and {other} have evaluated different clients, which cannot be compared one by "
-            "one. Their config.evaluation.clients should be the same."
+            "one. Their config.evaluation.clients must be the same."
         )
     return None
 
@@ -137,37 +139,38 @@ def _how_clients_differ(run: Path, other: Path) -> str | None:
 def paired_differences(
     values: pd.DataFrame, label: str, other: str, seeds: Iterable[int], quantity: str
 ) -> list[np.ndarray]:
-    """Returns the differences of each client between two labels.
+    """Returns the difference of each client between two labels.
 
     Args:
-        values: Those of `client_values`.
+        values: The result of `client_values`.
         label: The first label.
-        other: The label that is subtracted.
-        seeds: Seeds of which both labels have a run.
-        quantity: What is compared, such as "accuracy".
+        other: The label to subtract.
+        seeds: Seeds for which both labels have a run.
+        quantity: The quantity to compare, such as "accuracy".
 
     Returns:
-        For each seed, float64 `[clients]`, of the clients with examples.
+        The differences of the clients with examples for each seed, float64 `[clients]`.
     """
     sign = evaluation.direction(quantity)
-    of_seeds = map(values.loc.__getitem__, seeds)
+    tables = map(values.loc.__getitem__, seeds)
     return [
-        evaluation.differences(of[label].to_numpy(), of[other].to_numpy(), sign) for of in of_seeds
+        evaluation.differences(table[label].to_numpy(), table[other].to_numpy(), sign)
+        for table in tables
     ]
 
 
 def against_local(runs: Any, column: str = ACCURACY) -> pd.DataFrame:
-    """Returns the clients of all other labels beside the same clients under `local`.
+    """Returns a quantity of each client under its label and under the algorithm `local`.
 
-    Runs are paired by seed, if the same clients were evaluated in both, with the same examples; a
-    label without such a pair is left out.
+    Runs are paired by seed if they have evaluated the same clients with the same examples. Labels
+    without a pair are left out.
 
     Returns:
-        Columns `label`, `seed`, `client_id`, `own`, `local`; empty if no run is of the algorithm
+        Columns `label`, `seed`, `client_id`, `own`, `local`; empty if no run uses the algorithm
         `local`.
 
     Raises:
-        UnknownNameError: If there is no such quantity.
+        UnknownNameError: No run has the quantity.
     """
     runs = find_runs(runs).finished
     table = summaries(runs)
@@ -175,46 +178,53 @@ def against_local(runs: Any, column: str = ACCURACY) -> pd.DataFrame:
     values = select(clients(runs, "final"), column)
     pairs = table[~is_local].merge(table[is_local].drop_duplicates("seed"), on="seed")
     found = [values.iloc[:0]]
-    for run, alone in pairs[["run_x", "run_y"]].values:
-        if _how_clients_differ(run, alone) is None:
-            own, of_local = (values[values["run"] == each] for each in (run, alone))
-            of_local = of_local[["client_id", "value"]].rename(columns={"value": "local"})
-            found.append(own.merge(of_local, on="client_id"))
+    for run, local_run in pairs[["run_x", "run_y"]].values:
+        if _how_clients_differ(run, local_run) is None:
+            own, local = (values[values["run"] == path] for path in (run, local_run))
+            local = local[["client_id", "value"]].rename(columns={"value": "local"})
+            found.append(own.merge(local, on="client_id"))
     pairs = pd.concat(found).rename(columns={"value": "own"}).reindex(columns=_PAIR)
     return pairs.dropna().reset_index(drop=True)
 
 
 def hurt_table(pairs: pd.DataFrame) -> Table:
-    """Returns the shares of clients that lose and gain against Local, of `against_local`."""
+    """Returns the shares of clients that lose and that gain compared with Local.
+
+    Args:
+        pairs: The result of `against_local`.
+    """
     rows = [
         {
             "method": label,
-            "hurt": f"{100 * (of['own'] < of['local']).mean():.1f} %",
-            "gaining": f"{100 * (of['own'] > of['local']).mean():.1f} %",
+            "hurt": f"{100 * (group['own'] < group['local']).mean():.1f} %",
+            "gaining": f"{100 * (group['own'] > group['local']).mean():.1f} %",
         }
-        for label, of in pairs.groupby("label", sort=False)
+        for label, group in pairs.groupby("label", sort=False)
     ]
-    note = "Shares of clients, of all seeds, with a lower and a higher accuracy than under Local."
+    note = "Shares of clients, over all seeds, with a lower or a higher accuracy than under Local."
     return table_of(rows, [note])
 
 
 @figures.styled
 def plot_against_local(pairs: pd.DataFrame):
-    """Draws a panel for each label, a point for each client of `against_local`.
+    """Draws a panel for each label, with a point for each client.
+
+    Args:
+        pairs: The result of `against_local`.
 
     Returns:
         The Matplotlib figure.
     """
     groups = list(pairs.groupby("label", sort=False))
     figure, every_axes = figures.panels(len(groups), figures.PANELS_A_ROW, 2.6, 2.9, extra=0.4)
-    for axes, (label, of) in zip(every_axes, groups, strict=True):
+    for axes, (label, group) in zip(every_axes, groups, strict=True):
         axes.plot([0, 1], [0, 1], color="black", linewidth=1.0, zorder=1)
-        is_hurt = of["own"] < of["local"]
+        is_hurt = group["own"] < group["local"]
         for color, marker, shown in ((0, "o", ~is_hurt), (1, "v", is_hurt)):
             style = {"color": figures.COLORS[color], "marker": marker, "s": 25, "alpha": 0.7}
             axes.scatter(
-                of["local"][shown],
-                of["own"][shown],
+                group["local"][shown],
+                group["own"][shown],
                 linewidths=0.4,
                 edgecolors="white",
                 **style,

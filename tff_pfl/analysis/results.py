@@ -1,4 +1,4 @@
-"""Tables of finished runs: their results, and cross tables."""
+"""Makes the results table and the cross table of finished runs."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -26,7 +26,7 @@ from tff_pfl.experiment.run_directory import OutputDirectoryError
 from tff_pfl.experiment.run_files import RunFiles
 from tff_pfl.names import check_names
 
-# The evaluations by their names in `summary.json`: in short for heads, and in words.
+# The evaluations by their names in `summary.json`: short words for heads, and long ones for notes.
 _EVALUATIONS = {
     "final": ("", ""),
     "best_on_validation": (
@@ -35,11 +35,11 @@ _EVALUATIONS = {
     ),
     "best_on_test": (
         "best on test",
-        "at the evaluation that is best on test examples, which is chosen on what it reports",
+        "at the evaluation that is best on test examples, chosen on the examples that it reports",
     ),
     "late_mean": ("late mean", "mean of the late evaluations of a run"),
 }
-# FedPG's L, S (with c = 0.5), G and GM, as shares, in `config.paper`.
+# The keys in `config.paper` of FedPG's L, S (with c = 0.5), G and GM, which are shares.
 _FEDPG = {
     ("personalized", "local_test"): "l_acc",
     ("personalized", "synthetic50_test"): "s_acc",
@@ -49,11 +49,11 @@ _FEDPG = {
 
 
 class Column(NamedTuple):
-    """A metric of an evaluation.
+    """A metric of one evaluation of a run.
 
     Attributes:
         name: The metric.
-        evaluation: The name of the evaluation in `summary.json`; "final" is the last.
+        evaluation: The name of the evaluation in `summary.json`; "final" is the last one.
     """
 
     name: MetricName
@@ -61,22 +61,22 @@ class Column(NamedTuple):
 
     @property
     def head(self) -> str:
-        """The differences from the mean accuracy on own examples after the last round, in short."""
+        """The short head of the column, which leaves out the usual parts of its name."""
         return ", ".join(filter(None, [in_short(self.name), _EVALUATIONS[self.evaluation][0]]))
 
     @property
     def note(self) -> str:
-        """A sentence that says what is measured, and when."""
+        """A sentence about the metric and its evaluation."""
         words = [in_words(self.name), _EVALUATIONS[self.evaluation][1]]
         text = f"{self.head}: {', '.join(filter(None, words))}."
         return text[0].upper() + text[1:]
 
 
 def default_columns(evaluations: pd.DataFrame) -> list[Column]:
-    """Returns the means of personalized and global models after the last round.
+    """Returns columns for the means of personalized and global models after the last round.
 
-    They are means of the accuracy, or else of the loss or another quantity, each in the first pool
-    that has it.
+    The quantity is the accuracy if the runs have it, or else the loss, or else the first quantity.
+    Each model is evaluated on the first pool that has the quantity.
     """
     final = evaluations.query("evaluation == 'final' and statistic == 'mean'")
     for quantity in dict.fromkeys(["accuracy", "loss", *final["quantity"]]):
@@ -91,10 +91,10 @@ def default_columns(evaluations: pd.DataFrame) -> list[Column]:
 def named_columns(evaluations: pd.DataFrame, texts: Iterable[str]) -> list[Column]:
     """Returns the columns of a command line, each `NAME` or `EVALUATION:NAME`.
 
-    Without a statistic, a name means the mean; without an evaluation, the last one.
+    The default statistic is the mean, and the default evaluation is the last one.
 
     Raises:
-        UnknownNameError: If no finished run has it, with the nearest one.
+        UnknownNameError: No finished run has the column. The message names the nearest one.
     """
     rows = evaluations[["evaluation", *MetricName._fields]].drop_duplicates()
     columns = [Column(MetricName(*name), evaluation) for evaluation, *name in rows.values]
@@ -108,18 +108,21 @@ def named_columns(evaluations: pd.DataFrame, texts: Iterable[str]) -> list[Colum
 def results_table(
     runs: Any, columns: Sequence[str] | None = None, against: str | None = None
 ) -> Table:
-    """Returns means and deviations over seeds, the bytes of clients, and the seconds of rounds.
+    """Returns means and deviations over seeds, bytes of clients and seconds of rounds.
+
+    If a config has a paper's number, the table also has the difference to it.
 
     Args:
-        runs: See `find_runs`; labels without a finished run have dashes.
-        columns: See `named_columns`; by default those of `default_columns`. Where a config has the
-            paper's number, the difference to it is shown.
-        against: A label; the first column of every other one is compared with its own, client by
-            client: see `paired_test`.
+        runs: See `find_runs`. Labels without a finished run have dashes.
+        columns: Columns as "MODEL/POOL/QUANTITY_STATISTIC" or "EVALUATION:MODEL/...", by default
+            the means of personalized and global models after the last round. The default statistic
+            is the mean.
+        against: If given, a label that every other label is compared with, client by client, on the
+            first column. See `paired_test`.
 
     Raises:
-        UnknownNameError: If no run has a column, or there is no label `against`.
-        OutputDirectoryError: If `against` is given and the first column is not a mean; and see
+        UnknownNameError: No finished run has a column or the label `against`.
+        OutputDirectoryError: `against` is given and the first column is not a mean; see also
             `client_values`.
     """
     runs = find_runs(runs)
@@ -132,14 +135,14 @@ def results_table(
     for column in shown:
         name, head = column.name, column.head + " (%)" * is_share(column.name)
         groups = _of_column(found, column).groupby("label")["value"]
-        values = {label: scaled(name, of) for label, of in groups}
+        values = {label: scaled(name, group) for label, group in groups}
         table[head] = pd.Series(
-            {label: mean_and_deviation(name, of) for label, of in values.items()}
+            {label: mean_and_deviation(name, numbers) for label, numbers in values.items()}
         )
         best[head] = best_of(name, values)
-        if less := _less_the_papers(runs, name, values):
-            table[f"{column.head}, less the paper's"] = pd.Series(less)
-    seeds = {label: set(of) for label, of in costs.groupby("label")["seed"]}
+        if differences := _minus_papers(runs, name, values):
+            table[f"{column.head}, minus the paper's"] = pd.Series(differences)
+    seeds = {label: set(group) for label, group in costs.groupby("label")["seed"]}
     if against is not None:
         check_names("label with finished runs", [against], set(found["label"]))
         _add_paired(table, runs, found, _paired_column(shown), against, seeds)
@@ -157,8 +160,8 @@ def results_table(
     return table_of(table, _notes(runs, found, shown, seeds, against), best)
 
 
-def _less_the_papers(runs, name, values) -> dict[str, str]:
-    """Returns the differences of means to the papers' numbers, by labels that have these."""
+def _minus_papers(runs, name, values) -> dict[str, str]:
+    """Returns the mean minus the paper's number for each label whose config has the number."""
     folders = runs.finished.folders
     papers = {
         label: paper_value(RunFiles(folders[label][0]).settings().get("paper"), name)
@@ -180,8 +183,8 @@ def _paired_column(columns) -> Column:
     found = columns[0].name if columns else None
     if found is None or found.statistic != "mean" or found.pool.startswith("new_clients"):
         raise OutputDirectoryError(
-            "Clients are compared by the first column, which must be a mean over those that train, "
-            f"such as {ACCURACY}_mean; found {found}."
+            "Clients are compared by the first column, which must be a mean over the clients that "
+            f"train, such as {ACCURACY}_mean; found {found}."
         )
     return columns[0]
 
@@ -190,7 +193,7 @@ def _add_paired(table, runs, found, column, against, seeds):
     def signed(value):
         return f"{100 * value:+.2f}" if is_share(column.name) else f"{value:+.3g}"
 
-    heads = [f"{column.head}, less {against}'s", "95 % interval", "p", "clients worse"]
+    heads = [f"{column.head}, minus {against}'s", "95 % interval", "p", "clients worse"]
     table[heads] = ABSENT
     folders, quantity = runs.finished.folders, column.name.quantity
     compared = {label: folders[label] for label in _of_column(found, column)["label"].unique()}
@@ -214,29 +217,31 @@ def _add_paired(table, runs, found, column, against, seeds):
 def _notes(runs, found, columns, seeds, against):
     yield from (column.note for column in columns)
     yield (
-        "After the last round, where nothing else is said; mean and standard deviation over seeds, "
-        "the best in bold."
+        "Values are from after the last round unless stated otherwise: mean and standard deviation "
+        "over seeds, the best in bold."
     )
     if against is not None:
         yield (
-            f"Less {against}'s: difference of the same clients, its interval and p value by a "
-            "t test of the means of the seeds; clients worse: their share, of all seeds."
+            f"Minus {against}'s: the mean difference of the same clients, with the interval and "
+            "p value of a t test on the means of the seeds. Clients worse: their share, over all "
+            "seeds."
         )
         for label in filter(seeds.get, runs.folders):
             if seeds[label] != seeds[against]:
                 common = ", ".join(map(str, sorted(seeds[label] & seeds[against]))) or "none"
                 yield (
-                    f"Differences between {label} and {against} are of the seeds that both have: "
+                    f"Differences between {label} and {against} use the seeds that both have: "
                     f"{common}."
                 )
     sampled = set(found[found["statistic"] == MARGIN]["label"])
     if sampled:
         labels = ", ".join(filter(sampled.__contains__, runs.folders))
-        yield f"Of {labels}, a sample of the clients was evaluated."
-    for label, keys in frames.mixed(runs.finished).items():
+        yield f"For {labels}, only a sample of the clients was evaluated."
+    for label, keys in frames.differing_settings(runs.finished).items():
         yield f"The runs of {label} differ in more than the seed: in {', '.join(keys)}."
     yield (
-        f"kB a client receives and sends in a round; seconds relative to those of {runs.baseline}."
+        "kB: received (down) and sent (up) by a client in a round. Seconds are relative to "
+        f"{runs.baseline}."
     )
 
 
@@ -244,10 +249,10 @@ def paper_value(paper, name: MetricName) -> float | None:
     """Returns a paper's number for a metric, in the metric's own unit, or `None`.
 
     Args:
-        paper: `config.paper`, if there is any. `accuracy_percent`, `MODEL_accuracy_percent` and
-            `MODEL_accuracy_percent_STATISTIC` are for clients' own test examples; FedPG's are
-            `l_acc_mean` and so on. A paper's deviation may be over seeds or over clients, so that
-            no statistic of this library is compared with it.
+        paper: `config.paper`, or `None`. The keys `accuracy_percent`, `MODEL_accuracy_percent` and
+            `MODEL_accuracy_percent_STATISTIC` are for clients' own test examples. FedPG's keys are
+            `l_acc_mean` and so on. A paper's deviation may be over seeds or over clients, so it is
+            not compared with a statistic of this library.
         name: The name of the metric, with its statistic.
     """
     if not paper or name.quantity != "accuracy" or name.statistic == "std":
@@ -273,10 +278,10 @@ def cross_values(
     exclude_attackers: bool = False,
     exclude_clients: Iterable[int] = (),
 ) -> pd.DataFrame:
-    """Returns the number of each finished run that a `cross_table` is made of; see there.
+    """Returns the value of each finished run in a `cross_table`, which documents the arguments.
 
     Returns:
-        Columns `row`, `column`, `seed` and `value`, the mean over clients, as measured.
+        Columns `row`, `column`, `seed` and `value`. A value is a mean over clients, not in percent.
     """
     runs = find_runs(runs).finished
     values = frames.select(frames.clients(runs, "final"), column, exclude_clients)
@@ -296,40 +301,42 @@ def cross_table(
     exclude_attackers: bool = False,
     exclude_clients: Iterable[int] = (),
 ) -> Table:
-    """Returns the mean over clients of a quantity after the last round, by both parts of a label.
+    """Returns the mean over clients after the last round, in rows and columns by label.
 
     Args:
-        runs: See `find_runs`. Labels are "ROW | COLUMN", as "FedAvg, noise | median". A cell
-            without such a label, or without a finished run of it, is a dash.
+        runs: See `find_runs`. Labels are "ROW | COLUMN", such as "FedAvg, noise | median". A cell
+            without a finished run is a dash.
         column: "MODEL/POOL/QUANTITY".
         exclude_attackers: Whether to leave out the clients that attacked in a run.
-        exclude_clients: Ids of other clients that are left out.
+        exclude_clients: Ids of further clients to leave out.
 
     Raises:
-        ValueError: If a label has another form.
-        UnknownNameError: If no run has the column.
+        ValueError: A label has another form.
+        UnknownNameError: No run has the column.
     """
     runs, exclude_clients = find_runs(runs), sorted(exclude_clients)
     name = MetricName.parse(f"{column}_mean")
     values = cross_values(
         runs, column, exclude_attackers=exclude_attackers, exclude_clients=exclude_clients
     )
-    rows, heads = (list(dict.fromkeys(of)) for of in zip(*map(_parts, runs.folders), strict=True))
+    parts = zip(*map(_parts, runs.folders), strict=True)
+    rows, heads = (list(dict.fromkeys(part)) for part in parts)
     table = pd.DataFrame({"": rows}, rows, ["", *heads], dtype=object)
     best = {}
     for row, of_row in values.groupby("row"):
-        found = {head: scaled(name, of) for head, of in of_row.groupby("column")["value"]}
-        for head, of in found.items():
-            table.loc[row, head] = mean_and_deviation(name, of)
+        groups = of_row.groupby("column")["value"]
+        found = {head: scaled(name, group) for head, group in groups}
+        for head, numbers in found.items():
+            table.loc[row, head] = mean_and_deviation(name, numbers)
         for head in best_of(name, found):
             best.setdefault(head, set()).add(row)
     words = in_words(name)
     notes = [f"{words[0].upper()}{words[1:]}{', in percent' * is_share(name)}."]
-    notes += ["Of honest clients alone."] * exclude_attackers
+    notes += ["Honest clients only."] * exclude_attackers
     if exclude_clients:
         notes.append(f"Without clients {', '.join(map(str, exclude_clients))}.")
     notes.append(
-        "After the last round; mean and standard deviation over seeds, the best of a row in bold."
+        "After the last round: mean and standard deviation over seeds, the best of a row in bold."
     )
     return table_of(table, notes, best)
 

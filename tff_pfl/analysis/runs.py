@@ -1,4 +1,4 @@
-"""Finds the runs to analyse: folders of runs and studies, by labels."""
+"""Finds the folders of runs and studies to analyse, and gives them labels."""
 
 import dataclasses
 import os
@@ -14,20 +14,20 @@ from tff_pfl.experiment.run_files import RunFiles
 from tff_pfl.experiment.summary import finished_summary
 
 STUDY = "study.json"
-"""The record in a study's folder: its title, variants, their runs, what tuning has chosen, and the
-flags of each run, by folders."""
+"""The name of the record in a study's folder: its title, its variants and their runs, the settings
+that tuning has chosen, and the flags of each run by its folder."""
 
 Path = str | os.PathLike
 
 
 @dataclasses.dataclass(frozen=True)
 class Runs:
-    """Runs by labels; those of one label differ in their seeds.
+    """Runs by labels. Runs of one label differ in their seeds.
 
     Attributes:
         title: The title of tables and pages.
-        folders: The output directories that exist, by labels; a label may have none yet.
-        planned: How many runs each label is to have.
+        folders: The existing output directories of each label. The list may be empty.
+        planned: The planned number of runs of each label.
         baseline: The label that seconds are relative to.
         chosen: The settings that tuning has chosen, by labels; empty without tuning.
     """
@@ -44,7 +44,7 @@ class Runs:
 
     @property
     def finished(self) -> "Runs":
-        """The same, but only with the finished runs."""
+        """The same labels with only the finished runs."""
         folders = {
             label: [path for path in paths if finished_summary(path) is not None]
             for label, paths in self.folders.items()
@@ -56,29 +56,29 @@ def find_runs(source: "Runs | Path | Iterable[Path] | Mapping[str, Iterable[Path
     """Finds the runs that a caller or a command line names.
 
     Args:
-        source: One or several of: a run's folder, which is named after the folder, or a folder of
-            such folders, both also as `NAME:DIR`; a study's folder. Or a study's file and then its
-            folder. Or folders of runs by labels.
+        source: One or several folders: of a run, of runs, or of a study. A run's label is the name
+            of its folder, or NAME in `NAME:DIR`. Alternatively a study's file followed by the
+            study's folder, or a mapping from labels to folders of runs.
 
     Raises:
-        OutputDirectoryError: If there is no such run, or two runs of one label have the same seed.
-        ValueError: If a study's file is wrong, see `load_study`.
+        OutputDirectoryError: A run does not exist, or two runs of one label have the same seed.
+        ValueError: A study's file is wrong; see `load_study`.
     """
     if isinstance(source, Runs):
         return source
     if isinstance(source, Mapping):
-        return _together([_one(label, *_several(paths)) for label, paths in source.items()])
+        return _joined([_single(label, *_several(paths)) for label, paths in source.items()])
     arguments = [os.fspath(argument) for argument in _several(source)]
     if len(arguments) == 2 and re.search(r"\.py(:|$)", arguments[0]):
         return _of_study(arguments[1], load_study(arguments[0]).record())
-    return _together([_found(argument) for argument in arguments])
+    return _joined([_named(argument) for argument in arguments])
 
 
 def _several(paths):
     return [paths] if isinstance(paths, str | os.PathLike) else list(paths)
 
 
-def _one(label: str, *paths: Path) -> Runs:
+def _single(label: str, *paths: Path) -> Runs:
     paths = list(map(pathlib.Path, paths))
     for path in paths:
         if not is_run(path):
@@ -87,32 +87,32 @@ def _one(label: str, *paths: Path) -> Runs:
     return Runs(label, {label: paths}, {label: len(paths)}, label)
 
 
-def _found(argument: str) -> Runs:
+def _named(argument: str) -> Runs:
     """Returns the runs that one argument of a command line names."""
     name, _, folder = ("", "", argument) if os.path.isdir(argument) else argument.rpartition(":")
     path = pathlib.Path(folder)
     if (path / STUDY).exists():
         return _of_study(path, read_record(path))
     inside = [] if is_run(path) else sorted(filter(is_run, path.glob("*")))
-    return _together([_one(name or _name(run), run) for run in inside or [path]])
+    return _joined([_single(name or _name(run), run) for run in inside or [path]])
 
 
 def is_run(path: Path) -> bool:
-    """Checks whether a folder is that of a run, which may have just begun."""
+    """Checks whether a folder belongs to a run, which may have just begun."""
     return os.path.exists(os.path.join(path, "config.json"))
 
 
 def _name(path: Path) -> str:
-    """The name of a run's folder, or of the one above `seed0`."""
+    """Returns the name of a run's folder, or of its parent if it is a folder such as `seed0`."""
     path = pathlib.Path(os.path.abspath(path))
     return path.parent.name if re.fullmatch(r"seed\d+", path.name) else path.name
 
 
 def read_record(root: Path) -> dict[str, Any]:
-    """Returns the record of a study's folder, or an empty one if there is none.
+    """Returns the record of a study's folder, or an empty record if the file does not exist.
 
     Raises:
-        OutputDirectoryError: If the record is damaged.
+        OutputDirectoryError: The record is damaged.
     """
     path = pathlib.Path(root, STUDY)
     return read_json(str(path)) if path.exists() else {"flags": {}, "chosen": {}}
@@ -133,8 +133,8 @@ def _of_study(root: Path, record: Mapping[str, Any]) -> Runs:
         )
 
 
-def _together(parts: Sequence[Runs]) -> Runs:
-    """Joins runs; those of equal labels are seeds of one another."""
+def _joined(parts: Sequence[Runs]) -> Runs:
+    """Joins runs. Runs with equal labels are different seeds of one label."""
     folders, planned, chosen = {}, Counter(), {}
     for part in parts:
         for label, paths in part.folders.items():
@@ -146,7 +146,7 @@ def _together(parts: Sequence[Runs]) -> Runs:
         if len(set(seeds)) < len(seeds):
             raise OutputDirectoryError(
                 f"{label!r} has two runs with the same seed: {', '.join(map(str, paths))} have the "
-                f"seeds {seeds}. Runs of one name differ in them; name others apart, as NAME:DIR."
+                f"seeds {seeds}. Runs of one name need different seeds; rename one as NAME:DIR."
             )
     title = "; ".join(dict.fromkeys(part.title for part in parts))
     studies = [part.baseline for part in parts if len(part.folders) > 1]

@@ -1,4 +1,4 @@
-"""Figures of one run: influence between clients, their mixtures, and the time line of rounds."""
+"""Figures of one run: influence between clients, mixtures, and the timeline of rounds."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -11,42 +11,43 @@ from tff_pfl.experiment.run_files import RunFiles
 from tff_pfl.names import check_names, unknown_name
 
 _MOST_MATRICES = 4
-_MOST_CLIENTS = 15  # that are shown where none are chosen
-_HATCHES = ("", "//", "..", "\\\\", "xx")  # of parts, which are told apart in grey, too
-# The parts of a round, and what is done meanwhile; from the top of the figure to its bottom.
+_MOST_CLIENTS = 15  # to show by default
+_HATCHES = ("", "//", "..", "\\\\", "xx")  # make parts differ in grey, too
+# The parts of a round, and work in the background; from the top of the figure to its bottom.
 _LANES = {
     "select": "select the cohort",
-    "compute": "compute it",
-    "write": "write the last round",
-    "update": "take its new states",
+    "compute": "compute the round",
+    "write": "write the previous round",
+    "update": "update client states",
     "evaluation": "evaluate",
 }
 
 
 @figures.styled
 def plot_influence(run_dir: str | os.PathLike, matrix: str = "alpha"):
-    """Draws a matrix over clients at some rounds, and its means against the clients' data.
+    """Draws a matrix over clients at some rounds, and its means against clients' data sizes.
 
-    Row `i` is the client that takes, column `j` the one it takes from; clients are in the order of
-    their numbers of training examples.
+    Row `i` is the client that receives help, and column `j` is the client that gives it. Clients
+    are sorted by their numbers of training examples.
 
     Args:
         run_dir: The run's output directory.
-        matrix: Its name in the run's snapshots.
+        matrix: The name of the matrix in the run's snapshots.
 
     Returns:
         The Matplotlib figure.
 
     Raises:
-        OutputDirectoryError: As in `RunFiles.snapshots`; or the array is no matrix over clients.
+        OutputDirectoryError: The array is not a matrix over clients; see also
+            `RunFiles.snapshots`.
     """
     files = RunFiles(run_dir)
     rounds, matrices = files.snapshots(matrix)
     sizes = np.array([len(rows) for rows in files.partition().train])
     if matrices[0].shape != (len(sizes), len(sizes)):
         raise OutputDirectoryError(
-            f"{matrix!r} in {run_dir} has shape {matrices[0].shape}, which is no matrix over its "
-            f"{len(sizes)} clients."
+            f"{matrix!r} in {run_dir} has shape {matrices[0].shape}, but a matrix over clients has "
+            f"a row and a column for each of the {len(sizes)} clients."
         )
     order = np.argsort(sizes)
     chosen = np.unique(np.linspace(0, len(rounds) - 1, _MOST_MATRICES).round().astype(int))
@@ -59,18 +60,18 @@ def plot_influence(run_dir: str | os.PathLike, matrix: str = "alpha"):
         shown = matrices[index][np.ix_(order, order)]
         image = axes.imshow(shown, vmin=least, vmax=most, cmap="viridis", interpolation="nearest")
         axes.set(title=f"round {rounds[index]}", xticks=(), yticks=())
-        axes.set_xlabel("who helps:\nfew to many examples")
-    panels[0].set_ylabel("who is helped:\nmany to few examples")
+        axes.set_xlabel("helping client:\nfew to many examples")
+    panels[0].set_ylabel("helped client:\nmany to few examples")
     above.colorbar(image, ax=panels, label=matrix)
 
     others = np.where(np.eye(len(sizes), dtype=bool), np.nan, matrices[-1])
-    titles = ("how much it helps others", "how much others help it")
+    titles = ("help given to others", "help received from others")
     for index, (axes, title) in enumerate(zip(below.subplots(1, 2), titles, strict=True)):
         axes.scatter(sizes, np.nanmean(others, axis=index), color=figures.COLORS[0], alpha=0.7)
         axes.set(
             title=f"{title}, round {rounds[-1]}",
             xlabel="training examples of the client",
-            ylabel=f"mean of {matrix},\nitself left out",
+            ylabel=f"mean of {matrix}\nover other clients",
         )
     return figure
 
@@ -79,19 +80,19 @@ def plot_influence(run_dir: str | os.PathLike, matrix: str = "alpha"):
 def plot_mixtures(
     run_dir: str | os.PathLike, name: str = "alpha", *, clients: Iterable[int] | None = None
 ):
-    """Draws the parts of each client's mixture over the rounds, a row a layer, a column a client.
+    """Draws each client's mixture against the round, with a row per layer and a column per client.
 
     Args:
         run_dir: The run's output directory.
-        name: The name of the coefficients: snapshots have `NAME/LAYER`, `[clients, parts]`.
-        clients: Ids of the clients that are shown, in this order; by default the first ones.
+        name: The name of the coefficients. Snapshots have arrays `NAME/LAYER`, `[clients, parts]`.
+        clients: Ids of the clients to show, in this order; by default the first 15.
 
     Returns:
         The Matplotlib figure.
 
     Raises:
-        OutputDirectoryError: As in `RunFiles.snapshots`; or there is no such mixture.
-        UnknownNameError: If there is no such client.
+        OutputDirectoryError: The snapshots do not have the mixture; see also `RunFiles.snapshots`.
+        UnknownNameError: The snapshots do not have one of the clients.
     """
     rounds, mixtures, ids = _mixtures(RunFiles(run_dir), name)
     shown = list(clients or ()) or ids[:_MOST_CLIENTS]
@@ -116,7 +117,7 @@ def plot_mixtures(
 
 
 def _mixtures(files, name):
-    """`(rounds, arrays [rounds, clients, parts] by layer, ids of the clients)`."""
+    """Returns the rounds, an array `[rounds, clients, parts]` by layer, and the ids of clients."""
     names = files.snapshot_names()
     layers = [other.removeprefix(f"{name}/") for other in names if other.startswith(f"{name}/")]
     if not layers:
@@ -125,17 +126,17 @@ def _mixtures(files, name):
     snapshots = {layer: files.snapshots(f"{name}/{layer}") for layer in layers}
     rounds = snapshots[layers[0]][0]
     mixtures = {layer: np.array(of_rounds) for layer, (_, of_rounds) in snapshots.items()}
-    if len(rounds) == 1:  # which alone would have no width
+    if len(rounds) == 1:  # a single round would have no width
         rounds = np.append(rounds, rounds + 1)
         mixtures = {layer: np.repeat(mixture, 2, 0) for layer, mixture in mixtures.items()}
     ids = list(range(mixtures[layers[0]].shape[1]))
-    if "client_id" in names:  # of a sample
+    if "client_id" in names:  # a sample of the clients was evaluated
         ids = files.snapshots("client_id")[1][0].tolist()
     return rounds, mixtures, ids
 
 
 def spans_of_round(seconds: Mapping[str, float]) -> list[tuple[str, float, float]]:
-    """Returns `(lane, start, seconds)` of the parts of a round, in seconds from its start.
+    """Returns `(lane, start, duration)` of each part of a round, in seconds from its start.
 
     Args:
         seconds: A row of `timings`, with NaN for missing parts.
@@ -154,20 +155,22 @@ def spans_of_round(seconds: Mapping[str, float]) -> list[tuple[str, float, float
 
 @figures.styled
 def plot_timeline(timings, *, rounds: int = 3):
-    """Draws the last rounds of a run, a lane for each thing that a round does.
+    """Draws the last rounds of a run, with a lane for each part of a round.
 
     Args:
-        timings: The frame, of one run.
-        rounds: How many rounds are shown; a run may have fewer.
+        timings: The result of `timings` for one run.
+        rounds: The number of rounds to show. A run may have fewer.
 
     Returns:
         The Matplotlib figure.
 
     Raises:
-        OutputDirectoryError: If the frame does not say what rounds did.
+        OutputDirectoryError: The frame does not have the parts of rounds.
     """
     if "compute_seconds" not in timings:
-        raise OutputDirectoryError("timings.csv does not say what rounds did: no compute_seconds.")
+        raise OutputDirectoryError(
+            "timings.csv has no column compute_seconds, which the timeline needs."
+        )
     shown = timings.dropna(subset="compute_seconds").tail(rounds).to_dict("records")
     figure = figures.new_figure(width=8.0, height=3.1)
     axes = figure.subplots()
@@ -176,7 +179,7 @@ def plot_timeline(timings, *, rounds: int = 3):
         start = end
         for lane, begin, seconds in spans_of_round(row):
             color = figures.COLORS[1 if lane == "write" else 0]
-            # The edge shows what takes too little to be seen otherwise.
+            # The edge keeps very short spans visible.
             style = {"left": 1000 * (start + begin), "color": color, "edgecolor": color}
             axes.barh(list(_LANES).index(lane), 1000 * seconds, **style)
         end += row["round_seconds"] + np.nan_to_num(row.get("evaluation_seconds", 0))
@@ -187,5 +190,7 @@ def plot_timeline(timings, *, rounds: int = 3):
     axes.set(xlabel="milliseconds", xlim=(0, 1000 * end), ylim=(len(_LANES) - 0.5, -0.6))
     axes.grid(axis="y", visible=False)
     handles = [axes.barh(0, 0, color=figures.COLORS[index]) for index in (0, 1)]
-    figures.legend_above(figure, handles, ["one after the other", "meanwhile, in another thread"])
+    figures.legend_above(
+        figure, handles, ["one after the other", "in the background, in another thread"]
+    )
     return figure

@@ -1,4 +1,6 @@
-"""Studies and their parts. A study is a Python file that defines `get_study`:
+"""Defines studies and their parts.
+
+A study is a Python file with a function `get_study`:
 
 from tff_pfl.analysis import Study, Tuning, Variant, grid
 
@@ -18,7 +20,7 @@ def get_study():
         ),
     )
 
-`get_study` may take a choice, as `get_config` does: that of `--study=FILE:CHOICE`.
+`get_study` may take one argument, the choice in `--study=FILE:CHOICE`, as `get_config` does.
 """
 
 import contextlib
@@ -45,31 +47,31 @@ SEPARATOR = " | "
 """Separates the row and the column in a label of a cross table."""
 
 Settings = Mapping[str, Any]
-"""Keys of a config, without `config.`, and their values."""
+"""Config keys, without `config.`, and their values."""
 
 Values = FloatDistribution | tuple
-"""The possible values of a setting: an interval of numbers, or some values, equally likely."""
+"""The possible values of a setting: an interval of numbers, or a few equally likely values."""
 
-_DIGITS = 3  # of numbers that are drawn
+_DIGITS = 3  # of drawn numbers
 
 
 def uniform(least: float, most: float) -> Values:
-    """Returns the numbers between two, equally likely, rounded to three digits."""
+    """Returns a uniform distribution of numbers, rounded to three digits."""
     return FloatDistribution(least, most)
 
 
 def log_uniform(least: float, most: float) -> Values:
-    """Returns the numbers between two, whose logarithms are equally likely, to three digits."""
+    """Returns a distribution of numbers with uniform logarithms, rounded to three digits."""
     return FloatDistribution(least, most, log=True)
 
 
 def one_of(*values: Any) -> Values:
-    """Returns some values, equally likely."""
+    """Returns a distribution in which each value is equally likely."""
     return values
 
 
 def grid(values: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """Returns all combinations.
+    """Returns all combinations of values.
 
     Args:
         values: The values of each config key, such as `{"local.learning_rate": (0.1, 0.01)}`.
@@ -84,41 +86,43 @@ def draws(values: Mapping[str, Values], number: int, *, seed: int = 0) -> list[d
     Args:
         values: The values of each config key, such as
             `{"local.learning_rate": log_uniform(1e-3, 1)}`.
-        number: How many settings are drawn.
-        seed: With the same seed, a greater number begins with the same settings.
+        number: The number of settings to draw.
+        seed: The seed. With the same seed, a larger `number` begins with the same settings.
     """
     rng = np.random.default_rng(seed)
-    return [{key: _draw(of, rng) for key, of in values.items()} for _ in range(number)]
+    return [{key: _draw(choice, rng) for key, choice in values.items()} for _ in range(number)]
 
 
-def _draw(of: Values, rng: np.random.Generator) -> Any:
-    if isinstance(of, tuple):
-        return of[rng.integers(len(of))]
-    if of.log:
-        return rounded(of, math.exp(rng.uniform(math.log(of.low), math.log(of.high))))
-    return rounded(of, rng.uniform(of.low, of.high))
+def _draw(values: Values, rng: np.random.Generator) -> Any:
+    if isinstance(values, tuple):
+        return values[rng.integers(len(values))]
+    low, high = values.low, values.high
+    if values.log:
+        return rounded(values, math.exp(rng.uniform(math.log(low), math.log(high))))
+    return rounded(values, rng.uniform(low, high))
 
 
-def rounded(of: FloatDistribution, number: float) -> float:
-    """Returns a number with three digits; a bound, if rounding would go beyond it."""
-    return min(max(float(f"{number:.{_DIGITS}g}"), of.low), of.high)
+def rounded(interval: FloatDistribution, number: float) -> float:
+    """Rounds a number to three digits, but not beyond the bounds of its interval."""
+    return min(max(float(f"{number:.{_DIGITS}g}"), interval.low), interval.high)
 
 
 @takes(number=whole(1), at_a_time=whole(1), seed=whole(0))
 @dataclasses.dataclass(frozen=True)
 class Search:
-    """A search for good settings by Optuna, in place of a list of trials.
+    """A search for good settings by Optuna, instead of a list of trials.
 
-    Each trial is proposed by a tree-structured Parzen estimator (`optuna.samplers.TPESampler`,
-    multivariate) from the scores before it. The first trial is the centre of all intervals, with
-    the first of other values; the next few are random.
+    A tree-structured Parzen estimator (`optuna.samplers.TPESampler`, multivariate) proposes each
+    trial from the scores so far. The first trial has the centre of each interval, and the first
+    value of each list. The next few trials are random.
 
     Attributes:
         values: The values of each config key, made by `uniform`, `log_uniform` or `one_of`.
-        number: The number of trials of each variant. If it is raised, the search goes on. Delete
-            runs of the table that a better trial replaces, as after adding trials to a list.
-        at_a_time: Trials that are proposed before any of them has a score: more of them can run
-            side by side, and each knows less.
+        number: The number of trials of each variant. If you raise it, the search continues. If a
+            new trial is better, delete the runs of the table that it replaces, as after adding
+            trials to a list.
+        at_a_time: The number of trials to propose before any of them has a score. A larger number
+            runs more trials in parallel, and each proposal knows fewer scores.
         seed: The seed of the search. Equal studies propose equal trials.
     """
 
@@ -133,9 +137,9 @@ class Variant:
     """One row of the study's table.
 
     Attributes:
-        config: As `train.py --config` takes it, `FILE[:CHOICE]`.
-        settings: Settings that differ from the config.
-        trials: Trials that replace those of the study's tuning.
+        config: The config, `FILE[:CHOICE]` as in `train.py --config`.
+        settings: Settings that replace values of the config.
+        trials: The trials of this variant; by default the trials of the study's tuning.
     """
 
     config: str
@@ -145,25 +149,25 @@ class Variant:
 
 @dataclasses.dataclass(frozen=True)
 class Tuning:
-    """How settings are chosen: on validation data, before anything is run on test data.
+    """The choice of settings on validation data, before any run uses test data.
 
-    Several numbers of `rounds` are successive halving: all trials of a list are trained for the
-    first number of rounds, the better half of them goes on to the second, and so on. A trial of a
-    search goes on while it is in the better half of those that have come as far. A trial that was
-    left behind is not chosen.
+    Several numbers of `rounds` give successive halving: all trials of a list are trained for the
+    first number of rounds, the better half continues to the second number, and so on. A trial of a
+    search continues while it is in the better half of the trials that have reached its stage.
+    Trials that stop early are never chosen.
 
     Attributes:
-        trials: The settings to try for each variant, equal ones once; see `grid`, `draws` and
-            `Search`. A variant with one trial is not tuned.
+        trials: The settings to try for each variant; see `grid`, `draws` and `Search`. Duplicates
+            are dropped. A variant with one trial is not tuned.
         settings: Settings of all trials, such as "data.fractions" with a part for validation.
-            Trials are always evaluated on that part, and nowhere else.
+            Trials are evaluated only on the validation part.
         rounds: Increasing numbers of rounds; if empty, the rounds of the config.
-        seeds: Each trial has a run for each seed, and their scores are averaged. Each seed divides
-            the data anew, unless `data.merge` is false or there is a `data.partition_file`: test
-            examples of the table's other seeds are then among those that settings are chosen with;
-            a note says how many.
-        metric: "MODEL/QUANTITY", as "personalized/accuracy" or "global/loss": the mean over
-            clients after the last round. The lowest loss is the best; otherwise the highest value.
+        seeds: The seeds of each trial's runs, whose scores are averaged. Each seed divides the data
+            anew, unless `data.merge` is false or `data.partition_file` is set. Then settings are
+            chosen with some test examples of the table's other seeds, and a note reports how many.
+        metric: "MODEL/QUANTITY", such as "personalized/accuracy" or "global/loss". The score is its
+            mean over clients after the last round. The best loss is the lowest; for all other
+            quantities, the highest value is the best.
     """
 
     trials: Sequence[Settings] | Search
@@ -173,18 +177,19 @@ class Tuning:
     metric: str = "personalized/accuracy"
 
     def __post_init__(self):
+        """Checks the rounds and the metric."""
         if list(self.rounds) != sorted(set(self.rounds)):
-            raise ValueError(f"Tuning's rounds must increase, got {self.rounds!r}.")
-        _ = self.decides  # refuses an unknown metric
+            raise ValueError(f"Tuning.rounds must increase, got {self.rounds!r}.")
+        _ = self.metric_parts  # raises for an unknown metric
 
     @property
-    def decides(self) -> tuple[str, str]:
+    def metric_parts(self) -> tuple[str, str]:
         """The model and the quantity of the metric."""
         return model_and_quantity(self.metric, "tuning's")
 
     @property
     def stages(self) -> list[int | None]:
-        """The rounds of each stage; `None` for those of the config."""
+        """The rounds of each stage; `None` means the rounds of the config."""
         return list(self.rounds) or [None]
 
 
@@ -193,10 +198,10 @@ class Run(NamedTuple):
 
     Attributes:
         label: The label of its variant.
-        seed: `config.seed`.
-        folder: The folder of its results, in the study's; beside it, `FOLDER.log` has its output.
+        seed: The value of `config.seed`.
+        folder: Its output directory, relative to the study's folder. `FOLDER.log` has its output.
         flags: The flags of `train.py`, without the output directory and `rounds`.
-        rounds: The rounds that it is trained for; `None` for those of its config.
+        rounds: The number of rounds to train; `None` means the rounds of its config.
     """
 
     label: str
@@ -208,15 +213,15 @@ class Run(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Study:
-    """Variants, each run with several seeds.
+    """A set of variants, each run with several seeds.
 
     Attributes:
         title: The title of its table.
         variants: The variants by labels, in the order of the table's rows.
-        seeds: Each variant has a run for each seed.
-        settings: Settings of all variants; a variant's own have precedence.
-        baseline: The label of the variant that seconds are relative to; by default the first.
-        tuning: How further settings are chosen for each variant; `None` for a study without tuning.
+        seeds: The seeds. Each variant has a run for each seed.
+        settings: Settings of all variants. A variant's own settings take precedence.
+        baseline: The label of the variant that seconds are relative to; by default the first one.
+        tuning: The choice of further settings for each variant; `None` means no tuning.
     """
 
     title: str
@@ -227,6 +232,7 @@ class Study:
     tuning: Tuning | None = None
 
     def __post_init__(self):
+        """Checks that the settings agree and that no two runs share a folder."""
         check_names("baseline", filter(None, [self.baseline]), self.variants)
         runs = list(self.runs())
         for label, variant in self.variants.items():
@@ -236,34 +242,34 @@ class Study:
             for trial in self.trials(label):
                 runs += self.tuning_runs(label, trial, None)
         if not runs:
-            raise ValueError("A study has one variant or more, and one seed or more.")
+            raise ValueError("A study must have at least one variant and one seed.")
         folder, times = Counter(run.folder for run in runs).most_common(1)[0]
         if times > 1:
             raise ValueError(
-                f"{times} runs would be in {folder!r}: labels and trials must differ in letters or "
-                "digits, and seeds from each other."
+                f"{times} runs would share the folder {folder!r}. Labels and trials must differ in "
+                "letters or digits, and seeds must be different."
             )
 
     def search(self, label: str) -> Search | None:
-        """Returns the search that proposes the trials of a variant; `None` if they are listed."""
+        """Returns the search that proposes a variant's trials, or `None` if they are listed."""
         source = self._source(label)
         return source if isinstance(source, Search) else None
 
     def trials(self, label: str) -> list[Settings]:
-        """Returns the listed trials of a variant, equal ones once; `[]` if there is a search."""
+        """Returns the listed trials of a variant without duplicates; `[]` if there is a search."""
         trials = [] if self.search(label) else self._source(label)
         return [trial for i, trial in enumerate(trials) if trial not in trials[:i]]
 
     def is_tuned(self, label: str) -> bool:
-        """Checks whether scores choose the trial of a variant: there is more than one."""
+        """Checks whether scores choose the trial of a variant, because it has several."""
         return self.search(label) is not None or len(self.trials(label)) > 1
 
     def runs(self, chosen: Mapping[str, Settings] | None = None) -> Iterator[Run]:
-        """Yields the runs of the table: for each seed, those of all variants.
+        """Yields the runs of the table, seed by seed, for all variants.
 
         Args:
-            chosen: For a study with tuning, the settings that were chosen for each variant, by
-                labels; variants without chosen settings are left out.
+            chosen: For a study with tuning, the chosen settings by labels. Variants without chosen
+                settings are left out.
         """
         for seed in self.seeds:
             for label in self.variants if chosen is None else chosen:
@@ -279,7 +285,7 @@ class Study:
             yield self._run(label, seed, folder, settings)._replace(rounds=rounds)
 
     def record(self) -> dict[str, Any]:
-        """Returns all that reports need to know about the study, as JSON."""
+        """Returns the information about the study that reports need, as JSON."""
         folders = {label: [] for label in self.variants}
         for run in self.runs():
             folders[run.label].append(run.folder)
@@ -304,28 +310,30 @@ class Study:
         every = [self.settings, self.variants[label].settings, tuning.settings, *tried]
         problem = None
         if any("seed" in settings for settings in every):
-            problem = "'seed', but a study has seeds, a run for each. Leave it out"
+            problem = "'seed', but the study sets the seeds of its runs. Leave it out"
         elif tuning.rounds and any("rounds" in settings for settings in tried):
-            problem = f"'rounds', and so has its tuning, {tuning.rounds}. Leave out one of them"
-        elif len(tuning.rounds) > 1 and any(of.get("privacy.epsilon") for of in every):
             problem = (
-                "privacy.epsilon, whose noise is made for one number of rounds, but tuning has "
-                "stages. Give it one number of rounds, or set privacy.noise_multiplier instead"
+                f"'rounds', but its tuning has rounds={tuning.rounds} too. Leave out one of them"
+            )
+        elif len(tuning.rounds) > 1 and any(settings.get("privacy.epsilon") for settings in every):
+            problem = (
+                "privacy.epsilon, which sets the noise for one number of rounds, but tuning has "
+                "several. Give it one number of rounds, or set privacy.noise_multiplier instead"
             )
         if problem:
             raise ValueError(f"The settings of {label!r} have {problem}.")
 
 
 def load_study(source: str | os.PathLike) -> Study:
-    """Returns the study of a file.
+    """Loads the study in a file.
 
     Args:
-        source: FILE, which defines `get_study()`; or FILE:CHOICE, which defines
-            `get_study(choice)`, as files of configs do.
+        source: FILE, which must define `get_study()`, or FILE:CHOICE, which must define
+            `get_study(choice)`.
 
     Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If it fails, does not define `get_study`, or does not return a `Study`.
+        FileNotFoundError: The file does not exist.
+        ValueError: The file fails, does not define `get_study`, or does not return a `Study`.
     """
     path, colon, choice = os.fspath(source).partition(":")
     if not pathlib.Path(path).is_file():
@@ -335,23 +343,23 @@ def load_study(source: str | os.PathLike) -> Study:
     with _users_code(f"get_study of {path}"):
         study = get_study(choice) if colon else get_study()
     if not isinstance(study, Study):
-        raise ValueError(f"get_study() of {path} returns no Study, but {study!r}.")
+        raise ValueError(f"get_study() of {path} must return a Study, got {study!r}.")
     return study
 
 
 @contextlib.contextmanager
-def _users_code(what: str) -> Iterator[None]:
-    """Turns exceptions of a study's file into `ValueError`, but for those that already are."""
+def _users_code(name: str) -> Iterator[None]:
+    """Turns exceptions of a user's code into `ValueError`; `name` names the code."""
     try:
         yield
     except ValueError:
         raise
     except Exception as error:
-        raise ValueError(failure(what, error)) from error
+        raise ValueError(failure(name, error)) from error
 
 
 def trial_name(settings: Settings) -> str:
-    """Returns the name of a trial: its values, by the last parts of their keys if unique."""
+    """Returns the name of a trial: its keys, shortened if that is unique, and their values."""
     short = [key.rpartition(".")[2] for key in settings]
     keys = short if len(set(short)) == len(short) else settings
     values = (f"{key} {value}" for key, value in zip(keys, settings.values(), strict=True))
@@ -359,5 +367,5 @@ def trial_name(settings: Settings) -> str:
 
 
 def folder_name(label: str) -> str:
-    """Returns a label as the name of a folder."""
+    """Turns a label into the name of a folder."""
     return re.sub(r"[^A-Za-z0-9.=+-]+", "_", label).strip("_.")

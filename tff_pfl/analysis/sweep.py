@@ -1,4 +1,4 @@
-"""Runs a study: each run once, in a process of its own, several at a time."""
+"""Runs a study: each run once, in its own process, several in parallel."""
 
 import contextlib
 import ctypes
@@ -25,8 +25,8 @@ from tff_pfl.experiment.run_files import RunFiles
 from tff_pfl.experiment.summary import finished_summary
 from tff_pfl.files import whole_file, write_json
 
-_PAUSE = 0.02  # seconds between two looks at the processes
-_PR_SET_PDEATHSIG = 1  # of Linux's <sys/prctl.h>
+_PAUSE = 0.02  # seconds between two checks of the processes
+_PR_SET_PDEATHSIG = 1  # from Linux's <sys/prctl.h>
 
 
 def run_study(
@@ -37,26 +37,26 @@ def run_study(
     *,
     keep_checkpoints: bool = True,
 ) -> list[Run]:
-    """Runs all unfinished runs of a study: first those that settings are chosen by.
+    """Runs all unfinished runs of a study, first the trials that choose settings.
 
-    A run that was stopped goes on; one that fails is reported, and does not stop the others. The
-    scores of trials are written to `tuning.csv`, the results of finished runs to `results.csv`.
+    Interrupted runs are resumed. A run that fails is reported, and does not stop the others. The
+    scores of trials are written to `tuning.csv`, and the results of finished runs to `results.csv`.
 
     Args:
         study: The study.
-        output_dir: The study's folder; each run has a folder in it.
+        output_dir: The study's folder. Each run has a folder in it.
         program: The training program, such as `programs/train.py`.
-        jobs: The number of runs at a time.
-        keep_checkpoints: Whether the runs of the table keep their checkpoints once they are
-            finished. Reports do not need them; evaluating a run again, or going on with it, does.
+        jobs: The number of parallel runs.
+        keep_checkpoints: Whether finished runs of the table keep their checkpoints. Evaluating or
+            continuing a run needs its checkpoint; reports do not.
 
     Returns:
         The runs that failed.
 
     Raises:
-        OSError: If the directory or a record cannot be written.
-        OutputDirectoryError: If a record is damaged, a run in the directory has other settings, or
-            a study already runs there.
+        OSError: The directory or a record cannot be written.
+        OutputDirectoryError: A record is damaged, a run in the directory has other settings, or
+            another process runs a study there.
     """
     root = pathlib.Path(output_dir)
     root.mkdir(parents=True, exist_ok=True)
@@ -67,21 +67,21 @@ def run_study(
         _record(root, study, runs, chosen)
         pool.run(runs, keep_checkpoints)
         if chosen and (shares := shares_chosen_with(study, root, chosen)):
-            of_seeds = ", ".join(f"{share:.0%} of seed {seed}" for seed, share in shares.items())
+            by_seed = ", ".join(f"{share:.0%} of seed {seed}" for seed, share in shares.items())
             pool.write(
-                f"note: of the test examples, {of_seeds} are among those that settings were chosen "
-                "with, as each seed divides all examples anew. config.data.merge=False, or one "
-                "config.data.partition_file, has the same test examples for all seeds."
+                f"note: settings were chosen with some of the test examples: {by_seed}. Each seed "
+                "divides all examples anew; config.data.merge=False, or one "
+                "config.data.partition_file, gives all seeds the same test examples."
             )
     write_results(root / "results.csv", find_runs(root))
     return pool.failed
 
 
 def write_results(path: str | os.PathLike, runs: Runs) -> None:
-    """Writes the results of finished runs, a row for each run.
+    """Writes the results of finished runs as CSV, with a row for each run.
 
-    `personalized` and `global` are means over clients of the accuracy after the last round, in the
-    first pool that has it, or NaN; the other columns are those of `summaries`.
+    `personalized` and `global` are mean accuracies over clients after the last round, in the first
+    pool that has them, or NaN. The other columns are columns of `summaries`.
     """
     final = evaluations(runs).query("evaluation == 'final' and statistic == 'mean'")
     accuracies = final[final["quantity"] == "accuracy"].drop_duplicates(["run", "model"])
@@ -98,9 +98,9 @@ def _write_csv(path, frame):
 
 
 def _tune(study: Study, pool: "_Pool") -> dict:
-    """Runs the trials; returns the chosen settings by labels, without variants that have none."""
+    """Runs the trials; returns the chosen settings of each variant that has any, by labels."""
     tuners = [Tuner(study, label, pool.root) for label in study.variants if study.is_tuned(label)]
-    # All propose, not only the first that has something to run.
+    # The list makes all tuners propose; a generator would stop at the first one.
     while any([tuner.propose() for tuner in tuners]):
         for rounds in study.tuning.stages:
             runs = [run for tuner in tuners for run in tuner.runs(rounds)]
@@ -116,54 +116,54 @@ def _tune(study: Study, pool: "_Pool") -> dict:
         if label not in chosen:
             chosen[label] = next(iter(study.trials(label)), {})
         elif chosen[label] is None:
-            pool.write(f"{label}: no trial has a finite score, so that it is not run.")
+            pool.write(f"{label}: no trial has a finite score, so it is not run.")
     return {label: chosen[label] for label in study.variants if chosen[label] is not None}
 
 
 def _record(root: pathlib.Path, study: Study, runs: Sequence[Run], chosen=None) -> None:
-    """Writes the flags of each run, and all that reports need without the study's file.
+    """Writes the flags of each run, and the information that reports need.
 
     Raises:
-        OutputDirectoryError: If an existing run has other settings; then nothing is written.
+        OutputDirectoryError: An existing run has other settings. Nothing is written then.
     """
     record = read_record(root)
     for run in runs:
         found, wanted = record["flags"].get(run.folder), list(run.flags)
         if found not in (None, wanted) and (root / run.folder).exists():
             raise OutputDirectoryError(
-                f"{root / run.folder} is a run of other settings,\n  {' '.join(found)}\nand not\n"
-                f"  {' '.join(wanted)}\nDelete it, or give another output directory."
+                f"{root / run.folder} was run with other settings,\n  {' '.join(found)}\n"
+                f"and not\n  {' '.join(wanted)}\nDelete it, or give another output directory."
             )
         record["flags"][run.folder] = wanted
-    if chosen is not None:  # until then, the last choice stays
+    if chosen is not None:  # keep the previous choice until then
         record["chosen"] = {label: trial_name(trial) for label, trial in chosen.items()}
     write_json(str(root / STUDY), record | study.record())
 
 
 def shares_chosen_with(study: Study, root: pathlib.Path, chosen) -> dict[int, float]:
-    """Returns the share of a seed's test examples that settings were chosen with, by seeds.
+    """Returns, for each seed, the share of test examples that tuning trained or validated on.
 
     Args:
         study: A study with tuning.
         root: The study's folder.
-        chosen: The settings of its variants, by labels.
+        chosen: The chosen settings of its variants, by labels.
 
     Returns:
-        The shares of the first variant that has any, without the seeds that share nothing; `{}` if
-        no variant does. Runs whose partitions are not there do not count.
+        The shares above zero by seed, for the first variant that has any, or `{}`. Runs without a
+        partition file do not count.
     """
 
     def partitions(runs):
-        there = [run for run in runs if (root / run.folder / "partition.npz").exists()]
-        return {run.seed: RunFiles(root / run.folder).partition() for run in there}
+        exist = [run for run in runs if (root / run.folder / "partition.npz").exists()]
+        return {run.seed: RunFiles(root / run.folder).partition() for run in exist}
 
     for label, trial in chosen.items():
         tuned = partitions(study.tuning_runs(label, trial, None)).values()
-        rows = [rows for of in tuned for rows in (*of.train, *of.validation)]
+        rows = [rows for part in tuned for rows in (*part.train, *part.validation)]
         if rows:
             shares = {
-                seed: float(np.isin(np.concatenate(of.test), np.concatenate(rows)).mean())
-                for seed, of in partitions(study.runs({label: trial})).items()
+                seed: float(np.isin(np.concatenate(part.test), np.concatenate(rows)).mean())
+                for seed, part in partitions(study.runs({label: trial})).items()
             }
             if any(shares.values()):
                 return {seed: share for seed, share in shares.items() if share > 0}
@@ -172,14 +172,14 @@ def shares_chosen_with(study: Study, root: pathlib.Path, chosen) -> dict[int, fl
 
 @contextlib.contextmanager
 def _alone_in(root: pathlib.Path) -> Iterator[None]:
-    """Locks a study's folder: a second process would take the first one's runs for failed ones."""
+    """Locks a study's folder, so that a second process does not disturb the runs of the first."""
     directory = os.open(root, os.O_RDONLY)
     try:
         fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as e:
         raise OutputDirectoryError(
-            f"A study is run in {root} already. Wait until it is done, stop it, or give another "
-            "output directory."
+            f"Another process already runs a study in {root}. Wait until it ends, stop it, or give "
+            "another output directory."
         ) from e
     else:
         yield
@@ -188,7 +188,7 @@ def _alone_in(root: pathlib.Path) -> Iterator[None]:
 
 
 class _Pool:
-    """The processes of runs, `jobs` at a time; all end when the study is interrupted."""
+    """The processes of runs, `jobs` in parallel. All end when the study is interrupted."""
 
     def __init__(self, root, program, jobs, title):
         self.failed = []
@@ -204,14 +204,14 @@ class _Pool:
 
     def __exit__(self, *error):
         for process in self._processes:
-            process.send_signal(signal.SIGTERM)  # not Ctrl-C, which it may have to ignore
+            process.send_signal(signal.SIGTERM)  # a process may ignore SIGINT
         for process in self._processes:
             process.wait()
         self._bar.close()
 
     def run(self, runs: Iterable[Run], keep_checkpoints: bool = True) -> None:
-        """Runs those of the runs that are not finished, and waits for them."""
-        waiting, runs = [], dict.fromkeys(runs)  # trials of a search may be equal
+        """Runs the unfinished runs, and waits for them."""
+        waiting, runs = [], dict.fromkeys(runs)  # a search may propose equal trials
         self._bar.total = len(self._counted | runs.keys())
         for run in runs:
             finished = finished_summary(self.root / run.folder, run.rounds) is not None
@@ -248,7 +248,7 @@ class _Pool:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C reaches the study, which tells its runs once
+                start_new_session=True,  # Ctrl-C reaches only the study, which then ends its runs
                 preexec_fn=_ends_with_its_parent(),
             )
         self._processes[process] = run
@@ -257,10 +257,10 @@ class _Pool:
         if status != 0:
             self.failed.append(run)
             log = pathlib.Path(f"{self.root / run.folder}.log")
-            self.write(f"{run.folder} failed: {_reason(log)}\n  {log} has all it printed.")
+            self.write(f"{run.folder} failed: {_reason(log)}\n  {log} has its whole output.")
 
     def _count(self, run, keep_checkpoints):
-        """Counts a run as done, once."""
+        """Counts a run as done, once, and removes its checkpoint if it is not to be kept."""
         if run not in self._counted:
             self._counted.add(run)
             self._bar.update(1)
@@ -270,9 +270,9 @@ class _Pool:
 
 
 def _ends_with_its_parent() -> Callable[[], None] | None:
-    """Returns what a new process calls to end with this one, even if this one is killed.
+    """Returns a function for a new process that ties its end to this one, even to a kill.
 
-    Its run is then left as a crash would leave it, and the same study can be started again.
+    The new process's run is then in the state of a crash, and the same study can be started again.
     """
     if sys.platform != "linux":
         return None
@@ -280,15 +280,15 @@ def _ends_with_its_parent() -> Callable[[], None] | None:
 
     def tie():
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it has ended before
+        if os.getppid() != parent:  # the parent has already ended
             os._exit(1)
 
     return tie
 
 
 def _reason(log: pathlib.Path) -> str:
-    """The message of a run that failed, or else what it printed last."""
+    """Returns the error message in a log, or else its last line."""
     lines = list(filter(None, map(str.strip, log.read_text(errors="replace").splitlines())))
-    last = lines[-3:]  # lines after a message say where there is more
+    last = lines[-3:]  # lines after a message point to more information
     messages = [line for line in last if line.startswith("error: ")]
     return (messages or last or ["it printed nothing."])[-1].removeprefix("error: ")

@@ -1,4 +1,4 @@
-"""Tables of texts and numbers, and their forms in Markdown, LaTeX and CSV."""
+"""Formats tables of texts and numbers as Markdown, LaTeX and CSV."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,12 +11,12 @@ from tff_pfl.analysis.metric_text import ABSENT
 
 
 class Table(NamedTuple):
-    """A table of names in the first column, and numbers in the others.
+    """A table with names in the first column and numbers in the others.
 
     Attributes:
         frame: The cells, as texts.
         notes: Sentences that explain the table.
-        bold: `(row, column)` of each cell that is the best of its column, or row.
+        bold: The `(row, column)` of each cell that is the best in its column or row.
     """
 
     frame: pd.DataFrame
@@ -32,9 +32,9 @@ def table_of(
     """Makes a table from its rows.
 
     Args:
-        rows: Texts by heads; a head that a row lacks is absent there.
+        rows: Texts by column heads. A missing head gives a dash.
         notes: See `Table`.
-        best: By heads, the names in the first column whose cells are the best.
+        best: For column heads, the names in the first column of the rows with the best cells.
     """
     frame = pd.DataFrame(rows, dtype=object).fillna(ABSENT).reset_index(drop=True)
     bold = {
@@ -46,7 +46,7 @@ def table_of(
 
 
 def to_markdown(table: Table) -> str:
-    """Returns the table, and the notes as a paragraph below."""
+    """Returns the table as Markdown, with the notes as a paragraph below."""
     cells = table.frame.map(_markdown)
     for row, column in table.bold:
         cells.iloc[row, column] = f"**{cells.iloc[row, column]}**"
@@ -58,7 +58,7 @@ def to_markdown(table: Table) -> str:
 
 
 def to_latex(table: Table) -> str:
-    """Returns a `tabular` of the package booktabs; the notes are comments above."""
+    """Returns the table as a LaTeX `tabular` with booktabs, with the notes as comments above."""
     styler = table.frame.style.hide(axis="index")
     styler.format(escape="latex").format_index(escape="latex", axis="columns")
     styler.apply(lambda frame: _bold_style(table, frame), axis=None)
@@ -67,7 +67,7 @@ def to_latex(table: Table) -> str:
 
 
 def to_csv(table: Table) -> str:
-    """Returns the cells of the table as CSV, without a line break at the end."""
+    """Returns the cells as CSV, without a line break at the end and without the notes."""
     return table.frame.to_csv(index=False).rstrip("\n")
 
 

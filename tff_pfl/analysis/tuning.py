@@ -1,4 +1,4 @@
-"""Chooses the settings of a study's variants: trials, scores and halving, kept by Optuna."""
+"""Chooses the settings of a study's variants by trials, scores and halving, stored by Optuna."""
 
 import contextlib
 import math
@@ -28,40 +28,40 @@ from tff_pfl.experiment.run_directory import OutputDirectoryError
 from tff_pfl.experiment.summary import finished_summary
 
 TUNING = "tuning.db"
-"""Optuna's storage in a study's folder: an SQLite file with an Optuna study per variant."""
+"""The name of Optuna's storage: an SQLite file with an Optuna study for each variant."""
 
-_RANDOM_TRIALS = 5  # before the estimator proposes
+_RANDOM_TRIALS = 5  # before the estimator's first proposal
 
 
 @contextlib.contextmanager
 def storage_errors(root: str | os.PathLike) -> Iterator[None]:
-    """Turns failures of the storage, damaged or on a full disk, into `OutputDirectoryError`."""
+    """Turns errors of the storage, such as a full disk, into `OutputDirectoryError`."""
     try:
         yield
     except (sqlalchemy.exc.SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
         reason = str(error.__cause__ or error).splitlines()[0]
         raise OutputDirectoryError(
             f"{pathlib.Path(root) / TUNING} cannot be read or written: {reason}. If it is damaged, "
-            "delete it: trials are then compared anew, by the runs that are there."
+            "delete it: trials are then compared again, by their existing runs."
         ) from error
 
 
 class Tuner:
     """The trials of one variant.
 
-    A trial is "running" in Optuna until all its scores are known, so that a study that was killed
-    goes on with it; then it is "complete", or "pruned" if it was left behind or has diverged.
-    Scores are Optuna's intermediate values, by rounds.
+    In Optuna, a trial is "running" until all its scores are known, so a killed study can resume it.
+    Then it is "complete", or "pruned" if it stopped early or diverged. The scores are Optuna's
+    intermediate values, by rounds.
 
     Attributes:
         label: The label of the variant.
     """
 
     def __init__(self, study: Study, label: str, root: str | os.PathLike):
-        """Opens the storage, or makes it.
+        """Opens the storage, and makes it if it does not exist.
 
-        The name of the Optuna study contains a digest of all that scores depend on: if the metric,
-        the seeds or the settings in a study's file change, its tuning begins anew.
+        The name of the Optuna study contains a digest of everything that determines the scores. If
+        the metric, the seeds or the settings in a study's file change, its tuning begins anew.
 
         Args:
             study: A study with tuning.
@@ -71,7 +71,7 @@ class Tuner:
         self.label = label
         self._study, self._search = study, study.search(label)
         self._root = pathlib.Path(root)
-        self._sign = direction(study.tuning.decides[1])
+        self._sign = direction(study.tuning.metric_parts[1])
         self._failed = set()
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._optuna = optuna.create_study(
@@ -82,10 +82,10 @@ class Tuner:
         )
 
     def propose(self) -> bool:
-        """Adds the trials that come next, if there are none to run.
+        """Adds the next trials, unless some trials are still to run.
 
-        A list adds all its trials at once. A search proposes no more once all trials so far have
-        failed: the reason then is not their settings.
+        A list adds all its trials at once. A search stops proposing once all trials so far have
+        failed, because their settings are then probably not the reason.
 
         Returns:
             Whether there are trials to run.
@@ -102,10 +102,10 @@ class Tuner:
         return bool(self._open())
 
     def runs(self, rounds: int | None) -> Iterator[Run]:
-        """Yields the runs of the trials that are trained in the stage of so many rounds.
+        """Yields the runs of the trials that take part in the stage with this number of rounds.
 
         Raises:
-            OutputDirectoryError: If a run has gone further: its score after so few rounds is lost.
+            OutputDirectoryError: A run has done more rounds, so its score at this stage is lost.
         """
         for trial in self._of_stage(rounds):
             for run in self._study.tuning_runs(self.label, self._settings(trial), rounds):
@@ -113,17 +113,17 @@ class Tuner:
                 done = 0 if summary is None or summary.stopped else summary.final.round_num
                 if rounds is not None and done > rounds:
                     raise OutputDirectoryError(
-                        f"{self._root / run.folder} has done {done} rounds: what it had reached "
-                        f"after {rounds} is not known any more, and cannot be compared. Give "
-                        "another output directory."
+                        f"{self._root / run.folder} has already done {done} rounds, so its score "
+                        f"after {rounds} is lost and cannot be compared. Give another output "
+                        "directory."
                     )
                 yield run
 
     def score(self, rounds: int | None) -> None:
-        """Stores the scores of a stage, and ends the trials that go no further.
+        """Stores the scores of a stage, and ends the trials that do not continue.
 
         Raises:
-            OutputDirectoryError: If the runs have no such metric.
+            OutputDirectoryError: The runs do not have the metric.
         """
         for trial in self._of_stage(rounds):
             runs = self._study.tuning_runs(self.label, self._settings(trial), rounds)
@@ -131,7 +131,7 @@ class Tuner:
             if None in summaries:
                 self._failed.add(trial.number)
             else:
-                # The way to go on with a trial of an earlier process.
+                # Only this constructor resumes a trial of an earlier process.
                 ongoing = optuna.trial.Trial(self._optuna, trial._trial_id)
                 ongoing.report(self._mean(summaries), _step(rounds))
         is_last = rounds == self._study.tuning.stages[-1]
@@ -145,16 +145,19 @@ class Tuner:
                 self._optuna.tell(number, scores[number])
 
     def chosen(self) -> Settings | None:
-        """Returns the settings with the best score, the first of equals; `None` if none has one."""
+        """Returns the settings with the best score, or `None` if no trial is complete.
+
+        The first of several best trials is chosen.
+        """
         complete = [trial for trial in self._trials() if trial.state == TrialState.COMPLETE]
         best = max(complete, key=lambda trial: self._rank(trial.value), default=None)
         return None if best is None else self._settings(best)
 
     def scores(self) -> Iterator[dict[str, Any]]:
-        """Yields the rows of `tuning.csv`: all known scores, by stages and then trials.
+        """Yields the rows of `tuning.csv`: all known scores, by stage and then by trial.
 
-        A score is the mean over the seeds of the tuning after `rounds` (`None` for those of the
-        config), or NaN if a model has diverged.
+        A score is the mean over the seeds of the tuning after `rounds`, or NaN if a model has
+        diverged. `rounds` is `None` for the rounds of the config.
         """
         chosen = self.chosen()
         best = None if chosen is None else trial_name(chosen)
@@ -182,7 +185,7 @@ class Tuner:
         return {trial_name(trial): trial for trial in self._study.trials(self.label)}
 
     def _trials(self) -> list[optuna.trial.FrozenTrial]:
-        """Returns the trials, without those that were removed from the list."""
+        """Returns the trials, except for trials that were removed from the list."""
         trials = self._optuna.get_trials(deepcopy=False)
         listed = self._listed()
         return [trial for trial in trials if self._search or _name(trial) in listed]
@@ -195,13 +198,13 @@ class Tuner:
         ]
 
     def _of_stage(self, rounds) -> list[optuna.trial.FrozenTrial]:
-        """Returns the trials with a score of each earlier stage, but none of this one."""
+        """Returns the trials that have scores of all earlier stages, but not of this one."""
         stages = self._study.tuning.stages
         before = set(map(_step, stages[: stages.index(rounds)]))
         return [trial for trial in self._open() if trial.intermediate_values.keys() == before]
 
     def _scores(self, rounds) -> dict[int, float]:
-        """Returns the scores after these rounds by the numbers of the trials."""
+        """Returns the scores after this number of rounds, by the numbers of the trials."""
         step = _step(rounds)
         reached = ((trial.number, trial.intermediate_values) for trial in self._trials())
         return {number: scores[step] for number, scores in reached if step in scores}
@@ -215,18 +218,18 @@ class Tuner:
         return _settings(self._search, trial.params)
 
     def _mean(self, summaries) -> float:
-        model, quantity = self._study.tuning.decides
+        model, quantity = self._study.tuning.metric_parts
         values = [summary.final.mean(quantity, model) for summary in summaries]
         if None in values:
             raise OutputDirectoryError(
-                f"Runs of {self.label!r} have no {self._study.tuning.metric}: choose another "
+                f"Runs of {self.label!r} have no {self._study.tuning.metric}. Choose another "
                 "metric."
             )
         mean = sum(values) / len(values)
         return mean if math.isfinite(mean) else math.nan
 
     def _add(self, name, params=None, distributions=None):
-        """Adds a trial in one step: a process that is killed leaves the whole of it, or nothing."""
+        """Adds a trial in one step, so that a killed process leaves a whole trial or nothing."""
         self._optuna.add_trial(
             optuna.trial.create_trial(
                 state=TrialState.RUNNING,
@@ -237,7 +240,7 @@ class Tuner:
         )
 
     def _add_suggested(self):
-        """Adds the trial that follows from those so far, by asking a copy in memory."""
+        """Adds the trial that a copy of the study in memory suggests after the trials so far."""
         trials, values = self._optuna.get_trials(deepcopy=False), self._search.values
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
@@ -250,8 +253,8 @@ class Tuner:
         copy = optuna.create_study(sampler=sampler, direction=self._optuna.direction)
         copy.add_trials(trials)
         if not trials:
-            copy.enqueue_trial({key: _center(of) for key, of in values.items()})
-        trial = copy.ask({key: _distribution(of) for key, of in values.items()})
+            copy.enqueue_trial({key: _center(choice) for key, choice in values.items()})
+        trial = copy.ask({key: _distribution(choice) for key, choice in values.items()})
         name = trial_name(_settings(self._search, trial.params))
         self._add(name, trial.params, trial.distributions)
 
@@ -267,17 +270,18 @@ def _name(trial) -> str:
 def _settings(search: Search, params) -> Settings:
     """Returns a trial's parameters as settings of a config."""
     return {
-        key: of[params[key]] if isinstance(of, tuple) else rounded(of, params[key])
-        for key, of in search.values.items()
+        key: choice[params[key]] if isinstance(choice, tuple) else rounded(choice, params[key])
+        for key, choice in search.values.items()
     }
 
 
-def _center(of: Values) -> float | int:
-    if isinstance(of, tuple):
+def _center(values: Values) -> float | int:
+    if isinstance(values, tuple):
         return 0
-    return math.sqrt(of.low * of.high) if of.log else (of.low + of.high) / 2
+    low, high = values.low, values.high
+    return math.sqrt(low * high) if values.log else (low + high) / 2
 
 
-def _distribution(of: Values) -> BaseDistribution:
+def _distribution(values: Values) -> BaseDistribution:
     """Returns Optuna's distribution: an interval, or the indices of values of any type."""
-    return CategoricalDistribution(range(len(of))) if isinstance(of, tuple) else of
+    return CategoricalDistribution(range(len(values))) if isinstance(values, tuple) else values
