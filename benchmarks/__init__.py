@@ -1,1 +1,1 @@
-"""Measures speed: rounds of this library, the same work by other frameworks, and a GPU."""
+"""Measures the speed of this library's rounds, of other frameworks, and of a GPU."""

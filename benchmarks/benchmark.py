@@ -1,4 +1,4 @@
-"""Measures the cost of a round of federated learning, and how much of it is training.
+"""Measures what a round of federated learning costs, and how much of that is training.
 
     benchmark.py [--workloads=linear,cnn,resnet18] [--contenders=A,B] [--clients=N]
         [--examples_per_client=N] [--batch_size=N]
@@ -8,10 +8,10 @@
     benchmark.py --descent [--cohort_sizes=10,50,100] [--networks=mlp,cnn]
     benchmark.py --pgfed_server | --aggregators | --unequal
 
-Prints JSON lines: the machine; then, for each workload, a line for each contender with the seconds
-of a round of federated averaging, and a line with the ratios of their medians. Contenders take
-turns, a round each. If a contender runs alone, that last line has the peak memory of the process
-instead. Workloads:
+Prints JSON lines. The first line describes the machine. Each workload then has a line for each
+contender, with the seconds of a round of federated averaging, and a line with the ratios of their
+medians. Contenders take turns, one round each. For a single contender, the last line has the peak
+memory of the process instead. Workloads:
 
     linear  logistic regression, 784 -> 10, on synthetic images: 100 clients with 20 examples,
             one step each
@@ -20,18 +20,18 @@ instead. Workloads:
     resnet18  ResNet-18 with group normalisation on synthetic 32x32x3 images: 2 clients with 64
             examples, batches of 32
 
-Contenders, of which each workload has its own choice unless --contenders is given:
+Contenders; each workload has its own default for --contenders:
 
     bare_tensorflow           a plain TensorFlow loop over clients, without TFF or this library
     bare_keras                the same with Keras' layers and variables
-    bare_keras_plgu_lf        likewise PLGU-LF, with two gradients a step
+    bare_keras_plgu_lf        the same for PLGU-LF, with two gradients in each step
     tff_pfl_RUNTIME           this library's FedAvg on one of the runtimes below
     tff_pfl_4_segments, tff_pfl_bfloat16, tff_pfl_bfloat16_4_segments
                               the same on `graph_loop`, with options of the model
     plgu_lf_4_segments, plgu_lf_bfloat16, plgu_lf_bfloat16_4_segments
-                              likewise PLGU-LF
+                              the same for PLGU-LF
     tff_learning_cpp_runtime  tff.learning's FedAvg on tf.data clients, on TFF's stock runtime
-    tff_learning_graph_loop   the same, on the graph executor
+    tff_learning_graph_loop   the same on the graph executor
     ALGORITHM                 an algorithm of this library, such as pgfed, on the graph executor
                               with a loop over clients; its first round must train as FedAvg's
 
@@ -42,26 +42,26 @@ Runtimes:
     graph_vectorized  the graph executor, with all clients at once; for `cnn` on GPUs only
     graph_xla         the same, compiled by XLA
 
-The other measurements print a line for each case instead:
+Other measurements print a line for each case:
 
-    --scaling       each size of cohorts and federations, with Ditto on the model and data of
-                    `linear`: a round and its parts, and the peak memory. All clients have states on
-                    disk, in a directory that is removed afterwards (see TMPDIR): 3.1 GiB for
-                    100,000 clients
-    --runs          each size of federations, with a run of --algorithm on the model of `linear` and
-                    a cohort of 100: a round and its parts, seconds to start, to evaluate 1,000
+    --scaling       a round of Ditto, its parts and the peak memory, for each size of cohort and
+                    federation, on the model and data of `linear`. All clients have states on disk,
+                    in a directory that is removed afterwards (see TMPDIR): 3.1 GiB for 100,000
+                    clients
+    --runs          a run of --algorithm for each size of federation, on the model of `linear` with
+                    a cohort of 100: a round and its parts, the seconds to start, to evaluate 1,000
                     sampled clients and to resume, memory, and sizes on disk
-    --start         `--help`, refused flags and each of --algorithms, trained for a round on
-                    handwritten digits: the seconds of --rounds whole processes, and by how much
-                    they exceed those of importing TensorFlow and TFF, which are taken before each
-    --descent       each size of cohorts of FedPG, whose server remembers the gradients of seven
-                    times as many clients: a round, and its quadratic program alone
-    --pgfed_server  PGFed on logistic regression: a round, and all that its server does
-    --aggregators   each aggregator, and each compressor with error feedback and without: a round of
-                    FedAvg beside the plain mean's, and the bytes that a client sends; aggregators
-                    with noise need more than 10 clients
-    --unequal       each network and spread of sizes, with FedAvg and clients of lognormal sizes: a
-                    round with each client's own rows, and with rows padded to the largest client's
+    --start         the seconds of --rounds whole processes, and by how much they exceed an import
+                    of TensorFlow and TFF, which is measured before each process: for `--help`,
+                    refused flags, and a round of each of --algorithms on handwritten digits
+    --descent       a round of FedPG, and its quadratic program alone, for each size of cohort. The
+                    server remembers the gradients of seven times as many clients
+    --pgfed_server  a round of PGFed on logistic regression, and the work of its server
+    --aggregators   a round of FedAvg compared with the plain mean, and the bytes that a client
+                    sends, for each aggregator and for each compressor with and without error
+                    feedback. Aggregators with noise need more than 10 clients
+    --unequal       a round of FedAvg with each client's own rows, and with rows padded to the
+                    largest client, for each network and spread of lognormal client sizes
 """
 
 import dataclasses
@@ -84,21 +84,23 @@ from benchmarks.workloads import AGGREGATED, DESCENT_WORKLOADS, MANY_CLIENTS, WO
 from tff_pfl.files import to_json
 from tff_pfl.names import check_names
 
-_OWN = "Instead of the workload's own number."
+_OVERRIDE = "Replaces the workload's own number."
 _ALGORITHMS = ["fedavg", "ditto", "pgfed", "plgu_lf", "pfedmb", "fedpg", "s_fedpg", "fedfomo"]
 FLAGS = flags.FLAGS
-flags.DEFINE_list("workloads", list(WORKLOADS), "What is run, see above.")
-flags.DEFINE_list("contenders", None, "Who runs it, see above.")
-flags.DEFINE_integer("rounds", 5, "Rounds that are counted.", lower_bound=1)
-flags.DEFINE_integer("warmup", 1, "Rounds before them that are not.", lower_bound=0)
-flags.DEFINE_integer("clients", None, _OWN, lower_bound=1)
-flags.DEFINE_integer("examples_per_client", None, _OWN, lower_bound=1)
-flags.DEFINE_integer("batch_size", None, _OWN, lower_bound=1)
-flags.DEFINE_list("cohort_sizes", None, "Of --scaling and --descent.")
-flags.DEFINE_list("populations", [100, 1000, 10000, 100000], "Of --scaling and --runs.")
-flags.DEFINE_list("algorithms", _ALGORITHMS, "Of --start: algorithms by name.")
-flags.DEFINE_string("algorithm", "ditto", "Of --runs: an algorithm by its name.")
-flags.DEFINE_list("networks", list(DESCENT_WORKLOADS), "Of --descent: FedPG's networks.")
+flags.DEFINE_list("workloads", list(WORKLOADS), "Workloads to run; see above.")
+flags.DEFINE_list("contenders", None, "Contenders to run; see above.")
+flags.DEFINE_integer("rounds", 5, "Number of measured rounds.", lower_bound=1)
+flags.DEFINE_integer("warmup", 1, "Number of rounds before the measured ones.", lower_bound=0)
+flags.DEFINE_integer("clients", None, _OVERRIDE, lower_bound=1)
+flags.DEFINE_integer("examples_per_client", None, _OVERRIDE, lower_bound=1)
+flags.DEFINE_integer("batch_size", None, _OVERRIDE, lower_bound=1)
+flags.DEFINE_list("cohort_sizes", None, "Sizes of cohorts, for --scaling and --descent.")
+flags.DEFINE_list(
+    "populations", [100, 1000, 10000, 100000], "Sizes of federations, for --scaling and --runs."
+)
+flags.DEFINE_list("algorithms", _ALGORITHMS, "Names of algorithms, for --start.")
+flags.DEFINE_string("algorithm", "ditto", "Name of the algorithm, for --runs.")
+flags.DEFINE_list("networks", list(DESCENT_WORKLOADS), "Networks of FedPG, for --descent.")
 
 
 def main(argv):
@@ -142,8 +144,8 @@ def _descent():
         yield from measurements.descent(name, workload, sizes, FLAGS.rounds)
 
 
-def _of_points(algorithm):
-    """Returns the arguments that `growth` takes for all of its points."""
+def _point_options(algorithm):
+    """Returns the arguments of `growth` that are the same for all points."""
     return {
         "populations": _sizes(FLAGS.populations),
         "workload": _adapted(WORKLOADS["linear"]),
@@ -154,7 +156,7 @@ def _of_points(algorithm):
 
 
 def _adapted(workload):
-    """Returns a workload with the numbers that flags give."""
+    """Returns a workload with the numbers of the flags."""
     given = {name: FLAGS[name].value for name in ("clients", "examples_per_client", "batch_size")}
     given = {name: value for name, value in given.items() if value is not None}
     return dataclasses.replace(workload, **given)
@@ -170,9 +172,9 @@ def _print(record):
 
 _MEASUREMENTS = {
     "scaling": lambda: growth.measure_scaling(
-        _sizes(FLAGS.cohort_sizes or [10, 30, 100, 300, 1000]), **_of_points("ditto")
+        _sizes(FLAGS.cohort_sizes or [10, 30, 100, 300, 1000]), **_point_options("ditto")
     ),
-    "runs": lambda: growth.measure_runs(**_of_points(FLAGS.algorithm)),
+    "runs": lambda: growth.measure_runs(**_point_options(FLAGS.algorithm)),
     "start": lambda: measurements.start(FLAGS.algorithms, FLAGS.rounds),
     "descent": _descent,
     "pgfed_server": lambda: measurements.pgfed_server(_adapted(MANY_CLIENTS), FLAGS.rounds),
@@ -181,7 +183,7 @@ _MEASUREMENTS = {
 }
 flags.DEFINE_bool("scaling", False, "Measure cohorts and federations of many sizes.")
 flags.DEFINE_bool("runs", False, "Measure whole runs in federations of many sizes.")
-flags.DEFINE_bool("start", False, "Measure what programs take to start.")
+flags.DEFINE_bool("start", False, "Measure the time that programs take to start.")
 flags.DEFINE_bool("descent", False, "Measure FedPG in cohorts of many sizes.")
 flags.DEFINE_bool("pgfed_server", False, "Measure the server of PGFed.")
 flags.DEFINE_bool("aggregators", False, "Measure aggregators and compressors.")

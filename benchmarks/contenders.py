@@ -1,9 +1,9 @@
-"""Measures implementations of one round of FedAvg, in the runtimes that execute them.
+"""Measures implementations of one round of FedAvg, in several runtimes.
 
-A contender is built from a workload and its data. It is then a function that does one more round at
-each call, and returns the round's mean training loss. All contenders start from the same weights,
-and run FedAvg, or an algorithm whose first round trains as FedAvg's does. To add one, write a
-function and a row of `CONTENDERS`.
+A contender is a function that builds its rounds from a workload and its data. Each call of the
+result does one more round and returns the round's mean training loss. All contenders start from the
+same weights, and run FedAvg or an algorithm whose first round trains like FedAvg. To add a
+contender, write a function and add a row to `CONTENDERS`.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ Round = Callable[[], float]
 
 
 def bare_tensorflow(workload: Workload, x: np.ndarray, y: np.ndarray) -> Round:
-    """A loop over clients, epochs and batches in one `tf.function`, without this library or TFF."""
+    """Builds rounds as a loop over clients in one `tf.function`, without this library or TFF."""
 
     def logits(weights, x):
         x = tf.cast(x, tf.float32) / 255.0
@@ -52,7 +52,7 @@ def bare_tensorflow(workload: Workload, x: np.ndarray, y: np.ndarray) -> Round:
 
 
 def bare_keras(workload: Workload, x: np.ndarray, y: np.ndarray) -> Round:
-    """As `bare_tensorflow`, for any network, with the layers and variables of Keras."""
+    """Builds rounds like `bare_tensorflow`, for any network, with Keras layers and variables."""
 
     def step(x, y, network):
         losses, gradients = _keras_gradient(network, x, y)
@@ -63,7 +63,7 @@ def bare_keras(workload: Workload, x: np.ndarray, y: np.ndarray) -> Round:
 
 
 def bare_keras_plgu_lf(workload: Workload, x: np.ndarray, y: np.ndarray) -> Round:
-    """The first round of PLGU-LF, likewise: two models, and two gradients in each step."""
+    """Builds rounds like PLGU-LF's first one, with two models and two gradients in each step."""
 
     def step(x, y, shared, personal):
         losses, ascent = _keras_gradient(personal, x, y)
@@ -79,7 +79,7 @@ def bare_keras_plgu_lf(workload: Workload, x: np.ndarray, y: np.ndarray) -> Roun
 
 
 def _keras_gradient(network, x, y):
-    """The summed loss of a batch, and the gradient of its mean."""
+    """Returns the summed loss of a batch, and the gradient of the mean loss."""
     with tf.GradientTape() as tape:
         logits = network(tf.cast(x, tf.float32) / 255.0, training=True)
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits)
@@ -93,8 +93,8 @@ def _descend(network, gradients, rate):
 
 
 def _bare_keras_rounds(workload, x, y, keras_step, num_networks) -> Round:
-    """Rounds in which all networks start from the server's weights; the first one is averaged."""
-    # Keras takes a program that imports TensorFlow after its flags are read for TensorFlow 1.
+    """Builds rounds whose networks start from the server's weights; averages the first network."""
+    # Keras would assume TensorFlow 1, because the flags are read before TensorFlow is imported.
     with tf.__internal__.eager_context.eager_mode():
         networks = [workload.keras_model() for _ in range(num_networks)]
     variables = networks[0].trainable_variables
@@ -117,7 +117,7 @@ def _bare_keras_rounds(workload, x, y, keras_step, num_networks) -> Round:
 def _bare_rounds(
     workload, x, y, server, step, begin=lambda server: server, end=lambda weights: weights
 ) -> Round:
-    """Rounds from these weights on; `step` is `(weights, x, y) -> (weights, summed loss)`."""
+    """Builds rounds from `server`; `step(weights, x, y)` returns weights and the summed loss."""
     x, y = tf.constant(x), tf.constant(y)
     clients, size = y.shape
     rounds = itertools.count()
@@ -148,7 +148,7 @@ def _bare_rounds(
 
 
 def tff_pfl_algorithm(name: str, workload: Workload, x: np.ndarray, y: np.ndarray) -> Round:
-    """An algorithm of this library, in the execution context that is TFF's when it runs."""
+    """Builds rounds of an algorithm of this library, for the current execution context."""
     process = workload.process(name)
     cohort = cohort_of(process, x, y)
     state = process.initialize()
@@ -164,7 +164,7 @@ def tff_pfl_algorithm(name: str, workload: Workload, x: np.ndarray, y: np.ndarra
 
 
 def tff_learning_fedavg(workload: Workload, x: np.ndarray, y: np.ndarray) -> Round:
-    """TFF's own FedAvg on `tf.data` clients, in the execution context that is TFF's."""
+    """Builds rounds of TFF's own FedAvg on `tf.data` clients, for the current execution context."""
 
     def scale(x, y):
         return tf.cast(x, tf.float32) / 255.0, y
@@ -201,7 +201,7 @@ Build = Callable[[Workload, np.ndarray, np.ndarray], Round]
 
 
 def _within(runtime: str, build: Build, **options) -> Build:
-    """A contender with a context of its own, whose model has these options."""
+    """Returns a contender that runs in its own context, with these options of the model."""
 
     def build_within(workload, x, y):
         context, workload = RUNTIMES[runtime](), dataclasses.replace(workload, **options)
@@ -228,7 +228,7 @@ CONTENDERS: dict[str, Build] = {
     "bare_keras_plgu_lf": bare_keras_plgu_lf,
     **{f"tff_pfl_{name}": _within(name, _fedavg) for name in RUNTIMES},
     "tff_learning_cpp_runtime": _within("cpp_runtime", tff_learning_fedavg),
-    # Data sets of clients cannot be vectorized.
+    # `tf.data` clients cannot be vectorized.
     "tff_learning_graph_loop": _within("graph_loop", tff_learning_fedavg),
 }
 for _name in ALGORITHMS:
@@ -237,7 +237,7 @@ for _name, _options in _MODEL_OPTIONS.items():
     CONTENDERS[f"tff_pfl_{_name}"] = _within("graph_loop", _fedavg, **_options)
     CONTENDERS[f"plgu_lf_{_name}"] = _within("graph_loop", _plgu_lf, **_options)
 
-# The contenders of each workload by default. On CPUs, convolutions whose filters differ by client
+# The default contenders of each workload. On CPUs, convolutions whose filters differ by client
 # cannot be vectorized.
 _OURS = tuple(f"tff_pfl_{name}" for name in RUNTIMES)
 _DEFAULT = {
@@ -249,7 +249,7 @@ _LOSS_TOLERANCE = 0.02
 
 
 def default_contenders(workload: str) -> tuple[str, ...]:
-    """Returns the contenders that run a workload on this machine by default."""
+    """Returns the default contenders of a workload on this machine."""
     more = workload == "cnn" and tf.config.list_logical_devices("GPU")
     return _DEFAULT[workload] + (("tff_pfl_graph_vectorized",) if more else ())
 
@@ -257,22 +257,22 @@ def default_contenders(workload: str) -> tuple[str, ...]:
 def measure(
     name: str, workload: Workload, contenders: Sequence[str], *, rounds: int, warmup: int
 ) -> Iterator[dict[str, Any]]:
-    """Runs contenders of a workload, in turns.
+    """Runs contenders of a workload in turns.
 
     Args:
         name: The name of the workload.
         workload: The workload.
         contenders: Keys of `CONTENDERS`.
-        rounds: The number of rounds of each contender that count.
-        warmup: Rounds of each before these, in which graphs are traced and memory is allocated.
+        rounds: The number of measured rounds of each contender.
+        warmup: The number of rounds before these, which trace graphs and allocate memory.
 
     Yields:
-        A record for each contender, then one with the ratios of the medians of all pairs; for a
-        single contender, the last one has the peak memory of the process instead. The loss in a
-        record is the mean training loss of the first round, the same for all contenders.
+        A record for each contender, and a last record with the ratios of the medians of all pairs.
+        For a single contender, the last record has the peak memory of the process instead. The loss
+        in a record is the mean training loss of the first round. It is the same for all contenders.
 
     Raises:
-        ValueError: If a contender is unknown, or the losses of the first round differ: then the
+        ValueError: A contender is unknown, or the losses of the first round differ. Then the
             contenders did different work, and their times cannot be compared.
     """
     check_names("contender", contenders, CONTENDERS)
@@ -287,12 +287,12 @@ def measure(
         name, runs, rounds=rounds, warmup=warmup, after_first=lambda: check_same_work(losses)
     )
     spreads = {contender: spread(values) for contender, values in seconds.items()}
-    for contender, of_round in spreads.items():
+    for contender, round_spread in spreads.items():
         yield {
             "workload": name,
             "contender": contender,
-            "seconds_per_round": of_round,
-            "ms_per_client": round(1000 * of_round["median"] / workload.clients, 4),
+            "seconds_per_round": round_spread,
+            "ms_per_client": round(1000 * round_spread["median"] / workload.clients, 4),
             "rounds": rounds,
             "clients": workload.clients,
             "examples_per_client": workload.examples_per_client,

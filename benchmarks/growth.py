@@ -1,10 +1,10 @@
-"""Measures rounds and whole runs as cohorts and federations grow: time, memory and disk.
+"""Measures time, memory and disk of rounds and runs as cohorts and federations grow.
 
-`rounds_at` measures rounds of an algorithm whose clients keep a model: the states of all clients
-of the federation lie on disk before the first round. `run_at` measures a run of training as
-`programs/train.py` makes it, once the data are there: only clients that took part have a state.
-The data lie in memory-mapped files. Labels are random, and inputs are zeros, stored as holes of the
-file, so that a round does not include the time to read inputs from a disk.
+`rounds_at` measures rounds of an algorithm whose clients keep a model. The states of all clients
+are on disk before the first round. `run_at` measures a training run like `programs/train.py`, after
+the data are made; only clients that took part have a state. The data are in memory-mapped files.
+Labels are random. Inputs are zeros, stored as holes of the file, so a round does not include the
+time to read inputs from disk.
 """
 
 import contextlib
@@ -28,8 +28,8 @@ from tff_pfl.data import ClientRows, FederatedDataset, Partition
 from tff_pfl.evaluation import EvaluationOptions
 from tff_pfl.experiment.background import Background, Stopwatch
 
-_COHORT_SIZE = 100  # or all clients of the federation, if they are fewer
-# Few, so that writing the first states takes less memory than a round.
+_COHORT_SIZE = 100  # or all clients of a smaller federation
+# So few that writing the initial states takes less memory than a round.
 _STATES_PER_COMMIT = 100
 _EVALUATED_CLIENTS = 1000
 _TEST_EXAMPLES = 4  # of each client
@@ -40,13 +40,13 @@ _PEAK = {"peak": "VmHWM", "files": "RssFile"}  # see `memory_mib`
 
 @dataclasses.dataclass(frozen=True)
 class Point:
-    """A measurement, which has a process of its own.
+    """A measurement, made in its own process.
 
     Attributes:
-        workload: Model, data and training of a client. Its number of clients is not used.
+        workload: The model, data and training of a client. Its number of clients is not used.
         population: The number of clients in the federation.
-        rounds: The number of rounds that count.
-        warmup: The number of rounds before these.
+        rounds: The number of measured rounds.
+        warmup: The number of rounds before the measured ones.
         cohort_size: The number of clients in a round.
         algorithm: The name of the algorithm.
     """
@@ -59,7 +59,7 @@ class Point:
     algorithm: str
 
     def record(self, kind: str, rest: dict[str, Any]) -> dict[str, Any]:
-        """Returns a record of this point; `kind` is the key of the algorithm's name."""
+        """Returns a record of this point; the key of the algorithm's name is `kind`."""
         sizes = {key: getattr(self, key) for key in ("cohort_size", "population", "rounds")}
         training = {
             key: getattr(self.workload, key)
@@ -70,7 +70,7 @@ class Point:
 
 @contextlib.contextmanager
 def _at(point: Point) -> Iterator[tuple]:
-    """Yields the process of a point, an empty folder, and the memory before there is anything."""
+    """Yields the process of a point, an empty folder, and the memory in use at the start."""
     with (
         installed(RUNTIMES["graph_vectorized"]()),
         tempfile.TemporaryDirectory(prefix="benchmark_") as folder,
@@ -80,34 +80,35 @@ def _at(point: Point) -> Iterator[tuple]:
 
 
 def measure_scaling(
-    cohort_sizes: Sequence[int], populations: Sequence[int], **of_points: Any
+    cohort_sizes: Sequence[int], populations: Sequence[int], **point_options: Any
 ) -> Iterator[dict[str, Any]]:
-    """Yields a record for each size of cohorts and of federations, measured in a new process.
+    """Yields a record of rounds for each size of cohort and federation, each from a new process.
 
     Args:
-        cohort_sizes: The first series: cohorts of a federation as large as the largest of them.
-        populations: The second series: federations with a cohort of 100, or of all clients if they
-            are fewer. A point of both series is measured once.
-        **of_points: Other attributes of `Point`.
+        cohort_sizes: The first series: sizes of cohorts. The federation is as large as the largest
+            cohort.
+        populations: The second series: sizes of federations. The cohort has 100 clients, or all
+            clients of a smaller federation. A point in both series is measured once.
+        **point_options: Other attributes of `Point`.
     """
     sizes = [(size, max(cohort_sizes)) for size in cohort_sizes]
     sizes += [(min(_COHORT_SIZE, population), population) for population in populations]
     points = [
-        Point(cohort_size=cohort_size, population=population, **of_points)
+        Point(cohort_size=cohort_size, population=population, **point_options)
         for cohort_size, population in dict.fromkeys(sizes)
     ]
     return in_new_processes(rounds_at, points, "scaling")
 
 
-def measure_runs(populations: Sequence[int], **of_points: Any) -> Iterator[dict[str, Any]]:
-    """Yields a record of a whole run for each federation, measured in a new process.
+def measure_runs(populations: Sequence[int], **point_options: Any) -> Iterator[dict[str, Any]]:
+    """Yields a record of a whole run for each size of federation, each from a new process.
 
     Args:
-        populations: Sizes of the federations, with cohorts as those of `measure_scaling`.
-        **of_points: Other attributes of `Point`.
+        populations: The sizes of federations. Cohorts are chosen as in `measure_scaling`.
+        **point_options: Other attributes of `Point`.
     """
     points = [
-        Point(cohort_size=min(_COHORT_SIZE, population), population=population, **of_points)
+        Point(cohort_size=min(_COHORT_SIZE, population), population=population, **point_options)
         for population in populations
     ]
     return in_new_processes(run_at, points, "runs")
@@ -117,14 +118,13 @@ def rounds_at(point: Point) -> dict[str, Any]:
     """Measures rounds in this process.
 
     Returns:
-        A record. `seconds_per_round`, and what follows from it, describes whole rounds. `ms_of` has
-        the medians of their parts: `select`, `compute`, `update`, and, beside `compute`, the
-        `write` of the last round. `training` is what `compute` takes when nothing else is done, on
-        the same clients, in turn with the rounds; `round_over_training` is the ratio of the
-        medians. `memory_mib` is the resident memory of the process, without GPUs' memory: `start`
-        before there are clients and data, `peak` the highest of all times. Of the peak, about
-        `files` are pages of files, libraries and the store, which the kernel drops when others
-        need the memory.
+        A record. `seconds_per_round`, `rounds_per_second` and `ms_per_client` describe whole
+        rounds. `ms_of` has the medians of their parts: `select`, `compute`, `update`, and `write`,
+        which writes the previous round during `compute`. `training` is `compute` alone, on the same
+        clients, in turn with the rounds; `round_over_training` is the ratio of the medians.
+        `memory_mib` is the resident memory of the process, without GPU memory: `start` before
+        clients and data are made, and `peak` at its highest. About `files` of the peak are pages of
+        files, libraries and the store, which the kernel drops when memory is needed.
     """
     with _at(point) as (process, folder, memory), contextlib.ExitStack() as resources:
         path, population = folder / "states", point.population
@@ -145,7 +145,8 @@ def rounds_at(point: Point) -> dict[str, Any]:
             measured.append(watch.seconds)
         memory |= memory_mib(**_PEAK)
         states_on_disk = size_mib(path)
-    seconds = {part: [of[part] for of in measured[point.warmup :]] for part in measured[0]}
+    counted = measured[point.warmup :]
+    seconds = {part: [parts[part] for parts in counted] for part in measured[0]}
     medians = {part: statistics.median(values) for part, values in seconds.items()}
     whole = medians.pop("round")
     found = {
@@ -161,7 +162,7 @@ def rounds_at(point: Point) -> dict[str, Any]:
 
 
 def _round(process, server_state, iterator, store, background, watch, cohort_size):
-    """Does the next round, and the same training alone; returns the new server state."""
+    """Runs the next round, and then its training alone; returns the new server state."""
 
     def write():
         with watch.measuring("write"):
@@ -181,14 +182,14 @@ def _round(process, server_state, iterator, store, background, watch, cohort_siz
 
 
 def run_at(point: Point) -> dict[str, Any]:
-    """Measures a run in this process, and its resumption by another round.
+    """Measures a run in this process, and then resumes it for another round.
 
     Returns:
         A record. `ms_of` has the medians of the columns of `timings.csv` for a round and its parts.
-        `seconds_to` has what happens once: to `make_data` of files and check them, to `start` the
-        run, with its partition and picture, to `evaluate` the sample, and to `resume` the run, up
-        to its next round. `memory_mib` is that of `rounds_at`; `mib_on_disk` has the sizes of the
-        run's folders and files.
+        `seconds_to` has the seconds of single steps: `make_data` makes and checks the files of
+        data, `start` starts the run with its partition and picture, `evaluate` evaluates the
+        sample, and `resume` resumes the run up to its next round. `memory_mib` is as in
+        `rounds_at`. `mib_on_disk` has the sizes of the run's folders and files.
     """
     evaluated = min(_EVALUATED_CLIENTS, point.population)
     options = {
@@ -203,15 +204,15 @@ def run_at(point: Point) -> dict[str, Any]:
         dataset = memory_mapped_federation(point, folder)
         seconds_to = {"make_data": time.perf_counter() - watch}
         rounds, path = point.warmup + point.rounds, folder / "run"
-        for what, first, number in (("start", 0, rounds), ("resume", rounds, rounds + 1)):
+        for step, first, number in (("start", 0, rounds), ("resume", rounds, rounds + 1)):
             watch = time.perf_counter()
             model = point.workload.model()
-            with experiment.RunDirectory(path, {}, resume=what == "resume") as directory:
+            with experiment.RunDirectory(path, {}, resume=step == "resume") as directory:
                 experiment.train(process, model, dataset, directory, rounds=number, **options)
             whole = time.perf_counter() - watch
             timings = experiment.RunFiles(path).timings()
             evaluation = timings.pop("evaluation_seconds")
-            seconds_to[what] = whole - timings["round_seconds"][first:].sum() - evaluation[-1]
+            seconds_to[step] = whole - timings["round_seconds"][first:].sum() - evaluation[-1]
         seconds_to["evaluate"] = evaluation[-1]
         memory |= memory_mib(**_PEAK)
         on_disk = {entry.name: size_mib(entry) for entry in sorted(path.iterdir())}
@@ -223,7 +224,7 @@ def run_at(point: Point) -> dict[str, Any]:
     found = {
         "evaluated_clients": evaluated,
         "ms_of": {part: round(1000 * seconds, 3) for part, seconds in medians.items()},
-        "seconds_to": {what: round(seconds, 3) for what, seconds in seconds_to.items()},
+        "seconds_to": {step: round(seconds, 3) for step, seconds in seconds_to.items()},
         "memory_mib": memory,
         "mib_on_disk": {name: mib for name, mib in on_disk.items() if mib >= 0.1},
     }
@@ -231,21 +232,21 @@ def run_at(point: Point) -> dict[str, Any]:
 
 
 def memory_mapped_federation(point: Point, folder: pathlib.Path) -> FederatedDataset:
-    """Makes files of all clients' examples: those to train on come first, then those to test on."""
+    """Makes files of all clients' examples: first training examples, then test examples."""
     splits, num_examples = {}, 0
     sizes = {"train": point.workload.examples_per_client, "test": _TEST_EXAMPLES}
-    for split, each in sizes.items():
-        rows = _mapped(folder / f"{split}.npy", np.int64, each * point.population)
-        for start, some in _parts(rows):
-            some[:] = num_examples + start + np.arange(len(some))
-        splits[split] = ClientRows(rows, each * np.arange(point.population + 1))
+    for split, size in sizes.items():
+        rows = _mapped(folder / f"{split}.npy", np.int64, size * point.population)
+        for start, part in _parts(rows):
+            part[:] = num_examples + start + np.arange(len(part))
+        splits[split] = ClientRows(rows, size * np.arange(point.population + 1))
         num_examples += len(rows)
     splits["validation"] = ClientRows.of([[]] * point.population)
     x = _mapped(folder / "x.npy", np.uint8, num_examples, *point.workload.image_shape)
     y = _mapped(folder / "y.npy", np.int32, num_examples)
     rng = np.random.default_rng(SEED)
-    for _, some in _parts(y):
-        some[:] = rng.integers(_NUM_CLASSES, size=len(some), dtype=np.int32)
+    for _, part in _parts(y):
+        part[:] = rng.integers(_NUM_CLASSES, size=len(part), dtype=np.int32)
     return FederatedDataset(x, y, _NUM_CLASSES, Partition(**splits))
 
 
@@ -255,6 +256,6 @@ def _mapped(path: pathlib.Path, dtype: type, *shape: int) -> np.ndarray:
 
 
 def _parts(array: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-    """Yields parts of an array to be written, each with its start."""
+    """Yields consecutive parts of an array, each with its start."""
     for start in range(0, len(array), _WRITTEN_AT_A_TIME):
         yield start, array[start : start + _WRITTEN_AT_A_TIME]

@@ -1,4 +1,4 @@
-"""Measures one part of a round beside the rest of it, and how long programs take to start."""
+"""Measures single parts of a round, and the time that programs take to start."""
 
 import dataclasses
 import functools
@@ -26,20 +26,21 @@ from tff_pfl.templates import AGGREGATORS, Algorithm, compose, with_aggregator
 
 _ROOT = pathlib.Path(__file__).parents[1]
 _IMPORT = [sys.executable, "-c", "import tensorflow, tensorflow_federated"]
-# FedPG: every client takes part once in so many rounds, and the quadratic program has so many
+# FedPG: every client takes part once in this number of rounds, so the quadratic program has as many
 # columns for each client online.
 _TURNS = 7
 _PGFED = {"mu": 0.1, "alpha_learning_rate": 0.01}
 
 
 def aggregators(workload: Workload, rounds: int) -> Iterator[dict[str, Any]]:
-    """Yields a record for each aggregator and compressor: a round of FedAvg beside the plain mean.
+    """Yields a record of a round of FedAvg with each aggregator and compressor.
 
-    Every round starts from the same state. The times do not include building and tracing.
+    Records compare the round with the plain mean. Every round starts from the same state. The times
+    do not include building and tracing.
 
     Args:
-        workload: Model and data. Aggregators with noise need more than 10 clients.
-        rounds: The number of rounds of each that count.
+        workload: The model and the data. Aggregators with noise need more than 10 clients.
+        rounds: The number of measured rounds of each kind.
     """
     fedavg = algorithms.make("fedavg", workload.model(), workload.training())
     sent = {}
@@ -60,14 +61,14 @@ def aggregators(workload: Workload, rounds: int) -> Iterator[dict[str, Any]]:
         runs = {name: run_of(name, algorithm) for name, algorithm in changed.items()}
         seconds = in_turns("aggregators", runs, rounds=rounds)
     spreads = {name: spread(values) for name, values in seconds.items()}
-    for name, of_round in spreads.items():
+    for name, round_spread in spreads.items():
         yield {
             "aggregator": name,
             "network": workload.network,
             "clients": workload.clients,
             "bytes_up_per_client": sent[name],
-            "seconds_per_round": of_round,
-            "times_mean": ratio(of_round, spreads["mean"]),
+            "seconds_per_round": round_spread,
+            "times_mean": ratio(round_spread, spreads["mean"]),
         }
 
 
@@ -89,16 +90,16 @@ def _changed(fedavg: Algorithm, clients: int) -> dict[str, Algorithm]:
 def descent(
     name: str, workload: Workload, cohort_sizes: Sequence[int], rounds: int
 ) -> Iterator[dict[str, Any]]:
-    """Yields a record for each size of FedPG's cohorts: a round, and its quadratic program alone.
+    """Yields a record of a round of FedPG, and of its quadratic program, for each size of cohort.
 
-    Each is measured in a new process, after the rounds in which all gradients come in.
+    Each size is measured in a new process, once the server has the gradients of all clients.
 
     Args:
         name: The name of the workload.
-        workload: Model and data. Its number of clients is not used.
-        cohort_sizes: Numbers of clients online. The server remembers the gradients of seven times
-            as many.
-        rounds: The number of rounds that count.
+        workload: The model and the data. Its number of clients is not used.
+        cohort_sizes: The numbers of clients online. The server remembers the gradients of seven
+            times as many clients.
+        rounds: The number of measured rounds.
     """
     measure = functools.partial(_descent, workload, rounds=rounds)
     for record in in_new_processes(measure, cohort_sizes, f"fedpg {name}"):
@@ -125,26 +126,26 @@ def _descent(workload: Workload, cohort_size: int, rounds: int) -> dict[str, Any
         run = {"program": lambda: solve(gram).numpy()}
         seconds |= in_turns("programs", run, rounds=max(rounds, 5))
         used = int(np.sum(solve(gram).numpy() > 0))
-    of_round, of_solver = spread(seconds["round"]), spread(seconds["program"])
+    round_spread, solver_spread = spread(seconds["round"]), spread(seconds["program"])
     return {
         "clients_online": cohort_size,
         "columns": population,
         "columns_used": used,
         "examples_per_client": workload.examples_per_client,
-        "seconds_per_round": of_round,
-        "seconds_of_quadratic_program": of_solver,
-        "share_of_round": ratio(of_solver, of_round, 5),
+        "seconds_per_round": round_spread,
+        "seconds_of_quadratic_program": solver_spread,
+        "share_of_round": ratio(solver_spread, round_spread, 5),
     }
 
 
 def pgfed_server(
     workload: Workload, rounds: int, population: int = 1000
 ) -> Iterator[dict[str, Any]]:
-    """Yields a record of PGFed: the seconds of a round, and of all that the server does in it.
+    """Yields a record of a round of PGFed and of the server's work in it, in seconds.
 
     Args:
-        workload: Model and data; its clients are a cohort.
-        rounds: The number of rounds that count, after one in which there is no last cohort.
+        workload: The model and the data. Its clients are the cohort.
+        rounds: The number of measured rounds, after a first round without a last cohort.
         population: The number of clients in the federation.
     """
     cohort_size = workload.clients
@@ -162,19 +163,19 @@ def pgfed_server(
         seconds = in_turns("rounds", {"round": one_round}, rounds=rounds)
     run = {"server": _server_of_pgfed(state.algorithm, population, cohort_size)}
     seconds |= in_turns("server", run, rounds=max(rounds, 5))
-    of_round, of_server = spread(seconds["round"]), spread(seconds["server"])
+    round_spread, server_spread = spread(seconds["round"]), spread(seconds["server"])
     yield {
         "pgfed_server": f"{population} clients",
         "clients_online": cohort_size,
         "num_weights": workload.model().num_weights,
-        "seconds_per_round": of_round,
-        "seconds_of_server": of_server,
-        "share_of_round": ratio(of_server, of_round, 4),
+        "seconds_per_round": round_spread,
+        "seconds_of_server": server_spread,
+        "share_of_round": ratio(server_spread, round_spread, 4),
     }
 
 
 def _server_of_pgfed(state, population, cohort_size):
-    """Returns a function that does all of the server's work: all messages, and the new state."""
+    """Returns a function that does the server's work: all messages and the new state."""
     server = PGFedServer(population, cohort_size, cohort_size, *_PGFED.values())
     state = tf.nest.map_structure(tf.constant, state)
     last, pairs = state.last, tf.ones([cohort_size, cohort_size])
@@ -190,18 +191,18 @@ def _server_of_pgfed(state, population, cohort_size):
 
 
 def unequal(workload: Workload, rounds: int) -> Iterator[dict[str, Any]]:
-    """Yields a record for each network and spread of sizes: FedAvg with own and with padded rows.
+    """Yields a record of FedAvg with own and with padded rows, for each network and size spread.
 
-    Sizes are lognormal; rows are padded to the largest client's.
+    Sizes of clients are lognormal. Rows are padded to the size of the largest client.
 
     Args:
-        workload: Data and training; `examples_per_client` is the mean.
-        rounds: The number of rounds of each kind.
+        workload: The data and the training; `examples_per_client` is the mean size.
+        rounds: The number of measured rounds of each kind.
     """
     for network, hidden in {"linear": (), "mlp 30": (30,), "mlp 200-200": (200, 200)}.items():
-        of_network = dataclasses.replace(workload, options={"hidden": hidden})
+        adapted = dataclasses.replace(workload, options={"hidden": hidden})
         for sigma in (0.25, 0.5, 1.0):
-            record = unequal_sizes(of_network, sigma, rounds)
+            record = unequal_sizes(adapted, sigma, rounds)
             yield {"unequal": network, "sigma": sigma, **record}
 
 
@@ -215,36 +216,37 @@ def unequal_sizes(workload: Workload, sigma: float, rounds: int) -> dict[str, An
     with installed(runtime.create_graph_context()):
         process = workload.process("fedavg")
         state = process.initialize()
-        rows = ([array[:size] for array, size in zip(of, sizes, strict=True)] for of in data)
+        rows = ([row[:size] for row, size in zip(array, sizes, strict=True)] for array in data)
         own = cohort_of(process, *rows)
         padded = [c._replace(data=pad_examples(c.data, capacity)) for c in own]
         runs = {"own": lambda: process.next(state, own)}
         runs["padded"] = lambda: process.next(state, padded)
         seconds = in_turns("unequal", runs, rounds=rounds)
-    of_own, of_padded = spread(seconds["own"]), spread(seconds["padded"])
+    own_spread, padded_spread = spread(seconds["own"]), spread(seconds["padded"])
     return {
         "clients": number,
         "examples": int(sizes.sum()),
         "rows_over_examples": round(capacity * number / int(sizes.sum()), 2),
         "batch_size": workload.batch_size,
-        "seconds_own": of_own,
-        "seconds_padded": of_padded,
-        "padded_over_own": ratio(of_padded, of_own),
+        "seconds_own": own_spread,
+        "seconds_padded": padded_spread,
+        "padded_over_own": ratio(padded_spread, own_spread),
     }
 
 
 def start(names: Sequence[str], rounds: int) -> Iterator[dict[str, Any]]:
-    """Yields a record for each kind of start: of helps, of refusals, and of each algorithm.
+    """Yields a record of the start of programs: help texts, refusals, and each algorithm.
 
-    A record's `seconds` describe whole processes. `beyond_import` is the median of how much longer
-    they take than a process that imports TensorFlow and TFF alone, which runs before each.
+    A record's `seconds` are those of whole processes. Before each process, another one imports
+    TensorFlow and TFF alone; `beyond_import` is the median of the difference in seconds.
 
     Args:
-        names: Algorithms, trained for a round on handwritten digits, with all files of a run.
+        names: Names of algorithms. Each is trained for a round on handwritten digits, with all
+            files of a run.
         rounds: The number of processes of each kind.
 
     Raises:
-        RuntimeError: If a process does not end as it should.
+        RuntimeError: A process ended with an unexpected exit code.
     """
     digits = f"--config={_ROOT / 'configs' / 'digits.py'}"
     config = f"{digits}:{names[0]}"
@@ -279,7 +281,7 @@ def _in_a_folder(code, command):
 
 
 def ended_with(code: int, command: Sequence[str]) -> None:
-    """Runs a command; raises RuntimeError if it ends with another exit code."""
+    """Runs a command; raises RuntimeError if its exit code is not `code`."""
     ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if ended.returncode != code:
         raise RuntimeError(

@@ -1,11 +1,12 @@
-"""Measures a round of this library beside the same work by other frameworks, on this machine.
+"""Compares a round of this library with the same work by other frameworks, on this machine.
 
     side_by_side.py [--pfllib=PYTHON:CHECKOUT] [--pgfed_authors=PYTHON:CHECKOUT]
         [--pfl_research=PYTHON] [--fedjax=PYTHON] [--flower=PYTHON] [--methods=fedavg,ditto]
 
-A framework takes part if it is named: PYTHON is the interpreter of an environment that has it, and
-CHECKOUT the folder of its repository, if it is not a package. docs/side_by_side.md says how to get
-each. This library and a bare TensorFlow loop of FedAvg always take part. Methods:
+A framework takes part if its flag is given. PYTHON is the interpreter of an environment with the
+framework. CHECKOUT is the folder of its repository, for a framework that is not a package.
+docs/side_by_side.md explains how to get each one. This library and a bare TensorFlow loop of FedAvg
+always take part. Methods:
 
     bare_tensorflow  fedavg; a loop without any framework, the basis of comparison
     tff_pfl          fedavg, fedrep, ditto, apfl, pgfed
@@ -15,19 +16,19 @@ each. This library and a bare TensorFlow loop of FedAvg always take part. Method
     fedjax           fedavg, apfl
     flower           fedavg; its simulation with a client in PyTorch
 
-A round is the same for all: 10 of 100 clients with 500 synthetic 32x32x3 images, 5 epochs for each
-model that a method trains, batches of 50, SGD, on PGFed's CNN, on the CPU. Each framework selects
-clients, loads data and keeps what clients keep in its own way, in its own loop of training;
-evaluations are left out. The number of threads is the framework's default.
+All contestants do the same round: 10 of 100 clients with 500 synthetic 32x32x3 images, 5 epochs for
+each model that a method trains, batches of 50, SGD, on PGFed's CNN, on the CPU. Each framework
+selects clients, loads data and stores client states in its own way, in its own training loop, but
+without evaluations. The number of threads is the framework's default.
 
-Each contestant is a process. They are started one by one, with a round each that does not count,
-and then take turns, a round each; while one runs, the others sleep. All of them are in memory at
+Each contestant is a process. They are started one by one, with a first round that is not measured,
+and then take turns, one round each. While one runs, the others sleep. All of them are in memory at
 the same time, about a gigabyte each.
 
-Prints JSON lines: the machine; then, for each contestant, its versions, the seconds of its rounds,
-and the ratio of their median to the bare loop's. A contestant that fails is printed with the end of
-its standard error, and does not stop the others; the exit code is then 1. A Markdown table of all
-comes last.
+Prints JSON lines. The first line describes the machine. Each contestant then has a line with its
+versions, the seconds of its rounds, and the ratio of their median to the bare loop. If a contestant
+fails, its line has the end of its standard error, the others continue, and the exit code is 1. A
+Markdown table of all results comes last.
 """
 
 import pathlib
@@ -49,16 +50,18 @@ flags.DEFINE_string("pfl_research", None, "A Python with pfl-research and PyTorc
 flags.DEFINE_string("fedjax", None, "A Python with fedjax.")
 flags.DEFINE_string("flower", None, "A Python with Flower, its simulation, and PyTorch.")
 _ALL_METHODS = driver.METHODS["tff_pfl"]
-_METHODS = flags.DEFINE_list("methods", list(_ALL_METHODS), "Methods that are measured, see above.")
-_ROUNDS = flags.DEFINE_integer("rounds", 5, "Rounds that are counted.", lower_bound=1)
-_CLIENTS = flags.DEFINE_integer("clients", 100, "Clients of the federation.", lower_bound=1)
+_METHODS = flags.DEFINE_list("methods", list(_ALL_METHODS), "Methods to run; see above.")
+_ROUNDS = flags.DEFINE_integer("rounds", 5, "Number of measured rounds.", lower_bound=1)
+_CLIENTS = flags.DEFINE_integer(
+    "clients", 100, "Number of clients in the federation.", lower_bound=1
+)
 _CLIENTS_PER_ROUND = flags.DEFINE_integer(
-    "clients_per_round", 10, "Clients of a round.", lower_bound=1
+    "clients_per_round", 10, "Number of clients in a round.", lower_bound=1
 )
 _EXAMPLES_PER_CLIENT = flags.DEFINE_integer(
     "examples_per_client",
     500,
-    "The same number for all clients, in full batches of 50.",
+    "Number of examples of each client, a multiple of 50.",
     lower_bound=50,
 )
 _TIME_LIMIT = flags.DEFINE_float(
@@ -89,7 +92,7 @@ def main(argv):
 
 
 def _chosen():
-    """Returns the contestants that the flags name."""
+    """Returns the contestants that the flags choose."""
     check_names("method", _METHODS.value, _ALL_METHODS)
     chosen = []
     for name, methods in driver.METHODS.items():

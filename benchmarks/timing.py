@@ -1,4 +1,4 @@
-"""Times work in turns, so that a machine that slows down slows all of it; and weighs memory."""
+"""Times functions in turns, so that a slower machine slows all of them; measures memory."""
 
 import concurrent.futures
 import contextlib
@@ -16,7 +16,7 @@ from tff_pfl.runtime.startup import prepare_process
 
 
 def hardware() -> dict[str, Any]:
-    """Returns the cores that this process may use, their model, and the memory of the machine."""
+    """Returns the number of usable cores, their model, and the memory of the machine."""
     lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
     models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -28,14 +28,14 @@ def hardware() -> dict[str, Any]:
 
 
 def spread(seconds: Sequence[float]) -> dict[str, float]:
-    """Returns the median and the ends of a measurement."""
+    """Returns the median, the minimum and the maximum of a measurement."""
     ends = {"median": statistics.median(seconds), "min": min(seconds), "max": max(seconds)}
     return {key: round(value, 6) for key, value in ends.items()}
 
 
-def ratio(of: Mapping[str, float], to: Mapping[str, float], digits: int = 3) -> float:
+def ratio(first: Mapping[str, float], second: Mapping[str, float], digits: int = 3) -> float:
     """Returns the ratio of the medians of two spreads."""
-    return round(of["median"] / to["median"], digits)
+    return round(first["median"] / second["median"], digits)
 
 
 def in_turns(
@@ -49,14 +49,14 @@ def in_turns(
     """Times functions in turns.
 
     Args:
-        name: The title of the progress bar, which is shown at a terminal only.
-        runs: Functions by name.
-        rounds: The number of calls of each that count.
-        warmup: Calls of each before these, in which graphs are traced and memory is allocated.
-        after_first: Called once all have had their first turn, to check it.
+        name: The title of the progress bar, which only terminals show.
+        runs: The functions by name.
+        rounds: The number of measured calls of each function.
+        warmup: The number of calls before these, which trace graphs and allocate memory.
+        after_first: A check that is called once all functions have had their first turn.
 
     Returns:
-        The seconds of the calls that count, by name.
+        The seconds of the measured calls by name.
     """
     seconds = {key: [] for key in runs}
     with tqdm.tqdm(total=(warmup + rounds) * len(runs), desc=name, disable=None) as bar:
@@ -75,7 +75,7 @@ def in_turns(
 def in_new_processes(
     measure: Callable[[Any], dict[str, Any]], points: Sequence[Any], name: str
 ) -> Iterator[dict[str, Any]]:
-    """Yields the measurement of each point, made in a new process with its own peak of memory."""
+    """Yields the measurement of each point, made in a new process with its own peak memory."""
     for point in tqdm.tqdm(points, desc=name, unit="point", disable=None):
         with concurrent.futures.ProcessPoolExecutor(
             1, mp_context=multiprocessing.get_context("spawn"), initializer=prepare_process
@@ -86,15 +86,15 @@ def in_new_processes(
 def memory_mib(**fields: str) -> dict[str, float]:
     """Returns fields of `/proc/PID/status`, summed over this process and its children.
 
-    `VmRSS` is the resident memory, `VmHWM` its peak since the process began. Unlike the peak of
-    `resource.getrusage`, it is never that of the process which started this one.
+    `VmRSS` is the resident memory, and `VmHWM` is its peak since the process began. Unlike the peak
+    in `resource.getrusage`, it does not include the process that started this one.
 
     Args:
         **fields: The names of the fields in `/proc`, by their names in the result.
     """
     total = dict.fromkeys(fields, 0)
     for path in pathlib.Path("/proc").glob("[0-9]*/status"):
-        with contextlib.suppress(OSError):  # it has ended
+        with contextlib.suppress(OSError):  # the process has ended
             status = dict(line.split(":", 1) for line in path.read_text().splitlines())
             if os.getpid() in (int(status["Pid"]), int(status["PPid"])):
                 for name, field in fields.items():
@@ -103,7 +103,7 @@ def memory_mib(**fields: str) -> dict[str, float]:
 
 
 def size_mib(path: str | pathlib.Path) -> float:
-    """Returns the disk space of a file, or of all files in a directory, without their holes."""
+    """Returns the disk space of a file, or of all files in a directory, without holes."""
     path = pathlib.Path(path)
     files = path.rglob("*") if path.is_dir() else [path]
     return round(sum(file.stat().st_blocks for file in files) * 512 / 2**20, 1)

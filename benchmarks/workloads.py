@@ -1,4 +1,4 @@
-"""The workloads of benchmarks: rounds with a known amount of training, and how they are run."""
+"""Defines the workloads of benchmarks: rounds with a known amount of training."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -25,20 +25,20 @@ _NUM_CLASSES = 10
 
 @dataclasses.dataclass(frozen=True)
 class Workload:
-    """A round of FedAvg by SGD, one pass over a client's examples unless it says otherwise.
+    """A round of FedAvg with SGD on synthetic images.
 
     Attributes:
         network: A key of `models.MODELS`.
         options: Further arguments of the network.
-        image_shape: `(height, width, channels)`.
-        clients: The size of the cohort, which is the same in every round.
-        examples_per_client: The same number for all clients.
-        epochs: Passes over a client's examples in a round.
+        image_shape: The shape `(height, width, channels)`.
+        clients: The number of clients in every round.
+        examples_per_client: The number of examples of each client.
+        epochs: The number of passes over a client's examples in a round.
         batch_size: The number of examples in a step.
-        learning_rate: Small enough that the order of the batches hardly changes the loss.
+        learning_rate: A rate so small that the order of the batches hardly changes the loss.
         classes_per_client: The number of classes in a client's examples, drawn for each client.
-        segments: See `models.build`; for contenders of this library only.
-        compute_type: As `segments`.
+        segments: See `models.build`. Only contenders of this library use it.
+        compute_type: See `models.build`. Only contenders of this library use it.
     """
 
     network: str
@@ -54,11 +54,11 @@ class Workload:
     compute_type: str = "float32"
 
     def keras_model(self) -> tf.keras.Model:
-        """The network, which takes images scaled to [0, 1]."""
+        """Returns the network, for images scaled to [0, 1]."""
         return tff_pfl.MODELS[self.network](self.image_shape, _NUM_CLASSES, **self.options)
 
     def model(self) -> tff_pfl.Model:
-        """The network as a pure model, which takes images as they are stored."""
+        """Returns the network as a pure model, for images as they are stored."""
         return tff_pfl.models.build(
             self.network,
             self.image_shape,
@@ -69,12 +69,12 @@ class Workload:
         )
 
     def initial_weights(self) -> list[tf.Tensor]:
-        """Kernel, bias, kernel, bias and so on, from input to output."""
+        """Returns the initial weights: kernel, bias, kernel, bias, ... from input to output."""
         layers = self.model().init(SEED).values()
         return [weight for layer in layers for weight in layer.values()]
 
     def training(self) -> LocalTraining:
-        """The local training of a client, by SGD."""
+        """Returns the local training of a client, with SGD."""
         optimizer = tff.learning.optimizers.build_sgdm(self.learning_rate)
         return LocalTraining(optimizer, epochs=self.epochs, batch_size=self.batch_size)
 
@@ -85,7 +85,7 @@ class Workload:
         clients_per_round: int | None = None,
         **options: Any,
     ) -> PersonalizedProcess:
-        """Builds the process of an algorithm by its name, of the workload's clients by default."""
+        """Builds the process of an algorithm; the default numbers of clients are the workload's."""
         return algorithms.build(
             algorithm,
             self.model(),
@@ -98,9 +98,10 @@ class Workload:
         )
 
     def data(self) -> tuple[np.ndarray, np.ndarray]:
-        """Images `uint8[clients, examples, ...]`, `int32` labels: a prototype a class, and noise.
+        """Returns images `uint8[clients, examples, ...]`, a prototype plus noise, and labels.
 
-        Classes can be told apart, so that contenders that do the same work reach the same loss.
+        The labels are int32. Each class has a prototype, so that it can be learned, and contenders
+        that do the same work reach the same loss.
         """
         rng = np.random.default_rng(SEED)
         prototypes = rng.integers(0, 128, (_NUM_CLASSES, *self.image_shape), np.uint8)
@@ -116,7 +117,7 @@ class Workload:
 def cohort_of(
     process: PersonalizedProcess, images: Sequence[np.ndarray], labels: Sequence[np.ndarray]
 ) -> list[Client]:
-    """Returns clients that have never taken part, with these examples."""
+    """Returns clients with these examples and initial states."""
     return [
         Client(
             np.int32(i), process.initialize_client(np.int32(i)), Examples(x, y, np.int32(len(y)))
@@ -126,7 +127,7 @@ def cohort_of(
 
 
 def installed(context: tff.framework.SyncExecutionContext):
-    """Makes a context the one that executes, as a context manager."""
+    """Returns a context manager that makes this the current execution context."""
     return tff.framework.get_context_stack().install(context)
 
 
@@ -134,23 +135,23 @@ _MNIST = (28, 28, 1)
 _LINEAR = {"hidden": ()}
 
 WORKLOADS: dict[str, Workload] = {
-    # Logistic regression, 784 -> 10, one step a client: what a client costs besides its training.
+    # Logistic regression, 784 -> 10, one step a client: shows costs of a client besides training.
     "linear": Workload("mlp", 100, 20, 20, 0.005, image_shape=_MNIST, options=_LINEAR),
-    # PGFed's network, 50 steps a client: what training costs.
+    # PGFed's network, 50 steps a client: shows the cost of training.
     "cnn": Workload("cnn_pgfed", 10, 500, 50, 0.05, epochs=5),
-    # A network whose steps are all that a round costs, 2 steps a client.
+    # A network whose steps dominate the cost of a round, 2 steps a client.
     "resnet18": Workload("resnet18", 2, 64, 32, 0.001),
 }
 
-# FedPG's networks. Clients have as many examples as in its paper on average, and two classes each,
-# as in its Table 2, so that many of their gradients matter.
+# FedPG's networks. Clients have the paper's average number of examples and two classes each, as in
+# its Table 2, so that many gradients matter.
 DESCENT_WORKLOADS: dict[str, Workload] = {
     "mlp": Workload("mlp", 10, 600, 50, 0.05, image_shape=_MNIST, classes_per_client=2),
     "cnn": Workload("cnn_fedpg", 10, 500, 50, 0.05, classes_per_client=2),
 }
 
-# For PGFed: clients of a federation of a thousand that shares 60,000 examples.
+# For PGFed: a cohort from a thousand clients that share 60,000 examples.
 MANY_CLIENTS = Workload("mlp", 50, 60, 10, 0.01, epochs=5, image_shape=_MNIST, options=_LINEAR)
 
-# A perceptron of 100,000 weights, little training, and clients enough for noise.
+# A perceptron of 100,000 weights, little training, and enough clients for noise.
 AGGREGATED = Workload("mlp", 20, 50, 50, 0.01, image_shape=_MNIST, options={"hidden": (128,)})

@@ -1,5 +1,5 @@
-"""The same work by other frameworks, in their own Pythons: what `side_by_side.py` runs.
+"""Runs the same work in other frameworks, with their own Pythons, for `side_by_side.py`.
 
-Each `with_NAME.py` is a program for a Python that has that framework; `common.py` and
-`torch_parts.py` are for these alone, and need nothing of this library.
+Each `with_NAME.py` is a program for a Python that has the framework. Only these programs use
+`common.py` and `torch_parts.py`, which do not need this library.
 """

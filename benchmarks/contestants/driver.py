@@ -1,6 +1,7 @@
-"""Runs contestants, each a process: they are started one by one, then take turns, a round each.
+"""Runs contestants as processes, which take turns, one round each.
 
-A machine that slows down slows all of them. Those that wait for a turn sleep.
+Contestants are started one by one. With turns, a slower machine slows all contestants. Contestants
+that wait for a turn sleep.
 """
 
 import contextlib
@@ -30,7 +31,7 @@ _LINES_OF_ERRORS = 15
 
 
 class ContestantError(RuntimeError):
-    """A contestant that ended, did not answer or did other work: the message says which."""
+    """A contestant ended, did not answer, or did different work."""
 
 
 # The methods of each framework, by their names in this library.
@@ -43,25 +44,25 @@ METHODS = {
     "fedjax": ("fedavg", "apfl"),
     "flower": ("fedavg",),
 }
-OWN = (BARE, "tff_pfl")  # the others have a Python of their own, which need not have this library
-_CHECKOUTS = ("pfllib", "pgfed_authors")  # which are no packages: their repositories are needed
+OWN = (BARE, "tff_pfl")  # others have their own Python, which need not have this library
+_CHECKOUTS = ("pfllib", "pgfed_authors")  # not packages: need their repositories
 
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """The work of a round: training PGFed's CNN by SGD on synthetic 32x32x3 images.
+    """The work of a round: training PGFed's CNN with SGD on synthetic 32x32x3 images.
 
     Attributes:
         clients: The number of clients in the federation.
-        clients_per_round: How many of them the framework selects; at most `clients`.
-        examples_per_client: The same number for all clients; a multiple of `batch_size`.
-        epochs: Passes over a client's examples in a round, for each model that a method trains.
+        clients_per_round: The number of clients that the framework selects; at most `clients`.
+        examples_per_client: The number of examples of each client; a multiple of `batch_size`.
+        epochs: The passes over a client's examples in a round, for each model that a method trains.
         batch_size: The number of examples in a step.
         learning_rate: The learning rate of all models.
         seed: The seed of the data, and of the framework if it takes one.
 
     Raises:
-        ValueError: If a client's examples do not make full batches.
+        ValueError: A client's examples do not make full batches.
     """
 
     clients: int = 100
@@ -73,10 +74,11 @@ class Work:
     seed: int = 0
 
     def __post_init__(self):
+        """Checks that batches are full."""
         if self.examples_per_client % self.batch_size:
             raise ValueError(
-                f"Clients have {self.examples_per_client} examples, which make no full batches of "
-                f"{self.batch_size}; frameworks differ in what they do with the rest."
+                f"--examples_per_client={self.examples_per_client} must be a multiple of "
+                f"{self.batch_size}, because frameworks treat incomplete batches differently."
             )
 
 
@@ -86,10 +88,10 @@ class Contestant:
 
     Attributes:
         framework: A key of `METHODS`, or the name of another program in the records.
-        method: One of its methods.
+        method: A method of the framework.
         python: The Python interpreter of its environment.
         checkout: The folder of its repository, if it is not a package.
-        program: A script that speaks the protocol of `common.py`; by default the framework's
+        program: A script that follows the protocol of `common.py`; by default the framework's
             script in this folder.
     """
 
@@ -100,7 +102,7 @@ class Contestant:
     program: str | None = None
 
     def command(self, work: Work) -> list[str]:
-        """Returns the command that starts it; its argument is all that it has to know, as JSON."""
+        """Returns the command that starts the contestant, with its settings in a JSON argument."""
         program = self.program or str(_FOLDER / f"with_{self.framework}.py")
         options = {"method": self.method, "checkout": self.checkout} | dataclasses.asdict(work)
         return [self.python, program, json.dumps(options)]
@@ -119,19 +121,19 @@ def place(framework: str, where: str) -> dict[str, str]:
 
     Args:
         framework: A key of `METHODS`.
-        where: "PYTHON", or "PYTHON:CHECKOUT" of a framework that is no package.
+        where: "PYTHON", or "PYTHON:CHECKOUT" for a framework that is not a package.
 
     Raises:
-        ValueError: There is no such Python or checkout.
+        ValueError: The Python or the checkout does not exist.
     """
     python, _, checkout = where.partition(":")
     if not shutil.which(python):
-        raise ValueError(f"{python!r} is no program that can be run; it should be a Python.")
+        raise ValueError(f"{python!r} cannot be run; it must be a Python interpreter.")
     if framework not in _CHECKOUTS:
         return {"python": python}
     if not os.path.isdir(os.path.join(checkout, "system", "flcore")):
         raise ValueError(
-            f"{where!r} should be PYTHON:CHECKOUT of {framework}, with a folder system/flcore."
+            f"{where!r} must be PYTHON:CHECKOUT of {framework}, with a folder system/flcore."
         )
     return {"python": python, "checkout": os.path.abspath(checkout)}
 
@@ -142,16 +144,16 @@ def compare(
     """Runs contestants in turns.
 
     Args:
-        contestants: The contestants; all are compared with the bare loop, if it is one of them.
+        contestants: The contestants. They are compared with the bare loop if it is among them.
         work: The work of a round.
-        rounds: The number of rounds of each that count, after one that does not.
-        time_limit: Seconds after which a contestant that has not answered has failed.
+        rounds: The number of measured rounds of each contestant, after one that is not measured.
+        time_limit: The seconds that a contestant has to answer.
 
     Yields:
-        A record for each contestant, in their order: `seconds_per_round`, and `times_bare`, the
-        ratio of its median to the bare loop's, or `None` without a bare loop. The record of one
-        that failed has the reason, `failed`, and the end of its `stderr`. A contestant fails if its
-        model has another number of weights than the first one's.
+        A record for each contestant, in order: `seconds_per_round`, and `times_bare`, the ratio of
+        its median to the bare loop's, or `None` without a bare loop. If a contestant fails, its
+        record has the reason, `failed`, and the end of its `stderr`. A contestant fails if its
+        model has a different number of weights than the first one.
     """
     with contextlib.ExitStack() as resources:
         folder = pathlib.Path(resources.enter_context(tempfile.TemporaryDirectory()))
@@ -159,18 +161,20 @@ def compare(
         bar = resources.enter_context(tqdm.tqdm(total=total, unit="turn", disable=None))
         running, expected = [], None
         for number, contestant in enumerate(contestants):
-            one = _Running(contestant, work, folder / str(number), time_limit)
-            running.append(resources.enter_context(one))
-            one.trying(one.get_ready, expected)
-            expected = expected or one.num_weights
+            process = _Running(contestant, work, folder / str(number), time_limit)
+            running.append(resources.enter_context(process))
+            process.try_step(process.get_ready, expected)
+            expected = expected or process.num_weights
             bar.update()
         for turn in range(1 + rounds):
-            for one in running:
-                one.trying(one.take_turn, turn > 0)
+            for process in running:
+                process.try_step(process.take_turn, turn > 0)
                 bar.update()
-    bare = [spread(one.seconds) for one in running if one.is_bare and not one.failed]
-    for one in running:
-        yield one.record(*bare)
+    bare = [
+        spread(process.seconds) for process in running if process.is_bare and not process.failed
+    ]
+    for process in running:
+        yield process.record(*bare)
 
 
 def markdown_table(records: Iterable[Mapping[str, Any]]) -> str:
@@ -195,12 +199,12 @@ def _cell(record):
 
 
 class _Running:
-    """A contestant's process, which ends when it is left.
+    """The process of a contestant, a context manager that ends the process on exit.
 
     Attributes:
-        num_weights: The number of the model's weights, once it is ready.
-        seconds: Those of the rounds that count.
-        failed: Why it failed, and the end of its standard error; empty if it did not.
+        num_weights: The number of the model's weights, once the contestant is ready.
+        seconds: The seconds of the measured rounds.
+        failed: The reason and the end of stderr if the contestant has failed, or an empty mapping.
     """
 
     def __init__(self, contestant, work, folder, time_limit):
@@ -211,7 +215,9 @@ class _Running:
         self.failed = {}
         self._contestant, self._time_limit = contestant, time_limit
         self._errors = folder.with_suffix(".stderr")
-        path = str(_ROOT) if contestant.framework in OWN else ""  # others do without this library
+        path = (
+            str(_ROOT) if contestant.framework in OWN else ""
+        )  # others must not need this library
         with open(self._errors, "wb") as errors:
             self._process = subprocess.Popen(
                 contestant.command(work),
@@ -228,7 +234,7 @@ class _Running:
         return self
 
     def __exit__(self, *exc_info):
-        """Ends it, which it does by itself where no round is wanted any more."""
+        """Closes the input, at which the process ends, and kills it if it does not."""
         self._process.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_SECONDS_TO_END)
@@ -236,13 +242,13 @@ class _Running:
         self._process.stdout.close()
 
     def _kill(self):
-        """Ends it at once, with all processes that it has started."""
+        """Kills the process and all processes that it has started."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
-    def trying(self, step, *arguments):
-        """Does a step of it, unless it has failed before."""
+    def try_step(self, step, *arguments):
+        """Runs a step of the contestant, unless it has already failed."""
         if self.failed:
             return
         try:
@@ -253,25 +259,25 @@ class _Running:
             self.failed = {"failed": str(error), "stderr": lines[-_LINES_OF_ERRORS:]}
 
     def get_ready(self, expected):
-        """Waits until it is ready, with so many weights; `None` if it may have any."""
+        """Waits until the contestant is ready; checks its number of weights unless it is first."""
         ready = self._answer("is not ready")
         self._versions = ready["versions"] | self._contestant.commit()
         self.num_weights = ready["num_weights"]
         if expected not in (None, self.num_weights):
             raise ContestantError(
-                f"Its model has {self.num_weights:,} weights, where all have {expected:,}."
+                f"Its model has {self.num_weights:,} weights instead of {expected:,}."
             )
 
     def take_turn(self, counts):
-        """Does one more round."""
-        with contextlib.suppress(BrokenPipeError):  # the answer says how it ended
+        """Runs one more round."""
+        with contextlib.suppress(BrokenPipeError):  # `_answer` reports how the process ended
             self._process.stdin.write(b"round\n")
         seconds = float(self._answer("has not finished a round"))
         if counts:
             self.seconds.append(seconds)
 
     def record(self, *bare):
-        """Returns what was measured; `bare` is the spread of the bare loop, if there is one."""
+        """Returns the measurements; `bare` is the spread of the bare loop, if there is one."""
         names = {"framework": self._contestant.framework, "method": self._contestant.method}
         if self.failed:
             return names | self.failed
@@ -284,14 +290,14 @@ class _Running:
             "times_bare": ratio(own, bare[0], 2) if bare else None,
         }
 
-    def _answer(self, what_is_late):
+    def _answer(self, failure):
         is_late = threading.Event()
         timer = threading.Timer(self._time_limit, lambda: (is_late.set(), self._kill()))
         timer.start()
         line = self._process.stdout.readline()
         timer.cancel()
         if is_late.is_set():
-            raise ContestantError(f"It {what_is_late} after {self._time_limit:g} seconds.")
+            raise ContestantError(f"It {failure} after {self._time_limit:g} seconds.")
         if not line:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_SECONDS_TO_END)
@@ -299,4 +305,4 @@ class _Running:
         try:
             return json.loads(line)
         except ValueError as error:
-            raise ContestantError(f"It answered {line.strip()!r}, which is no JSON.") from error
+            raise ContestantError(f"It answered {line.strip()!r}, which is not JSON.") from error

@@ -1,4 +1,4 @@
-"""PGFed's CNN in PyTorch, and files of clients in the form that PFLlib and its descendants read."""
+"""PGFed's CNN in PyTorch, and files of clients in the format of PFLlib and its descendants."""
 
 import argparse
 import os
@@ -13,7 +13,7 @@ FOREVER = 10**9
 
 
 def cnn():
-    """The network of `tff_pfl.models.cnn_pgfed`."""
+    """Returns the network of `tff_pfl.models.cnn_pgfed`."""
     return nn.Sequential(
         *(nn.Conv2d(3, 32, 5), nn.ReLU(), nn.MaxPool2d(2)),
         *(nn.Conv2d(32, 64, 5), nn.ReLU(), nn.MaxPool2d(2)),
@@ -23,22 +23,22 @@ def cnn():
 
 
 def num_weights(model):
-    """How many numbers a model has."""
+    """Returns the number of weights of a model."""
     return sum(weight.numel() for weight in model.parameters())
 
 
 def channels_first(x):
-    """Images as PyTorch takes them, float32 in [0, 1]."""
+    """Returns images in PyTorch's layout, float32 in [0, 1]."""
     return np.moveaxis(common.scaled(x), -1, -3)
 
 
 def enter(checkout, dataset, work):
-    """Makes the folders that PFLlib's programs expect, with files of all clients, and enters them.
+    """Makes and enters the folders that PFLlib's programs expect, with files of all clients.
 
-    A test set is one image: rounds have no use for it.
+    A test set is one image, because rounds do not use it.
 
     Args:
-        checkout: The folder of the repository; its modules can be imported afterwards.
+        checkout: The folder of the repository. Its modules can be imported afterwards.
         dataset: The name of the data set.
         work: The arguments of the contestant.
     """
@@ -58,7 +58,7 @@ def server_options(work, dataset, model, **others):
 
     Args:
         work: The arguments of the contestant.
-        dataset: Name of the data set.
+        dataset: The name of the data set.
         model: A `torch.nn.Module`.
         **others: Further options of one server.
     """

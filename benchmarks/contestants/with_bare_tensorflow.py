@@ -1,4 +1,4 @@
-"""Rounds of the loop `bare_tensorflow` of `benchmark.py`, of the same clients each time."""
+"""Runs rounds of `bare_tensorflow` from `benchmark.py`, with the same clients each time."""
 
 import common
 

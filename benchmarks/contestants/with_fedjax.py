@@ -1,4 +1,4 @@
-"""Rounds of fedjax's FedAvg and APFL, with its default backend for clients."""
+"""Runs rounds of fedjax's FedAvg and APFL, with its default backend for clients."""
 
 import common
 import fedjax
@@ -9,7 +9,7 @@ from fedjax.algorithms import apfl, fed_avg
 
 
 def network(batch):
-    """PGFed's CNN."""
+    """Returns the logits of PGFed's CNN."""
     return hk.Sequential(
         [
             hk.Conv2D(32, 5, padding="VALID"),
@@ -27,7 +27,7 @@ def network(batch):
 
 
 def loss(batch, logits):
-    """The loss of each example."""
+    """Returns the loss of each example."""
     return optax.softmax_cross_entropy_with_integer_labels(logits, batch["y"])
 
 

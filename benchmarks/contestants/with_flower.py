@@ -1,4 +1,4 @@
-"""Rounds of Flower's FedAvg in its simulation, with a client in PyTorch."""
+"""Runs rounds of Flower's FedAvg in its simulation, with a client in PyTorch."""
 
 import os
 
@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 
 def client_app(work, folder, cnn):
-    """Trains the network it receives on the examples of its partition, read from a file."""
+    """Returns a client that trains the received network on its partition, read from a file."""
     app = ClientApp()
 
     @app.train()

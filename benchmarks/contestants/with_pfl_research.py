@@ -1,4 +1,4 @@
-"""Rounds of pfl-research's FedAvg with PyTorch, in the loop of the algorithm's `run`."""
+"""Runs rounds of pfl-research's FedAvg with PyTorch, in the algorithm's own loop, `run`."""
 
 import common
 import numpy as np
@@ -17,7 +17,7 @@ from pfl.model.pytorch import PyTorchModel
 
 
 class Classifier(torch.nn.Module):
-    """A network as pfl-research takes it."""
+    """A network with the methods that pfl-research needs."""
 
     def __init__(self, network):
         super().__init__()
@@ -26,12 +26,12 @@ class Classifier(torch.nn.Module):
     def loss(self, x, y):
         return torch.nn.functional.cross_entropy(self.network(x), y)
 
-    def metrics(self, x, y):  # which it has to have
+    def metrics(self, x, y):  # pfl-research requires this method
         return {}
 
 
 class Wait(TrainingProcessCallback):
-    """Waits for the driver between rounds."""
+    """A callback that waits for the driver between rounds."""
 
     def __init__(self, turns):
         self.turns = turns

@@ -1,4 +1,4 @@
-"""Rounds of PFLlib's servers and clients, in the loop of the server's `train`."""
+"""Runs rounds of PFLlib's servers and clients, in the server's own loop, `train`."""
 
 import copy
 import importlib
@@ -32,7 +32,7 @@ def main():
 
 
 def options(work, dataset, model):
-    """Returns the options of `system/main.py`: its defaults for all but the work."""
+    """Returns the options of `system/main.py`: its defaults except for the work."""
     return torch_parts.server_options(
         work,
         dataset,

@@ -1,6 +1,6 @@
-"""Rounds of PGFed by its authors' code, in the loop of the server's `train`.
+"""Runs rounds of the PGFed authors' code, in the server's own loop, `train`.
 
-Its optimizer has a momentum of 0.9, which is no argument.
+The code fixes its optimizer's momentum at 0.9.
 """
 
 import importlib

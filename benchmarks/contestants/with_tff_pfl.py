@@ -1,4 +1,4 @@
-"""Rounds of this library: select a cohort, compute the round, keep the clients' states on disk."""
+"""Runs rounds of this library: selects a cohort, computes the round, stores client states."""
 
 import common
 

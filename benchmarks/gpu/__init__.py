@@ -1,1 +1,1 @@
-"""Shows in figures that a machine's GPU does its work: what `gpu_check.py` runs."""
+"""Checks and measures a machine's GPU, for `gpu_check.py`."""

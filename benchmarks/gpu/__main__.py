@@ -1,4 +1,4 @@
-"""The process of a part, which `benchmarks.gpu.runner` starts."""
+"""Runs the process of a part, which `benchmarks.gpu.runner` starts."""
 
 import sys
 

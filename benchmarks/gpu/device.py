@@ -1,4 +1,4 @@
-"""Part 1: the device, and whether what it computes is right; nothing of TFF is imported."""
+"""Checks the device and its results, as part 1; does not import TFF."""
 
 import functools
 import importlib
@@ -17,16 +17,16 @@ from tff_pfl.runtime import cuda
 _DRIVER_FILE = pathlib.Path("/proc/driver/nvidia/version")
 _SMI_SECONDS = 20.0
 _LIBRARY = re.compile(r"/lib(cu|nv)[^/]*\.so[^/]*$")
-# The largest error, over the largest value of the result; cuDNN has convolutions that round more.
+# Largest errors relative to the largest value of the result. Some cuDNN convolutions round more.
 _CONVOLUTION = 1e-4
 _TOLERANCES = {"float32": 1e-5, "TF32": 2e-3, "bfloat16": 2e-2}
 
 
 def check_device(report: Report) -> None:
-    """Does ever larger computations on the device, and checks each.
+    """Runs and checks ever larger computations on the device.
 
     Raises:
-        CheckError: There is no device.
+        CheckError: TensorFlow does not list a device.
     """
     report.do("driver", lambda: {"value": driver()})
     report.do("TensorFlow", lambda: {"value": importlib.import_module("tensorflow").__version__})
@@ -50,40 +50,40 @@ def check_device(report: Report) -> None:
         report.do("product by XLA", lambda: compare(by_xla(a, b), squashed))
         size = 256 if report.is_toy else 8192
         for precision in _TOLERANCES:
-            if precision != "TF32" or not report.is_toy:  # TF32 is of GPUs
+            if precision != "TF32" or not report.is_toy:  # only GPUs have TF32
                 product = functools.partial(_time_products, tf, precision, size)
                 report.do(f"{size} x {size} in {precision}", product)
 
 
 def require(report: Report) -> None:
-    """Raises CheckError if TensorFlow lists no device of the kind, with what may be missing."""
+    """Raises CheckError, which names missing parts, if TensorFlow does not list a device."""
     import tensorflow as tf
 
     if not tf.config.list_physical_devices(report.devices):
         missing = ", ".join(cuda.missing_libraries()) or "none"
-        there = "is" if cuda.has_driver() else "is not"
+        state = "is" if cuda.has_driver() else "is not"
         raise CheckError(
-            f"TensorFlow lists no {report.devices}. NVIDIA's driver {there} there; CUDA libraries "
-            f"that are missing: {missing}."
+            f"TensorFlow lists no {report.devices}. NVIDIA's driver {state} installed; missing "
+            f"CUDA libraries: {missing}."
         )
 
 
 def driver() -> str:
-    """Returns the versions that NVIDIA's driver reports of itself and its GPUs, or "none"."""
-    said = _DRIVER_FILE.read_text().splitlines()[:1] if _DRIVER_FILE.exists() else []
+    """Returns the versions that NVIDIA's driver reports for itself and its GPUs, or "none"."""
+    lines = _DRIVER_FILE.read_text().splitlines()[:1] if _DRIVER_FILE.exists() else []
     if shutil.which("nvidia-smi"):
         query = "--query-gpu=name,driver_version,memory.total,compute_cap"
         command = ["nvidia-smi", query, "--format=csv,noheader"]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=_SMI_SECONDS)
-            said += (done.stdout or done.stderr).splitlines()
+            lines += (done.stdout or done.stderr).splitlines()
         except subprocess.TimeoutExpired:
-            said.append(f"nvidia-smi did not answer within {_SMI_SECONDS:g} s")
-    return "; ".join(line.strip() for line in said) or "none"
+            lines.append(f"nvidia-smi did not answer within {_SMI_SECONDS:g} s")
+    return "; ".join(line.strip() for line in lines) or "none"
 
 
 def opened_libraries() -> list[str]:
-    """Returns the paths of the libraries of CUDA and the driver that this process has opened."""
+    """Returns the paths of the CUDA and driver libraries that this process has opened."""
     lines = pathlib.Path("/proc/self/maps").read_text().splitlines()
     return sorted(filter(_LIBRARY.search, {line.split(maxsplit=5)[-1] for line in lines}))
 
@@ -92,13 +92,13 @@ def compare(result, expected, tolerance=_TOLERANCES["float32"]) -> dict[str, flo
     """Returns the relative error of a result; raises CheckError if it is too large."""
     error = float(np.max(np.abs(np.asarray(result, np.float64) - expected)))
     error /= float(np.max(np.abs(expected)))
-    if not error <= tolerance:  # NaN is wrong, too
+    if not error <= tolerance:  # also true for NaN
         raise CheckError(f"The relative error is {error:.3g}, above {tolerance:.3g}.")
     return {"relative_error": error}
 
 
 def _convolve(tf, rng):
-    """Computes a convolution and the gradient of its filters, as clients do: cuDNN's work."""
+    """Checks a convolution and the gradient of its filters, which cuDNN computes."""
     images = rng.normal(size=(8, 12, 12, 3)).astype(np.float32)
     filters = rng.normal(size=(5, 5, 3, 16)).astype(np.float32)
     windows = np.lib.stride_tricks.sliding_window_view(images, (5, 5), axis=(1, 2))
@@ -122,25 +122,29 @@ def _time_products(tf, precision, size):
     seconds = []
     for _ in range(6):
         start = time.perf_counter()
-        first_rows = tf.cast(tf.matmul(a, b)[:4], tf.float32).numpy()  # waits for the product
+        first_rows = tf.cast(
+            tf.matmul(a, b)[:4], tf.float32
+        ).numpy()  # waits until the product is computed
         seconds.append(time.perf_counter() - start)
     teraflops = 2 * size**3 / spread(seconds[1:])["median"] / 1e12
     return compare(first_rows, expected, _TOLERANCES[precision]) | {"teraflops": teraflops}
 
 
 def reset_peak() -> None:
-    """Starts a new measurement of the peak of the memory."""
+    """Starts a new measurement of the peak memory."""
     import tensorflow as tf
 
     gpus = tf.config.list_logical_devices("GPU")
     for gpu in gpus:
         tf.config.experimental.reset_memory_stats(gpu.name.removeprefix("/device:"))
     if not gpus:
-        pathlib.Path("/proc/self/clear_refs").write_text("5")  # the resident size's, proc(5)
+        pathlib.Path("/proc/self/clear_refs").write_text(
+            "5"
+        )  # resets the peak of the resident size; see proc(5)
 
 
 def peak_mib() -> float:
-    """Returns the peak since `reset_peak`: of the GPU with the highest, or of this process."""
+    """Returns the peak memory since `reset_peak`: the highest of all GPUs, or of this process."""
     import tensorflow as tf
 
     peaks = [

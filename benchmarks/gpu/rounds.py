@@ -1,4 +1,4 @@
-"""Part 3: what a round of FedAvg costs, beside a bare TensorFlow loop that does the same work."""
+"""Measures a round of FedAvg and a bare TensorFlow loop that does the same work, as part 3."""
 
 import dataclasses
 import functools
@@ -18,7 +18,7 @@ from benchmarks.workloads import WORKLOADS, Workload
 _RUNTIMES = ("tff_pfl_graph_loop", "tff_pfl_graph_vectorized", "tff_pfl_graph_xla")
 _ROUNDS = 5
 _SECONDS_A_CONTENDER = 15.0
-# By network: changes of its workload, those of toys, and the bare loop.
+# For each network: changes to its workload, further changes at toy sizes, and the bare loop.
 _MODELS = {
     "linear": ({}, {"examples_per_client": 6}, "bare_tensorflow"),
     "cnn": (
@@ -39,10 +39,10 @@ _MODELS = {
 
 
 def measure_rounds(report: Report) -> None:
-    """Measures contenders, one after another, the small cohorts of all models first.
+    """Measures contenders, one after another, beginning with the small cohorts of all models.
 
     Raises:
-        CheckError: There is no GPU.
+        CheckError: TensorFlow does not list a GPU.
     """
     require(report)
     sizes = (2,) if report.is_toy else (10, 100, 1000)
@@ -51,11 +51,11 @@ def measure_rounds(report: Report) -> None:
         changes, toy, bare = _MODELS[model]
         changes = changes | (toy if report.is_toy else {})
         workload = dataclasses.replace(WORKLOADS[model], clients=clients, **changes)
-        # On CPUs, convolutions that differ by client are not stacked.
+        # On CPUs, convolutions that differ by client cannot be vectorized.
         runtimes = _RUNTIMES[:1] if report.is_toy and model != "linear" else _RUNTIMES
         data = workload.data()
         for precision, contender in itertools.product(precisions, (bare, *runtimes)):
-            # Larger cohorts are judged by smaller ones.
+            # The time for a larger cohort is estimated from a smaller one.
             smaller = report.records.get(f"{clients // 10} {model} {precision} {contender}", {})
             expected = smaller.get("first_round_seconds", 0.0)
             expected += 20 * smaller.get("seconds_per_round", 0.0)
@@ -69,7 +69,7 @@ def measure_rounds(report: Report) -> None:
 
 
 def _measure(report, contender: str, workload: Workload, data, precision: str, reference: str):
-    """Returns the figures of a contender, and how many times the bare loop's seconds they are."""
+    """Returns the measurements of a contender, and the ratio of its seconds to the bare loop."""
     tf.config.experimental.enable_tensor_float_32_execution(precision == "TF32")
     gc.collect()
     reset_peak()

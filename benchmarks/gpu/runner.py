@@ -1,8 +1,8 @@
-"""Runs the parts of the check one after another, each in a process with a time limit of its own.
+"""Runs the parts of the check one after another, each in a process with its own time limit.
 
-A part is a function of its `Report`, to which it gives one task after another. The report is
-written anew after each, so that the file has all there is, however the process ends; the next run
-of the program does what is missing.
+A part is a function that gives one task after another to its `Report`. The report is saved after
+each task, so the file is complete however the process ends. The next run of the program does the
+missing tasks.
 """
 
 import contextlib
@@ -24,16 +24,22 @@ from tff_pfl.experiment.interruption import interruptible
 from tff_pfl.files import write_json
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-_SHORTEST_SECONDS = 15.0  # a part that has less is not started
+_SHORTEST_SECONDS = 15.0  # a part with less time is not started
 _SECONDS_TO_END = 10.0
 
 
 class CheckError(RuntimeError):
-    """A result is wrong, or the check cannot be run as it was asked for."""
+    """A result is wrong, or the check cannot be run with these settings."""
 
 
 class Part(NamedTuple):
-    """A part: the name of its files, its function in this package, and minutes at most."""
+    """A part of the check.
+
+    Attributes:
+        name: The name of its files.
+        function: Its function, `MODULE:NAME`.
+        minutes: Its time limit.
+    """
 
     name: str
     function: str
@@ -50,15 +56,15 @@ PARTS = {
 
 
 class Report:
-    """The figures of a part, in a file, and how much time the part has.
+    """The results of a part, in a file, and the time that is left.
 
-    Its status is `running`, `complete`, `partial` (there was no time for some tasks) or `failed`.
-    `records` has the figures of each task; those with an `error` failed.
+    The status is `running`, `complete`, `partial` (there was no time for some tasks) or `failed`.
+    `records` has the results of each task. Failed tasks have an `error`.
 
     Args:
-        path: The file, whose content is kept.
+        path: The file. Existing content is kept.
         devices: "GPU", or "CPU" for toy sizes on logical CPU devices.
-        seconds: How long the process may take.
+        seconds: The time limit of the process.
 
     Raises:
         CheckError: The file has results of other devices.
@@ -67,18 +73,18 @@ class Report:
     def __init__(self, path: str | os.PathLike, devices: str, seconds: float = 0.0):
         self.path = pathlib.Path(path)
         self.devices, self.is_toy = devices, devices == "CPU"
-        self._end = time.monotonic() + 0.9 * seconds  # a tenth of the time is for the end
+        self._end = time.monotonic() + 0.9 * seconds  # leaves a tenth of the time to finish
         self.content: dict[str, Any] = {"devices": devices, "status": "running", "records": {}}
         if self.path.exists():
             self.content = json.loads(self.path.read_text())
         if (found := self.content["devices"]) != devices:
             raise CheckError(
-                f"{path} has results of --devices={found}. Name another --output_dir for {devices}."
+                f"{path} has results of --devices={found}. Use another --output_dir for {devices}."
             )
 
     @property
     def records(self) -> dict[str, dict[str, Any]]:
-        """The figures of each task that was done."""
+        """The results of each task that was done."""
         return self.content["records"]
 
     def left(self) -> float:
@@ -86,43 +92,44 @@ class Report:
         return self._end - time.monotonic()
 
     def update(self, status: str, message: str = "") -> None:
-        """Sets the status, with what there is to say about it, and saves."""
+        """Sets the status and its message, and saves the report."""
         self.content |= {"status": status, "message": message}
         write_json(self.path, self.content)
 
-    def do(self, what: str, measure: Callable[[], dict[str, Any]], seconds: float = 0.0) -> None:
-        """Does a task, unless that was done before.
+    def do(self, task: str, measure: Callable[[], dict[str, Any]], seconds: float = 0.0) -> None:
+        """Does a task, unless it was done before.
 
         Args:
-            what: Its unique name.
-            measure: A function that returns its figures.
-            seconds: How long it is expected to take; it is left out if less time is left.
+            task: The unique name of the task.
+            measure: A function that returns the results of the task.
+            seconds: The expected time. The task is left out if less time is left.
         """
-        if "error" not in self.records.get(what, {"error": ""}):
+        if "error" not in self.records.get(task, {"error": ""}):
             return
         if self.left() < seconds:
-            self.records[what] = {"error": f"no time: {max(self.left(), 0):.0f} s were left"}
+            self.records[task] = {"error": f"no time: {max(self.left(), 0):.0f} s were left"}
             return
-        self.update("running", what)
+        self.update("running", task)
         start = time.monotonic()
         try:
-            self.records[what] = measure()
+            self.records[task] = measure()
         except Exception as error:
             traceback.print_exc()
-            self.records[what] = {"error": f"{type(error).__name__}: {error}"}
-        self.records[what] |= {"seconds": time.monotonic() - start}
+            self.records[task] = {"error": f"{type(error).__name__}: {error}"}
+        self.records[task] |= {"seconds": time.monotonic() - start}
         self.update("running")
 
     def close(self) -> None:
-        """Sets the status of a part that has come to its end."""
-        errors = {what: of["error"] for what, of in self.records.items() if "error" in of}
-        failed = [what for what, error in errors.items() if not error.startswith("no time")]
+        """Sets the status at the end of the part."""
+        records = self.records.items()
+        errors = {task: record["error"] for task, record in records if "error" in record}
+        failed = [task for task, error in errors.items() if not error.startswith("no time")]
         status = "failed" if failed else "partial" if errors else "complete"
         self.update(status, ", ".join(failed or errors))
 
     def table(self) -> str:
         """Returns the records as lines of text."""
-        rows = [{"what": k} | {n: _cell(v) for n, v in r.items()} for k, r in self.records.items()]
+        rows = [{"task": k} | {n: _cell(v) for n, v in r.items()} for k, r in self.records.items()]
         return pd.DataFrame(rows).fillna("").to_string(index=False) if rows else ""
 
 
@@ -141,26 +148,27 @@ def check(
     parts: Sequence[int] = tuple(PARTS),
     minutes: float = 45.0,
 ) -> int:
-    """Runs parts of the check, except for complete ones, and prints what they found.
+    """Runs parts of the check, except for complete ones, and prints their results.
 
     Args:
-        output_dir: Receives `partN_NAME.json`, the figures, and `partN_NAME.log` of each part.
+        output_dir: The folder for `partN_NAME.json`, the results, and `partN_NAME.log` of each
+            part.
         devices: "GPU", or "CPU" for toy sizes.
-        parts: Keys of `PARTS`, in the order in which they are run.
-        minutes: How long all of it may take.
+        parts: Keys of `PARTS`, in the order of the runs.
+        minutes: The time limit for all parts together.
 
     Returns:
         The exit code of the program: 1 if any of the parts failed, 0 otherwise.
 
     Raises:
-        CheckError: In `output_dir` are results of other devices.
+        CheckError: `output_dir` has results of other devices.
     """
     folder = pathlib.Path(output_dir).absolute()
     folder.mkdir(parents=True, exist_ok=True)
     end, failed = time.monotonic() + 60 * minutes, False
     with interruptible():
         for number in parts:
-            name, function, most = PARTS[number]
+            name, function, limit = PARTS[number]
             title, path = f"part {number}, {name}", folder / f"part{number}_{name}.json"
             left = end - time.monotonic()
             report = Report(path, devices)
@@ -168,8 +176,8 @@ def check(
                 if left < _SHORTEST_SECONDS:
                     print(f"{title}: left out, the {minutes:g} minutes are over", flush=True)
                     continue
-                seconds = min(60 * most, left)
-                print(f"{title}: at most {seconds:.0f} s", flush=True)
+                seconds = min(60 * limit, left)
+                print(f"{title}: at limit {seconds:.0f} s", flush=True)
                 report = _run(function, report, seconds)
             status, message = report.content["status"], report.content["message"]
             print(f"{report.table()}\n{title}: {status}, see {path} {message}", flush=True)
@@ -184,16 +192,16 @@ def _run(function, report, seconds) -> Report:
     code = _process(function, report, seconds, log)
     report = Report(report.path, report.devices)
     if report.content["status"] == "running":
-        how = f"it did not end within {seconds:.0f} s"
+        reason = f"it did not end within {seconds:.0f} s"
         if code is not None:
-            how = f"the process ended with {signal.Signals(-code).name if code < 0 else code}"
-        report.update("failed", f"{how} ({report.content['message']}), see {log}")
+            reason = f"the process ended with {signal.Signals(-code).name if code < 0 else code}"
+        report.update("failed", f"{reason} ({report.content['message']}), see {log}")
     return report
 
 
 def _process(function, report, seconds, log) -> int | None:
-    """Returns the exit code of a part's process; `None` if it had to be ended."""
-    # TensorFlow says all it has to; only kernels that are used are loaded, and those are kept.
+    """Runs a part's process and returns its exit code, or `None` if it ran out of time."""
+    # TensorFlow logs everything. CUDA loads only the kernels in use, and caches compiled ones.
     environment = {"CUDA_MODULE_LOADING": "LAZY", "CUDA_CACHE_MAXSIZE": str(2**32 - 1)}
     environment |= os.environ | {"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "0"}
     if report.is_toy:
@@ -212,7 +220,7 @@ def _process(function, report, seconds, log) -> int | None:
         try:
             return process.wait(seconds)
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGINT)  # so that what it started is ended by it
+            os.killpg(process.pid, signal.SIGINT)  # lets it end its own processes
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_SECONDS_TO_END)
             return None
@@ -223,7 +231,7 @@ def _process(function, report, seconds, log) -> int | None:
 
 
 def run_part(function: str, path: str, devices: str, seconds: str) -> None:
-    """Does the work of a part's process; its report says how it went."""
+    """Runs a part in this process; its report has the outcome."""
     report = Report(path, devices, float(seconds))
     module, _, name = function.partition(":")
     try:

@@ -1,4 +1,4 @@
-"""Part 2: the repository's tests of devices and of conformance."""
+"""Runs the repository's tests of devices and of conformance, as part 2."""
 
 import functools
 import os
@@ -10,7 +10,7 @@ import xml.etree.ElementTree
 from benchmarks.gpu.device import require
 from benchmarks.gpu.runner import ROOT, CheckError, Report
 
-# By name: the file, and the tests that run at toy sizes.
+# For each suite: the file, and the tests that run at toy sizes.
 _SUITES = {
     "devices": ("graph/test_devices.py", "many_names or unknown_device"),
     "conformance": ("conformance/test_conformance.py", "sum_of_scalars"),
@@ -21,7 +21,7 @@ def run_suites(report: Report) -> None:
     """Runs the suites with pytest.
 
     Raises:
-        CheckError: There is no GPU, without which tests pass on the CPU.
+        CheckError: TensorFlow does not list a GPU. Tests would otherwise pass on the CPU.
     """
     require(report)
     for suite, (file, toys) in _SUITES.items():
@@ -33,7 +33,7 @@ def _run(report, suite, arguments):
     junit = report.path.with_name(f"{report.path.stem}_{suite}.xml")
     junit.unlink(missing_ok=True)
     environment = os.environ | {
-        "NVIDIA_TF32_OVERRIDE": "0",  # results are compared with those of the CPU
+        "NVIDIA_TF32_OVERRIDE": "0",  # results are compared with CPU results
         "TF_FORCE_GPU_ALLOW_GROWTH": "true",  # several processes share the GPU
         "TF_CPP_MIN_LOG_LEVEL": "3",
     }
@@ -48,7 +48,7 @@ def outcome(junit: pathlib.Path, devices: str) -> dict:
     """Returns the counts of a run of pytest.
 
     Raises:
-        CheckError: A test failed, none was run, or one of the GPU was skipped though there is one.
+        CheckError: A test failed, no test was run, or a GPU test was skipped despite a GPU.
     """
     cases = list(xml.etree.ElementTree.parse(junit).iter("testcase"))
     failed, skipped = (
@@ -61,5 +61,5 @@ def outcome(junit: pathlib.Path, devices: str) -> dict:
     if len(skipped) == len(cases):
         raise CheckError("No test was run.")
     if not_run:
-        raise CheckError(f"Skipped, though there is a GPU: {', '.join(not_run[:5])}")
+        raise CheckError(f"Skipped despite a GPU: {', '.join(not_run[:5])}")
     return {"passed": len(cases) - len(skipped), "skipped": len(skipped)}

@@ -1,4 +1,4 @@
-"""Part 4: trainings on the device and on the CPU. Part 5: one training, while there is time."""
+"""Trains on the device and on the CPU, as part 4, and as long as possible, as part 5."""
 
 import functools
 import os
@@ -15,8 +15,8 @@ from tff_pfl import experiment, runtime
 from tff_pfl.evaluation import MetricName
 
 ALGORITHMS = ("ditto", "pgfed", "plgu_lf", "pfedmb", "fedpg")
-# The largest differences: of the first round's training loss, relative, as rounding has not been
-# amplified yet; and of the accuracy after the last round.
+# The largest relative difference of the first round's training loss, before training amplifies
+# rounding errors, and the largest difference of the accuracy after the last round.
 _SAME_LOSS = 1e-3
 _SAME_ACCURACY = 0.02
 _ACCURACY = MetricName("personalized", "local_test", "accuracy", "mean")
@@ -26,7 +26,7 @@ _STOPPED = 128 + signal.SIGTERM
 
 
 def compare_trainings(report: Report) -> None:
-    """Trains with each algorithm in both places, and compares the results.
+    """Trains with each algorithm on both devices, and compares the results.
 
     Raises:
         CheckError: There is no GPU, or no data set.
@@ -35,12 +35,12 @@ def compare_trainings(report: Report) -> None:
     name = "two CPUs" if report.is_toy else "GPU"
     places = {name: _devices(report), "CPU": ["CPU:0"]}
     for algorithm in ALGORITHMS:
-        whats = [f"{algorithm} on {place}" for place in places]
-        for what, devices in zip(whats, places.values(), strict=True):
-            folder = report.path.parent / "trainings" / what.replace(" ", "_")
+        tasks = [f"{algorithm} on {place}" for place in places]
+        for task, devices in zip(tasks, places.values(), strict=True):
+            folder = report.path.parent / "trainings" / task.replace(" ", "_")
             config = config_of(algorithm, report)
-            report.do(what, functools.partial(_train, config, folder, devices))
-        found = [report.records[what] for what in whats]
+            report.do(task, functools.partial(_train, config, folder, devices))
+        found = [report.records[task] for task in tasks]
         if all(record.get("accuracy") is not None for record in found):
             report.do(f"{algorithm}, compared", functools.partial(compare, *found))
 
@@ -54,7 +54,7 @@ def train_for_long(report: Report) -> None:
     config, devices = long_config(report), _devices(report)
 
     def train():
-        # `run_program` ends after what it does at the moment, with all files as they have to be.
+        # On SIGTERM, `run_program` finishes its current step and leaves complete files.
         timer = threading.Timer(report.left(), os.kill, (os.getpid(), signal.SIGTERM))
         timer.daemon = True
         timer.start()
@@ -64,7 +64,7 @@ def train_for_long(report: Report) -> None:
 
 
 def _devices(report: Report) -> list[str]:
-    """Returns the devices to check; toy sizes have two devices made of the CPU."""
+    """Returns the devices to check; at toy sizes, two logical devices on the CPU."""
     if report.is_toy:
         cpu = tf.config.list_physical_devices("CPU")[0]
         two = 2 * [tf.config.LogicalDeviceConfiguration()]
@@ -77,17 +77,17 @@ def data_set(report: Report, *wanted: str) -> str:
     """Returns the first of these data sets that is in TFDS_DATA_DIR; at toy sizes, digits.
 
     Raises:
-        CheckError: If none of them is there.
+        CheckError: TFDS_DATA_DIR has none of them.
     """
     if report.is_toy:
         return "digits"
     folder = os.environ.get("TFDS_DATA_DIR", "")
-    there = [name for name in wanted if os.path.isdir(os.path.join(folder, name))]
-    if not there:
+    found = [name for name in wanted if os.path.isdir(os.path.join(folder, name))]
+    if not found:
         raise CheckError(
-            f"None of {', '.join(wanted)} is in TFDS_DATA_DIR, which is {folder or 'not set'!r}."
+            f"TFDS_DATA_DIR, {folder or 'not set'!r}, has none of: {', '.join(wanted)}."
         )
-    return there[0]
+    return found[0]
 
 
 _TOY = (
@@ -118,7 +118,7 @@ def config_of(algorithm: str, report: Report):
 
 
 def long_config(report: Report):
-    """Returns the config of part 5, whose training does not end by itself."""
+    """Returns the config of part 5. Its training does not end by itself."""
     if report.is_toy:
         personal = "--config.algorithm.num_personal_layers=1"
         return _read("digits.py:plgu_lf", *_TOY, personal, "--config.evaluation.every=1")
@@ -132,7 +132,7 @@ def _read(config: str, *flags: str):
 
 
 def _train(config, folder: pathlib.Path, devices: list[str], *, stopped: int = 0) -> dict:
-    """Returns figures of a run on these devices, which may also end with the code `stopped`."""
+    """Trains on these devices and returns measurements; accepts the exit code `stopped`, too."""
     reset_peak()
     code = experiment.run_program(
         config,
@@ -141,7 +141,7 @@ def _train(config, folder: pathlib.Path, devices: list[str], *, stopped: int = 0
         set_context=lambda: runtime.set_graph_context(devices=devices),
     )
     if code not in (0, stopped):
-        raise CheckError(f"The training ended with exit code {code}, see the log.")
+        raise CheckError(f"The training ended with exit code {code}; see the log.")
     files = experiment.RunFiles(folder)
     metrics, seconds = files.metrics(), files.timings()["round_seconds"]
     accuracies = metrics.get(str(_ACCURACY), np.array([]))
@@ -151,7 +151,7 @@ def _train(config, folder: pathlib.Path, devices: list[str], *, stopped: int = 0
         "accuracy": float(evaluated[-1]) if len(evaluated) else None,
         "first_loss": float(metrics["train/loss"][0]),
         "first_round_seconds": float(seconds[0]),
-        # Without the first round, which traces and compiles.
+        # Leaves out the first round, which traces and compiles.
         "seconds_per_round": float(np.nanmedian(seconds[1:] if len(seconds) > 1 else seconds)),
         "memory_mib": peak_mib(),
         "data": config.data.name,
@@ -160,15 +160,15 @@ def _train(config, folder: pathlib.Path, devices: list[str], *, stopped: int = 0
 
 
 def compare(first: dict, second: dict) -> dict:
-    """Returns the differences between the results of two places.
+    """Returns the differences between the results of two devices.
 
     Raises:
-        CheckError: If they are larger than rounding explains.
+        CheckError: The differences are larger than rounding explains.
     """
-    apart = {key: abs(first[key] - second[key]) for key in ("first_loss", "accuracy")}
-    if not apart["first_loss"] <= _SAME_LOSS * abs(second["first_loss"]):
+    differences = {key: abs(first[key] - second[key]) for key in ("first_loss", "accuracy")}
+    if not differences["first_loss"] <= _SAME_LOSS * abs(second["first_loss"]):
         losses = f"{first['first_loss']} and {second['first_loss']}"
-        raise CheckError(f"The first round's training losses are {losses}.")
-    if not apart["accuracy"] <= _SAME_ACCURACY:
-        raise CheckError(f"The accuracies are {first['accuracy']} and {second['accuracy']}.")
-    return {f"difference of {key}": value for key, value in apart.items()}
+        raise CheckError(f"The first round's training losses differ: {losses}.")
+    if not differences["accuracy"] <= _SAME_ACCURACY:
+        raise CheckError(f"The accuracies differ: {first['accuracy']} and {second['accuracy']}.")
+    return {f"difference of {key}": value for key, value in differences.items()}

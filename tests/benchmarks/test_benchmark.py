@@ -1,4 +1,4 @@
-"""Benchmarks: the records that they print, and equal work of all contenders; never the times."""
+"""Tests the records of benchmarks and the equal work of contenders, but not the times."""
 
 import dataclasses
 import json
@@ -25,10 +25,10 @@ def tiny(name):
     )
 
 
-def test_work_takes_turns_and_the_first_does_not_count(monkeypatch):
+def test_functions_take_turns_and_the_first_is_not_measured(monkeypatch):
     ticks = iter([0, 1, 0, 2, 0, 10, 0, 20, 0, 100, 0, 200])
     monkeypatch.setattr(timing.time, "perf_counter", lambda: next(ticks))
-    monkeypatch.setattr(timing.tqdm, "tqdm", mock.MagicMock())  # it looks at the time, too
+    monkeypatch.setattr(timing.tqdm, "tqdm", mock.MagicMock())  # tqdm calls perf_counter, too
     calls = []
     runs = {name: lambda name=name: calls.append(name) for name in "ab"}
     seconds = timing.in_turns("x", runs, rounds=2, after_first=lambda: calls.append("checked"))
@@ -36,14 +36,14 @@ def test_work_takes_turns_and_the_first_does_not_count(monkeypatch):
     assert seconds == {"a": [10, 100], "b": [20, 200]}
 
 
-def test_spreads_and_their_ratio():
+def test_spread_and_ratio_use_medians():
     found = timing.spread([1.0, 5.0, 3.0])
     assert found == {"median": 3.0, "min": 1.0, "max": 5.0}
     assert timing.ratio(found, timing.spread([2.0])) == 1.5
 
 
 def test_contenders_print_json_lines():
-    """An algorithm is a contender if its first round is that of federated averaging."""
+    """Measures an algorithm whose first round trains like FedAvg."""
     sizes = ("--clients=2", "--examples_per_client=6", "--rounds=2")
     given = "--contenders=bare_tensorflow,pgfed"
     ended = run_main(PROGRAM, "--workloads=linear", given, *sizes)
@@ -61,12 +61,12 @@ def test_contenders_print_json_lines():
     assert found == pytest.approx(ratio, rel=1e-2)
 
 
-def test_an_unknown_contender_is_answered_with_what_is_right():
+def test_unknown_contender_is_refused_with_a_suggestion():
     assert_refused(PROGRAM, "--contenders=pgfd", "Did you mean 'pgfed'?")
 
 
 def assert_same_work(workload, names, tolerance):
-    """With one batch an epoch, another step or another number of steps changes the next losses."""
+    """Checks the losses of three rounds, which depend on each step and their number."""
     data = workload.data()
     runs = [contenders.CONTENDERS[name](workload, *data) for name in names]
     rounds = [[run() for run in runs] for _ in range(3)]
@@ -75,7 +75,7 @@ def assert_same_work(workload, names, tolerance):
     assert rounds[2][0] < rounds[0][0]
 
 
-def test_the_bare_loop_does_the_work_of_this_library():
+def test_bare_loop_does_the_same_work():
     assert_same_work(tiny("linear"), ["bare_tensorflow", "tff_pfl_graph_loop"], 1e-4)
 
 
@@ -84,7 +84,7 @@ def test_the_bare_loop_does_the_work_of_this_library():
 def test_all_contenders_do_the_same_work(name):
     names, tolerance = ["bare_keras", "tff_pfl_graph_loop"], 1e-4
     if name == "resnet18":
-        tolerance = 2e-3  # many layers make much of different rounding
+        tolerance = 2e-3  # many layers amplify rounding errors
     else:
         names = [
             contender
@@ -96,7 +96,7 @@ def test_all_contenders_do_the_same_work(name):
     assert_same_work(tiny(name), names, tolerance)
 
 
-def test_other_work_is_refused():
+def test_different_work_is_refused():
     losses = {}
     for epochs in (1, 3):
         workload = dataclasses.replace(WORKLOADS["linear"], clients=2, epochs=epochs)
@@ -105,8 +105,8 @@ def test_other_work_is_refused():
         contenders.check_same_work(losses)
 
 
-def test_clients_of_unequal_sizes():
-    """Three lognormal sizes whose mean is 4; rows are padded to the largest."""
+def test_unequal_sizes_compares_own_and_padded_rows():
+    """Uses three lognormal sizes with mean 4, and rows padded to the largest."""
     record = measurements.unequal_sizes(LINEAR, 0.5, 1)
     own, padded = (record[f"seconds_{rows}"]["median"] for rows in ("own", "padded"))
     assert record["padded_over_own"] == pytest.approx(padded / own, rel=0.01)
@@ -114,7 +114,7 @@ def test_clients_of_unequal_sizes():
 
 
 @pytest.mark.slow
-def test_aggregators_and_compressors_beside_the_mean():
+def test_aggregators_and_compressors_are_compared_with_the_mean():
     workload = dataclasses.replace(AGGREGATED, options={"hidden": ()}, clients=11)
     first, *others = measurements.aggregators(workload, 1)
     assert (first["aggregator"], first["times_mean"]) == ("mean", 1.0)
@@ -125,7 +125,7 @@ def test_aggregators_and_compressors_beside_the_mean():
 
 
 @pytest.mark.slow
-def test_descent_and_the_server_of_pgfed():
+def test_descent_and_pgfed_server_have_shares_of_a_round():
     workload = dataclasses.replace(DESCENT_WORKLOADS["mlp"], examples_per_client=10)
     (record,) = measurements.descent("mlp", workload, [2], 1)
     assert (record["clients_online"], record["columns"]) == (2, 14)
@@ -140,7 +140,7 @@ def point(population, cohort_size=2):
     return growth.Point(LINEAR, population, 1, 0, cohort_size, "ditto")
 
 
-def test_rounds_have_the_states_of_all_clients_on_disk():
+def test_rounds_store_states_of_all_clients_on_disk():
     record = growth.rounds_at(point(250))
     assert record["states_on_disk_mib"] > 250 * 4 * 7850 / 2**20
     parts, whole = record["ms_of"], 1000 * record["seconds_per_round"]["median"]
@@ -151,15 +151,15 @@ def test_rounds_have_the_states_of_all_clients_on_disk():
 
 def test_scaling_measures_two_series(monkeypatch):
     monkeypatch.setattr(growth, "in_new_processes", lambda measure, points, name: points)
-    of_points = {"workload": LINEAR, "rounds": 4, "warmup": 1, "algorithm": "ditto"}
+    point_options = {"workload": LINEAR, "rounds": 4, "warmup": 1, "algorithm": "ditto"}
     sizes = {"cohort_sizes": [10, 100, 300], "populations": [20, 300, 5000]}
-    points = growth.measure_scaling(**sizes, **of_points)
+    points = growth.measure_scaling(**sizes, **point_options)
     sizes = [(10, 300), (100, 300), (300, 300), (20, 20), (100, 5000)]
     assert [(p.cohort_size, p.population) for p in points] == sizes
 
 
-def test_the_federation_of_runs(tmp_path):
-    """Every client has as many examples as it should, of its own, in files without inputs."""
+def test_federation_of_runs_has_files_without_inputs(tmp_path):
+    """Gives every client its own examples of the right number."""
     dataset = growth.memory_mapped_federation(point(7), tmp_path)
     sizes = [dataset.sizes(split).tolist() for split in ("train", "validation", "test")]
     assert sizes == [[4] * 7, [0] * 7, [4] * 7]
@@ -169,7 +169,7 @@ def test_the_federation_of_runs(tmp_path):
 
 
 @pytest.mark.slow
-def test_runs_print_a_line_a_size_and_leave_nothing_behind(tmp_path):
+def test_runs_print_a_line_for_each_size_and_remove_files(tmp_path):
     sizes = ("--populations=5,300", "--examples_per_client=6", "--rounds=2")
     ended = run_python(PROGRAM, "--runs", *sizes, TMPDIR=str(tmp_path))
     assert (ended.returncode, ended.stderr) == (0, "")
@@ -183,12 +183,12 @@ def test_runs_print_a_line_a_size_and_leave_nothing_behind(tmp_path):
 
 
 @pytest.mark.slow
-def test_starts_print_a_line_a_kind():
+def test_start_has_a_record_for_each_kind():
     beyond = {r["start"]: r["beyond_import"] for r in measurements.start(["fedavg"], 1)}
     assert len(beyond) == 6
     assert beyond["train --help"] < 0 < beyond["fedavg"]
 
 
-def test_a_start_that_ends_otherwise_is_no_measurement():
+def test_unexpected_exit_code_is_an_error():
     with pytest.raises(RuntimeError, match="(?s)ended with 1, not 0:.*It failed"):
         measurements.ended_with(0, [sys.executable, "-c", "raise SystemExit('It failed.')"])

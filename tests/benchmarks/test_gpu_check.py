@@ -1,4 +1,4 @@
-"""The check of a GPU, run on the CPU: its findings, and its files however a part ends."""
+"""Tests the GPU check on the CPU: its results, and its files however a part ends."""
 
 import json
 
@@ -9,30 +9,30 @@ from benchmarks.gpu import device, rounds, runner, suites, trainings
 from benchmarks.gpu.runner import CheckError, Report
 from tests.runs import ROOT, run_python
 
-# Takes the place of a part, in a process without TensorFlow.
+# A stand-in for a part, in a process without TensorFlow.
 PART = """
 import os, time
 
-def work(what):
-    DEED
+def work(task):
+    ACTION
     return {}
 
 def part(report):
-    for what in ("a", "b", "c"):
-        report.do(what, lambda: work(what))
+    for task in ("a", "b", "c"):
+        report.do(task, lambda: work(task))
 """
 
 
 @pytest.fixture
 def check(tmp_path, monkeypatch):
-    """Runs two parts, the first with a deed in each task; returns the exit code and the reports."""
+    """Runs two parts, the first with an action in each task; returns exit code and reports."""
 
-    def run(deed, minutes=1.0, **options):
+    def run(action, minutes=1.0, **options):
         modules, parts = tmp_path / "modules", {}
         modules.mkdir(exist_ok=True)
         monkeypatch.setattr(runner, "ROOT", modules)
-        for number, what in enumerate((deed, "pass"), start=1):
-            (modules / f"part{number}.py").write_text(PART.replace("DEED", what))
+        for number, code in enumerate((action, "pass"), start=1):
+            (modules / f"part{number}.py").write_text(PART.replace("ACTION", code))
             parts[number] = runner.Part(f"part{number}", f"part{number}:part", minutes)
         monkeypatch.setattr(runner, "PARTS", parts)
         for name in ("benchmarks", "tff_pfl"):
@@ -45,31 +45,31 @@ def check(tmp_path, monkeypatch):
     return run
 
 
-def test_a_part_goes_on_in_the_next_run(check):
-    deed = "if what == 'b': raise ValueError('no such thing')\n    if what == 'c': os.abort()"
-    code, (failed, other) = check(deed)
+def test_next_run_resumes_a_failed_part(check):
+    action = "if task == 'b': raise ValueError('no such thing')\n    if task == 'c': os.abort()"
+    code, (failed, other) = check(action)
     assert (code, failed["status"], other["status"]) == (1, "failed", "complete")
     assert "the process ended with SIGABRT (c), see " in failed["message"]
     assert failed["records"]["b"]["error"] == "ValueError: no such thing"
     code, (content, again) = check("pass")
     assert (code, content["status"], list(content["records"])) == (0, "complete", ["a", "b", "c"])
-    assert content["records"]["a"] == failed["records"]["a"]  # nothing is measured again
+    assert content["records"]["a"] == failed["records"]["a"]  # not measured again
     assert again == other
 
 
-def test_a_part_has_so_much_time(check):
-    code, (content, _) = check("if what == 'b': time.sleep(60)", minutes=0.05)
+def test_part_has_a_time_limit(check):
+    code, (content, _) = check("if task == 'b': time.sleep(60)", minutes=0.05)
     assert (code, content["status"], list(content["records"])) == (1, "failed", ["a"])
     assert "it did not end within 3 s (b)" in content["message"]
 
 
-def test_figures_of_a_gpu_are_not_mixed_with_others(check):
+def test_results_of_different_devices_are_not_mixed(check):
     check("pass", parts=(1,))
     with pytest.raises(CheckError, match="part1_part1.json has results of --devices=CPU"):
         check("pass", devices="GPU")
 
 
-def test_a_report_has_what_is_missing(tmp_path):
+def test_report_names_missing_tasks(tmp_path):
     report = Report(tmp_path / "part.json", "CPU", 600.0)
     report.do("a", dict)
     report.do("b", dict, seconds=1e6)
@@ -79,7 +79,7 @@ def test_a_report_has_what_is_missing(tmp_path):
     assert "no time: 540 s were left" in report.table()
 
 
-def test_a_wrong_product_is_found():
+def test_wrong_product_is_refused():
     expected = np.eye(3)
     found = device.compare(expected + 1e-6, expected)
     assert found["relative_error"] == pytest.approx(1e-6)
@@ -88,7 +88,7 @@ def test_a_wrong_product_is_found():
             device.compare(wrong, expected)
 
 
-def test_no_gpu_is_said_before_anything_is_measured_without_it(tmp_path):
+def test_missing_gpu_is_an_error(tmp_path):
     with pytest.raises(CheckError, match="TensorFlow lists no GPU"):
         rounds.measure_rounds(Report(tmp_path / "part.json", "GPU", 60.0))
 
@@ -96,18 +96,18 @@ def test_no_gpu_is_said_before_anything_is_measured_without_it(tmp_path):
 @pytest.mark.parametrize(
     ("result", "error"),
     [
-        ("<skipped/>", r"Skipped, though there is a GPU: test_a\[GPU\]"),
+        ("<skipped/>", r"Skipped despite a GPU: test_a\[GPU\]"),
         ("<failure/><error/>", r"1 of 2 failed: test_a\[GPU\]"),
     ],
 )
-def test_outcome_of_a_suite(tmp_path, result, error):
+def test_outcome_refuses_failed_and_skipped_tests(tmp_path, result, error):
     cases = f'<testcase name="test_a[CPU]"/><testcase name="test_a[GPU]">{result}</testcase>'
     (tmp_path / "junit.xml").write_text(f"<testsuite>{cases}</testsuite>")
     with pytest.raises(CheckError, match=error):
         suites.outcome(tmp_path / "junit.xml", "GPU")
 
 
-def test_places_differ_by_no_more_than_rounding():
+def test_devices_may_differ_only_by_rounding():
     on_cpu = {"first_loss": 1.0, "accuracy": 0.7}
     trainings.compare({"first_loss": 1.0005, "accuracy": 0.69}, on_cpu)
     for changed in ({"first_loss": 1.002}, {"first_loss": float("nan")}, {"accuracy": 0.73}):
@@ -117,7 +117,7 @@ def test_places_differ_by_no_more_than_rounding():
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_all_parts_on_the_cpu(tmp_path):
+def test_all_parts_complete_on_the_cpu(tmp_path):
     program = ("benchmarks/gpu_check.py", f"--output_dir={tmp_path}", "--devices=CPU")
     done = run_python(*program, TFDS_DATA_DIR="")
     assert done.returncode == 0, done.stdout + done.stderr

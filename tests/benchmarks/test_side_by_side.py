@@ -1,4 +1,4 @@
-"""The driver of side-by-side measurements, with contestants of ten lines and no framework."""
+"""Tests the driver of side-by-side measurements, with toy contestants and no framework."""
 
 import json
 import time
@@ -8,20 +8,20 @@ import pytest
 from benchmarks.contestants.driver import Contestant, Work, compare, markdown_table, place
 from tests.runs import ROOT, run_python
 
-# The "method" of a contestant says what it does.
+# The "method" of a toy contestant chooses its behaviour.
 TOY = """
 import json, sys, time
-does = json.loads(sys.argv[1])["method"]
-if does == "never starts":
+method = json.loads(sys.argv[1])["method"]
+if method == "never starts":
     time.sleep(60)
-num_weights = 6 if does == "other weights" else 5
+num_weights = 6 if method == "other weights" else 5
 print(json.dumps({"versions": {"toy": "1"}, "num_weights": num_weights}), flush=True)
 for number, line in enumerate(sys.stdin):
-    if does == "dies":
-        sys.exit("It cannot go on.")
-    if does == "never answers":
+    if method == "dies":
+        sys.exit("It cannot continue.")
+    if method == "never answers":
         time.sleep(60)
-    print("done" if does == "babbles" else 10.0 - number, flush=True)
+    print("done" if method == "babbles" else 10.0 - number, flush=True)
 """
 FRAMEWORK = f"""
 import os, sys
@@ -46,7 +46,7 @@ def records_of(contestants, **options):
     return list(compare(contestants, Work(), **{"rounds": 3, "time_limit": 30} | options))
 
 
-def test_contestants_take_turns_after_a_round_that_does_not_count(tmp_path):
+def test_contestants_take_turns_after_a_first_round(tmp_path):
     (toy,) = toys(tmp_path, "works")
     bare = Contestant("bare_tensorflow", "fedavg", program=toy.program)
     records = records_of([bare, toy])
@@ -63,19 +63,19 @@ def test_contestants_take_turns_after_a_round_that_does_not_count(tmp_path):
     ]
 
 
-def test_one_that_fails_is_reported_and_does_not_stop_the_others(tmp_path):
+def test_failed_contestant_is_reported_and_does_not_stop_the_others(tmp_path):
     methods = ["works", "dies", "other weights", "other weights", "babbles"]
     works, *failed = records_of(toys(tmp_path, *methods))
     assert (works["seconds_per_round"]["median"], works["times_bare"]) == (8.0, None)
     assert [record["failed"] for record in failed] == [
         "It ended with exit code 1.",
-        *2 * ["Its model has 6 weights, where all have 5."],
-        "It answered b'done', which is no JSON.",
+        *2 * ["Its model has 6 weights instead of 5."],
+        "It answered b'done', which is not JSON.",
     ]
-    assert failed[0]["stderr"] == ["It cannot go on."]
+    assert failed[0]["stderr"] == ["It cannot continue."]
 
 
-def test_one_that_does_not_answer_has_failed_after_a_time(tmp_path):
+def test_contestant_fails_if_it_does_not_answer(tmp_path):
     began = time.monotonic()
     late = records_of(toys(tmp_path, "never starts", "never answers", "works"), time_limit=1.0)
     assert time.monotonic() - began < 20
@@ -86,7 +86,7 @@ def test_one_that_does_not_answer_has_failed_after_a_time(tmp_path):
     ]
 
 
-def test_what_a_framework_prints_does_not_disturb(tmp_path):
+def test_output_of_a_framework_is_ignored(tmp_path):
     program = tmp_path / "framework.py"
     program.write_text(FRAMEWORK)
     (record,) = records_of([Contestant("toy", "works", program=str(program))], rounds=2)
@@ -98,17 +98,17 @@ def test_what_a_framework_prints_does_not_disturb(tmp_path):
 @pytest.mark.parametrize(
     ("framework", "where", "answer"),
     [
-        ("fedjax", "no_python", "'no_python' is no program that can be run"),
-        ("pfllib", "sh:.", "'sh:.' should be PYTHON:CHECKOUT of pfllib"),
+        ("fedjax", "no_python", "'no_python' cannot be run; it must be a Python"),
+        ("pfllib", "sh:.", "'sh:.' must be PYTHON:CHECKOUT of pfllib"),
     ],
 )
-def test_where_a_framework_is_not(framework, where, answer):
+def test_missing_framework_is_refused(framework, where, answer):
     with pytest.raises(ValueError, match=answer):
         place(framework, where)
 
 
 @pytest.mark.slow
-def test_this_library_beside_the_bare_loop():
+def test_program_compares_this_library_with_the_bare_loop():
     sizes = ("--clients=4", "--clients_per_round=2", "--examples_per_client=50", "--rounds=1")
     ended = run_python("benchmarks/side_by_side.py", *sizes, "--methods=ditto")
     assert (ended.returncode, ended.stderr) == (0, "")
@@ -120,7 +120,7 @@ def test_this_library_beside_the_bare_loop():
     assert f"({record['times_bare']:.2f} x)" in own
 
 
-def test_the_page_has_the_table_of_the_run():
+def test_page_has_the_table_of_the_run():
     lines = (ROOT / "docs" / "side_by_side.jsonl").read_text().splitlines()
     records = [json.loads(line) for line in lines[1:]]
     page = (ROOT / "docs" / "side_by_side.md").read_text()
@@ -130,5 +130,5 @@ def test_the_page_has_the_table_of_the_run():
 
 
 def _cells(line):
-    """Returns the cells of a row of a table, but for its label."""
+    """Returns the cells of a table's row without its label."""
     return [cell.strip() for cell in line.strip("|").split("|")][1:]
