@@ -1,4 +1,4 @@
-"""The numbers of the pages, by their labels, and how tables write them."""
+"""Selects the numbers of the pages by their labels, and formats them for tables."""
 
 import functools
 import pathlib
@@ -23,7 +23,14 @@ def _read(page: str) -> pd.DataFrame:
 
 
 def pick(page: str, *, paper: bool = False, clients: bool = False, **where) -> pd.DataFrame:
-    """Returns the lines with these labels; without `paper` and `clients`, means over clients."""
+    """Returns the lines with these labels, by default statistics over clients of our runs.
+
+    Args:
+        page: The page, a folder beside this file.
+        paper: Whether to return the paper's numbers instead.
+        clients: Whether to return the lines of single clients instead.
+        **where: A value, or a list of values, for each label.
+    """
     data = _read(page)
     data = data[(data["source"] == "paper") == paper]
     data = data[data["client"].notna() == clients]
@@ -33,12 +40,12 @@ def pick(page: str, *, paper: bool = False, clients: bool = False, **where) -> p
 
 
 def accuracy(page: str, model: str = "personalized", pool: str = "local_test", **where):
-    """Returns the lines of accuracies, of clients' own models on their own test examples."""
+    """Returns the lines of accuracies, by default of own models on own test examples."""
     return pick(page, model=model, pool=pool, quantity="accuracy", **where)
 
 
 def wide(data: pd.DataFrame, columns: str, index: str | Sequence[str] = "case") -> pd.DataFrame:
-    """Spreads the values over columns; rows are in the order of the file."""
+    """Pivots the values into columns, with rows in the order of the file."""
     return data.pivot_table("value", index, columns, aggfunc="first", sort=False)
 
 
@@ -48,32 +55,33 @@ def last(data: pd.DataFrame) -> pd.DataFrame:
 
 
 def paired(differences: Sequence[float]) -> tuple[float, float, float, float]:
-    """Computes the mean, its 95 % interval by Student's t, and the two-sided p value."""
+    """Returns the mean, its 95 % interval by Student's t, and the two-sided p value."""
     return paired_test([np.array([difference]) for difference in differences])[:4]
 
 
 def percent(values: pd.DataFrame | pd.Series, digits: int = 2):
-    """Writes shares as `79.62`; what is missing stays so."""
+    """Formats shares in percent, such as `79.62`; missing values stay missing."""
     return values.map(lambda value: None if pd.isna(value) else f"{100 * value:.{digits}f}")
 
 
 def over_seeds(data: pd.DataFrame, columns: str) -> pd.DataFrame:
-    """Writes mean and standard deviation over seeds, in percent."""
+    """Formats mean and standard deviation over seeds, in percent."""
     data = data.groupby(["case", columns], sort=False)["value"].agg(["mean", "std"]).reset_index()
     data["value"] = percent(data["mean"]) + " ± " + percent(data["std"])
     return wide(data, columns)
 
 
 def share(value: float, sign: str = "-") -> str:
-    """Writes a share as `.889`; with the sign "+", a difference as `+.012`."""
+    """Formats a share as `.889`, or with the sign "+" a difference as `+.012`."""
     return f"{value:{sign}.3f}".replace("0.", ".", 1)
 
 
 def p_value(p: float) -> str:
+    """Formats a p value."""
     return "below 0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def named(table: pd.DataFrame, first: str, **heads: str) -> pd.DataFrame:
-    """Makes the index the first column, and renames others."""
+    """Makes the index the first column, and renames the other columns."""
     heads |= {"worst_5_percent": "worst 5 %", "best_5_percent": "best 5 %"}
     return table.rename_axis(columns=None).rename_axis(first).reset_index().rename(columns=heads)

@@ -1,11 +1,11 @@
 """Writes the tables of the pages in this folder from the numbers beside them: `make results`.
 
-`PAGE/results.csv` has a line a number: what it is of (`study`, `case`, ...), which model was
-evaluated on which pool of examples, the quantity, the statistic over clients, and the value. A
-line with a `client` is of that client alone, one with the `source` "paper" was stated by the paper.
-`PAGE/configs.json` has the configs of the runs: what all of them have, and each one's own keys. A
-table stands between `<!-- table: NAME -->` and `<!-- /table -->` in `PAGE.md`; the function of that
-name in `tables.py` makes it.
+`PAGE/results.csv` has a line for each number: its labels (`study`, `case`, ...), the evaluated
+model and pool of examples, the quantity, the statistic over clients, and the value. A line with a
+`client` is about one client. A line with the `source` "paper" has a number from the paper.
+`PAGE/configs.json` has the configs of the runs: the keys that they share, and the keys of each run.
+A table is between `<!-- table: NAME -->` and `<!-- /table -->` in `PAGE.md`; a function in
+`tables.py` makes the table of that name.
 """
 
 import re
@@ -20,18 +20,19 @@ _MARKED = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- /table -->)", re.DOTALL
 
 
 def rendered(page: str, text: str) -> str:
-    """Returns the text of a page with its tables as the numbers have them."""
+    """Returns the text of a page with its tables made from the numbers."""
     return _MARKED.sub(lambda m: m[1] + markdown(TABLES[page, m[2]]()) + m[3], text)
 
 
 def markdown(table: pd.DataFrame) -> str:
-    """Returns a table as Markdown; what is missing is a dash."""
+    """Returns a table as Markdown, with dashes for missing values."""
     rule = ["---"] + ["---:"] * (table.shape[1] - 1)
     rows = [table.columns, rule, *table.fillna("-").to_numpy()]
     return "".join(f"| {' | '.join(map(str, row))} |\n" for row in rows)
 
 
 def main():
+    """Rewrites all pages."""
     for page in PAGES:
         path = FOLDER / f"{page}.md"
         path.write_text(rendered(page, path.read_text()))

@@ -1,6 +1,6 @@
-"""The tables of the pages, each by a function of their names.
+"""Makes the tables of the pages, each by its own function.
 
-A function returns the table's texts; its columns are the heads. Rows are in the order of the file.
+A function returns the table's texts, with the heads as columns. Rows are in the order of the file.
 """
 
 import functools
@@ -23,12 +23,12 @@ from docs.results.data import (
 )
 
 TABLES: dict[tuple[str, str], Callable[[], pd.DataFrame]] = {}
-"""By page and name."""
+"""The functions that make tables, by page and name."""
 _ONE = ["mean", "std", "worst_5_percent"]
 
 
 def table(page: str, *names: str):
-    """Registers what makes a table; with several names, a function of the name."""
+    """Registers a function that makes a table; with several names, it takes the name."""
 
     def register(function):
         for name in names:
@@ -39,7 +39,7 @@ def table(page: str, *names: str):
     return register
 
 
-# Pages whose studies have seeds alone
+# Pages with means over seeds
 
 
 @table("attacks", "FedAvg", "Ditto", "FedPG")
@@ -142,9 +142,9 @@ def _one_seed(name):
     data = last(accuracy("plgu", model, study="one seed"))
     table = percent(wide(data, "statistic").sort_values("mean", ascending=False))
     if model == "personalized":
-        table = table.drop(["FedAvg", "FedSAM"])  # which evaluate their global models
+        table = table.drop(["FedAvg", "FedSAM"])  # they evaluate their global models
         clients = wide(accuracy("plgu", study="one seed", clients=True), "client")
-        selected = clients.drop(columns=[62, 90])  # which never took part
+        selected = clients.drop(columns=[62, 90])  # these clients never took part
         worst = selected.apply(lambda accuracies: accuracies.nsmallest(5).mean(), axis=1)
         table["clients below 60 %"] = (clients < 0.6).sum(axis=1)
         table["mean of the 98"] = percent(selected.mean(axis=1))
@@ -156,14 +156,14 @@ def _one_seed(name):
 
 
 def _evaluated(study: str) -> pd.DataFrame:
-    """Returns the lines of each method's own models, or of its global one if it has no others."""
+    """Returns the lines of personalized models, except for FedAvg's global model."""
     data = pick("pgfed", study=study, pool="local_test")
     is_global = data["case"] == "FedAvg, its global model"
     return data[data["model"] == np.where(is_global, "global", "personalized")]
 
 
 def _best_round(means: pd.Series) -> str:
-    """Writes the highest of means by rounds."""
+    """Formats the highest mean and its round."""
     return f"{100 * means.max():.2f} ({means.idxmax()})"
 
 
@@ -302,7 +302,7 @@ _LETTERS = {
 
 
 def _of_letters(data: pd.DataFrame) -> pd.DataFrame:
-    """Names pools by the letters of FedPG's tables, and leaves others out."""
+    """Names pools by the letters in FedPG's tables, and leaves out other pools."""
     letters = [_LETTERS.get(key) for key in zip(data["model"], data["pool"], strict=True)]
     return data.assign(letter=letters).dropna(subset="letter")
 
