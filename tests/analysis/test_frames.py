@@ -81,7 +81,7 @@ def test_clients_without_examples_have_no_row(tmp_path):
     assert values["client_id"].tolist() == [0]
 
 
-def test_evaluations_and_summaries_are_of_finished_runs(runs):
+def test_evaluations_and_summaries_have_only_finished_runs(runs):
     found = analysis.evaluations(runs)
     assert list(found) == ["run", "label", "seed", "evaluation", *NAME, "statistic", "value"]
     assert set(found["label"]) == {"A"}

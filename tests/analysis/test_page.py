@@ -54,11 +54,11 @@ def runs(tmp_path_factory):
         "Alone": ("local", [[0.75, 0.5, 0.75], [0.5, 0.25, 0.5]]),
         "elsewhere": ("fedavg", [[0.5, 0.5, 0.5]]),
     }
-    for index, (label, (algorithm, of_seeds)) in enumerate(values.items()):
+    for index, (label, (algorithm, accuracies_by_seed)) in enumerate(values.items()):
         options = {"algorithm": algorithm, "rounds": 10, "first_row": 100 * (index == 2)}
         folders[label] = [
             write_run(root / f"{index}/{seed}", accuracies, seed=seed, **options)
-            for seed, accuracies in enumerate(of_seeds)
+            for seed, accuracies in enumerate(accuracies_by_seed)
         ]
     return folders
 
@@ -79,9 +79,8 @@ def test_page_has_results_settings_and_versions(text):
     assert ["A <b> & c", "33.3 %", "50.0 %"] in page.rows  # of 6 clients, against Local
     assert ["A <b> & c", "1 of 2", "10.0", "0.03", "22.0"] in page.rows  # to the target
     assert ["algorithm.name", "ditto", "local", "fedavg"] in page.rows
-    assert (
-        len([row for row in page.rows if row[0] == "rounds"]) == 1
-    )  # only in the table of shared settings
+    # Only the table of shared settings has the rounds.
+    assert len([row for row in page.rows if row[0] == "rounds"]) == 1
     assert "Seeds 0, 1." in text
     assert ["python", "3.11.1"] in page.rows and "made by tff_pfl 0.1.0." in text
     assert "algorithm<wbr>" not in text and "algorithm.<wbr>name" in text
@@ -109,10 +108,8 @@ def test_page_without_accuracies_shows_losses(tmp_path):
     write_page(run, tmp_path / "page.html")
     text = (tmp_path / "page.html").read_text()
     page = Parsed(text)
-    assert (
-        page.rows[0][:2] == ["method", "personalized, loss"]
-        and "Costs to reach a target" not in text
-    )
+    assert page.rows[0][:2] == ["method", "personalized, loss"]
+    assert "Costs to reach a target" not in text
     assert "Settings that differ between variants" not in text
     assert "This comparison needs accuracies" in text and len(page.pictures()) == 2
 

@@ -69,7 +69,7 @@ def test_checkpoints_of_finished_runs_can_be_discarded(tmp_path, program):
 
 def test_runs_with_other_settings_are_refused(tmp_path, program):
     run_study(study_of(rounds=3), tmp_path / "study", program.path)
-    with pytest.raises(OutputDirectoryError, match="(?s)settings,.*rounds=3.*not.*rounds=4"):
+    with pytest.raises(OutputDirectoryError, match="(?s)settings:.*rounds=3.*now has:.*rounds=4"):
         run_study(study_of(rounds=4), tmp_path / "study", program.path)
     assert len(program.started()) == 1
     # A run that failed before it had results may be run with other settings.

@@ -104,7 +104,7 @@ def test_changed_metric_seeds_or_settings_start_a_new_tuning(tmp_path, program):
     for other in (with_tuning(study, metric="personalized/loss"), with_tuning(study, seeds=(0, 1))):
         tuner = Tuner(other, "A", tmp_path)
         assert tuner.chosen() is None and list(tuner.scores()) == []
-    with pytest.raises(OutputDirectoryError, match="(?s)other settings.*0.6.*and not.*0.5"):
+    with pytest.raises(OutputDirectoryError, match="(?s)other settings.*0.6.*now has.*0.5"):
         run_study(
             with_tuning(study, settings={"data.fractions": (0.5, 0.2, 0.3)}), tmp_path, program.path
         )

@@ -30,7 +30,8 @@ def check_settings(study: Study, output_dir: str | os.PathLike) -> None:
         output_dir: The study's folder. A run that has a folder in it has begun.
 
     Raises:
-        ConfigError: A run has a mistake or other settings. The message names the first such run.
+        ConfigError: A run has a mistake, or began with other settings than its config has now. The
+            message names the first such run.
         FileNotFoundError: A config file does not exist.
         OutputDirectoryError: The study's record is damaged.
     """

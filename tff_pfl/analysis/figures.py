@@ -54,7 +54,7 @@ def series(index: int) -> dict[str, str]:
 
 
 def styled(draw: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorates a function, so that it draws in the common style."""
+    """Decorates a function that draws, so that it uses the common style."""
 
     @functools.wraps(draw)
     def drawn(*args, **options):
@@ -106,7 +106,7 @@ def wrapped(label: str, characters: int = _LABEL_CHARACTERS) -> str:
 
 
 def legend_above(figure, handles: Sequence[Any], labels: Sequence[str]) -> None:
-    """Adds a legend above a figure, in as many columns as fit; makes the figure taller by it."""
+    """Adds a legend above a figure, in as many columns as fit, and enlarges the figure."""
     if not labels:
         return
     width, height = figure.get_size_inches()

@@ -221,8 +221,8 @@ def means(frame: pd.DataFrame, by: list[str]) -> pd.Series:
 def differing_settings(runs: Any) -> dict[str, list[str]]:
     """Finds settings that differ between runs of one label but should be equal.
 
-    Such runs are no repetitions of each other: a config file, or a module of the user, was edited
-    between the runs, or a run has the wrong name.
+    Such runs do not repeat each other: a config file or a module of the user was edited between the
+    runs, or a run has the wrong name.
 
     Returns:
         The keys of the settings, for each label whose runs differ.

@@ -43,7 +43,7 @@ def write_page(
         runs: See `find_runs`.
         path: The file to write. Its folder is made if it does not exist.
         columns: The columns of the table of results; see `results_table`. The figures do not
-            depend on them, and show personalized models.
+            depend on them, and show personalized models if there are any.
         target: The accuracy to reach, for the table of rounds, bytes and seconds; by default 95 %
             of the best final mean.
         against: See `results_table`.

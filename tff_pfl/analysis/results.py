@@ -301,7 +301,7 @@ def cross_table(
     exclude_attackers: bool = False,
     exclude_clients: Iterable[int] = (),
 ) -> Table:
-    """Returns the mean over clients after the last round, in rows and columns by label.
+    """Returns means over clients after the last round, with rows and columns from labels.
 
     Args:
         runs: See `find_runs`. Labels are "ROW | COLUMN", such as "FedAvg, noise | median". A cell

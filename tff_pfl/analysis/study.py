@@ -55,14 +55,14 @@ Values = FloatDistribution | tuple
 _DIGITS = 3  # of drawn numbers
 
 
-def uniform(least: float, most: float) -> Values:
+def uniform(low: float, high: float) -> Values:
     """Returns a uniform distribution of numbers, rounded to three digits."""
-    return FloatDistribution(least, most)
+    return FloatDistribution(low, high)
 
 
-def log_uniform(least: float, most: float) -> Values:
+def log_uniform(low: float, high: float) -> Values:
     """Returns a distribution of numbers with uniform logarithms, rounded to three digits."""
-    return FloatDistribution(least, most, log=True)
+    return FloatDistribution(low, high, log=True)
 
 
 def one_of(*values: Any) -> Values:
@@ -103,7 +103,7 @@ def _draw(values: Values, rng: np.random.Generator) -> Any:
 
 
 def rounded(interval: FloatDistribution, number: float) -> float:
-    """Rounds a number to three digits, but not beyond the bounds of its interval."""
+    """Returns a number rounded to three digits, but within the bounds of its interval."""
     return min(max(float(f"{number:.{_DIGITS}g}"), interval.low), interval.high)
 
 
@@ -113,8 +113,8 @@ class Search:
     """A search for good settings by Optuna, instead of a list of trials.
 
     A tree-structured Parzen estimator (`optuna.samplers.TPESampler`, multivariate) proposes each
-    trial from the scores so far. The first trial has the centre of each interval, and the first
-    value of each list. The next few trials are random.
+    trial from the scores so far. The first trial has the centre of each interval and the first of
+    listed values. The next few trials are random.
 
     Attributes:
         values: The values of each config key, made by `uniform`, `log_uniform` or `one_of`.
@@ -162,9 +162,10 @@ class Tuning:
         settings: Settings of all trials, such as "data.fractions" with a part for validation.
             Trials are evaluated only on the validation part.
         rounds: Increasing numbers of rounds; if empty, the rounds of the config.
-        seeds: The seeds of each trial's runs, whose scores are averaged. Each seed divides the data
-            anew, unless `data.merge` is false or `data.partition_file` is set. Then settings are
-            chosen with some test examples of the table's other seeds, and a note reports how many.
+        seeds: The seeds of each trial's runs, whose scores are averaged. By default, each seed
+            divides the data anew, so settings are chosen with some test examples of the table's
+            other seeds; a note reports how many. `data.merge=False` or a `data.partition_file`
+            avoids this.
         metric: "MODEL/QUANTITY", such as "personalized/accuracy" or "global/loss". The score is its
             mean over clients after the last round. The best loss is the lowest; for all other
             quantities, the highest value is the best.
@@ -261,7 +262,7 @@ class Study:
         return [trial for i, trial in enumerate(trials) if trial not in trials[:i]]
 
     def is_tuned(self, label: str) -> bool:
-        """Checks whether scores choose the trial of a variant, because it has several."""
+        """Checks whether a variant has several trials, so that scores choose one."""
         return self.search(label) is not None or len(self.trials(label)) > 1
 
     def runs(self, chosen: Mapping[str, Settings] | None = None) -> Iterator[Run]:

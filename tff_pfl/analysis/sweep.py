@@ -131,8 +131,9 @@ def _record(root: pathlib.Path, study: Study, runs: Sequence[Run], chosen=None) 
         found, wanted = record["flags"].get(run.folder), list(run.flags)
         if found not in (None, wanted) and (root / run.folder).exists():
             raise OutputDirectoryError(
-                f"{root / run.folder} was run with other settings,\n  {' '.join(found)}\n"
-                f"and not\n  {' '.join(wanted)}\nDelete it, or give another output directory."
+                f"{root / run.folder} was run with other settings:\n  {' '.join(found)}\n"
+                f"The study now has:\n  {' '.join(wanted)}\n"
+                "Delete it, or give another output directory."
             )
         record["flags"][run.folder] = wanted
     if chosen is not None:  # keep the previous choice until then
@@ -141,7 +142,7 @@ def _record(root: pathlib.Path, study: Study, runs: Sequence[Run], chosen=None) 
 
 
 def shares_chosen_with(study: Study, root: pathlib.Path, chosen) -> dict[int, float]:
-    """Returns, for each seed, the share of test examples that tuning trained or validated on.
+    """Returns the share of each seed's test examples that tuning trained or validated on.
 
     Args:
         study: A study with tuning.
@@ -270,9 +271,9 @@ class _Pool:
 
 
 def _ends_with_its_parent() -> Callable[[], None] | None:
-    """Returns a function for a new process that ties its end to this one, even to a kill.
+    """Returns a function that a new process calls to end with this process, even if it is killed.
 
-    The new process's run is then in the state of a crash, and the same study can be started again.
+    The run is then left as after a crash, and the same study can be started again.
     """
     if sys.platform != "linux":
         return None
