@@ -229,12 +229,12 @@ def differing_settings(runs: Any) -> dict[str, list[str]]:
     """
     found = {}
     for label, paths in find_runs(runs).folders.items():
-        settings = [flatten(RunFiles(path).settings(), ".") | _code(path) for path in paths]
+        run_settings = [flatten(RunFiles(path).settings(), ".") | _code(path) for path in paths]
         differ = [
             key
-            for key in (settings or [{}])[0]
-            if all(key in own for own in settings)  # older runs lack some keys
-            and len({repr(own[key]) for own in settings}) > 1
+            for key in (run_settings or [{}])[0]
+            if all(key in own for own in run_settings)  # older runs lack some keys
+            and len({repr(own[key]) for own in run_settings}) > 1
             and not any(f"{key}.".startswith(f"{free}.") for free in ("seed", *OF_NO_NUMBER))
         ]
         if differ:
