@@ -1,18 +1,18 @@
-"""Writes the trained models of a run as SavedModels, which need nothing of this library.
+"""Writes the trained models of a run as SavedModels, which work without this library.
 
     export.py --run_dir=DIR --output=FOLDER [--clients=0,7]
 
-The models are those of the run's last checkpoint: of each client its own, as the run evaluates it
-(`personalized`), in FOLDER/client_ID, and the global one, if the algorithm has one, in
-FOLDER/global. Elsewhere, with TensorFlow alone,
+The models come from the run's last checkpoint. FOLDER/client_ID is the client's own model, which
+the run evaluates as `personalized`. FOLDER/global is the global model, if the algorithm has one.
+Load a model with TensorFlow alone:
 
     model = tf.saved_model.load("FOLDER/client_7")
     logits = model(images)
 
-takes inputs as the data set has them, such as uint8 images, with a batch axis; `model.weights` are
-its variables, by layers. FOLDER/models.json tells of which run and round they are, and the shape
-and type of inputs. FOLDER must be new or empty. Nothing in DIR is changed. Modules of the run's
-config are imported only with `--trust_imports`, or if `--imports` names them.
+Inputs have the data set's type, such as uint8 images, and a batch axis. `model.weights` are the
+variables, by layers. FOLDER/models.json has the run and the round of the models, and the shape and
+type of inputs. FOLDER must be new or empty. Nothing in DIR is changed. Modules of the run's config
+are imported only with `--trust_imports` or if `--imports` names them.
 """
 
 from absl import app, flags

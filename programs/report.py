@@ -1,9 +1,9 @@
-"""Figures, tables and pages of runs and studies, finished or not.
+"""Makes figures, tables and pages of runs and studies, finished or not.
 
     report.py SUBCOMMAND DIR... [--FLAG=VALUE ...]      report.py SUBCOMMAND --help
 
-A run is named after its folder, or as NAME:DIR; runs of one name differ in their seeds. Figures end
-in .png, .pdf or .svg.
+A run has the name of its folder, or NAME if it is given as NAME:DIR. Runs with the same name must
+differ only in their seeds. Figures are .png, .pdf or .svg files.
 """
 
 import os
@@ -34,11 +34,11 @@ def main(argv):
 
 
 def _print(text):
-    """Prints for a reader who may have enough before the end, as `head` has."""
+    """Prints text to a reader that may close the pipe before the end, such as `head`."""
     try:
         print(text, flush=True)
     except BrokenPipeError:
-        # Python's own flush at exit finds nobody there either.
+        # Python flushes stdout again at exit, which would fail in the same way.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

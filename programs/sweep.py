@@ -1,15 +1,15 @@
-"""Runs a study, which consists of many trainings, and writes the table that compares them.
+"""Runs a study of many trainings and writes a table that compares them.
 
     sweep.py --study=configs/studies/NAME.py[:CHOICE] --output_dir=DIR [--jobs=2]
 
-`tff_pfl.analysis.study` describes a study's file. If a study was stopped, or some of its runs have
-failed, the same command goes on with it; finished runs are not repeated. A study with tuning first
-chooses settings on validation data; only the chosen ones are tested.
+`tff_pfl.analysis.study` describes the file of a study. If a study was stopped or some of its runs
+failed, the same command continues it; finished runs are not repeated. A study with tuning first
+chooses settings on validation data, and evaluates only these settings on test data.
 
-DIR receives a folder for each run, `results.csv` with a line for each run, and `table.md` with a
-line for each variant: means and standard deviations over seeds, after the last round; `report.py
-table` and `report.py page` show more. The runs of tuning are in DIR/tuning, Optuna's storage is
-`tuning.db`, and `tuning.csv` has the score of each trial.
+DIR receives a folder for each run, `results.csv` with a row for each run, and `table.md` with a row
+for each variant: means and standard deviations over seeds, after the last round. `report.py table`
+and `report.py page` show more. DIR/tuning has the runs of tuning, `tuning.db` is Optuna's storage,
+and `tuning.csv` has the score of each trial.
 """
 
 import pathlib
@@ -25,16 +25,16 @@ from tff_pfl.runtime.startup import prepare_process
 
 prepare_process()
 
-_STUDY = flags.DEFINE_string("study", None, "The study's file, and perhaps its choice; see above.")
+_STUDY = flags.DEFINE_string("study", None, "The study's file, with its choice if any; see above.")
 _OUTPUT_DIR = flags.DEFINE_string("output_dir", None, "The directory of the study's results.")
 _JOBS = flags.DEFINE_integer(
-    "jobs", 1, "How many runs are trained at a time, each in a process of its own.", lower_bound=1
+    "jobs", 1, "The number of runs trained at a time, each in its own process.", lower_bound=1
 )
 _KEEP_CHECKPOINTS = flags.DEFINE_bool(
     "keep_checkpoints",
     True,
-    "Whether finished runs of the table keep their checkpoints, which can take hundreds of "
-    "megabytes each. Reports do not need them, but evaluate.py and runs that are to go on do.",
+    "Whether the table's finished runs keep their checkpoints, each of which can take hundreds of "
+    "megabytes. Reports do not need them, but evaluate.py and resumed runs do.",
 )
 _TRAIN = pathlib.Path(__file__).with_name("train.py")
 
@@ -61,7 +61,7 @@ def main(argv):
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt as interruption:
-        print("Stopped. The same command goes on.", file=sys.stderr)
+        print("Stopped. The same command continues the study.", file=sys.stderr)
         return exit_code(interruption)
     print(table)
     for run in failed:

@@ -2,8 +2,8 @@
 
     tff_worker.py --port=8470
 
-Runs until it is ended. The server listens on all interfaces and asks nobody who they are: run it
-behind a firewall.
+The program runs until it is killed. The server listens on all interfaces and does not authenticate
+its clients: run it behind a firewall.
 """
 
 import os
@@ -15,11 +15,13 @@ from tff_pfl.runtime.startup import announce_tensorflow, prepare_process
 
 prepare_process()
 
-_PORT = flags.DEFINE_integer("port", None, "Where it listens.", lower_bound=1, upper_bound=65535)
+_PORT = flags.DEFINE_integer(
+    "port", None, "The port of the server.", lower_bound=1, upper_bound=65535
+)
 _MAX_CONCURRENT_CLIENTS = flags.DEFINE_integer(
     "max_concurrent_clients",
     len(os.sched_getaffinity(0)),
-    "How many clients of a cohort are computed at a time.",
+    "The number of a cohort's clients that are computed at a time.",
     lower_bound=1,
 )
 

@@ -2,12 +2,12 @@
 
     train.py --config=configs/NAME.py[:ALGORITHM] [--config.KEY=VALUE ...] --output_dir=DIR
 
-Every key of a config, with its meaning, is in `tff_pfl.experiment.default_config`; any can be set
-by a flag, as in `--config.rounds=50 --config.data.dirichlet.alpha=0.1`. DIR receives the metrics
-(`metrics.csv`, `clients/`, `tensorboard/`), the partition and a picture of it, the resolved config,
-a checkpoint and a summary. A run that was stopped goes on with `--resume`. `--runtime` and
-`--devices` choose where it is computed. The exit code is 0, 1 after an error, 75 where a worker of
-the runtime was lost (the run can be resumed), 130 after Ctrl-C and 143 after SIGTERM.
+`tff_pfl/experiment/config/keys.py` explains all keys of a config. A flag sets a key, as in
+`--config.rounds=50 --config.data.dirichlet.alpha=0.1`. DIR receives the metrics (`metrics.csv`,
+`clients/`, `tensorboard/`), the partition and a picture of it, the resolved config, a checkpoint
+and a summary. `--resume` continues a stopped run. `--runtime` and `--devices` choose the runtime
+and the devices. The exit code is 0; 1 after an error; 75 if a worker of the runtime was lost, after
+which the run can be resumed; 130 after Ctrl-C; and 143 after SIGTERM.
 """
 
 from absl import app, flags
@@ -19,17 +19,17 @@ from tff_pfl.runtime.startup import prepare_process
 
 prepare_process()
 
-_CONFIG = config_flags.DEFINE_config_file("config", None, "Config file, see above.")
-_OUTPUT_DIR = flags.DEFINE_string("output_dir", None, "Directory of the run's results.")
+_CONFIG = config_flags.DEFINE_config_file("config", None, "The config file; see above.")
+_OUTPUT_DIR = flags.DEFINE_string("output_dir", None, "The directory of the run's results.")
 _RESUME = flags.DEFINE_bool(
-    "resume", False, "Go on with the run in output_dir; start it if there is none."
+    "resume", False, "Continue the run in output_dir, or start a new one."
 )
 _OVERWRITE = flags.DEFINE_bool("overwrite", False, "Delete the run in output_dir first.")
 _RESTARTS = flags.DEFINE_integer(
     "restarts",
     0,
-    "How often the program starts again by itself after a worker of its runtime was lost. It goes "
-    "on from the last checkpoint, on those of --workers that answer.",
+    "How often the program restarts itself after a worker of its runtime was lost. It continues "
+    "from the last checkpoint, with the --workers that answer.",
     lower_bound=0,
 )
 
@@ -49,8 +49,8 @@ def main(argv):
 
 def _restart(resume):
     if _RESTARTS.value:
-        goes_on = ["--resume", "--nooverwrite"] if resume else []
-        restart(*goes_on, f"--restarts={_RESTARTS.value - 1}")
+        flags_to_resume = ["--resume", "--nooverwrite"] if resume else []
+        restart(*flags_to_resume, f"--restarts={_RESTARTS.value - 1}")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Lends this machine's devices to a program on another one that has the same --workers.
+"""Lends this machine's devices to a program on another machine with the same --workers.
 
     worker.py --workers=HOST:PORT,HOST:PORT --index=I
 
-Runs until it is ended. TensorFlow's server listens on all interfaces and asks nobody who they are:
-run it behind a firewall.
+The program runs until it is killed. TensorFlow's server listens on all interfaces and does not
+authenticate its clients: run it behind a firewall.
 """
 
 import sys
@@ -15,8 +15,8 @@ from tff_pfl.runtime.startup import announce_tensorflow, prepare_process
 
 prepare_process()
 
-_WORKERS = flags.DEFINE_list("workers", None, "The addresses of all workers, this one included.")
-_INDEX = flags.DEFINE_integer("index", None, "Which of them this is, from 0.", lower_bound=0)
+_WORKERS = flags.DEFINE_list("workers", None, "The addresses of all workers, including this one.")
+_INDEX = flags.DEFINE_integer("index", None, "This worker's index, from 0.", lower_bound=0)
 
 
 def main(argv):

@@ -260,9 +260,9 @@ def test_refusals_are_one_sentence(tmp_path):
     assert "rounds are done already, 0 are asked for" in refused("--cohort_size=4", "--rounds=0")
     whole = metrics.read_text()
     metrics.write_text(whole.replace("5", "6", 1))
-    assert f"{metrics} is missing or damaged" in refused("--cohort_size=4", "--rounds=30")
+    assert f"{metrics} is missing or has changed since" in refused("--cohort_size=4", "--rounds=30")
     metrics.unlink()
-    assert f"{metrics} is missing or damaged" in refused("--cohort_size=4", "--rounds=30")
+    assert f"{metrics} is missing or has changed since" in refused("--cohort_size=4", "--rounds=30")
 
 
 @pytest.mark.slow

@@ -105,5 +105,5 @@ def test_a_run_by_a_config_its_summary_and_its_repetition(tmp_path, capsys):
     assert read_summary(tmp_path / "run") == summary
     code, printed = program(config(rounds=1))
     assert code == 1
-    assert "has done 2 rounds already, 1 are asked for" in printed.err
+    assert "has done 2 rounds already, but rounds=1." in printed.err
     assert finished_summary(tmp_path / "run", rounds=7) == summary  # for a study

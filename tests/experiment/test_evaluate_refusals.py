@@ -41,19 +41,19 @@ def without(name):
         (lambda run, path: None, "wrong has no config.json of a run."),
         (
             with_settings(lambda settings: settings["algorithm"].update(name="dito")),
-            "config.json describes no run of this version: Unknown algorithm 'dito'",
+            "config.json is not a config of this version: Unknown algorithm 'dito'",
         ),
         (
             with_settings(lambda settings: settings.pop("algorithm")),
-            "config.json has no algorithm: the run was made in Python, without a config",
+            "config.json has no algorithm, because the run was made in Python, without a config",
         ),
         (
             with_settings(lambda settings: settings.pop("local")),
-            "config.json describes no run of this version: config.local is missing",
+            "config.json is not a config of this version: config.local is missing",
         ),
         (
             with_settings(lambda settings: settings["local"].pop("momentum")),
-            "config.json describes no run of this version: config.local.momentum is missing",
+            "config.json is not a config of this version: config.local.momentum is missing",
         ),
         (damaged, "config.json is damaged: "),
         (without_commits, "wrong has no checkpoint of a run."),

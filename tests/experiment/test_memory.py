@@ -73,7 +73,7 @@ def test_the_limit_is_that_of_all_copies():
     process = process_of(100)
     size = OF_CLIENTS["fedamp"](100) + 4  # and the number of the round
     memory.check_server_memory(process, 5 * size)
-    message = r"state takes 0.00 GiB \(algorithm/.*holds it 5 times or more; this machine has 0.00"
+    message = r"state takes 0.00 GiB \(algorithm/.*needs 5 copies or more, but .* has 0.00 GiB of"
     with pytest.raises(MemoryError, match=message):
         memory.check_server_memory(process, 5 * size - 1)
 

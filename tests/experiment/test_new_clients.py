@@ -75,7 +75,7 @@ def with_new(finished_run):
 def test_whom_a_run_held_out_is_not_in_its_partition(with_new):
     config = config_of()
     config.data.partition_file = str(with_new / "partition.npz")
-    with pytest.raises(ConfigError, match="no more than the 2 clients .*number=2 would hold out 2"):
+    with pytest.raises(ConfigError, match="has only the 2 clients .*number=2 would hold out more"):
         build_dataset(config)
     config.new_clients.number = 0
     whole = build_dataset(config_of())
@@ -215,7 +215,7 @@ def test_without_a_global_model_they_begin_as_a_client_that_never_took_part(algo
             "config.new_clients: .* this algorithm has none; nor has its server a model",
         ),
         ("ifca", 0, "config.new_clients: .* this algorithm has none; nor has its server a model"),
-        ("local", 3, "fine_tune_epochs=3 is for each client's own model. .* fine-tune it twice"),
+        ("local", 3, "fine_tune_epochs=3 fine-tunes each client's own .* fine-tune it twice"),
     ],
 )
 def test_what_new_clients_cannot_begin_with(algorithm, fine_tune_epochs, message):

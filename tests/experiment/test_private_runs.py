@@ -80,7 +80,7 @@ def test_noise_is_made_for_an_epsilon_of_all_rounds(tmp_path, capsys):
         private(2, epsilon=30.0), str(path), resume=True, set_context=keep_the_context
     )
     assert longer == 1
-    assert "this run was made for another number of them (rounds: 1 then, 2 now)" in (
+    assert "this run was computed for another number of rounds (rounds: 1 then, 2 now)" in (
         capsys.readouterr().err
     )
 
@@ -116,7 +116,7 @@ def test_epsilon_is_of_all_rounds_or_a_run_does_not_go_on(dataset, tmp_path):
         (0.5, PrivacyLoss(Accountant(5, 2, 0.2), noise_multiplier=0.5), "was.*0.1.*now it is.*0.2"),
         (0.5, None, "was.*=0.5.*now it is\n  not counted"),
     ):
-        with pytest.raises(OutputDirectoryError, match=f"(?s)Cannot go on with.*{message}"):
+        with pytest.raises(OutputDirectoryError, match=f"(?s)Cannot resume the run in.*{message}"):
             trained(tmp_path, dataset, noisy_process(noise), loss, rounds=2)
     assert (tmp_path / "metrics.csv").read_bytes() == metrics
     result = trained(tmp_path, dataset, noisy_process(0.5), before, rounds=2)
@@ -135,7 +135,7 @@ def test_rounds_that_were_not_counted_get_no_epsilon_later(dataset, tmp_path):
         (5.0, None, "noise_multiplier was 0.1, now it is 5.0"),
         (0.1, PrivacyLoss(loss.accountant, 0.1), "was\n  not counted\nnow it is.*=0.1"),
     ):
-        with pytest.raises(OutputDirectoryError, match=f"(?s)Cannot go on with.*{message}"):
+        with pytest.raises(OutputDirectoryError, match=f"(?s)Cannot resume the run in.*{message}"):
             trained(tmp_path, dataset, noisy_process(noise), counted, rounds=2)
     assert trained(tmp_path, dataset, noisy_process(0.1), None, rounds=2).privacy is None
 

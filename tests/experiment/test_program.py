@@ -59,7 +59,7 @@ def test_a_lost_worker_has_an_exit_code_of_its_own(tmp_path, capsys):
     path = str(tmp_path / "run")
     assert experiment.run_program(tiny_config(), path, set_context=lost) == os.EX_TEMPFAIL
     assert capsys.readouterr().err == (
-        f"error: The worker at a:1 does not answer.\n--resume goes on with the run in {path}\n"
+        f"error: The worker at a:1 does not answer.\npass --resume to continue the run in {path}\n"
     )
     assert run_program(tiny_config(), path, resume=True) == 0
 
@@ -71,12 +71,12 @@ def test_what_was_to_be_overwritten_is_not_resumed_where_nothing_was_begun(tmp_p
     longer = tiny_config(rounds=3)
     assert experiment.run_program(longer, path, set_context=lost, **options) == os.EX_TEMPFAIL
     assert capsys.readouterr().err.endswith(
-        f"nothing was begun, and the run in {path} is as it was\n"
+        f"no run was started, and the run in {path} was not changed\n"
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(program, "train", lambda *_, **__: lost())
         assert run_program(longer, path, **options) == os.EX_TEMPFAIL
-    assert capsys.readouterr().err.endswith(f"--resume goes on with the run in {path}\n")
+    assert capsys.readouterr().err.endswith(f"pass --resume to continue the run in {path}\n")
     assert resumed == [False, True]
 
 
@@ -89,7 +89,7 @@ def test_a_run_that_goes_on_is_not_finished(tmp_path, capsys):
         assert run_program(tiny_config(rounds=4), path, resume=True) == 130
     assert read_summary(path) is None
     assert run_program(tiny_config(rounds=1), path, resume=True) == 1
-    assert "has done 2 rounds already, 1 are asked for" in capsys.readouterr().err
+    assert "has done 2 rounds already, but rounds=1." in capsys.readouterr().err
     assert run_program(tiny_config(rounds=4), path, resume=True) == 0
     assert read_summary(path).final.round_num == 4
 
@@ -111,7 +111,7 @@ def test_a_run_its_files_and_its_repetition(tmp_path, capsys):
     printed = capsys.readouterr().out
     assert f"results: {path}" in printed
     assert run_program(tiny_config(), path) == 1
-    assert "holds a run already" in capsys.readouterr().err
+    assert "already contains a run" in capsys.readouterr().err
     assert run_program(tiny_config(), path, resume=True) == 0
     assert capsys.readouterr().out.strip() == printed[printed.index("ditto on digits") :].strip()
     other = tiny_config(data={"dirichlet": {"alpha": 1.0}})
@@ -132,10 +132,10 @@ def test_a_run_that_is_over_is_not_evaluated_anew(tmp_path, capsys):
     other = tiny_config(rounds=1, evaluation={"generalization": "last", "synthetic": (0.1,)})
     assert run_program(other, path, resume=True) == 0
     assert capsys.readouterr().err == (
-        "note: the run was over already, and its results do not follow these changes:\n"
+        "note: the run was finished already, and its results ignore these changes:\n"
         "  evaluation.generalization: 'never' then, 'last' now\n"
         "  evaluation.synthetic.0: 0.5 then, 0.1 now\n"
-        f"programs/evaluate.py --run_dir={path} evaluates it anew.\n"
+        f"programs/evaluate.py --run_dir={path} evaluates it again.\n"
     )
 
 
@@ -144,7 +144,7 @@ def test_a_signal_says_how_to_go_on(tmp_path, capsys, monkeypatch):
     path = tmp_path / "run"
     for _ in range(2):
         assert run_program(tiny_config(), str(path)) == 143
-    message = f"\ninterrupted; --resume goes on with the run in {path}\n"
+    message = f"\ninterrupted; pass --resume to continue the run in {path}\n"
     assert capsys.readouterr().err == message * 2
     path.mkdir()
     (path / "config.json").write_text("{}")

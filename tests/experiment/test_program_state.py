@@ -54,7 +54,7 @@ def test_a_file_that_was_changed_or_deleted_is_refused(directory, path, content)
     if content is not None:
         with open(path, "w") as file:
             file.write(content)
-    with pytest.raises(OutputDirectoryError, match=f"{path} is missing or damaged"):
+    with pytest.raises(OutputDirectoryError, match=f"{path} is missing or has changed since"):
         load(directory)
 
 

@@ -53,7 +53,7 @@ def test_what_cannot_be_written_ends_the_run_and_the_last_commit_stays(
 ):
     run_until(*COMMIT, 3, tmp_path, dataset, OSError)
     run_until(*UPDATE, 2, tmp_path, dataset, KeyboardInterrupt)  # two rounds, then another
-    with pytest.raises(OutputDirectoryError, match="has done 3 rounds already, 1 are asked for"):
+    with pytest.raises(OutputDirectoryError, match="has done 3 rounds already, but rounds=1"):
         run(tmp_path, dataset, rounds=1)
     assert_same(tmp_path, run(tmp_path, dataset), uninterrupted)
 

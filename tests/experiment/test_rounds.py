@@ -11,8 +11,8 @@ def test_warnings_name_the_exchange():
         "bytes_up_per_client": 12,
     }
     first, second = warnings_of(metrics)
-    assert first.startswith("first: 2 clients left out, for a result that is not finite")
-    assert second == "second: the server keeps its state, no sound update came"
+    assert first.startswith("first: 2 clients left out, because of a result that is not finite")
+    assert second == "second: the server keeps its state, no valid update arrived"
 
 
 def test_a_line_has_the_means_and_their_margins():

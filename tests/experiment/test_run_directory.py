@@ -41,7 +41,7 @@ def test_a_run_is_not_overwritten_unless_asked_for(tmp_path):
     for name in ("metrics.csv", "notes.txt"):
         with open(directory.file(name), "w") as file:
             file.write("mine")
-    with pytest.raises(OutputDirectoryError, match="holds a run already. Pass --resume"):
+    with pytest.raises(OutputDirectoryError, match="already contains a run. Pass --resume"):
         start(tmp_path)
     assert os.path.exists(directory.file("metrics.csv"))
     start(tmp_path, overwrite=True)
@@ -53,7 +53,7 @@ def test_a_directory_of_other_files_is_never_used(tmp_path):
     (tmp_path / "thesis.tex").write_text("...")
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     for options in ({}, {"resume": True}, {"overwrite": True}):
-        with pytest.raises(OutputDirectoryError, match="files that are not a run.s .config"):
+        with pytest.raises(OutputDirectoryError, match="files that do not belong to a run .config"):
             start(tmp_path, **options)
     with pytest.raises(OutputDirectoryError, match="is a file, not a directory"):
         start(tmp_path / "thesis.tex")
@@ -62,7 +62,7 @@ def test_a_directory_of_other_files_is_never_used(tmp_path):
 def test_a_directory_is_one_programs_at_a_time(tmp_path):
     first, second = (RunDirectory(tmp_path / "run", SETTINGS) for _ in range(2))
     first.create()
-    with pytest.raises(OutputDirectoryError, match="holds a run already"):
+    with pytest.raises(OutputDirectoryError, match="already contains a run"):
         second.create()
     for options in ({"resume": True}, {"overwrite": True}):
         with pytest.raises(OutputDirectoryError, match="Another program is writing to"):
@@ -105,7 +105,7 @@ def test_a_run_whose_settings_are_gone_is_neither_resumed_nor_taken_for_new(tmp_
     (tmp_path / left).write_text("a run's")
     name = left.partition("/")[0]
     for options in ({}, {"resume": True}):
-        message = rf"holds a run \({name}\) without its config.json.*--overwrite"
+        message = rf"contains a run \({name}\) without its config.json.*--overwrite"
         with pytest.raises(OutputDirectoryError, match=message):
             start(tmp_path, **options)
         assert not (tmp_path / "config.json").exists()
@@ -146,7 +146,7 @@ def test_results_that_could_not_be_written(tmp_path, monkeypatch):
     ):
         check_writable(tmp_path / "file" / "new" / "x")
     with pytest.raises(
-        OutputDirectoryError, match="new/ is a folder; name the files in it: .*NAME"
+        OutputDirectoryError, match="new/ is a folder. Add a name for the files: .*NAME"
     ):
         check_writable(f"{tmp_path}/new/")
     monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)

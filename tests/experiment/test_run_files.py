@@ -71,7 +71,7 @@ def test_where_there_is_no_run(tmp_path):
     for read, missing in (
         (files.settings, "config.json"),
         (files.metrics, "metrics.csv"),
-        (files.partition, "partition.npz, which says"),
+        (files.partition, "partition.npz, the partition of"),
         (files.clients, "clients/round_"),
         (files.snapshots, "snapshots/round_"),
     ):

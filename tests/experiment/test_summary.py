@@ -30,7 +30,7 @@ def measured(loss=(1.0, np.nan, 2.0)):
 
 def test_models_that_have_diverged_are_counted():
     metrics = measured()
-    line = "  personalized/local_test: models that have diverged, of a loss not finite: 1"
+    line = "  personalized/local_test: models that diverged (loss is not finite): 1"
     assert rows(metrics)[-1] == line
     fine = measured(loss=(1.0, 1.0, 1.0))
     assert len(rows(fine)) == len(rows(metrics)) - 1
@@ -45,12 +45,12 @@ def test_the_table_has_both_rounds_and_clients_that_never_took_part():
     lines = table(summary).splitlines()
     assert [line for line in lines if ": round" in line] == [
         "final: round 4",
-        "best on test examples, chosen on what it reports: round 2",
+        "best on test examples, chosen on the same examples: round 2",
         "mean of the late evaluations: rounds 3 to 4",
     ]
     accuracy = [line for line in lines if line.startswith("  personalized/local_test/accuracy")]
     assert len(accuracy) == 3 and "0.4167" in accuracy[0]
-    assert lines[-1] == "clients that never took part, and are evaluated all the same: 1"
+    assert lines[-1] == "clients that never took part but are evaluated: 1"
 
 
 def test_columns_do_not_run_together():

@@ -1,4 +1,4 @@
-"""Versions and machines that runs record, and the warning of a run that goes on with others."""
+"""Versions and machines that runs record, and the warning of a run that continues with others."""
 
 import getpass
 import importlib
@@ -65,7 +65,7 @@ def test_a_run_that_goes_on_with_other_versions_says_so(tmp_path, monkeypatch, c
     train_run(run_dir, tiny_config(rounds=3), resume=True)
     assert RunFiles(run_dir).sessions()[1:] == [Session(2, now)]
     (line,) = [x for x in capsys.readouterr().out.splitlines() if "warning" in x]
-    assert line.startswith("round 2: warning: the run goes on with other versions")
+    assert line.startswith("round 2: warning: the run continues with other versions")
     assert line.endswith("; devices ['CPU:0'] then, ['GPU:0, of another kind'] now")
     assert " then, 1.0 now" in line and "numpy" not in line
     after = (run_dir / "metrics.csv").read_text()
@@ -119,7 +119,7 @@ def test_a_run_that_is_evaluated_with_other_versions_says_so(finished_run, monke
     with restored_run(run_dir):
         (message,) = caplog.messages
     assert message == (
-        f"{run_dir} was computed with other versions, or other code, and numbers may differ: "
+        f"{run_dir} was computed with other versions or other code, and numbers may differ: "
         f"numpy {np.__version__} then, 1.0 now"
     )
 

@@ -112,7 +112,7 @@ class Faults:
             seconds = self._random.uniform(0, self._seconds)
             sabotage = lives.after_first_byte(seconds, lives.send(signal_))
             ended = lives.train(path, sabotage).wait()
-            message = f"interrupted; --resume goes on with the run in {path}"
+            message = f"interrupted; pass --resume to continue the run in {path}"
             if ended.code and (ended.code != 128 + signal_ or ended.error != message):
                 self.tally.add(signal_.name, WRONG, f"{path} after {seconds} s: {ended}")
             else:

@@ -74,7 +74,7 @@ def test_evaluate_without_other_clients(run_dir, tmp_path):
         (["--run_dir=run", "--split=train"], "flag --split=train: value should be"),
         (["--run_dir=no_run"], "no_run has no config.json of a run"),
         ([], "Flag --run_dir must have a value"),
-        (["--run_dir=RUN", "--output=x/"], "x/ is a folder; name the files in it: x/NAME."),
+        (["--run_dir=RUN", "--output=x/"], "x/ is a folder. Add a name for the files: x/NAME."),
     ],
 )
 def test_mistakes_are_answered_with_one_message(run_dir, tmp_path, flags, message):

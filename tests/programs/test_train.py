@@ -95,7 +95,7 @@ def test_ctrl_c_says_how_to_go_on(tmp_path):
     done = train(path, *SMALL, "--config.rounds=100000")
     thread.join()
     assert done.returncode == 130
-    message = f"interrupted; --resume goes on with the run in {path}"
+    message = f"interrupted; pass --resume to continue the run in {path}"
     assert done.stderr.strip().splitlines()[-1] == message
     with open(path / "metrics.csv") as file:
         assert 2 <= len(list(csv.DictReader(file))) < 100000

@@ -1,4 +1,4 @@
-"""Records runs: configs, the round loop, checkpoints, output directories, summaries."""
+"""Runs and records experiments: configs, the round loop, checkpoints, output directories."""
 
 from tff_pfl.lazy import offer
 

@@ -1,4 +1,4 @@
-"""The checkpoint of a run: one consistent generation of all that it goes on with."""
+"""Saves and loads the checkpoint of a run, from which the run resumes."""
 
 import copy
 import dataclasses
@@ -27,26 +27,26 @@ from tff_pfl.privacy import PrivacyLoss
 from tff_pfl.templates import PersonalizedProcess
 
 FORMAT = 1
-"""The version of the format; a run with a checkpoint of another one is refused."""
+"""The version of the format. Checkpoints of another version cannot be resumed."""
 
 _PLAIN = ("metrics", "timings", "seconds", "released", "ended")  # fields that are JSON values
 
 
 @dataclasses.dataclass
 class Progress:
-    """How far a run has come: all that is committed beside the states of the clients.
+    """The progress of a run: everything that is committed beside the clients' states.
 
     Attributes:
         server_state: The process's `ServerState`.
-        iterator: The iterator of the cohorts; it counts the rounds.
-        reported: bool `[clients]`, who was in a cohort, and reported.
+        iterator: The iterator over cohorts, which counts the rounds.
+        reported: bool `[clients]`: the clients that have been in a cohort and reported.
         evaluations: The evaluations so far, in order.
-        metrics: Metrics of the last round's training, by name.
-        timings: Seconds of the last round's training, by name.
-        seconds: Seconds of training and evaluation.
+        metrics: The metrics of the last round's training, by name.
+        timings: The seconds of the last round's training, by name.
+        seconds: The seconds of training and evaluation.
         released: See `MetricsLog.released`.
-        ended: The round that was evaluated as the last one, if there is one yet; else 0.
-        privacy: Counts what its rounds reveal; `None`: nothing is counted.
+        ended: The round that was evaluated as the last round of the run; 0 before.
+        privacy: Counts the privacy loss of the rounds; `None`: it is not counted.
     """
 
     server_state: Any
@@ -62,11 +62,11 @@ class Progress:
 
     @property
     def round_num(self) -> int:
-        """Returns the number of rounds done."""
+        """The number of rounds done."""
         return self.iterator.round_num
 
     def forget_evaluation(self) -> None:
-        """Forgets what was evaluated after the last round, if anything was."""
+        """Removes the evaluation after the last round, if there is one."""
         self.evaluations = [e for e in self.evaluations if e.round_num != self.round_num]
         self.ended = 0
 
@@ -83,21 +83,14 @@ class Progress:
 def client_states(
     process: PersonalizedProcess, path: str, *, read_only: bool = False
 ) -> ClientStateStore:
-    """Opens the states of a process's clients, with the checkpoint committed beside them."""
+    """Opens the store of the client states, beside which the checkpoint is committed."""
     return ClientStateStore(
         process.initialize_clients, process.client_state_type, path, read_only=read_only
     )
 
 
 class Checkpoint:
-    """A consistent generation of a run: what is committed beside the states of the clients.
-
-    Args:
-        store: The states.
-        process: The run's process.
-        dataset: The federation's data.
-        clients_per_round: Size of a cohort.
-    """
+    """The checkpoint of a run, which is committed together with the client states."""
 
     def __init__(
         self,
@@ -106,10 +99,18 @@ class Checkpoint:
         dataset: FederatedDataset,
         clients_per_round: int,
     ):
+        """Prepares the checkpoint without reading it.
+
+        Args:
+            store: The client states.
+            process: The run's process.
+            dataset: The federation's data.
+            clients_per_round: The number of clients in a cohort.
+        """
         self._store = store
         self._state_type = process.initialize.type_signature.result.member
         self._initialize = process.initialize
-        # A run goes on with the same values, or not at all.
+        # A run can only be resumed with the same values.
         self._fixed = {
             "format": FORMAT,
             "data": dataset.fingerprint,
@@ -119,15 +120,14 @@ class Checkpoint:
         }
 
     def load(self, source: CohortDataSource) -> Progress:
-        """Returns what was committed last, or the beginning of a new run.
+        """Returns the progress that was committed last, or the initial progress of a new run.
 
         Args:
             source: The source of the cohorts.
 
         Raises:
-            OutputDirectoryError: If the run has another format, other data, or another partition of
-                them, or its cohorts are drawn otherwise, or are of another size, or it has other
-                noise.
+            OutputDirectoryError: The checkpoint has another format, other data or another partition
+                of them, another size of cohorts, another way to draw them, or other noise.
         """
         committed = self._store.attachment("progress")
         if committed is None:
@@ -142,7 +142,7 @@ class Checkpoint:
             raise ForeignStateError(f"The server's state in {self._store.path}: {error}") from error
         try:
             iterator = CohortIterator.from_bytes(self._store.attachment("iterator"))
-        except UnknownCohortSourceError:  # the data and the type are those of the run
+        except UnknownCohortSourceError:  # data and type were compared before: they are the same
             raise self._refusal(
                 "its cohorts are drawn with another seed or participation"
             ) from None
@@ -160,42 +160,42 @@ class Checkpoint:
     def _check_same(self, key, before, now) -> None:
         if before == now:
             return
-        # Noise that was searched for an epsilon may differ by rounding on another machine.
+        # Noise that was computed from an epsilon may differ by rounding on another machine.
         if key == "noise_multiplier" and before and now and math.isclose(before, now, rel_tol=1e-6):
             return
-        what = {
-            "format": "the format of its checkpoint, which follows from tff_pfl's version,",
-            "data": "the fingerprint of its data and their partition, which partition.npz has,",
-            "inputs": "the fingerprint of its inputs, to the last bit,",
+        name = {
+            "format": "the format of its checkpoint, which depends on tff_pfl's version,",
+            "data": "the fingerprint of its data and their partition (partition.npz)",
+            "inputs": "the fingerprint of its inputs, which covers every bit,",
         }.get(key, key)
-        raise self._refusal(f"{what} was {before}, now it is {now}")
+        raise self._refusal(f"{name} was {before}, now it is {now}")
 
     def _refusal(self, reason) -> OutputDirectoryError:
         run = os.path.dirname(self._store.path)
         return OutputDirectoryError(
-            f"Cannot go on with the run in {run}: {reason}. Resume it unchanged, or start another."
+            f"Cannot resume the run in {run}: {reason}. Resume it unchanged, or start another run."
         )
 
     def count_privacy(self, progress: Progress, privacy: PrivacyLoss | None) -> None:
-        """Sets the privacy loss of a run, which must be that of its rounds so far.
+        """Sets the privacy loss of a run, which must be the one of its previous rounds.
 
         Args:
             progress: The progress of the run.
-            privacy: Counts the rounds; `None`: nothing is counted.
+            privacy: Counts the privacy loss; `None`: it is not counted.
 
         Raises:
-            OutputDirectoryError: If the rounds so far were counted by anything else, or not at
-                all: epsilon has to count all rounds.
+            OutputDirectoryError: The privacy of the previous rounds was counted in another way, or
+                not at all, but epsilon has to count all rounds.
         """
         before = progress.privacy
         is_same = privacy is None if before is None else before.is_close(privacy)
         if progress.round_num and not is_same:
-            was, now = (of or "not counted" for of in (before, privacy))
+            was, now = (loss or "not counted" for loss in (before, privacy))
             raise self._refusal(f"the privacy of its rounds was\n  {was}\nnow it is\n  {now}")
         progress.privacy = privacy
 
     def save(self, progress: Progress) -> None:
-        """Commits, all or nothing."""
+        """Commits the progress and the client states, completely or not at all."""
         content = {
             **self._fixed,
             **{key: getattr(progress, key) for key in _PLAIN},

@@ -1,4 +1,4 @@
-"""Ends training when the models no longer get better on validation data."""
+"""Ends training when models no longer improve on validation data."""
 
 import dataclasses
 import math
@@ -12,18 +12,23 @@ from tff_pfl.ranges import at_least, takes, whole
 from tff_pfl.templates import Algorithm, PersonalizedProcess
 
 SPLIT = "validation"
-"""The examples that decide: test examples would measure a model that they had chosen."""
+"""The split that decides. Test examples must not choose the model that they measure."""
 
 
 class MetricError(ValueError):
-    """Runs do not measure a metric that decides something; the message says what would be right."""
+    """An error about a metric that a run does not measure; the message suggests another one."""
 
 
 def check_measured(metric: str, method: Algorithm | PersonalizedProcess, model: Model) -> None:
-    """Refuses a metric, as of `model_and_quantity`, that runs of a method do not have.
+    """Checks that runs of a method measure a metric.
+
+    Args:
+        metric: "MODEL/QUANTITY"; see `model_and_quantity`.
+        method: The method or its process.
+        model: The model that clients train.
 
     Raises:
-        MetricError: If the method has no global model, or its model measures something else.
+        MetricError: The method has no global model, or its model does not measure the quantity.
     """
     whose, quantity = model_and_quantity(metric, "the")
     if whose == "global" and method.global_weights is None:
@@ -42,16 +47,17 @@ def check_measured(metric: str, method: Algorithm | PersonalizedProcess, model: 
 @takes(patience=whole(1), least_gain=at_least(0))
 @dataclasses.dataclass(frozen=True)
 class EarlyStop:
-    """Ends a run after so many evaluations in a row without an improvement on validation data.
+    """A rule that ends a run when its models stop improving on validation data.
 
-    The first evaluation is an improvement, and so is each that is better than the last improvement
-    by more than `least_gain`. A number that is not finite is no improvement.
+    The first evaluation is an improvement. A later evaluation is one if it is better than the last
+    improvement by more than `least_gain`. A value that is not finite is never an improvement.
 
     Attributes:
-        patience: Evaluations without an improvement, after which the run ends.
-        least_gain: In units of the metric: a share for an accuracy, nats for a loss.
-        metric: "MODEL/QUANTITY", as "personalized/accuracy" or "global/loss": its mean over the
-            clients that have validation examples. Less is better for a loss.
+        patience: The number of evaluations in a row without an improvement after which a run ends.
+        least_gain: The gain that an improvement exceeds, in units of the metric: a share for an
+            accuracy, nats for a loss.
+        metric: "MODEL/QUANTITY", such as "personalized/accuracy" or "global/loss". It is averaged
+            over the clients that have validation examples. A loss improves when it falls.
     """
 
     patience: int
@@ -59,11 +65,12 @@ class EarlyStop:
     metric: str = "personalized/accuracy"
 
     def __post_init__(self):
-        _ = self.watched  # refuses an unknown metric
+        """Checks the name of the metric."""
+        _ = self.watched
 
     @property
     def watched(self) -> MetricName:
-        """Returns the name of the number that decides."""
+        """The name of the metric that decides."""
         model, quantity = model_and_quantity(self.metric, "the early stop's")
         return MetricName(model, f"local_{SPLIT}", quantity, "mean")
 
@@ -74,11 +81,10 @@ class EarlyStop:
         dataset: FederatedDataset,
         options: EvaluationOptions,
     ) -> None:
-        """Checks that a run, evaluated with these options, has what is watched.
+        """Checks that evaluations of a run with these options measure the metric.
 
         Raises:
-            ValueError: If no client that is evaluated has validation examples, or nothing has the
-                metric.
+            ValueError: No evaluated client has validation examples, or no model has the metric.
         """
         sizes = dataset.sizes(SPLIT)
         if options.clients:
@@ -86,16 +92,16 @@ class EarlyStop:
         if not sizes.any():
             raise ValueError(
                 f"patience={self.patience} needs validation data, but no client that is evaluated "
-                "has validation examples. config.data.fractions, or without merge "
-                "config.data.num_validation, gives them some; with patience=0 no run ends early."
+                "has validation examples. Set config.data.fractions, or without merge "
+                "config.data.num_validation, or set patience=0 to switch the early stop off."
             )
         check_measured(self.metric, method, model)
 
     def check_every(self, evaluate_every: int) -> None:
-        """Checks that there are evaluations to decide by.
+        """Checks that rounds before the last one are evaluated.
 
         Raises:
-            ValueError: If only the last round is evaluated.
+            ValueError: Only the last round is evaluated.
         """
         if not evaluate_every:
             raise ValueError(
@@ -104,12 +110,12 @@ class EarlyStop:
             )
 
     def reason(self, evaluations: Sequence[Evaluation], evaluate_every: int = 1) -> str | None:
-        """Returns why a run ends after an evaluation, in a sentence; `None` if it goes on.
+        """Returns why a run ends after its last evaluation, or `None` if it continues.
 
         Args:
-            evaluations: All so far, in order; those that lack what is watched do not count.
-            evaluate_every: Rounds between the evaluations that count: a run that is made longer has
-                another one where it ended before.
+            evaluations: All evaluations so far, in order. Those without the metric do not count.
+            evaluate_every: The number of rounds between evaluations that count. A run that was made
+                longer has a further evaluation, after the round where it ended before.
         """
         regular = [
             (round_num, metrics[self.watched])

@@ -1,4 +1,4 @@
-"""Evaluates the last checkpoint of a run, finished or stopped."""
+"""Evaluates the last checkpoint of a run, finished or not."""
 
 import dataclasses
 import os
@@ -37,7 +37,7 @@ from tff_pfl.files import write_json
 from tff_pfl.tables import aligned, decimal
 
 RESULT_SUFFIXES = (".json", "_table.csv", ".csv", "_new_clients.csv")
-"""The files of an evaluation after their prefix, see `evaluate_program`."""
+"""The endings of an evaluation's files, after their prefix; see `evaluate_program`."""
 
 _GROUPS = {
     "all": "all",
@@ -58,11 +58,10 @@ class EvaluatedRun(NamedTuple):
         options: The options of the evaluation, as JSON values.
         evaluation: The round and the metrics.
         clients: The measurements of each client.
-        was_selected: bool `[clients]`, who of those that were evaluated took part in a round up to
-            then.
-        fingerprint: Identifies the data and their partition.
-        new_clients: The measurements of those that the run held out, if there are any.
-        baseline: The run that it is compared with, if there is one.
+        was_selected: bool `[clients]`: the evaluated clients that took part in a round before.
+        fingerprint: The fingerprint of the data and their partition.
+        new_clients: The measurements of the clients that the run held out, if there are any.
+        baseline: The evaluation of the baseline, if there is one.
     """
 
     run: str
@@ -75,7 +74,7 @@ class EvaluatedRun(NamedTuple):
     baseline: "EvaluatedRun | None" = None
 
     def distributions(self) -> dict[str, dict[MetricName, Distribution]]:
-        """See `tff_pfl.evaluation.distributions`; new clients are a group of their own."""
+        """Returns `tff_pfl.evaluation.distributions`, with new clients as a further group."""
         found = distributions(self.clients, self.was_selected)
         if self.new_clients is not None:
             nobody = np.zeros(len(self.new_clients.client_ids), bool)
@@ -83,13 +82,13 @@ class EvaluatedRun(NamedTuple):
         return found
 
     def gains(self) -> dict[str, dict[MetricName, Gain]]:
-        """Returns gains over the baseline, `{}` without one; see `tff_pfl.evaluation.gains`."""
+        """Returns `tff_pfl.evaluation.gains` over the baseline; `{}` without a baseline."""
         if self.baseline is None:
             return {}
         return gains(self.clients, self.baseline.clients, self.was_selected)
 
     def columns(self) -> dict[str, np.ndarray]:
-        """Returns a table with a row for each client but the new ones, for a file."""
+        """Returns the columns of a table with a row for each client, except new clients."""
         columns = self.clients.columns() | {"was_selected": self.was_selected.astype(np.int32)}
         if self.baseline is not None:
             for name, values in gains_of_clients(self.clients, self.baseline.clients).items():
@@ -97,7 +96,7 @@ class EvaluatedRun(NamedTuple):
         return columns
 
     def to_json(self) -> dict[str, Any]:
-        """Returns all but the clients, for a file."""
+        """Returns the evaluation as JSON values, without the measurements of single clients."""
         content = {
             "run": self.run,
             "round_num": self.evaluation.round_num,
@@ -114,7 +113,7 @@ class EvaluatedRun(NamedTuple):
         return content
 
     def write(self, prefix: str) -> list[str]:
-        """Writes the files of `evaluate_program`, and returns their paths."""
+        """Writes the files of `evaluate_program` and returns their paths."""
         tables = [statistics_table(self.distributions(), self.gains()), self.columns()]
         if self.new_clients is not None:
             tables.append(self.new_clients.columns())
@@ -143,22 +142,22 @@ def evaluate_run(
 
     Args:
         run_dir: See `evaluate_program`.
-        baseline: The output directory of a run of the same clients with the same examples, such as
-            one of local training, over which each client gains or loses. Its last checkpoint is
-            evaluated on the same split.
-        trust_imports: See `config_of_run`; it holds for both runs.
+        baseline: The output directory of another run of the same clients with the same examples,
+            such as a run of local training. Each client's gain over the baseline is computed: the
+            baseline's last checkpoint is evaluated on the same split.
+        trust_imports: See `config_of_run`; it applies to both runs.
         **changes: See `evaluate_program`.
 
     Raises:
-        OutputDirectoryError: If there is no run, or none with a checkpoint; or the baseline has
-            other data or another partition of them.
-        ConfigError: If the run's config is not one of this version, or a change is impossible.
+        OutputDirectoryError: There is no run with a checkpoint; or the baseline has other data or
+            another partition of them.
+        ConfigError: The run's config is not a config of this version, or a change is impossible.
     """
     config = changed_config(run_dir, changes, trust_imports)
     if baseline is None:
         return _evaluated(run_dir, config)
     of_baseline = changed_config(baseline, {}, trust_imports)
-    # Its own models are compared, not those that it fine-tuned beside them.
+    # Gains are over each client's own model, not over the fine-tuned one beside it.
     if "fine_tuned" in of_baseline.evaluation.further_models:
         of_baseline.evaluation.fine_tune_epochs = 0
     of_baseline.evaluation.further_models = ()
@@ -167,15 +166,14 @@ def evaluate_run(
 
 
 def _evaluated(run_dir, config, options=None, baseline=None) -> EvaluatedRun:
-    """Evaluates a run; a baseline takes the `options` of the run that is compared with it."""
+    """Evaluates a run; `options` are given for a baseline, from the run compared with it."""
     with restored_by(run_dir, config) as run:
         if baseline is not None and baseline.fingerprint != run.dataset.fingerprint:
             raise OutputDirectoryError(
                 f"The baseline has other data than {os.fspath(run_dir)}, or another partition of "
-                f"them (fingerprints {baseline.fingerprint} and {run.dataset.fingerprint}): "
-                "clients cannot be compared. Train it with the same config.data, config.seed and "
-                "config.new_clients.number; a method that new clients cannot begin with takes "
-                "config.new_clients.evaluated=False."
+                f"them (fingerprints {baseline.fingerprint} and {run.dataset.fingerprint}). Train "
+                "it with the same config.data, config.seed and config.new_clients.number, and with "
+                "config.new_clients.evaluated=False if its method cannot start new clients."
             )
         is_baseline = options is not None
         options = options or configs.evaluation_options(run.config)
@@ -207,16 +205,16 @@ def _evaluate_new_clients(run) -> ClientMetrics | None:
 
 
 def statistics_table(distributions: _Grouped, gains: _Grouped) -> dict[str, np.ndarray]:
-    """Returns all statistics, with a row for each quantity of a group of clients.
+    """Returns a table of all statistics, with a row for each quantity of a group of clients.
 
     Args:
-        distributions: By group and name.
-        gains: Gains over a baseline, likewise; may be empty.
+        distributions: The distributions, by group and name.
+        gains: The gains over a baseline, by group and name; may be empty.
 
     Returns:
-        Columns: `model`, `pool`, `quantity`, `group`; the fields of `Distribution`, whose deciles
-        are `decile_1` to `decile_9`; if there are gains, `gain_mean`, `gain_std` and `share_hurt`,
-        NaN where there is no gain.
+        The columns `model`, `pool`, `quantity` and `group`; the fields of `Distribution`, with the
+        deciles in `decile_1` to `decile_9`; and, if there are gains, `gain_mean`, `gain_std` and
+        `share_hurt`, which are NaN in rows without a gain.
     """
     table = []
     for group, found in distributions.items():
@@ -234,11 +232,11 @@ def statistics_table(distributions: _Grouped, gains: _Grouped) -> dict[str, np.n
 
 
 def client_tables(distributions: _Grouped, gains: _Grouped) -> list[str]:
-    """Returns lines of short tables, one for each accuracy on clients' own examples.
+    """Returns the lines of short tables, one for each accuracy on clients' own examples.
 
     Args:
-        distributions: By group and name; groups are rows.
-        gains: Gains over a baseline, likewise; may be empty.
+        distributions: The distributions, by group and name. Each group is a row.
+        gains: The gains over a baseline, by group and name; may be empty.
     """
     heads = ["", "clients", "mean", "weighted", "lowest 10 %", "median", "top 10 %"]
     heads += ["mean gain", "share hurt"] if gains else []
@@ -275,14 +273,14 @@ def evaluate_program(
 
     Args:
         run_dir: The run's output directory; nothing in it is changed.
-        output: Prefix of the results: `OUTPUT.json`, with all statistics; `OUTPUT_table.csv`, the
-            same with a row for each quantity and group of clients; `OUTPUT.csv`, a row a client;
-            and `OUTPUT_new_clients.csv`, a row a new client, if there are any. Their folder is
-            made.
+        output: The prefix of the result files: `OUTPUT.json` and `OUTPUT_table.csv` have all
+            statistics, the table with a row for each quantity and group of clients; `OUTPUT.csv`
+            has a row for each client; `OUTPUT_new_clients.csv` has a row for each new client, if
+            there are any. Missing folders are created.
         baseline: See `evaluate_run`.
         set_context: Sets the context in which TFF computations are executed.
-        **changes: `trust_imports` (see `config_of_run`), and keys of `config.evaluation` that
-            differ from the run's.
+        **changes: `trust_imports` (see `config_of_run`), and new values for keys of
+            `config.evaluation`.
 
     Returns:
         The exit code: 0, 1 after an error that the user can fix, 130 after Ctrl-C, 143 after
@@ -299,7 +297,7 @@ def evaluate_program(
         print("\n".join(client_tables(found.distributions(), found.gains())))
         if compared := found.baseline:
             print(f"gains are over round {compared.evaluation.round_num} of {compared.run}")
-        # After the numbers are printed: they may have taken hours, and the disk may be full.
+        # The numbers are printed before: they may have taken hours, and the disk may be full.
         os.makedirs(os.path.dirname(os.path.abspath(output)), exist_ok=True)
         print(f"results: {', '.join(found.write(output))}")
 
@@ -307,12 +305,12 @@ def evaluate_program(
 
 
 def _check_apart(output):
-    """Checks that results do not replace files of a run, this one or another."""
+    """Checks that the result files would not replace files of any run."""
     for suffix in RESULT_SUFFIXES:
         path = pathlib.Path(os.path.realpath(output + suffix))
         for folder in filter(is_of_a_run, path.parents):
             if path.relative_to(folder).parts[0] in RunDirectory.FILES:
                 raise OutputDirectoryError(
-                    f"output={output!r}: {output + suffix} belongs to a run itself, which stays "
-                    "as it is. Choose another prefix."
+                    f"output={output!r}: {output + suffix} would replace a file of a run. Choose "
+                    "another prefix."
                 )

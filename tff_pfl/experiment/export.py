@@ -1,4 +1,4 @@
-"""Exports the trained models of a run, for programs without this library."""
+"""Exports the trained models of a run for programs without this library."""
 
 import os
 import pathlib
@@ -17,12 +17,12 @@ _DESCRIPTION = "models.json"
 
 
 class ExportedRun(NamedTuple):
-    """The models that were written.
+    """The exported models of a run.
 
     Attributes:
         run: The algorithm and the data set.
-        round_num: Rounds done.
-        models: The names of the folders.
+        round_num: The number of rounds done.
+        models: The names of the models' folders.
     """
 
     run: str
@@ -37,23 +37,23 @@ def export_run(
     *,
     trust_imports: bool | Collection[str] = (),
 ) -> ExportedRun:
-    """Writes the models of a run's last checkpoint, each as a SavedModel in a folder of its own.
+    """Writes each model of a run's last checkpoint as a SavedModel in its own folder.
 
-    A client's own model is what the run evaluates as `personalized`, with the fine-tuning of
-    `config.evaluation.fine_tune_epochs`; see `tff_pfl.models.ModelSaver` for how to load one.
+    A client's own model is the model that the run evaluates as `personalized`, fine-tuned for
+    `config.evaluation.fine_tune_epochs`. See `tff_pfl.models.ModelSaver` for how to load a model.
 
     Args:
         run_dir: The run's output directory; nothing in it is changed.
-        output: A new or empty folder. It receives `client_ID` for each client, `global`
-            if the algorithm has a global model, and `models.json`, which tells of which run and
-            round they are, and what they take.
-        client_ids: The clients whose models are written; `None`: all that train.
+        output: A new or empty folder. It receives `client_ID` for each client, `global` if the
+            algorithm has a global model, and `models.json` with the run, the round, and the shape
+            and type of inputs.
+        client_ids: The clients whose models are written; `None`: all clients that train.
         trust_imports: See `config_of_run`.
 
     Raises:
-        OutputDirectoryError: If there is no run, or none with a checkpoint; if the run has no such
-            client, or the folder holds anything.
-        ConfigError: If the run's config is not one of this version.
+        OutputDirectoryError: There is no run with a checkpoint, the run does not have a client of
+            `client_ids`, or the output folder is not empty.
+        ConfigError: The run's config is not a config of this version.
     """
     check_empty_folder(output)
     output = pathlib.Path(output)
@@ -98,8 +98,8 @@ def _checked_ids(client_ids, num_clients, run_dir) -> list[int]:
     for client_id in client_ids:
         if str(client_id) not in everybody:
             raise OutputDirectoryError(
-                f"{os.fspath(run_dir)} has no client {client_id} that trains; they are 0 to "
-                f"{num_clients - 1}."
+                f"Client {client_id} does not train in {os.fspath(run_dir)}. Choose clients from 0 "
+                f"to {num_clients - 1}."
             )
     return [everybody[client_id] for client_id in dict.fromkeys(map(str, client_ids))]
 
@@ -112,7 +112,7 @@ def export_program(
     trust_imports: bool | Collection[str] = (),
     set_context: Callable[[], None] = runtime.set_graph_context,
 ) -> int:
-    """Writes the models of a run and prints which.
+    """Writes the models of a run and prints how many there are.
 
     Args:
         run_dir: See `export_run`.

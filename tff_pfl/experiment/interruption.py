@@ -1,4 +1,4 @@
-"""Ends programs: by errors that a user can fix, by Ctrl-C, or by SIGTERM of a batch system."""
+"""Ends programs after errors that a user can fix, after Ctrl-C and after SIGTERM."""
 
 import contextlib
 import signal
@@ -14,11 +14,11 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class NobodyReportedError(RuntimeError):
-    """A round has no clients, and the runtime cannot compute it."""
+    """An error about a round without clients, which the runtime cannot compute."""
 
 
 def user_errors() -> tuple[type[Exception], ...]:
-    """Returns the errors a user can fix, for `except`; TensorFlow's if it is imported."""
+    """Returns the errors that a user can fix, with TensorFlow's if it is imported."""
     tf = sys.modules.get("tensorflow")
     return (
         clients.CorruptStateError,
@@ -28,7 +28,7 @@ def user_errors() -> tuple[type[Exception], ...]:
         NobodyReportedError,
         MemoryError,
         runtime.DeviceError,
-        OSError,  # missing files, full disks; with their paths
+        OSError,  # missing files and full disks, which the message names
         OutputDirectoryError,
         data.PartitionFileError,
         runtime.WorkerDiedError,
@@ -46,16 +46,16 @@ def user_errors() -> tuple[type[Exception], ...]:
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM arrived. Whatever lets Ctrl-C pass, such as an event loop, lets this pass."""
+    """The exception for SIGTERM, which event loops let pass because they let Ctrl-C pass."""
 
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Has SIGTERM raise `Terminated`, and SIGINT `KeyboardInterrupt`, once, in its body.
+    """Makes SIGTERM raise `Terminated` and SIGINT raise `KeyboardInterrupt`, once, in its body.
 
-    A further signal, of someone who does not want to wait for the end, ends the process at once.
-    Signals that are ignored, or have handlers other than Python's own, stay so. Only the main
-    thread gets signals: in another nothing changes.
+    A second signal ends the process at once, for users who do not want to wait. Signals that are
+    ignored or have a handler other than Python's own keep their handling. In threads other than the
+    main thread, which receive no signals, nothing changes.
     """
     taken = {}
     if threading.current_thread() is threading.main_thread():
@@ -78,7 +78,7 @@ def interruptible() -> Iterator[None]:
 
 
 def exit_code(interruption: KeyboardInterrupt) -> int:
-    """Returns 128 and the number of the signal, as shells do: 143, or 130 for Ctrl-C."""
+    """Returns 128 plus the signal's number, as shells do: 143 for SIGTERM, 130 for Ctrl-C."""
     is_terminated = isinstance(interruption, Terminated)
     return 128 + (signal.SIGTERM if is_terminated else signal.SIGINT)
 
@@ -89,12 +89,12 @@ def exit_code_of(
     errors: Sequence[type[Exception]] = (),
     advice: Callable[[], str] = lambda: "",
 ) -> int:
-    """Does the work of a program, and prints errors that a user can fix without a traceback.
+    """Runs the work of a program, and prints errors that a user can fix without a traceback.
 
     Args:
         work: Does the work and returns an exit code, or `None` for 0.
-        errors: Further errors to print like that, besides `user_errors`.
-        advice: Returns what to print after "interrupted".
+        errors: Further errors that are printed without a traceback, besides `user_errors`.
+        advice: Returns the text to print after "interrupted".
 
     Returns:
         The exit code of `work`; or 1 after an error, 130 after Ctrl-C, 143 after SIGTERM.

@@ -1,4 +1,4 @@
-"""Trains and evaluates a process in a directory; goes on where a run was stopped."""
+"""Trains and evaluates a process, and resumes stopped runs."""
 
 import operator
 import os
@@ -47,51 +47,65 @@ def train(
     release_managers: Sequence[tff.program.ReleaseManager] = (),
     title: str = "training",
 ) -> Result:
-    """Runs a process and evaluates it; goes on from the checkpoint in `directory`, if there is one.
+    """Trains and evaluates a process, from the checkpoint in `directory` if there is one.
 
-    A run that is killed at any moment and started again gives the same numbers as one that was
-    not: server state, client states and position are committed in one transaction, and metrics
-    released after the last commit are released again.
+    A run that is killed at any moment and resumed gives the same numbers as an uninterrupted one:
+    server state, client states and position are committed in one transaction, and metrics released
+    after the last commit are released again.
 
     Args:
-        process: The algorithm.
-        model: Its model, for evaluation.
+        process: The process to train.
+        model: The model of the process, for evaluation.
         dataset: The federation's data.
-        directory: Where everything is written.
-        rounds: Rounds in all, those before a resumption included.
-        clients_per_round: Size of a cohort.
-        seed: Seed of the cohorts.
-        evaluate_every: Rounds between evaluations; 0: only after the last one.
-        evaluate: The options of evaluations; by default each client's models are evaluated on its
+        directory: The open directory of the run, which receives all files.
+        rounds: The number of rounds of the run, including those before it was resumed.
+        clients_per_round: The number of clients in a cohort.
+        seed: The seed of the cohorts.
+        evaluate_every: Rounds between evaluations; 0: only after the last round.
+        evaluate: The options of evaluations. By default each client's models are evaluated on its
             own test examples.
         evaluate_new_clients: Evaluates clients that did not train, after the last round.
         checkpoint_every: Rounds between commits.
-        participation: Selects clients in a round, and says which of them report. Unless everybody
-            does, metrics have the numbers of both, as `participation/num_selected`.
-        early_stop: May end the run before, by the evaluations every `evaluate_every` rounds.
-            The round that it ends after is evaluated as the last one.
-        privacy: Counts what the process reveals of its clients; metrics then have
-            `privacy/epsilon`, that of all rounds so far.
+        participation: Selects the clients of a round and decides which of them report. Unless all
+            clients report, metrics have both numbers, such as `participation/num_selected`.
+        early_stop: Ends the run before `rounds`, based on the evaluations every `evaluate_every`
+            rounds. The round after which it ends the run is evaluated as the last one.
+        privacy: Counts the privacy loss of the process. Metrics then have `privacy/epsilon`, which
+            covers all rounds so far.
         capacity: See `CohortDataSource`. Results do not depend on it, up to rounding.
-        release_managers: Receive the metrics and seconds of each round, too, as `{name: number}`
-            under the number of the round, after they were written to `directory`. If one fails,
-            there is a warning, and the run and the others go on. A run that is resumed releases
-            rounds after its checkpoint again.
+        release_managers: Receive the metrics and seconds of each round as `{name: number}` under
+            the round's number, after `directory` has received them. If a manager fails, a warning
+            is shown; the run and the other managers continue. A resumed run releases the rounds
+            after its checkpoint again.
         title: The title of the progress bar and of the summary.
 
+    Returns:
+        The result of the run, which `summary.json` has, too.
+
     Raises:
-        OutputDirectoryError: If the run in `directory` has other data, cohorts that are drawn
-            otherwise or of another size, or other noise or privacy, or has done more rounds, or
-            its files are not as they were at the checkpoint, or that is gone.
-        ForeignStateError: If it is one of another process.
-        ValueError: If the early stop lacks what it needs, see `EarlyStop.check`; or cohorts are
-            impossible, see `Participation.check`, or others than `privacy` counts, see
-            `Accountant.check` and `PrivacyLoss.check`, or than `process` was made for, see
-            `Federation.check`; or a number is out of range; or the model has fewer logits than
-            there are classes.
-        NobodyReportedError: In a round without clients, if it is not the graph runtime's.
-        RuntimeError: In a thread in which no context was set.
-        MemoryError: If the server's state is larger than the memory can hold.
+        OutputDirectoryError: The run in `directory` cannot be resumed: it has other data, other
+            cohorts, other noise or another privacy loss; it has done more rounds; or its files have
+            changed since the checkpoint, or the checkpoint is missing.
+        ForeignStateError: The checkpoint is from another process.
+        ValueError: A number is out of range; the early stop is impossible (`EarlyStop.check`); the
+            cohorts are impossible (`Participation.check`), or differ from the cohorts of `privacy`
+            (`Accountant.check`, `PrivacyLoss.check`) or of `process` (`Federation.check`); or the
+            model has fewer logits than there are classes.
+        NobodyReportedError: A round has no clients, and the runtime is not the graph runtime.
+        RuntimeError: No context was set in this thread.
+        MemoryError: The server's state does not fit into memory.
+
+    Example:
+        >>> model, local = testing.tiny_model(), testing.tiny_local()
+        >>> x, y = np.ones([6, 4, 4, 1], np.float32), np.arange(6) % 3
+        >>> dataset = tff_pfl.FederatedDataset.from_client_arrays([(x, y, x, y)] * 4, 3)
+        >>> process = tff_pfl.compose(tff_pfl.make("ditto", model, local), testing.EXAMPLES_TYPE)
+        >>> with tempfile.TemporaryDirectory() as folder, tff_pfl.RunDirectory(folder, {}) as run:
+        ...     options = {"rounds": 1, "clients_per_round": 2}
+        ...     result = tff_pfl.train(process, model, dataset, run, **options)
+        round 1: personalized/local_test/loss ..., global/local_test/accuracy ...
+        >>> result.final.round_num
+        1
     """
     _check_directory(directory)
     tip = "FederatedDataset.from_client_arrays makes one of each client's arrays."
@@ -124,14 +138,14 @@ def train(
         done = progress.round_num
         if done > rounds:
             raise OutputDirectoryError(
-                f"The run in {directory.path} has done {done} rounds already, {rounds} are asked "
-                f"for. Ask for {done} or more."
+                f"The run in {directory.path} has done {done} rounds already, but rounds={rounds}. "
+                f"Choose {done} or more."
             )
         checkpoint.count_privacy(progress, privacy)
         is_over = done == rounds or schedule.stopped(progress.evaluations) is not None
         log, reopens = _open_files(directory, dataset, checkpoint, progress, schedule, is_over)
         if not is_over:
-            directory.delete("summary.json")  # of fewer rounds; a run without one is not finished
+            directory.delete("summary.json")  # a run with a summary counts as finished
         directory.write_settings()
         evaluator = evaluation.Evaluator(process, model, dataset, options)
         with tqdm.tqdm(initial=done, total=rounds, desc=title, unit="round", disable=None) as bar:
@@ -168,48 +182,48 @@ def train(
 
 
 def _check_directory(directory: RunDirectory) -> None:
-    """Checks that a directory is open, and has the checkpoint of the run in it, if there is one."""
-    tip = "`with tff_pfl.RunDirectory(path, settings) as directory` makes one."
+    """Checks that a directory is open, and that a run in it has its checkpoint."""
+    tip = "`with tff_pfl.RunDirectory(path, settings) as directory` opens one."
     check_kind("The directory", directory, RunDirectory, tip)
     if not directory.is_open:
         raise ValueError(f"The directory {directory.path} is not open: {tip}")
     if directory.has("metrics.csv") and not directory.has(os.path.join(CHECKPOINT, "data.mdb")):
         raise OutputDirectoryError(
-            f"The run in {directory.path} cannot go on: its {CHECKPOINT} is gone. Start it anew "
-            "with --overwrite, or in another directory."
+            f"Cannot resume the run in {directory.path}: its {CHECKPOINT} is missing. Start it "
+            "again with --overwrite or in another directory."
         )
 
 
 def _warnings(directory, dataset, split, done) -> Iterator[str]:
-    """Records the versions of the run, and yields what its user should know of it."""
+    """Records the versions of the run, and yields warnings about it."""
     if changes := record_versions(directory, done, directory.settings.get("imports") or ()):
         yield (
-            f"round {done}: warning: the run goes on with other versions, or other code, and "
+            f"round {done}: warning: the run continues with other versions or other code, and "
             f"numbers may differ from here on: {'; '.join(changes)}"
         )
     if not dataset.sizes(split).any():
-        yield (f"warning: no client has {split} examples: all that is evaluated on them is nan")
+        yield (f"warning: no client has {split} examples: all their metrics are nan")
 
 
 def _open_files(
     directory, dataset, checkpoint, progress, schedule, is_over
 ) -> tuple[MetricsLog, bool]:
-    """Opens the files of a run that begins or goes on.
+    """Opens the files of a run that starts or resumes.
 
-    A run that was to be longer may have stopped here without all that is evaluated at its end, or
-    been stopped while it made up for that; a run that is made longer has an evaluation that a run
-    from the start would not have had. `progress` forgets both.
+    The last evaluation is removed from `progress` in two cases: the run ends here now, but lacks
+    evaluations that belong to the end of a run; or the run was made longer, and the evaluation at
+    its previous end would not exist if it had been longer from the start.
 
     Returns:
-        The log, and whether the last round is to be finished anew.
+        The log, and whether the last round has to be finished again.
     """
     done, log = progress.round_num, _open_log(directory, dataset, progress)
     reopens = log.rounds < done or bool(is_over and progress.ended < done)
-    goes_on = bool(not is_over and progress.ended)
-    if reopens or (goes_on and not schedule.is_regular(done)):
+    was_extended = bool(not is_over and progress.ended)
+    if reopens or (was_extended and not schedule.is_regular(done)):
         progress.forget_evaluation()
-    if reopens or goes_on:
-        # Files must not be those of a commit when they are written again.
+    if reopens or was_extended:
+        # Files that are written again must not belong to a commit.
         progress.released = log.released_before_the_end(done - reopens)
         progress.ended = 0
         checkpoint.save(progress)
@@ -219,7 +233,7 @@ def _open_files(
 
 def _open_log(directory, dataset, progress) -> MetricsLog:
     log = MetricsLog(directory, progress.round_num, progress.released)
-    if progress.round_num == 0:  # else it is there, of the same data
+    if progress.round_num == 0:  # a resumed run has it, for the same data
         dataset.partition.save(directory.file("partition.npz"))
         log.record("partition.npz")
     return log

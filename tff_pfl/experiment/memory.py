@@ -1,7 +1,7 @@
-"""Checks that the server's state fits into the memory of this machine, before a run finds out.
+"""Checks before a run that the server's state fits into this machine's memory.
 
-The servers of some methods hold something for each client, or for each pair of them: the runtime's
-guide has how much, as a function of their number.
+The servers of some methods hold values for each client or for each pair of clients. The runtime's
+guide has their size as a function of the number of clients.
 """
 
 import os
@@ -10,10 +10,10 @@ from tff_pfl.structures import tensor_sizes
 from tff_pfl.templates import PersonalizedProcess
 
 COPIES = 5
-"""How many times a run holds a state, at least: before and after a round, in it, and written.
+"""The least number of copies of a state in a run: before, during and after a round, and written.
 
-With 12,000 clients, where a matrix of pairs is nearly all of the state, the resident memory of
-FedAMP's run grew by 8 times the state, mapped files included.
+The resident memory of a FedAMP run with 12,000 clients, whose state is almost only a matrix of
+pairs, grew by 8 times the state, including mapped files.
 """
 
 # The limit of a container, by the version of cgroups.
@@ -21,15 +21,16 @@ _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_b
 
 
 def check_server_memory(process: PersonalizedProcess, memory: int | None = None) -> None:
-    """Checks that `COPIES` of a server's state fit into memory.
+    """Checks that `COPIES` copies of a server's state fit into memory.
 
     Args:
-        process: The process, whose initial state tells the size; axes of unknown length, which are
-            those of the cohort, do not count.
-        memory: Bytes; by default what the machine has, or what it grants to its container.
+        process: The process. The size is computed from the type of its initial state; axes of
+            unknown length, which belong to the cohort, do not count.
+        memory: The available bytes; by default the memory of the machine, or the limit of the
+            container.
 
     Raises:
-        MemoryError: With the three largest parts of the state.
+        MemoryError: The copies do not fit. The message has the three largest parts of the state.
     """
     sizes = tensor_sizes(process.initialize.type_signature.result.member)
     total = sum(sizes.values())
@@ -39,20 +40,20 @@ def check_server_memory(process: PersonalizedProcess, memory: int | None = None)
     largest = sorted(sizes, key=sizes.__getitem__, reverse=True)[:3]
     parts = ", ".join(f"{path} {_gib(sizes[path])}" for path in largest)
     raise MemoryError(
-        f"The server's state takes {_gib(total)} ({parts}), and a run holds it {COPIES} times or "
-        f"more; this machine has {_gib(memory)} of memory. Have fewer clients, a smaller model, or "
-        "a method whose server holds nothing for each client."
+        f"The server's state takes {_gib(total)} ({parts}), and a run needs {COPIES} copies or "
+        f"more, but this machine has {_gib(memory)} of memory. Choose fewer clients, a smaller "
+        "model, or a method whose server state does not grow with the number of clients."
     )
 
 
 def memory_of_machine() -> int:
-    """Returns the bytes that a process may have: all, or as many as its container is granted."""
+    """Returns the bytes of the machine's memory, or its container's limit if that is less."""
     sizes = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for path in _LIMITS:
         try:
             with open(path) as file:
                 sizes.append(int(file.read()))
-        except (OSError, ValueError):  # another version, or "max"
+        except (OSError, ValueError):  # another version of cgroups, or "max" for no limit
             continue
     return min(sizes)
 

@@ -1,4 +1,4 @@
-"""Writes the numbers of a run to its directory: CSV files and TensorBoard."""
+"""Writes the metrics of a run to CSV files and TensorBoard."""
 
 import csv
 import json
@@ -16,7 +16,7 @@ import tensorflow_federated as tff
 from tff_pfl.experiment.run_directory import OutputDirectoryError, RunDirectory, reading
 from tff_pfl.files import save_compressed, whole_file, writing
 
-# What differs between two runs of the same config on the same machine.
+# These numbers differ between two runs of the same config on the same machine.
 WHOLE_SECONDS = ("round_seconds", "evaluation_seconds")
 PART_SECONDS = tuple(f"{part}_seconds" for part in ("select", "compute", "write", "update"))
 TIMINGS = (*WHOLE_SECONDS, *PART_SECONDS)
@@ -26,33 +26,33 @@ _OF_A_ROUND = re.compile(r"(?:clients/round_(\d{6,})\.csv|snapshots/round_(\d{6,
 
 
 class MetricsLog(tff.program.ReleaseManager[Mapping[str, float], int]):
-    """Releases the metrics of a run to its own directory, round after round.
+    """A release manager that writes a run's metrics to its directory, round after round.
 
-    `TIMINGS` go to `timings.csv`, all else to `metrics.csv`. A resumed run drops the rows after its
-    last checkpoint from both; TensorBoard shows steps that are released again twice.
-    `tff.program.CSVFileReleaseManager` fails on a row that is cut off, does not notice a file that
-    was changed, and does not wait for the disk.
+    `timings.csv` receives the `TIMINGS`, `metrics.csv` all other numbers. A resumed run drops the
+    rows after its last checkpoint from both files. TensorBoard shows steps twice that are released
+    again. `tff.program.CSVFileReleaseManager` fails on a row that is cut off, does not detect that
+    a file was changed, and does not wait for the disk.
 
-    A checkpoint takes `released`, the checksums of all that was written up to it: a resumed run
-    goes on with the files that it left, or not at all.
+    A checkpoint has `released`, the checksums of all files that were written before it. A run can
+    only be resumed with the files that it left.
 
     Attributes:
         directory: The directory of the run.
-        rounds: Rounds that were released.
+        rounds: The number of released rounds.
     """
 
     def __init__(self, directory: RunDirectory, rounds_done: int, released: Mapping[str, Any]):
-        """Opens the log, and deletes the files of rounds that were not committed.
+        """Opens the log and deletes the files of rounds that were not committed.
 
-        `new_clients.csv` stays until the run ends again.
+        `new_clients.csv` is kept until the run ends again.
 
         Args:
             directory: The directory of the run.
-            rounds_done: Rounds up to the checkpoint.
-            released: As it was at the checkpoint; empty for a new run.
+            rounds_done: The number of rounds up to the checkpoint.
+            released: The value of `released` at the checkpoint; empty for a new run.
 
         Raises:
-            OutputDirectoryError: If a file that was released is missing, or is not as it was.
+            OutputDirectoryError: A released file is missing or has changed.
         """
         self.directory = directory
         self.rounds = released.get("rounds", rounds_done)
@@ -70,18 +70,18 @@ class MetricsLog(tff.program.ReleaseManager[Mapping[str, float], int]):
 
     @property
     def released(self) -> dict[str, Any]:
-        """Returns, as JSON, how many rounds there are, and the checksums of each file.
+        """The number of rounds and the checksums of all files, as JSON values.
 
-        Tables with a row a round have those of their rows, see `_Table`.
+        Tables with a row for each round have two checksums, see `_Table`.
         """
         tables = {name: table.checksums for name, table in self._tables.items()}
         return {"rounds": self.rounds, **tables, **self._files}
 
     def released_before_the_end(self, rounds: int) -> dict[str, Any]:
-        """Returns `released` without what a run writes at its end alone.
+        """Returns `released` without the files that a run writes only at its end.
 
         Args:
-            rounds: Rounds that stay released: all, or all but the last one.
+            rounds: The number of rounds that stay released: all, or all except the last one.
         """
         released = self.released
         released.pop(NEW_CLIENTS, None)
@@ -95,7 +95,7 @@ class MetricsLog(tff.program.ReleaseManager[Mapping[str, float], int]):
         return released
 
     def record(self, name: str) -> None:
-        """Counts a file that was written elsewhere among those released."""
+        """Adds a file that was written elsewhere to the released files."""
         self._files[name] = _checksum(self.directory.file(name))
 
     def _delete_later_rounds(self):
@@ -105,11 +105,11 @@ class MetricsLog(tff.program.ReleaseManager[Mapping[str, float], int]):
                 path.unlink()
 
     async def release(self, value: Mapping[str, float], key: int) -> None:
-        """Writes the numbers of a round, in all places.
+        """Writes the numbers of a round to the CSV files and to TensorBoard.
 
         Args:
-            value: Numbers by name.
-            key: Rounds done, from 1.
+            value: The numbers, by name.
+            key: The number of rounds done, from 1.
         """
         metrics = {name: number for name, number in value.items() if name not in TIMINGS}
         timings = {name: value[name] for name in TIMINGS if name in value}
@@ -118,22 +118,22 @@ class MetricsLog(tff.program.ReleaseManager[Mapping[str, float], int]):
         self.rounds = key
         try:
             await self._tensorboard.release(value, key)
-        except tf.errors.OpError as error:  # whose class differs with what the disk says
+        except tf.errors.OpError as error:  # its subclass depends on the disk's error
             reason = error.message.splitlines()[0].rpartition("; ")[2]
             raise OSError(f"{self.directory.file('tensorboard')}: {reason}") from error
 
     def release_table(self, name: str, columns: Mapping[str, np.ndarray]) -> None:
-        """Writes the table of an evaluation, a row a client.
+        """Writes the table of an evaluation, with a row for each client.
 
         Args:
             name: The name of the file.
-            columns: Columns of equal length, by name.
+            columns: The columns, of equal length, by name.
         """
         write_table(self.directory.file(name), columns)
         self.record(name)
 
     def release_snapshot(self, round_num: int, arrays: Mapping[str, np.ndarray]) -> None:
-        """Writes what an algorithm has to show, completely or not at all."""
+        """Writes the snapshot of an algorithm, completely or not at all."""
         name = f"snapshots/round_{round_num:06d}.npz"
         path = self.directory.file(name)
         os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -143,10 +143,10 @@ class MetricsLog(tff.program.ReleaseManager[Mapping[str, float], int]):
 
 
 class _Table:
-    """A CSV file with a row a round, appended to; columns may come later and then stay.
+    """A CSV file to which each round appends a row, and later rounds may add columns.
 
     Attributes:
-        checksums: The checksum of all rows but the last, and that of all.
+        checksums: The checksum of all rows except the last, and the checksum of all rows.
     """
 
     def __init__(self, path: str, rounds_done: int, checksum: int):
@@ -156,8 +156,8 @@ class _Table:
         rows = []
         if rounds_done and os.path.exists(path):
             columns, rows = self._read()
-            # A row of a round that is not done may be cut off in the middle: it is dropped unread,
-            # and so are the columns that came with it.
+            # The row of an uncommitted round may be cut off. It is dropped unread, and so are the
+            # columns that it added.
             rows = rows[:rounds_done]
             filled = {i for row in rows for i, cell in enumerate(row[: len(columns)]) if cell}
             self._columns = [columns[i] for i in sorted(filled)]
@@ -169,7 +169,7 @@ class _Table:
         _write(path, self._columns, rows)
 
     def append(self, row: Mapping) -> None:
-        """Appends a row and waits until it is on the disk."""
+        """Appends a row and waits for the disk."""
         new = [name for name in row if name not in self._columns]
         if new:
             _, rows = self._read()
@@ -182,7 +182,7 @@ class _Table:
         self._count((name, str(value)) for name, value in row.items())
 
     def _count(self, cells):
-        """Adds a row to the checksums; columns that came later are empty in it, and left out."""
+        """Adds a row to the checksums, without its empty cells, whose columns came later."""
         cells = sorted(cell for cell in cells if cell[1])
         checksum = self.checksums[1]
         self.checksums = (checksum, zlib.crc32(json.dumps(cells).encode(), checksum))
@@ -208,10 +208,10 @@ def _checksum(path: str) -> int:
 
 
 def not_as_written(path: str) -> OutputDirectoryError:
-    """Returns the error for a file that is not as its run left it."""
+    """Returns the error for a file that has changed since its run wrote it."""
     return OutputDirectoryError(
-        f"{path} is missing or damaged: it is not as it was at the last checkpoint. Restore it "
-        "from a copy, or start the run in a new directory."
+        f"{path} is missing or has changed since the last checkpoint. Restore it from a copy, or "
+        "start the run in a new directory."
     )
 
 
@@ -222,7 +222,7 @@ def write_table(path: str, columns: Mapping[str, np.ndarray]) -> None:
 
 
 def _write(path: str, columns: list[str], rows: Iterable[list]) -> None:
-    """Writes a CSV file completely or not at all; rows may lack the last columns."""
+    """Writes a CSV file, completely or not at all; rows may lack the last columns."""
     with whole_file(path, newline="") as file:
         writer = csv.writer(file)
         writer.writerow(columns)

@@ -1,4 +1,4 @@
-"""Runs `programs/train.py` between its flags and its exit code."""
+"""Runs `programs/train.py`, from its config to its exit code."""
 
 import os
 import sys
@@ -24,23 +24,24 @@ def run_program(
     set_context: Callable[[], None] = runtime.set_graph_context,
     restart: Callable[[bool], None] = lambda resume: None,
 ) -> int:
-    """Trains and evaluates what a config describes; prints the result and where its files lie.
+    """Trains and evaluates the run that a config describes, and prints its result and its files.
 
-    A finished run that is resumed is only printed again.
+    If a finished run is resumed, its result is only printed again.
 
     Args:
         config: See `default_config`.
         output_dir: See `RunDirectory`.
-        resume: Whether to go on with the run there.
-        overwrite: Whether to delete the run there first.
+        resume: Whether to resume the run in the directory.
+        overwrite: Whether to delete the run in the directory first.
         set_context: Sets the context in which TFF computations are executed.
-        restart: Called where a worker of the runtime was lost; it may start the program anew. Its
-            argument is whether the run can be resumed: not while the run that it was to overwrite
-            is still there.
+        restart: Called after a worker of the runtime was lost; may start the program again. Its
+            argument is whether the run can be resumed, which is false as long as the run to
+            overwrite has not been deleted.
 
     Returns:
-        The exit code of the program: 0, 1 after an error that the user can fix, `os.EX_TEMPFAIL`,
-        75, where a worker of the runtime was lost, 130 after Ctrl-C, 143 after SIGTERM.
+        The exit code of the program: 0; 1 after an error that the user can fix; 75
+        (`os.EX_TEMPFAIL`) after a worker of the runtime was lost; 130 after Ctrl-C; 143 after
+        SIGTERM.
     """
     directory = None
 
@@ -68,9 +69,9 @@ def run_program(
         ignored = [change for change in directory.changes if change.startswith(OF_RESULTS)]
         if is_over and ignored:
             print(
-                "note: the run was over already, and its results do not follow these changes:\n  "
+                "note: the run was finished already, and its results ignore these changes:\n  "
                 + "\n  ".join(ignored)
-                + f"\nprograms/evaluate.py --run_dir={directory.path} evaluates it anew.",
+                + f"\nprograms/evaluate.py --run_dir={directory.path} evaluates it again.",
                 file=sys.stderr,
             )
 
@@ -82,8 +83,8 @@ def run_program(
 
 def _advice(directory, output_dir) -> str:
     if directory is None or directory.resumes:
-        return f"--resume goes on with the run in {output_dir}"
-    return f"nothing was begun, and the run in {output_dir} is as it was"
+        return f"pass --resume to continue the run in {output_dir}"
+    return f"no run was started, and the run in {output_dir} was not changed"
 
 
 def _run(config, directory):

@@ -1,4 +1,4 @@
-"""Saves the state of a federated program with checksums of the files it has written."""
+"""Saves the state of a federated program with checksums of its files."""
 
 import os
 import zlib
@@ -14,9 +14,9 @@ _FILE = "checksums.json"
 
 
 class CheckedStateManager(tff.program.ProgramStateManager):
-    """Saves program states, and refuses to load one if earlier files were changed since.
+    """A program state manager that detects files changed since a state was saved.
 
-    Files may have grown: what was released after a state is released again.
+    Files may have grown since: the program releases the rounds after the state again.
     """
 
     def __init__(
@@ -28,23 +28,24 @@ class CheckedStateManager(tff.program.ProgramStateManager):
         """Prepares the manager.
 
         Args:
-            manager: Saves the states.
-            directory: The directory of the files; it receives `checksums.json`.
-            names: Names of the files, such as that of a `tff.program.CSVFileReleaseManager`.
+            manager: The manager that saves the states.
+            directory: The directory of the files, which also receives `checksums.json`.
+            names: The names of the files, such as the file of a
+                `tff.program.CSVFileReleaseManager`.
         """
         self._manager = manager
         self._directory = directory
         self._names = tuple(names)
 
     async def get_versions(self) -> list[int] | None:
-        """Returns the versions that are saved."""
+        """Returns the saved versions."""
         return await self._manager.get_versions()
 
     async def load(self, version: int, structure: Any) -> Any:
         """Returns a saved state.
 
         Raises:
-            OutputDirectoryError: If a file is not as it was when the state was saved.
+            OutputDirectoryError: A file is missing or has changed since the state was saved.
         """
         path = self._directory.file(_FILE)
         with reading(path):
@@ -55,7 +56,7 @@ class CheckedStateManager(tff.program.ProgramStateManager):
         return await self._manager.load(version, structure)
 
     async def save(self, program_state: Any, version: int) -> None:
-        """Saves a state, after the checksums of the files."""
+        """Saves the checksums of the files, and then a state."""
         kept = map(str, await self.get_versions() or ())
         before = read_json(self._directory.file(_FILE)) if self._directory.has(_FILE) else {}
         content = {key: before[key] for key in kept if key in before}
@@ -67,7 +68,7 @@ class CheckedStateManager(tff.program.ProgramStateManager):
 
 
 def _beginning(path: str, size: int = -1) -> tuple[int, int]:
-    """Returns size and checksum of a file's first bytes; a missing file counts as empty."""
+    """Returns the size and checksum of a file's first bytes; a missing file is empty."""
     if not os.path.exists(path):
         return 0, 0
     with open(path, "rb") as file:

@@ -1,4 +1,4 @@
-"""Restores a run, finished or stopped, as it was at its last checkpoint."""
+"""Restores a run, finished or not, from its last checkpoint."""
 
 import contextlib
 import os
@@ -18,13 +18,13 @@ from tff_pfl.experiment.versions import other_versions
 
 
 class RestoredRun(configs.BuiltRun):
-    """A run as it was at its last checkpoint, besides what it is made of.
+    """A run with the states of its last checkpoint.
 
     Attributes:
         source: The source of the clients' states and training examples.
         server_state: The process's `ServerState`.
-        round_num: Rounds done.
-        reported: bool `[clients]`, who was in a cohort up to then, and reported.
+        round_num: The number of rounds done.
+        reported: bool `[clients]`: the clients that have been in a cohort and reported.
     """
 
     source: CohortDataSource
@@ -37,20 +37,23 @@ class RestoredRun(configs.BuiltRun):
 def restored_run(
     run_dir: str | os.PathLike, *, trust_imports: bool | Collection[str] = (), **changes: Any
 ) -> Iterator[RestoredRun]:
-    """`with restored_run(run_dir) as run`: the last checkpoint of a run, finished or stopped.
+    """Restores a run, finished or not, from its last checkpoint.
 
-    Nothing in the directory is changed; the states of clients can be read inside of the `with`.
-    Where versions, code or the machine are others than those of the run, a warning is logged.
+        with restored_run(run_dir) as run:
+            print(run.round_num)
+
+    Nothing in the directory is changed. Client states can be read until the end of the `with`. A
+    warning is logged if versions, code or the machine differ from those of the run.
 
     Args:
         run_dir: The run's output directory.
         trust_imports: See `config_of_run`.
-        **changes: Keys of `config.evaluation` that are other than the run's; a warning is logged
-            for those that have no effect.
+        **changes: New values for keys of `config.evaluation`. A warning is logged for keys that
+            have no effect.
 
     Raises:
-        OutputDirectoryError: If there is no run, or none with a checkpoint.
-        ConfigError: If the run's config is not one of this version, or a change is impossible.
+        OutputDirectoryError: There is no run with a checkpoint.
+        ConfigError: The run's config is not a config of this version, or a change is impossible.
     """
     with restored_by(run_dir, changed_config(run_dir, changes, trust_imports)) as run:
         yield run
@@ -60,13 +63,13 @@ def restored_run(
 def restored_by(
     run_dir: str | os.PathLike, config: ml_collections.ConfigDict
 ) -> Iterator[RestoredRun]:
-    """Restores a run by its config, which may have been changed; see `restored_run`."""
+    """Restores a run with its config, which may be changed; see `restored_run`."""
     store_path = os.path.join(run_dir, CHECKPOINT)
     if not os.path.isdir(store_path) or not os.listdir(store_path):
         raise OutputDirectoryError(f"{run_dir} has no checkpoint of a run.")
     if others := other_versions(run_dir, config.imports):
         absl.logging.warning(
-            "%s was computed with other versions, or other code, and numbers may differ: %s",
+            "%s was computed with other versions or other code, and numbers may differ: %s",
             os.fspath(run_dir),
             "; ".join(others),
         )
@@ -94,7 +97,7 @@ def restored_by(
 def changed_config(
     run_dir: str | os.PathLike, changes: Mapping[str, Any], trust_imports: bool | Collection[str]
 ) -> ml_collections.ConfigDict:
-    """Returns the config of a run, with other keys of `config.evaluation`; see `restored_run`."""
+    """Returns a run's config with changed values of `config.evaluation`; see `restored_run`."""
     config = configs.config_of_run(RunFiles(run_dir).settings(), trust_imports=trust_imports)
     try:
         if "synthetic" in changes:
@@ -103,7 +106,7 @@ def changed_config(
     except (TypeError, ValueError) as error:
         raise configs.ConfigError(f"config.evaluation: {error}") from error
     configs.check_config(config)
-    asked = [f"evaluation.{key}" for key, value in changes.items() if value]
-    for idle in configs.unused_settings(config, asked):
-        absl.logging.warning("%s: %s", os.fspath(run_dir), idle)
+    changed = [f"evaluation.{key}" for key, value in changes.items() if value]
+    for warning in configs.unused_settings(config, changed):
+        absl.logging.warning("%s: %s", os.fspath(run_dir), warning)
     return config

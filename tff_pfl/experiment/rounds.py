@@ -1,4 +1,4 @@
-"""The rounds of a run: trained, evaluated, released and committed, one after another."""
+"""Trains, evaluates, releases and commits the rounds of a run, one after another."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ from tff_pfl.templates import PersonalizedProcess
 
 
 class Schedule(NamedTuple):
-    """The number of rounds, and after which of them something is due; see `train`."""
+    """The number of rounds, and the rounds that are evaluated and committed; see `train`."""
 
     rounds: int
     evaluate_every: int
@@ -31,7 +31,7 @@ class Schedule(NamedTuple):
     early_stop: EarlyStop | None
 
     def is_regular(self, round_num: int) -> bool:
-        """Returns whether a round is evaluated however many rounds there are."""
+        """Returns whether a round is evaluated, regardless of the total number of rounds."""
         return bool(self.evaluate_every) and round_num % self.evaluate_every == 0
 
     def evaluates(self, round_num: int) -> bool:
@@ -39,11 +39,11 @@ class Schedule(NamedTuple):
         return self.is_regular(round_num) or round_num == self.rounds
 
     def commits(self, round_num: int) -> bool:
-        """Returns whether the checkpoint is written after a round."""
+        """Returns whether a round is committed to the checkpoint."""
         return round_num % self.checkpoint_every == 0 or round_num == self.rounds
 
     def stopped(self, evaluations: Sequence[Evaluation]) -> str | None:
-        """Returns why the run ends early after these evaluations, if it does."""
+        """Returns why the run ends early after these evaluations, or `None`."""
         return self.early_stop and self.early_stop.reason(evaluations, self.evaluate_every)
 
 
@@ -51,9 +51,9 @@ class _Unwritten(NamedTuple):
     """The results of a round that are not on disk yet.
 
     Attributes:
-        numbers: Metrics and seconds, by name.
+        numbers: The metrics and seconds, by name.
         progress: The progress after the round.
-        commits: Whether a commit is due.
+        commits: Whether the round is committed.
     """
 
     numbers: Mapping[str, float]
@@ -63,9 +63,9 @@ class _Unwritten(NamedTuple):
 
 @dataclasses.dataclass
 class Rounds:
-    """The rounds of a run, from its checkpoint on.
+    """The rounds of a run after its checkpoint.
 
-    The results of a round are written while the cohort of the next one is computed.
+    The results of a round are written while the next cohort is computed.
     """
 
     process: PersonalizedProcess
@@ -83,11 +83,11 @@ class Rounds:
     unwritten: _Unwritten | None = None
 
     def run(self, clients_per_round: int, *, reopens: bool = False) -> None:
-        """Does the rounds that are left; the results of the last one are written, come what may.
+        """Runs the remaining rounds, and writes the last results even after an exception.
 
         Args:
-            clients_per_round: Size of a cohort.
-            reopens: Whether the last round that was trained is finished anew first.
+            clients_per_round: The number of clients in a cohort.
+            reopens: Whether to finish the last trained round again first.
         """
         progress, schedule = self.progress, self.schedule
         with Background() as background:
@@ -116,7 +116,7 @@ class Rounds:
             if not clients and runtime.current_devices() is None:
                 raise NobodyReportedError(
                     f"Nobody reported in round {progress.round_num}, which TFF's stock runtime "
-                    "cannot run. Go on in the graph runtime: --runtime=graph --resume."
+                    "cannot run. Continue with the graph runtime: --runtime=graph --resume."
                 )
             with background.doing(write), watch.measuring("compute_seconds"):
                 output = self.process.next(progress.server_state, clients)
@@ -143,7 +143,7 @@ class Rounds:
         return found
 
     def finish_round(self, watch: Stopwatch) -> None:
-        """Evaluates what is due after the round that was trained last; it is then to be written."""
+        """Evaluates the last trained round if that is due, and keeps the results for `_write`."""
         progress, round_num, schedule = self.progress, self.progress.round_num, self.schedule
         metrics = dict(progress.metrics)
         if schedule.evaluates(round_num) or schedule.stopped(progress.evaluations) is not None:
@@ -160,9 +160,10 @@ class Rounds:
             self.bar.write(f"round {round_num}: stopped early: {stopped}")
 
     def _evaluate(self) -> dict[MetricName, float]:
-        """Evaluates all that is due, and writes the tables and the snapshot of the evaluation.
+        """Evaluates the models, and writes the tables and the snapshot of the evaluation.
 
-        Clients' own examples come first: by them an early stop says whether the round is the last.
+        Clients' own examples are evaluated first, because an early stop decides on them whether the
+        round is the last one.
         """
         progress, schedule = self.progress, self.schedule
         state, round_num = progress.server_state, progress.round_num
@@ -194,7 +195,7 @@ class Rounds:
         return metrics | validated
 
     def _on_validation(self, clients: evaluation.ClientMetrics) -> dict[MetricName, float]:
-        """Returns the metrics on validation examples: all if asked for, else the watched one."""
+        """Returns the metrics on validation examples: all if the options say so, or the watched."""
         early_stop = self.schedule.early_stop
         if early_stop is None and not self.options.validation:
             return {}
@@ -207,18 +208,18 @@ class Rounds:
         return {early_stop.watched: metrics[early_stop.watched]}
 
     def _write(self, background: Background) -> None:
-        """Releases and commits the results of the last round, if that was not done."""
+        """Releases and commits the unwritten results of the last round, if there are any."""
         unwritten, self.unwritten = self.unwritten, None
         if unwritten is None:
             return
         round_num, log = unwritten.progress.round_num, self.log
-        if round_num == 1:  # not before, so that nobody waits for the picture
+        if round_num == 1:  # drawn in this thread, so that training does not wait
             plot_partition(self.dataset, log.directory.file("partition.png"))
         background.run(log.release(unwritten.numbers, round_num))
         for manager in self.release_managers:
             try:
                 background.run(manager.release(dict(unwritten.numbers), round_num))
-            except Exception as error:  # of somebody else's service, which must not stop the run
+            except Exception as error:  # a failing service must not stop the run
                 self.bar.write(
                     f"round {round_num}: {type(manager).__name__} has not released its metrics: "
                     f"{type(error).__name__}: {error}"
@@ -229,21 +230,21 @@ class Rounds:
 
 
 def warnings_of(metrics: Mapping[str, Any]) -> list[str]:
-    """Returns what a user should know of a round at once, by the metrics of its process."""
+    """Returns warnings about a round, based on the metrics of its process."""
     warnings = []
     for exchange, measured in _exchanges(metrics).items():
         if number := measured.get("num_nonfinite"):
             warnings.append(
-                f"{exchange}: {int(number)} clients left out, for a result that is not finite, a "
-                "negative weight or a number of examples that their rows cannot hold"
+                f"{exchange}: {int(number)} clients left out, because of a result that is not "
+                "finite, a negative weight or a number of examples that exceeds their rows"
             )
         if measured.get("server_kept"):
-            warnings.append(f"{exchange}: the server keeps its state, no sound update came")
+            warnings.append(f"{exchange}: the server keeps its state, no valid update arrived")
     return warnings
 
 
 def one_line(metrics: Mapping[MetricName, float]) -> str:
-    """Returns the means of an evaluation."""
+    """Returns the means of an evaluation as one line of text."""
     parts = []
     for name, value in metrics.items():
         if name.statistic == "mean":
@@ -254,7 +255,7 @@ def one_line(metrics: Mapping[MetricName, float]) -> str:
 
 
 def postfix(metrics: Mapping[str, Any], timings: Mapping[str, float]) -> dict[str, str]:
-    """Returns the figures that matter, short enough for one line."""
+    """Returns the figures that the progress bar shows: seconds, loss and accuracy."""
     shown = {"s/round": f"{timings['round_seconds']:.2f}"}
     for quantity in ("loss", "accuracy"):
         for exchange, measured in _exchanges(metrics).items():

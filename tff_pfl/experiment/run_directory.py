@@ -1,4 +1,4 @@
-"""The output directory of a run: its files, and who may write to it."""
+"""Manages the output directory of a run: its files, its settings and its lock."""
 
 import contextlib
 import fcntl
@@ -13,7 +13,7 @@ from ml_collections import config_dict
 
 from tff_pfl.files import not_spelled_out, remove_temporary_files, spelled_out, write_json
 
-# Settings that change no number.
+# Settings that do not change any number of a run.
 OF_NO_NUMBER = (
     "checkpoint_every",
     "data.data_dir",
@@ -21,7 +21,7 @@ OF_NO_NUMBER = (
     "import_path",
     "paper",
 )
-# Settings by which a run that is over would have other results.
+# Settings that change the results at the end of a run.
 OF_RESULTS = (
     "evaluation.generalization",
     "evaluation.late_share",
@@ -30,17 +30,17 @@ OF_RESULTS = (
     "new_clients.best_epoch",
     "new_clients.fine_tune_epochs",
 )
-# Settings that may differ when a run is resumed: they change no number of a round.
+# Settings that a resumed run may change, because they do not change the numbers of its rounds.
 RESUMABLE = ("rounds", *sorted((*OF_NO_NUMBER, *OF_RESULTS)))
 
 CHECKPOINT = "checkpoint"
 
-# Present in every directory of a run, and in no other; locked while a program writes to it.
+# The file that marks a run's directory; it is locked while a program writes there.
 _LOCK_FILE = "tff_pfl_run.lock"
 
 
 def is_of_a_run(folder: str | os.PathLike) -> bool:
-    """Returns whether a directory is that of a run, or a copy of one that lacks its lock."""
+    """Returns whether a folder is the directory of a run, or a copy without its lock file."""
 
     def has(name):
         return os.path.exists(os.path.join(folder, name))
@@ -49,29 +49,29 @@ def is_of_a_run(folder: str | os.PathLike) -> bool:
 
 
 class OutputDirectoryError(RuntimeError):
-    """An output directory that this run must not write to."""
+    """An error about an output directory: a run must not write there, or cannot be read."""
 
 
 class RunDirectory:
-    """The files of a run: `with RunDirectory(path, settings) as directory: train(...)`.
+    """The output directory of a run: `with RunDirectory(path, settings) as directory: train(...)`.
 
-    Any program can use one with `files` of its own. One process at a time writes there, a run is
-    not resumed with other settings, and files that a killed process left unfinished are removed.
+    Any program can use one with its own `files`. Only one process at a time writes there. A run
+    cannot be resumed with other settings. Unfinished files of a killed process are removed.
 
     Attributes:
-        changes: The settings of a resumed run that are others now, and may be, as text.
+        changes: The settings of a resumed run that have changed and may change, as text.
         settings: The run's settings, as JSON values.
-        path: The directory. In it:
+        path: The path of the directory, which has these files:
             `config.json`     all settings
-            `versions.json`   versions of software and the machine, of each session of the run
-            `metrics.csv`     a row a round
+            `versions.json`   versions of software and the machine, for each session of the run
+            `metrics.csv`     a row for each round
             `timings.csv`     seconds of each round, its parts and its evaluation
-            `clients/`        for each evaluation, a row a client
+            `clients/`        a table for each evaluation, with a row for each client
             `new_clients.csv` a row for each client that did not train, if there are any
-            `snapshots/`      at each evaluation, what the algorithm has to show, if anything
+            `snapshots/`      the algorithm's snapshot at each evaluation, if it takes any
             `tensorboard/`    the metrics for TensorBoard
-            `partition.npz`   who owns which examples, and `partition.png`, a picture of it
-            `checkpoint/`     server state, client states and position, one consistent generation
+            `partition.npz`   the examples of each client, and `partition.png`, a picture of them
+            `checkpoint/`     server state, client states and position, committed together
             `summary.json`    the final and the best evaluations
     """
 
@@ -99,18 +99,18 @@ class RunDirectory:
         overwrite: bool = False,
         files: Sequence[str] = FILES,
     ):
-        """Checks whether a run may write to the directory; `create` then makes it.
+        """Checks that a run may write to the directory, which `create` makes later.
 
         Args:
-            path: The directory.
+            path: The path of the directory.
             settings: The resolved config: JSON values, or NumPy's numbers and arrays.
-            resume: Whether to go on with the run that is there, if there is one.
-            overwrite: Whether `create` deletes the run that is there, if there is one.
+            resume: Whether to resume the run in the directory, if there is one.
+            overwrite: Whether `create` deletes the run in the directory, if there is one.
             files: The files and folders that the program writes there.
 
         Raises:
-            OutputDirectoryError: If it holds a run and neither is asked for, or a run with other
-                settings, or files that are not a run's.
+            OutputDirectoryError: The directory has a run, but neither `resume` nor `overwrite` is
+                set; or a run with other settings; or files that do not belong to a run.
         """
         self.path = os.path.abspath(path)
         self.settings = json.loads(json.dumps(settings, cls=_Encoder))
@@ -122,14 +122,14 @@ class RunDirectory:
         self._check()
 
     def create(self) -> None:
-        """Makes the directory and writes the settings, or goes on with what is there.
+        """Makes the directory and writes the settings, or opens the run that is resumed.
 
-        A run calls it when it is ready to start: one that fails before claims nothing, and deletes
-        nothing of the run that it was to overwrite. From then on, until `close` or the end of the
-        process, no other run gets the directory.
+        Call this when the run is ready to start, so that a run that fails earlier does not delete
+        the run that it would overwrite. The directory is locked for other programs until `close` or
+        the end of the process.
 
         Raises:
-            OutputDirectoryError: If another program is writing to it, or as in `__init__`.
+            OutputDirectoryError: Another program is writing to the directory; or see `__init__`.
         """
         os.makedirs(self.path, exist_ok=True)
         self._check()
@@ -146,7 +146,7 @@ class RunDirectory:
             remove_temporary_files(self.path, name)
             remove_temporary_files(self.file(name))
         if self._overwrite:
-            for name in reversed(self._files):  # the settings last, so that they tell of the rest
+            for name in reversed(self._files):  # the settings last: they identify the other files
                 self.delete(name)
         if "clients" in self._files:
             os.makedirs(self.file("clients"), exist_ok=True)
@@ -155,28 +155,30 @@ class RunDirectory:
 
     @property
     def is_open(self) -> bool:
-        """Returns whether it was made, and not closed since."""
+        """Whether the directory was created and has not been closed since."""
         return self._lock is not None and not self._lock.closed
 
     @property
     def resumes(self) -> bool:
-        """Returns whether a run that ends now can be resumed: not an old one, yet to be deleted."""
+        """Whether the run could be resumed if it ended now, not the run that it would overwrite."""
         return self._lock is not None or not self._overwrite
 
     def write_settings(self) -> None:
-        """Writes `config.json`; a run that goes on writes it once it is known that it does."""
+        """Writes `config.json`; a resumed run does so after all checks."""
         self.write_json("config.json", spelled_out(self.settings))
 
     def close(self) -> None:
-        """Lets other runs have the directory."""
+        """Unlocks the directory for other programs."""
         if self._lock is not None:
             self._lock.close()
 
     def __enter__(self) -> "RunDirectory":
+        """Calls `create`."""
         self.create()
         return self
 
     def __exit__(self, *exc_info) -> None:
+        """Calls `close`."""
         self.close()
 
     def file(self, *parts: str) -> str:
@@ -184,15 +186,15 @@ class RunDirectory:
         return os.path.join(self.path, *parts)
 
     def has(self, name: str) -> bool:
-        """Returns whether a file or folder is there."""
+        """Returns whether the directory has a file or folder."""
         return os.path.exists(self.file(name))
 
     def write_json(self, name: str, value: Any) -> None:
-        """Writes a file completely or not at all."""
+        """Writes a JSON file, completely or not at all."""
         write_json(self.file(name), value)
 
     def delete(self, name: str) -> None:
-        """Deletes a file or a folder, if it is there."""
+        """Deletes a file or a folder if it exists."""
         path = self.file(name)
         if os.path.isdir(path):
             shutil.rmtree(path)
@@ -205,30 +207,30 @@ class RunDirectory:
         content = os.listdir(self.path) if os.path.isdir(self.path) else []
         if content and _LOCK_FILE not in content:
             raise OutputDirectoryError(
-                f"{self.path} holds files that are not a run's ({', '.join(sorted(content)[:3])}). "
-                "Choose an empty or a new directory."
+                f"{self.path} contains files that do not belong to a run "
+                f"({', '.join(sorted(content)[:3])}). Choose an empty or a new directory."
             )
         if self._overwrite:
             return
         if "config.json" not in content:
-            # What is made before the settings may be here, if that was interrupted.
+            # Empty folders may exist if `create` was interrupted before it wrote the settings.
             if left := [name for name in self._files if self._has_content(name)]:
                 raise OutputDirectoryError(
-                    f"{self.path} holds a run ({', '.join(left)}) without its config.json. Put "
+                    f"{self.path} contains a run ({', '.join(left)}) without its config.json. Put "
                     "config.json back, pass --overwrite to delete the run, or choose another "
                     "--output_dir."
                 )
             return
         if not self._resume:
             raise OutputDirectoryError(
-                f"{self.path} holds a run already. Pass --resume to go on with it, --overwrite to "
+                f"{self.path} already contains a run. Pass --resume to continue it, --overwrite to "
                 "delete it, or another --output_dir."
             )
         self.changes, changed = changed_settings(self.path, self.settings)
         if changed:
             raise OutputDirectoryError(
                 f"The run in {self.path} has other settings:\n  " + "\n  ".join(changed) + "\n"
-                "Resume it with its own, or choose another --output_dir. Only "
+                "Resume it with its own settings, or choose another --output_dir. Only "
                 f"{', '.join(RESUMABLE)} may change."
             )
 
@@ -240,22 +242,23 @@ class RunDirectory:
 def changed_settings(
     path: str | os.PathLike, settings: Mapping[str, Any]
 ) -> tuple[list[str], list[str]]:
-    """Compares settings with those of a run that is there.
+    """Compares settings with the settings of a run.
 
     Args:
         path: The directory of the run.
-        settings: The resolved config; JSON values.
+        settings: The resolved config, as JSON values.
 
     Returns:
-        `(changes that are allowed, changes that change numbers)`, as text.
+        `(allowed, forbidden)`: the changes that a resumed run may make, and the changes that would
+        change the numbers of its rounds, as text.
 
     Raises:
-        OutputDirectoryError: If the run's settings are damaged.
+        OutputDirectoryError: The run's settings are damaged.
     """
     old, new = flatten(read_settings(path), "."), flatten(settings, ".")
     changes = [], []
     for key in sorted(old.keys() | new.keys()):
-        if repr(old.get(key)) != repr(new.get(key)):  # as NaN is not equal to itself
+        if repr(old.get(key)) != repr(new.get(key)):  # `repr`, because NaN is not equal to itself
             is_fixed = not any(f"{key}.".startswith(f"{free}.") for free in RESUMABLE)
             changes[is_fixed].append(f"{key}: {old.get(key)!r} then, {new.get(key)!r} now")
     return changes
@@ -263,11 +266,11 @@ def changed_settings(
 
 @contextlib.contextmanager
 def reading(path: str | os.PathLike) -> Iterator[None]:
-    """Turns what a damaged file of a run raises in its body into an error that names the file.
+    """Converts exceptions in its body, which reads a run's file, to errors that name the file.
 
     Raises:
-        OutputDirectoryError: For any exception but those of the system about a file: readers of
-            JSON, CSV and NumPy's formats raise all kinds on random bytes.
+        OutputDirectoryError: The body raised any exception, except an `OSError` with a file name.
+            Readers of JSON, CSV and NumPy files raise many kinds of errors for damaged files.
     """
     try:
         yield
@@ -284,7 +287,7 @@ def read_json(path: str) -> dict[str, Any]:
     """Reads the JSON object in a file.
 
     Raises:
-        OutputDirectoryError: If the file holds something else.
+        OutputDirectoryError: The file is damaged or has another kind of JSON value.
     """
     with reading(path), open(path) as file:
         value = json.load(file)
@@ -296,10 +299,10 @@ def read_json(path: str) -> dict[str, Any]:
 def read_settings(run_dir: str | os.PathLike) -> dict[str, Any]:
     """Reads the settings of a run from its `config.json`.
 
-    The texts "inf", "-inf" and "nan" of the file become numbers again.
+    The texts "inf", "-inf" and "nan" in the file become numbers again.
 
     Raises:
-        OutputDirectoryError: If the file holds something else.
+        OutputDirectoryError: The file is damaged or has another kind of JSON value.
     """
     return not_spelled_out(read_json(os.path.join(run_dir, "config.json")))
 
@@ -319,29 +322,30 @@ def flatten(nested: Any, separator: str, prefix: str = "") -> dict[str, Any]:
 
 
 def resolved(config: config_dict.ConfigDict) -> dict[str, Any]:
-    """Returns a config as JSON values, with nothing left to look up."""
+    """Returns a config as JSON values, with its references resolved."""
     return json.loads(config.to_json(_Encoder))
 
 
 class _Encoder(config_dict.CustomJSONEncoder):
-    """Writes NumPy's numbers and arrays as numbers and lists."""
+    """A JSON encoder that writes NumPy's numbers and arrays as numbers and lists."""
 
     def default(self, obj):
+        """Returns the JSON value of an object that is not one."""
         return obj.tolist() if hasattr(obj, "tolist") else super().default(obj)
 
 
 def check_writable(path: str | os.PathLike) -> None:
-    """Checks, before anything is computed, that results can be written.
+    """Checks that results can be written, before they are computed.
 
     Args:
-        path: The path or prefix of the files; folders may yet be made.
+        path: The path or prefix of the files, whose folders need not exist.
 
     Raises:
-        OutputDirectoryError: If no file can be there.
+        OutputDirectoryError: A file cannot be written there.
     """
     path = os.fspath(path)
     if not os.path.basename(path):
-        raise OutputDirectoryError(f"{path} is a folder; name the files in it: {path}NAME.")
+        raise OutputDirectoryError(f"{path} is a folder. Add a name for the files: {path}NAME.")
     folder = pathlib.Path(os.path.abspath(path)).parent
     existing = next(parent for parent in [folder, *folder.parents] if parent.exists())
     if not existing.is_dir():
@@ -351,17 +355,17 @@ def check_writable(path: str | os.PathLike) -> None:
 
 
 def check_empty_folder(path: str | os.PathLike) -> None:
-    """Checks, before anything is computed, that results can have a folder of their own.
+    """Checks that a folder for results is empty or can be made, before they are computed.
 
     Args:
-        path: The folder, which may yet be made.
+        path: The folder, which need not exist.
 
     Raises:
-        OutputDirectoryError: If something is there already, or no folder can be.
+        OutputDirectoryError: The folder is not empty or cannot be made.
     """
     folder = pathlib.Path(os.path.abspath(path))
     check_writable(folder / "file" if folder.exists() else folder)
     if folder.exists() and any(folder.iterdir()):
         raise OutputDirectoryError(
-            f"{path} is not empty; these results need a folder of their own."
+            f"{path} is not empty. Choose an empty or a new folder for these results."
         )

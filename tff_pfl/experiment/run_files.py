@@ -1,4 +1,4 @@
-"""Reads the files of a run, for reports, evaluations, and a user's own analysis."""
+"""Reads the files of a run, for reports, evaluations and a user's own analysis."""
 
 import csv
 import os
@@ -14,14 +14,14 @@ from tff_pfl.experiment.run_directory import OutputDirectoryError, read_json, re
 from tff_pfl.names import unknown_name
 
 SESSIONS = "versions.json"
-CODE = "code of "  # a module of a user's own, in the names of versions
+CODE = "code of "  # the prefix of the versions of users' modules
 
 
 class Session(NamedTuple):
-    """The versions that the rounds of a run were computed with, up to the next session.
+    """The versions with which the rounds of a session were computed.
 
     Attributes:
-        rounds_before: Rounds that earlier sessions did.
+        rounds_before: The number of rounds of earlier sessions.
         versions: See `tff_pfl.experiment.current_versions`.
     """
 
@@ -30,16 +30,16 @@ class Session(NamedTuple):
 
     @property
     def code(self) -> dict[str, str]:
-        """The versions of a user's own modules, see `tff_pfl.experiment.versions.code_of`."""
-        return {name: of for name, of in self.versions.items() if name.startswith(CODE)}
+        """The digests of a user's own modules, see `tff_pfl.experiment.versions.code_of`."""
+        return {key: digest for key, digest in self.versions.items() if key.startswith(CODE)}
 
 
 class ClientTable(NamedTuple):
-    """The table of an evaluation, a row for each client that was evaluated.
+    """The table of an evaluation, with a row for each evaluated client.
 
     Attributes:
         path: The file.
-        columns: float64 columns by name, as `global/local_test/loss`.
+        columns: The float64 columns by name, such as `global/local_test/loss`.
     """
 
     path: pathlib.Path
@@ -47,14 +47,14 @@ class ClientTable(NamedTuple):
 
     @property
     def has_examples(self) -> np.ndarray:
-        """Returns bool `[clients]`; clients without examples count in no mean."""
+        """The clients with examples, as bool `[clients]`. The others do not count in means."""
         return self.columns["num_examples"] > 0
 
     def values(self, column: str) -> np.ndarray:
-        """Returns a float64 column of the clients that have examples.
+        """Returns a float64 column, for the clients that have examples.
 
         Raises:
-            OutputDirectoryError: If there is no such column.
+            OutputDirectoryError: The column does not exist.
         """
         if column not in self.columns:
             raise OutputDirectoryError(unknown_name(f"column of {self.path}", column, self.columns))
@@ -62,16 +62,16 @@ class ClientTable(NamedTuple):
 
 
 class RunFiles:
-    """The files of a run, finished or not; nothing in its directory is changed.
+    """A reader for the files of a run, finished or not.
 
         rounds, matrices = RunFiles("runs/digits_pgfed").snapshots("alpha")
 
-    A file that is missing or damaged is an `OutputDirectoryError` that names it, unless a method
-    says otherwise.
+    If a file is missing or damaged, methods raise an `OutputDirectoryError` that names it, unless
+    stated otherwise. Nothing in the directory is changed.
     """
 
     def __init__(self, path: str | os.PathLike):
-        """Reads nothing yet.
+        """Prepares the reader without reading files.
 
         Args:
             path: The run's output directory; see `RunDirectory`.
@@ -86,47 +86,47 @@ class RunFiles:
             raise OutputDirectoryError(f"{self.path} has no config.json of a run.") from error
 
     def sessions(self) -> list[Session]:
-        """Returns the sessions of the run, in order; none if it did not record any."""
+        """Returns the sessions of the run, in order; `[]` if they were not recorded."""
         path = self.path / SESSIONS
         if not path.exists():
             return []
         with reading(path):
             found = read_json(path)["sessions"]
-            return [Session(of["rounds_before"], of["versions"]) for of in found]
+            return [Session(it["rounds_before"], it["versions"]) for it in found]
 
     def attackers(self) -> tuple[int, ...]:
-        """Returns the ids of the clients of `config.attack`, in ascending order."""
+        """Returns the ids of the attackers of `config.attack`, in ascending order."""
         settings, num_clients = self.settings(), self.partition().num_clients
         with reading(self.path / "config.json"):
             return attackers_of(settings.get("attack", {}), num_clients, settings.get("seed", 0))
 
     def partition(self) -> Partition:
-        """Returns who owns which examples.
+        """Returns the partition of the examples among clients.
 
         Raises:
-            PartitionFileError: If the file is damaged.
+            PartitionFileError: The file is damaged.
         """
         try:
             return Partition.load(str(self.path / "partition.npz"))
         except (FileNotFoundError, NotADirectoryError) as error:
             raise OutputDirectoryError(
-                f"{self.path} has no partition.npz, which says whose examples are whose."
+                f"{self.path} has no partition.npz, the partition of the run's examples."
             ) from error
 
     def metrics(self) -> dict[str, np.ndarray]:
-        """Returns float64 `[rounds]` by name, of `metrics.csv`; NaN where a round has no number."""
+        """Returns `metrics.csv`: float64 `[rounds]` by name, NaN where a round has no number."""
         return _read_rounds(self.path / "metrics.csv")
 
     def timings(self) -> dict[str, np.ndarray]:
-        """Returns seconds, as `metrics`, of `timings.csv`."""
+        """Returns `timings.csv`: seconds as float64 `[rounds]`, by name."""
         return _read_rounds(self.path / "timings.csv")
 
     def evaluated_rounds(self) -> list[int]:
-        """Returns the rounds with a table of clients, in ascending order; one at least."""
+        """Returns the rounds that have a table of clients, in ascending order; at least one."""
         return list(self._tables())
 
     def clients(self, round_num: int | None = None) -> ClientTable:
-        """Returns the table of the clients at an evaluation, by default at the last."""
+        """Returns the table of clients of an evaluation, by default of the last one."""
         paths = self._tables()
         if round_num is None:
             round_num = max(paths)
@@ -145,10 +145,10 @@ class RunFiles:
             return list(snapshot)
 
     def snapshots(self, name: str = "alpha") -> tuple[np.ndarray, list[np.ndarray]]:
-        """Returns `(rounds, arrays)`: one array of the run's snapshots, at each evaluation.
+        """Returns `(rounds, arrays)`: the array of each snapshot, and the rounds of the snapshots.
 
         Args:
-            name: The name of the array, as the algorithm calls it.
+            name: The name of the array, which the algorithm chooses; see `snapshot_names`.
         """
         arrays = []
         paths = self._snapshots()
@@ -162,18 +162,18 @@ class RunFiles:
         return np.array(list(paths)), arrays
 
     def _tables(self):
-        return self._files_of_rounds("clients/round_*.csv", "it was not evaluated yet")
+        return self._files_of_rounds("clients/round_*.csv", "the run was not evaluated yet")
 
     def _snapshots(self):
-        reason = "its algorithm has nothing to show, or it was not evaluated yet"
+        reason = "its algorithm takes no snapshots, or the run was not evaluated yet"
         return self._files_of_rounds("snapshots/round_*.npz", reason)
 
-    def _files_of_rounds(self, pattern, why_not) -> dict[int, pathlib.Path]:
-        """Returns the files of a pattern by their rounds, in ascending order; one at least."""
+    def _files_of_rounds(self, pattern, reason) -> dict[int, pathlib.Path]:
+        """Returns the files that match a pattern, by round; without any, `reason` explains it."""
         files = [(path.stem.removeprefix("round_"), path) for path in self.path.glob(pattern)]
         found = dict(sorted((int(number), path) for number, path in files if number.isdecimal()))
         if not found:
-            raise OutputDirectoryError(f"{self.path} has no {pattern}: {why_not}.")
+            raise OutputDirectoryError(f"{self.path} has no {pattern}: {reason}.")
         return found
 
 
@@ -181,13 +181,13 @@ def _read_rounds(path: pathlib.Path) -> dict[str, np.ndarray]:
     try:
         return _read_table(path, ("round",), empty="nan", grows=True)
     except FileNotFoundError as error:
-        raise OutputDirectoryError(f"There is no {path}: no round was done.") from error
+        raise OutputDirectoryError(f"There is no {path}: no round was finished.") from error
 
 
 def _read_table(path, needed, empty="", grows=False) -> dict[str, np.ndarray]:
     """Reads float64 columns by name; `empty` replaces empty cells.
 
-    The last line of a file that `grows` may be cut off, by a full disk or a kill.
+    If a file `grows`, a full disk or a killed process may have cut off its last line.
     """
     with reading(path), open(path, newline="") as file:
         lines = list(file)

@@ -1,4 +1,4 @@
-"""The result of a run: for its caller, as JSON for programs, as a table for people."""
+"""Holds the result of a run, as Python values, as JSON and as a printed table."""
 
 import json
 import math
@@ -15,25 +15,25 @@ from tff_pfl.files import finite, spelled_out
 from tff_pfl.names import check_names
 from tff_pfl.tables import aligned, decimal
 
-# Clients that were in no cohort up to an evaluation; they are evaluated all the same.
+# The number of clients that have not been in a cohort, which are evaluated nevertheless.
 NUM_CLIENTS_NEVER_SELECTED = MetricName("", "", "num_clients_never_selected")
-# Names for people, of the evaluations of a result beside the last one.
+# The printed names of the evaluations of a result, besides the last one.
 _FURTHER = {
     "best_on_validation": "best on validation examples",
-    "best_on_test": "best on test examples, chosen on what it reports",
+    "best_on_test": "best on test examples, chosen on the same examples",
     "late_mean": "mean of the late evaluations",
 }
 
 
 def model_and_quantity(metric: str, whose: str) -> tuple[str, str]:
-    """Returns the parts of the name of a metric that decides something.
+    """Splits the name of a metric that decides something into its model and its quantity.
 
     Args:
         metric: "MODEL/QUANTITY", such as "personalized/accuracy".
-        whose: The owner of the metric, for the message, as "tuning's".
+        whose: The owner of the metric, for messages, such as "tuning's".
 
     Raises:
-        UnknownNameError: If there is no such model or quantity.
+        UnknownNameError: The model or the quantity does not exist.
     """
     model, _, quantity = metric.partition("/")
     check_names(f"model of {whose} metric", [model], ("personalized", "global"))
@@ -45,15 +45,15 @@ class Evaluation(NamedTuple):
     """The metrics of one evaluation; see `tff_pfl.evaluation.summarize`.
 
     Attributes:
-        round_num: Rounds done, from 1.
-        metrics: By name.
+        round_num: The number of rounds done, from 1.
+        metrics: The metrics, by name.
     """
 
     round_num: int
     metrics: Mapping[MetricName, float]
 
     def mean(self, quantity: str, model: str = "personalized") -> float | None:
-        """Returns the mean over clients of a quantity of a model, in the first pool that has it."""
+        """Returns a model's mean quantity over clients, from the first pool that has it."""
         for name, value in self.metrics.items():
             if (name.model, name.quantity, name.statistic) == (model, quantity, "mean"):
                 return value
@@ -61,15 +61,15 @@ class Evaluation(NamedTuple):
 
     @property
     def rounds(self) -> tuple[int, ...]:
-        """Returns the one round, as `LateMean` has several."""
+        """The round of the evaluation, as a tuple like `LateMean.rounds`."""
         return (self.round_num,)
 
     def quality(self, split: str) -> float | None:
-        """Returns what evaluations are compared by: the higher, the better; -inf for NaN.
+        """Returns the number by which evaluations are compared: higher is better, NaN is -inf.
 
-        It is the first of these that was measured: the mean accuracy of personalized models on
-        their clients' own examples of the split, minus their mean loss, and the same of the global
-        model. `None`: none was measured.
+        It is the first measured number of this list: the mean accuracy of the personalized models
+        on their clients' own examples of the split; minus their mean loss; the mean accuracy of the
+        global model; minus its mean loss. It is `None` if none of these was measured.
         """
         for model in ("personalized", "global"):
             for quantity in ("accuracy", "loss"):
@@ -80,7 +80,7 @@ class Evaluation(NamedTuple):
 
 
 def best_on(split: str, evaluations: Sequence[Evaluation]) -> Evaluation | None:
-    """Returns the evaluation of the best quality on a split, the first of equals, or `None`."""
+    """Returns the first evaluation with the best quality on a split, or `None`."""
     compared = [evaluated for evaluated in evaluations if evaluated.quality(split) is not None]
     return max(compared, key=lambda evaluated: evaluated.quality(split), default=None)
 
@@ -90,7 +90,7 @@ class LateMean(NamedTuple):
 
     Attributes:
         rounds: The rounds of the evaluations, in order.
-        metrics: The means over them, of the models' metrics that all of them have.
+        metrics: The means over the evaluations, for models' metrics that all of them have.
     """
 
     rounds: tuple[int, ...]
@@ -101,10 +101,10 @@ class LateMean(NamedTuple):
         """Returns the mean of the last evaluations.
 
         Args:
-            evaluations: All of a run, in order; one at least.
-            share: The share of them that counts, rounded up, but one at least.
+            evaluations: All evaluations of a run, in order; at least one.
+            share: The share of the evaluations that counts, rounded up; at least one counts.
         """
-        number = max(1, math.ceil(share * len(evaluations) - 1e-9))  # of 0.1 * 30, 3
+        number = max(1, math.ceil(share * len(evaluations) - 1e-9))  # 3 for 0.1 * 30
         late = evaluations[-number:]
         metrics = {
             name: float(np.mean([evaluated.metrics[name] for evaluated in late]))
@@ -115,23 +115,23 @@ class LateMean(NamedTuple):
 
 
 class Result(NamedTuple):
-    """The result of a run; `summary.json` has all of it but the server's state.
+    """The result of a run; `summary.json` has everything except the server's state.
 
     Attributes:
         title: The algorithm and the data set.
         final: The last evaluation.
         best_on_validation: The evaluation that is best on validation examples, see
-            `Evaluation.quality`; its numbers on test examples had no part in the choice. `None` if
-            nothing was evaluated on validation examples.
-        best_on_test: The evaluation that is best on test examples. It is chosen on the data it
-            reports, which makes its numbers too good; papers have them all the same. `None` if
-            nothing was evaluated on test examples.
+            `Evaluation.quality`. Its numbers on test examples were not used for the choice. `None`
+            if validation examples were not evaluated.
+        best_on_test: The evaluation that is best on test examples. Its numbers on test examples are
+            too good, because they were used for the choice, but papers report them. `None` if test
+            examples were not evaluated.
         late_mean: The mean of the late evaluations.
-        seconds: Seconds of training and evaluation, all sessions of the run together.
-        stopped: Why an early stop ended the run after the round of `final`; `None` if none did.
-        privacy: What the run reveals of its clients, see `PrivacyLoss.summary`; `None` for a run
-            that promises nothing.
-        server_state: The final `ServerState`; `None` in a result that was read.
+        seconds: The seconds of training and evaluation in all sessions of the run.
+        stopped: The reason for which an early stop ended the run after the round of `final`; `None`
+            if the run was not stopped early.
+        privacy: The privacy loss of the run, see `PrivacyLoss.summary`; `None` without privacy.
+        server_state: The final `ServerState`; `None` if the result was read from a file.
     """
 
     title: str
@@ -146,30 +146,33 @@ class Result(NamedTuple):
 
     @property
     def evaluations(self) -> dict[str, Evaluation | LateMean]:
-        """Returns the evaluations by the names of their attributes, the last one first."""
+        """The evaluations by the names of their attributes, `final` first."""
         named = {name: getattr(self, name) for name in ("final", *_FURTHER)}
         return {name: evaluated for name, evaluated in named.items() if evaluated is not None}
 
 
 def write_summary(directory: RunDirectory, result: Result) -> None:
-    """Writes `summary.json`: the final and the best evaluations of a run."""
+    """Writes the result of a run to `summary.json`."""
     content = {"title": result.title}
     content |= {name: _to_json(found) for name, found in result.evaluations.items()}
     content["seconds"] = round(result.seconds, 3)
     if result.stopped is not None:
         content["stopped"] = result.stopped
     content = finite(content)
-    if result.privacy is not None:  # null would say that an infinite epsilon is unknown
+    if result.privacy is not None:  # JSON has no infinity, and null would mean unknown
         content["privacy"] = spelled_out(result.privacy)
     content["checksum"] = _checksum(content)
     directory.write_json("summary.json", content)
 
 
 def read_summary(run_dir: str | os.PathLike) -> Result | None:
-    """Reads the result of a finished run, without its server's state; `None` if there is none.
+    """Reads the result of a finished run, without its server's state.
+
+    Returns:
+        The result; `None` if the run has no `summary.json`.
 
     Raises:
-        OutputDirectoryError: If it is damaged.
+        OutputDirectoryError: The file is damaged.
     """
     path = os.path.join(run_dir, "summary.json")
     if not os.path.exists(path):
@@ -192,9 +195,15 @@ def read_summary(run_dir: str | os.PathLike) -> Result | None:
 
 
 def finished_summary(run_dir: str | os.PathLike, rounds: int | None = None) -> Result | None:
-    """Reads the result of a run that has done so many rounds; `None` if it has not, or is damaged.
+    """Reads the result of a run that has done enough rounds.
 
-    A run that has stopped early is finished, however many rounds are asked for.
+    Args:
+        run_dir: The run's output directory.
+        rounds: The least number of rounds; `None`: any number. A run that stopped early is finished
+            with fewer rounds, too.
+
+    Returns:
+        The result; `None` if the run is not finished or its `summary.json` is damaged.
     """
     try:
         result = read_summary(run_dir)
@@ -214,31 +223,31 @@ def _evaluation_of(value: Mapping[str, Any] | None) -> Evaluation | None:
 
 
 def _checksum(content: Mapping[str, Any]) -> str:
-    """Returns the checksum of all but the checksum."""
+    """Returns the checksum of a summary, without its entry `checksum`."""
     content = {key: value for key, value in content.items() if key != "checksum"}
     return f"{zlib.crc32(json.dumps(content).encode()):08x}"
 
 
 def table(result: Result) -> str:
-    """Returns the accuracies of each evaluation, models in rows, statistics in columns."""
+    """Returns the accuracies of each evaluation as text: a row a model, a column a statistic."""
     lines = [f"{result.title}, {result.seconds:.1f} s of training and evaluation"]
-    for what, evaluated in result.evaluations.items():
-        if what == "late_mean" and evaluated.rounds == result.final.rounds:
+    for key, evaluated in result.evaluations.items():
+        if key == "late_mean" and evaluated.rounds == result.final.rounds:
             continue
-        lines += ["", f"{_FURTHER.get(what, what)}: {_rounds(evaluated)}", *rows(evaluated.metrics)]
+        lines += ["", f"{_FURTHER.get(key, key)}: {_rounds(evaluated)}", *rows(evaluated.metrics)]
     if result.stopped is not None:
         lines += ["", f"stopped early: {result.stopped}"]
     if result.privacy is not None:
         lines += ["", _promise(**result.privacy)]
     absent = result.final.metrics.get(NUM_CLIENTS_NEVER_SELECTED)
     if absent:
-        evaluated = "" if _of_sample(result.final.metrics) else ", and are evaluated all the same"
+        evaluated = "" if _of_sample(result.final.metrics) else " but are evaluated"
         lines += ["", f"clients that never took part{evaluated}: {absent}"]
     return "\n".join(lines)
 
 
 def _promise(epsilon, noise_multiplier, num_clients, clients_per_round, delta, sampling):
-    """Returns what a run promises, in one line."""
+    """Returns the privacy loss of a run as one line."""
     how = "expected" if sampling == "poisson" else "drawn"
     return (
         f"differential privacy of clients: epsilon {epsilon:.4g}, delta {delta:.3g}; noise of "
@@ -248,7 +257,7 @@ def _promise(epsilon, noise_multiplier, num_clients, clients_per_round, delta, s
 
 
 def _of_sample(metrics):
-    """Reads from the metrics whether a sample was evaluated."""
+    """Returns whether the metrics are those of a sample of clients."""
     return any(name.statistic == MARGIN for name in metrics)
 
 
@@ -258,7 +267,7 @@ def _rounds(evaluated):
 
 
 def rows(metrics: Mapping[MetricName, float]) -> list[str]:
-    """Returns lines of a table of accuracies and other means, and of models that diverged."""
+    """Returns the lines of a table of accuracies and losses, and of diverged models."""
     mean, *others = STATISTICS
     shown = [mean, MARGIN, *others] if _of_sample(metrics) else STATISTICS
     heads = ["95 %: ±" if name == MARGIN else name.replace("_5_percent", " 5 %") for name in shown]
@@ -267,9 +276,9 @@ def rows(metrics: Mapping[MetricName, float]) -> list[str]:
     for name in metrics:
         of_loss = (name.quantity, name.statistic) == ("loss", "mean")
         if of_loss and (name.model, name.pool) not in with_statistics:
-            nothing = ["-"] * len(shown)
-            cells.append([f"{name.model}/{name.pool}", *nothing, decimal(metrics[name])])
-        elif name.statistic == "std":  # one of those that have all statistics
+            no_accuracies = ["-"] * len(shown)
+            cells.append([f"{name.model}/{name.pool}", *no_accuracies, decimal(metrics[name])])
+        elif name.statistic == "std":  # quantities with a deviation have all statistics
             values = [metrics.get(name._replace(statistic=it), math.nan) for it in shown]
             loss = metrics[name._replace(quantity="loss", statistic="mean")]
             cells.append([str(name._replace(statistic="")), *map(decimal, [*values, loss])])
@@ -277,7 +286,6 @@ def rows(metrics: Mapping[MetricName, float]) -> list[str]:
     for name, value in metrics.items():
         if name.quantity == "num_nonfinite" and value:
             lines.append(
-                f"  {name.model}/{name.pool}: models that have diverged, of a loss not finite: "
-                f"{value:g}"
+                f"  {name.model}/{name.pool}: models that diverged (loss is not finite): {value:g}"
             )
     return lines

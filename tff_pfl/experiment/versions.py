@@ -1,4 +1,4 @@
-"""Records what a run is computed with: versions of software, its user's code, and the machine."""
+"""Records the versions of software and of users' code, and the machine, of a run."""
 
 import functools
 import hashlib
@@ -21,14 +21,16 @@ from tff_pfl.experiment.run_files import CODE, SESSIONS, RunFiles, Session
 
 
 def current_versions() -> dict[str, Any]:
-    """Returns the versions and the machine of now, as JSON values that do not name the machine.
+    """Returns the current versions and hardware as JSON values, without the machine's name.
 
     Returns:
-        `python`, `tff_pfl`, `tensorflow_federated`, `tensorflow`, `numpy`: versions; `commit`: of
-        the git checkout that tff_pfl is in, and `changed`, whether its `tff_pfl/` has other files
-        than the commit: `None` outside of a checkout; `processor` and `cores`, how many of it;
-        `devices`: names of those that clients are computed on, with the models of GPUs, or
-        `None`, if TFF's own runtime chooses them.
+        `python`, `tff_pfl`, `tensorflow_federated`, `tensorflow` and `numpy`: versions.
+        `commit`: the git commit of the checkout that tff_pfl is in; `None` outside of a checkout.
+        `changed`: whether `tff_pfl/` differs from the commit; `None` outside of a checkout.
+        `processor`: the processor's name.
+        `cores`: the number of its cores.
+        `devices`: the names of the devices that compute clients, with the models of GPUs; `None` if
+        TFF's own runtime chooses them.
     """
     commit, changed = _checkout(pathlib.Path(tff_pfl.__file__).parent)
     devices = runtime.current_devices()
@@ -47,15 +49,15 @@ def current_versions() -> dict[str, Any]:
 
 
 def code_of(modules: Iterable[str]) -> dict[str, str]:
-    """Returns digests of the source files of a user's own modules, as they are now.
+    """Returns digests of the current source files of a user's own modules.
 
     Args:
-        modules: Names of imported modules, such as those of `config.imports`. A module of a package
-            stands for all modules of the package that were imported.
+        modules: The names of imported modules, such as `config.imports`. For a module of a package,
+            all imported modules of the package count.
 
     Returns:
-        16 hexadecimal digits by `code of MODULE`; nothing of this library, whose version and
-        commit are known.
+        16 hexadecimal digits for each key `code of MODULE`. Modules of this library, whose version
+        and commit are recorded, are left out.
     """
     packages = {name.partition(".")[0] for name in modules} - {tff_pfl.__name__}
     digests = {}
@@ -69,16 +71,19 @@ def code_of(modules: Iterable[str]) -> dict[str, str]:
 
 
 def other_versions(run_dir: str | os.PathLike, imports: Iterable[str] = ()) -> list[str]:
-    """Lists what differs now from what the last rounds of a run were computed with, as text.
+    """Lists the differences between the current versions and those of a run's last rounds.
 
-    Modules of a user's own that only one of both has imported are no difference.
+    A user's module that was imported only then, or only now, is not a difference.
 
     Args:
         run_dir: The run's directory.
-        imports: Modules whose code it runs besides, see `code_of`.
+        imports: The user's modules whose code is compared; see `code_of`.
+
+    Returns:
+        The differences, as text.
 
     Raises:
-        OutputDirectoryError: If what was recorded is damaged.
+        OutputDirectoryError: The record of versions is damaged.
     """
     sessions = RunFiles(run_dir).sessions()
     return _changes(sessions[-1].versions, _versions(imports)) if sessions else []
@@ -87,18 +92,18 @@ def other_versions(run_dir: str | os.PathLike, imports: Iterable[str] = ()) -> l
 def record_versions(
     directory: RunDirectory, rounds_before: int, imports: Iterable[str] = ()
 ) -> list[str]:
-    """Records the versions that a run goes on with, if they are not those of its last rounds.
+    """Records the current versions, if they differ from those of the run's last rounds.
 
     Args:
         directory: The directory of the run, which may be new.
-        rounds_before: Rounds that it has done.
-        imports: Modules whose code it runs besides, see `code_of`.
+        rounds_before: The number of rounds that the run has done.
+        imports: The user's modules whose code is recorded; see `code_of`.
 
     Returns:
-        The differences, as `other_versions`; none for a new run.
+        The differences, as from `other_versions`; `[]` for a new run.
 
     Raises:
-        OutputDirectoryError: If what was recorded is damaged.
+        OutputDirectoryError: The record of versions is damaged.
     """
     sessions, now = RunFiles(directory.path).sessions(), _versions(imports)
     if sessions and sessions[-1].versions == now:
@@ -124,7 +129,7 @@ def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 @functools.cache
 def _checkout(package: pathlib.Path) -> tuple[str | None, bool | None]:
-    """Returns the commit of the checkout that a folder is in, and whether the folder is changed."""
+    """Returns the commit of a folder's checkout, and whether the folder differs from it."""
     if not (package.parent / ".git").exists():
         return None, None
     commit = _git(package, "rev-parse", "HEAD")
@@ -145,7 +150,7 @@ def _git(folder: pathlib.Path, *arguments: str) -> str | None:
 
 @functools.cache
 def _processor() -> str:
-    """Returns the processor's name as Linux has it; elsewhere its architecture."""
+    """Returns the processor's name, or its architecture outside of Linux."""
     try:
         lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -155,7 +160,7 @@ def _processor() -> str:
 
 
 def _described(device: str) -> str:
-    """Returns a device's type and number, and the model of a GPU of this process."""
+    """Returns a device's type and number, with its model if it is a GPU of this process."""
     spec = tf.DeviceSpec.from_string(device)
     name = f"{spec.device_type}:{spec.device_index}"
     if spec.job == "worker":

@@ -40,7 +40,7 @@ def changed(**changes):
         ({"algorithm__weighting": None}, "config.algorithm.weighting must be set, got None"),
         (
             {"attack__client_ids": (1,), "attack__fraction": 0.2},
-            r"fraction=0.2, but config.attack.client_ids=\(1,\): either says who attacks. Set one",
+            r"fraction=0.2, but config.attack.client_ids=\(1,\): both choose the attackers. Set",
         ),
         ({"participation__class_shares": (0.0,)}, "config.participation: class_shares=.* all be 0"),
         (
@@ -49,7 +49,7 @@ def changed(**changes):
         ),
         (
             {"privacy__epsilon": 2.0, "aggregator__name": "robust"},
-            "aggregator.name='robust', but config.privacy.epsilon=2.0: with privacy it is the mean",
+            "aggregator.name='robust', but config.privacy.epsilon=2.0: privacy has its own",
         ),
         (
             {"privacy__epsilon": 2.0, "participation__over_selection": 2.0},
@@ -60,7 +60,7 @@ def changed(**changes):
         ({"privacy__delta": 0.1}, "privacy.delta=0.1, but there is no privacy without epsilon or"),
         (
             {"compression__name": "half", "aggregator__name": "secure"},
-            "name='half', but .*aggregator.name='secure': .* decoded by itself, .* Set one of them",
+            "name='half', but .*aggregator.name='secure': .* decoded one by one .* Set one of them",
         ),
         (
             {"compression__name": "half", "privacy__noise_multiplier": 0.0},
@@ -85,7 +85,7 @@ def test_a_key_that_is_missing():
         section, _, name = key.rpartition(".")
         with config.unlocked():
             del value_of(config, section)[name]
-        with pytest.raises(ConfigError, match=f"config.{key} is missing. A config begins as"):
+        with pytest.raises(ConfigError, match=f"config.{key} is missing. Start a config with"):
             check_config(config)
 
 

@@ -120,7 +120,7 @@ def run_of_a_stranger(write, finished_run, tmp_path):
 
 UNTRUSTED = (
     "The config of the run imports 'networks_of_a_user', from FOLDER, which executes their code. "
-    "Pass --trust_imports if you trust the run, or --imports=networks_of_a_user to import yours"
+    "Pass --trust_imports if you trust the run, or --imports=networks_of_a_user to import your "
 )
 
 

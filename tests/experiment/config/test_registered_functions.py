@@ -63,7 +63,7 @@ def build(config):
             tff_pfl.ATTACKS,
             lambda algorithm, **options: None,
             {"attack": {"name": "own", "client_ids": (0,)}},
-            r"config\.attack: What the attack 'own' returns must be of type Algorithm, got None",
+            r"config\.attack: The result of the attack 'own' must be of type Algorithm, got None",
         ),
         slow(
             tff_pfl.COMPRESSORS,

@@ -1,4 +1,4 @@
-"""Configs: all keys, the ranges of their values, and what a run is built from by them."""
+"""Defines the keys of configs, checks their values, and builds runs from configs."""
 
 from tff_pfl.lazy import offer
 

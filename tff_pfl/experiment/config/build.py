@@ -42,8 +42,8 @@ def build_dataset(
         load: Replaces `tff_pfl.data.load`.
 
     Raises:
-        ConfigError: If a value is wrong, or the partition or the cohort is impossible.
-        DataNotFoundError: If the data set is neither prepared nor can be downloaded.
+        ConfigError: A value is wrong, or the partition or the cohort is impossible.
+        DataNotFoundError: The data set is not prepared and cannot be downloaded.
     """
     with values_of("data"):
         images = (load or data.load)(config.data.name, config.data.data_dir or None)
@@ -70,7 +70,8 @@ def build_dataset(
     if config.new_clients.number >= dataset.num_clients:
         raise ConfigError(
             f"config.new_clients.number={config.new_clients.number}, but the federation has only "
-            f"{dataset.num_clients} clients. Choose 0 to {dataset.num_clients - 1}: some train."
+            f"{dataset.num_clients} clients. Choose 0 to {dataset.num_clients - 1}, so that at "
+            "least one client trains."
         )
     num_clients = dataset.num_clients - config.new_clients.number
     unknown = [i for i in config.attack.get("client_ids", ()) if not 0 <= i < num_clients]
@@ -88,20 +89,20 @@ def _check_whole(partition, config):
     number, num_trained = config.new_clients.number, partition.metadata.get("num_trained")
     if number and num_trained is not None:
         raise ConfigError(
-            f"config.data.partition_file={config.data.partition_file!r} has no more than the "
-            f"{num_trained} clients that trained in a run which held others out. "
-            f"config.new_clients.number={number} would hold out {number} of these, too. Set it to "
-            "0, or take a file of all clients: "
-            "experiment.build_dataset(config).partition.save(path), with the config of that run."
+            f"config.data.partition_file={config.data.partition_file!r} has only the {num_trained} "
+            "clients that trained in a run, without its new clients, and "
+            f"config.new_clients.number={number} would hold out more of them. Set it to 0, or save "
+            "a partition of all clients with the config of that run: "
+            "experiment.build_dataset(config).partition.save(path)."
         )
 
 
 def _check_splits(config, dataset, num_clients) -> None:
-    """Checks that some of the clients whom a run evaluates have examples for it."""
+    """Checks that some of the evaluated clients have examples in the evaluated splits."""
     options, new_clients = config.evaluation, config.new_clients
     who, clients = "client that trains" if new_clients.number else "client", slice(num_clients)
     if options.clients:
-        who = f"client of the config.evaluation.clients={options.clients} that are drawn"
+        who = f"client of the sample (config.evaluation.clients={options.clients})"
         with values_of("evaluation"):
             clients = evaluation.sampled_clients(config.seed, num_clients, options.clients)
     check_split(dataset, options.split, who, clients)
@@ -117,29 +118,28 @@ def check_split(
     who: str = "client",
     clients: slice | np.ndarray = slice(None),
 ) -> None:
-    """Checks that there is something to evaluate on.
+    """Checks that there are examples to evaluate on.
 
     Args:
         dataset: The data.
         split: The split to evaluate on.
-        who: The name of the clients, for the message.
+        who: The name for one of the clients, for messages.
         clients: The clients that are evaluated.
 
     Raises:
-        ConfigError: If none of the clients has examples in the split.
+        ConfigError: No evaluated client has examples in the split.
     """
     if not dataset.sizes(split)[clients].any():
         raise ConfigError(
-            f"The split to evaluate on is {split!r}, but no {who} has {split} examples. Before "
-            "a run, config.data.fractions, or without merge config.data.num_validation, gives them "
-            "some."
+            f"The split to evaluate on is {split!r}, but no {who} has {split} examples. Set "
+            "config.data.fractions, or without merge config.data.num_validation, before a run."
         )
 
 
 def hold_out(
     config: ml_collections.ConfigDict, dataset: data.FederatedDataset
 ) -> tuple[data.FederatedDataset, data.FederatedDataset | None]:
-    """Splits a data set into the clients that train and those new to the model, if any."""
+    """Splits a data set into the clients that train and the new clients, or `None`."""
     number = config.new_clients.number
     if not number:
         return dataset, None
@@ -152,23 +152,23 @@ def build_model(config: ml_collections.ConfigDict, dataset: data.FederatedDatase
     """Builds the model of a config, for the images and classes of a data set.
 
     Raises:
-        ConfigError: For unknown names, with the nearest one; numbers that the model refuses; or a
-            normalization that does not fit the inputs.
+        ConfigError: A name is unknown (the message has the nearest name), a number is out of the
+            model's range, or the normalization does not fit the inputs.
     """
     with values_of("data"):
         mean, std = data.normalization(config.data.normalization)
         if mean is not None and dataset.x_dtype != np.uint8:
             raise ValueError(
-                f"normalization={config.data.normalization!r} divides images of bytes by "
-                f"255, but the inputs of {dataset.name!r} are {dataset.x_dtype}. Choose 'none' to "
-                "take them as they are, or register images as uint8."
+                f"normalization={config.data.normalization!r} divides uint8 images by 255, but "
+                f"the inputs of {dataset.name!r} are {dataset.x_dtype}. Choose 'none' to leave "
+                "them unchanged, or register uint8 images."
             )
         channels = {1, dataset.image_shape[-1]}
         if mean is not None and not {len(mean), len(std)} <= channels:
             raise ValueError(
                 f"normalization={config.data.normalization!r} is for images with {len(mean)} "
-                f"channels, but those of {dataset.name!r} have the shape {dataset.image_shape}. "
-                "Choose 'unit' or 'half', which fit any images."
+                f"channels, but the images of {dataset.name!r} have the shape "
+                f"{dataset.image_shape}. Choose 'unit' or 'half', which fit any images."
             )
     with values_of("model"):
         model = models.build(
@@ -188,19 +188,19 @@ def build_model(config: ml_collections.ConfigDict, dataset: data.FederatedDatase
 def build_algorithm(
     config: ml_collections.ConfigDict, model: models.Model, dataset: data.FederatedDataset
 ) -> Algorithm:
-    """Builds the algorithm of a config, with all that the config changes of it.
+    """Builds the algorithm of a config, with its aggregator, privacy, attack and compression.
 
     Raises:
-        ConfigError: If a value is wrong, or the algorithm has no server optimizer or aggregator
-            that could be chosen.
+        ConfigError: A value is wrong, or the config chooses a server optimizer or an aggregator
+            that the algorithm cannot have.
     """
     options = config.algorithm.to_dict()
     name = options.pop("name")
     if config.server.optimizer:
         if "server_optimizer" not in algorithms.ALGORITHMS.parameters(name):
             raise ConfigError(
-                f"config.server.optimizer={config.server.optimizer!r}, but {name!r} takes none: "
-                "its server does not step along a mean of changes. Set it to ''."
+                f"config.server.optimizer={config.server.optimizer!r}, but the server of {name!r} "
+                "does not take steps along a mean of changes. Set it to ''."
             )
         options["server_optimizer"] = build_optimizer(config, "server")
     federation = {
@@ -219,7 +219,7 @@ def build_algorithm(
     if config.attack.name:
         with values_of("attack"):
             algorithm = _build_attack(config, dataset)(algorithm)
-            check_kind(f"What the attack {config.attack.name!r} returns", algorithm, Algorithm)
+            check_kind(f"The result of the attack {config.attack.name!r}", algorithm, Algorithm)
     if config.compression.name:
         with values_of("compression"):
             algorithm = _compressed(algorithm, config)
@@ -229,7 +229,7 @@ def build_algorithm(
 
 
 def _largest_cohort(config, num_clients) -> int:
-    """Returns the most clients of a round: all, where each is drawn by itself."""
+    """Returns the largest possible cohort: all clients with Poisson sampling."""
     poisson = config.participation.sampling == "poisson"
     return num_clients if poisson else config.clients_per_round
 
@@ -242,7 +242,7 @@ def _build_aggregator(config):
 
 
 def _build_attack(config, dataset):
-    """Returns the attack with its options: `(Algorithm -> Algorithm)`."""
+    """Returns the attack, `(Algorithm -> Algorithm)`, with its options."""
     options = config.attack.to_dict()
     attack, parameters = ATTACKS[options["name"]], ATTACKS.parameters(options.pop("name"))
     if "client_ids" in parameters:
@@ -260,7 +260,7 @@ def _compressed(algorithm, config) -> Algorithm:
 
 
 def _made_private(algorithm, config, num_clients) -> Algorithm:
-    """Returns the algorithm with the privacy of a config, if it has any."""
+    """Returns the algorithm with the privacy of a config, or unchanged without privacy."""
     loss = privacy_loss(config, num_clients)
     if loss is None:
         return algorithm
@@ -284,10 +284,11 @@ def _made_private(algorithm, config, num_clients) -> Algorithm:
 def build_process(
     config: ml_collections.ConfigDict, model: models.Model, dataset: data.FederatedDataset
 ) -> PersonalizedProcess:
-    """Builds the algorithm of a config as a process, with the models that are evaluated.
+    """Builds the process of a config's algorithm, with the further models that are evaluated.
 
     Raises:
-        ConfigError: See `build_algorithm`; or a further model needs a global one that is not there.
+        ConfigError: A further model needs a global model, which the algorithm does not have; or see
+            `build_algorithm`.
     """
     algorithm = build_algorithm(config, model, dataset)
     with values_of("evaluation.further_models"):
@@ -296,12 +297,12 @@ def build_process(
             for name in config.evaluation.further_models
         }
     type_ = examples_type(dataset.image_shape, np.dtype(dataset.x_dtype).type)
-    with values_of(None):  # attacks, privacy and compression are traced with the method
+    with values_of(None):  # tracing also reports errors of attacks, privacy and compression
         return compose(algorithm, type_, config.seed, further_models=further)
 
 
 def _evaluating(name, algorithm, config, model) -> Algorithm:
-    """Returns the algorithm with one of `FURTHER_MODELS` in the place of each client's own."""
+    """Returns the algorithm with one of `FURTHER_MODELS` instead of each client's own model."""
     if name == "locally_trained":
         return evaluation.locally_trained(algorithm, model, build_local(config))
     epochs = config.evaluation.fine_tune_epochs
@@ -309,6 +310,6 @@ def _evaluating(name, algorithm, config, model) -> Algorithm:
 
 
 def fine_tunes_own_models(config) -> bool:
-    """Returns whether each client's own model is fine-tuned, not another one beside it."""
+    """Returns whether each client's own model is fine-tuned, not a further model beside it."""
     options = config.evaluation
     return bool(options.fine_tune_epochs) and "fine_tuned" not in options.further_models

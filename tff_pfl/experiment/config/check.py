@@ -1,4 +1,4 @@
-"""Checks the values of a config, as far as no data are needed to know."""
+"""Checks the values of a config that can be checked without data."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
@@ -36,10 +36,10 @@ _MECHANISMS = ("central", "distributed")
 
 
 def check_config(config: ml_collections.ConfigDict) -> None:
-    """Checks what needs no data.
+    """Checks a config as far as possible without its data.
 
     Raises:
-        ConfigError: If a value is wrong; it names the key, and what would be right.
+        ConfigError: A value is wrong. The message has the key and the right values.
     """
     import_modules(config.get("imports", ()), config.get("import_path", ()))
     _check_keys(config)
@@ -53,18 +53,18 @@ def check_config(config: ml_collections.ConfigDict) -> None:
     if "fine_tuned" in config.evaluation.further_models and not config.evaluation.fine_tune_epochs:
         raise ConfigError(
             "config.evaluation.further_models has 'fine_tuned', but "
-            "config.evaluation.fine_tune_epochs=0. Set it to the passes of fine-tuning."
+            "config.evaluation.fine_tune_epochs=0. Set it to the epochs of fine-tuning."
         )
     early_stop(config)
     chosen = participation(config)
     if config.attack.get(FRACTION) and config.attack.get("client_ids"):
-        raise _both(config, f"attack.{FRACTION}", "attack.client_ids", "either says who attacks")
+        raise _both(config, f"attack.{FRACTION}", "attack.client_ids", "both choose the attackers")
     _check_compression(config)
     _check_privacy(config, chosen)
 
 
 def _check_keys(config) -> None:
-    """Checks that a config has all keys, and no others, but for options of what it chooses."""
+    """Checks that a config has all keys and no unknown ones, except for chosen options."""
     known = default_config()
     free = {"paper", *(choice.section for choice in CHOICES)}
     sections = ["", *(key for key in own_keys() if hasattr(known[key], "keys") and key not in free)]
@@ -75,18 +75,18 @@ def _check_keys(config) -> None:
             if name not in found:
                 key = f"{section}.{name}".lstrip(".")
                 raise ConfigError(
-                    f"config.{key} is missing. A config begins as "
+                    f"config.{key} is missing. Start a config with "
                     "tff_pfl.experiment.default_config()."
                 )
 
 
 def _check_choice(config, choice) -> None:
-    """Checks a chosen name, and that its options exist and are set."""
+    """Checks that a chosen name exists, and that its options exist and are set."""
     name = choice.name_in(config)
     if name or not choice.may_be_none:
         check_names(choice.registry.kind, [name], choice.registry, error=ConfigError)
     options, parameters = choice.options_in(config), choice.parameters(name)
-    tip = f"They come with the algorithm, as in --config=configs/digits.py:{name}."
+    tip = f"Options come with the algorithm, as in --config=configs/digits.py:{name}."
     check_names(
         f"option of {choice.registry.kind} {name!r}",
         options,
@@ -103,7 +103,7 @@ def _check_choice(config, choice) -> None:
 def number_ranges(config: ml_collections.ConfigDict) -> dict[str, Range]:
     """Returns the ranges of all numbers of a config, by keys such as "local.epochs".
 
-    The ranges come from the functions that take the numbers: the algorithm, the model, and so on.
+    The ranges come from the functions that take the numbers, such as the algorithm and the model.
     """
     own = own_keys()
     ranges = {
@@ -124,7 +124,7 @@ def _or_none(range_: Range) -> Range:
 
 
 def _owners(config) -> Iterator[tuple[str, Callable]]:
-    """Yields each section and who takes its values."""
+    """Yields each section and the function or class that takes its values."""
     yield "data", data.federate
     yield "evaluation", evaluation.EvaluationOptions
     yield "local", LocalTraining
@@ -147,7 +147,7 @@ def _both(config, key, other, reason) -> ConfigError:
 def _check_compression(config) -> None:
     if not config.compression.name:
         return
-    reason = "a compressed upload is decoded by itself, and then averaged by the plain mean"
+    reason = "compressed uploads are decoded one by one and averaged by the plain mean"
     if config.aggregator.name not in ("", "mean"):
         raise _both(config, "compression.name", "aggregator.name", reason)
     if is_private(config):
@@ -174,13 +174,13 @@ def _check_privacy(config, participation) -> None:
         reason = "one follows from the other"
         raise _both(config, "privacy.epsilon", "privacy.noise_multiplier", reason)
     if config.aggregator.name:
-        reason = "with privacy it is the mean of clipped uploads with noise"
+        reason = "privacy has its own aggregator, the mean of clipped uploads with noise"
         raise _both(config, "aggregator.name", _promise(config), reason)
     with values_of("participation"):
         check_participation(participation)
     if privacy.mechanism != "distributed":
         return
-    # A client that does not report takes a part of the noise away, and epsilon counts on all of it.
+    # Epsilon needs the noise of all clients, and a client that does not report adds none.
     section = config.participation
     for key, is_right, right in (
         ("privacy.clipping", privacy.clipping == "fixed", "'fixed'"),
@@ -191,26 +191,26 @@ def _check_privacy(config, participation) -> None:
         if not is_right:
             raise ConfigError(
                 f"config.{key}={value_of(config, key)!r}, but with config.privacy.mechanism="
-                "'distributed' each client of a cohort adds its part of the noise and has to "
-                f"report, and the server adds none. Set it to {right}."
+                "'distributed' each client of a cohort has to report: it adds its part of the "
+                f"noise, and the server adds no noise. Set it to {right}."
             )
 
 
 def check_same_promise(config: ml_collections.ConfigDict, changes: Sequence[str]) -> None:
-    """Checks that a run which is resumed is not to be longer than its noise was made for.
+    """Checks that a resumed run has the number of rounds for which its noise was computed.
 
     Args:
         config: The config.
-        changes: See `RunDirectory`.
+        changes: The changed settings; see `RunDirectory.changes`.
 
     Raises:
-        ConfigError: If `epsilon` is of another number of rounds.
+        ConfigError: `epsilon` was set for another number of rounds.
     """
     of_rounds = [change for change in changes if change.startswith("rounds")]
     if config.privacy.epsilon is not None and of_rounds:
         raise ConfigError(
-            f"config.privacy.epsilon={config.privacy.epsilon} is for all rounds, and the noise of "
-            f"this run was made for another number of them ({of_rounds[0]}). Only a run with "
+            f"config.privacy.epsilon={config.privacy.epsilon} is for all rounds, but the noise of "
+            f"this run was computed for another number of rounds ({of_rounds[0]}). Only a run with "
             "config.privacy.noise_multiplier can be made longer: its epsilon grows."
         )
 
@@ -221,20 +221,20 @@ def config_of_run(
     """Returns the config of a run from its `config.json`.
 
     Args:
-        settings: The settings that `RunFiles.settings` returns.
+        settings: The settings, as returned by `RunFiles.settings`.
         trust_imports: The modules of `config.imports` that may be imported, which executes their
-            code. Names: only these, from the working directory, or from where Python looks. `True`:
-            all, from the folders that the run names. A module that is already imported needs no
-            trust.
+            code. Names: only these modules, from the working directory or Python's path. `True`:
+            all modules, from the folders that the run names. Modules that are already imported
+            need no trust.
 
     Raises:
-        ConfigError: If it is not a config of this version, or a module that it names is not
-            trusted, or cannot be imported.
+        ConfigError: The settings are not a config of this version, or a module of
+            `config.imports` is not trusted or cannot be imported.
     """
     if "algorithm" not in settings:
         raise ConfigError(
-            "config.json has no algorithm: the run was made in Python, without a config that says "
-            "how. Evaluate it in Python, where its process is."
+            "config.json has no algorithm, because the run was made in Python, without a config. "
+            "Evaluate it in Python, with its process."
         )
     folders = settings.get("import_path", ())
     import_modules(settings.get("imports", ()), folders, trust_imports)
@@ -248,5 +248,5 @@ def config_of_run(
         complete(config)
         check_config(config)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ConfigError(f"config.json describes no run of this version: {error}") from error
+        raise ConfigError(f"config.json is not a config of this version: {error}") from error
     return config

@@ -1,30 +1,30 @@
-"""The errors of a config that is wrong."""
+"""Defines the error of a wrong config, and names its keys in other errors."""
 
 import contextlib
 from collections.abc import Iterator
 
 
 class ConfigError(ValueError):
-    """A config that does not describe a run; the message names the key and what would be right."""
+    """An error about a config; the message has the key and the right values."""
 
 
 @contextlib.contextmanager
 def values_of(section: str | None) -> Iterator[None]:
-    """Names the section of a config whose values are refused in its body.
+    """Converts errors of its body about values of a config to a `ConfigError`.
 
     Args:
-        section: Such as "local"; `None`: any.
+        section: The section or key of the values, such as "local"; `None`: any.
 
     Raises:
-        ConfigError: With the section before the message of what was raised.
+        ConfigError: The body raised an error. The message is `config.SECTION: ` and its message.
     """
-    # Not before TensorFlow is needed: programs define their flags without it.
+    # Imported here, because programs define their flags without TensorFlow.
     from tff_pfl.kinds import KindError
     from tff_pfl.templates.errors import TemplateError
 
     try:
         yield
-    except ConfigError:  # which names its key
+    except ConfigError:  # its message has the key
         raise
     except (ValueError, TemplateError, KindError) as error:
         where = "" if section is None else f"config.{section}: "

@@ -1,4 +1,4 @@
-"""Flags of programs, with those of single keys of a config."""
+"""Parses the flags of programs, including the flags of single config keys."""
 
 import copy
 import os
@@ -17,7 +17,7 @@ from tff_pfl.experiment.config.errors import ConfigError
 from tff_pfl.experiment.config.imports import failure, import_modules, look_in
 from tff_pfl.runtime.startup import announce_tensorflow
 
-# What `ml_collections`, `absl` and a file of a config raise for mistakes.
+# The errors that `ml_collections`, `absl` and config files raise for mistakes.
 _MISTAKES = (
     flags.Error,
     AttributeError,
@@ -30,16 +30,16 @@ _MISTAKES = (
 
 
 def define_import_flags() -> Callable[[], bool | list[str]]:
-    """Defines the flags that say which modules of a saved run may be imported.
+    """Defines the flags that choose which modules of a saved run may be imported.
 
     Returns:
-        A function that returns the `trust_imports` of `config_of_run`, once flags are parsed.
+        A function that returns the `trust_imports` of `config_of_run` after flags are parsed.
     """
     trust = flags.DEFINE_bool(
         "trust_imports",
         False,
         "Import the modules that the run's config names, from the folders that it names. This "
-        "executes code of whoever made the run.",
+        "executes their code: trust the run's author.",
     )
     imports = flags.DEFINE_list(
         "imports", [], "The modules of the run's config to import from the working directory."
@@ -48,11 +48,11 @@ def define_import_flags() -> Callable[[], bool | list[str]]:
 
 
 class ConfigFileParser(ConfigFileFlagParser):
-    """Parses `--config=FILE.py:CHOICE`, with all options of what the file and other flags choose.
+    """A parser of `--config=FILE.py:CHOICE` that adds the options of everything chosen by name.
 
-    With `--config.model.name=NAME`, the options that the file has for another model give way to
-    the defaults of this one; and so for all else that is chosen by name. Modules that
-    `--config.imports` names are imported before the file is loaded.
+    If a flag such as `--config.model.name=NAME` chooses another name than the file, the options in
+    the file are replaced by the defaults of the new choice. The modules of `--config.imports` are
+    imported before the file is loaded.
     """
 
     def __init__(self, argv: Sequence[str]):
@@ -64,14 +64,14 @@ class ConfigFileParser(ConfigFileFlagParser):
         """Returns the config of a file.
 
         Raises:
-            ValueError: For an unknown name, an option of another type, or a module that cannot be
-                imported; or if the file fails, with its own error.
-            OSError: If there is no such file.
+            ValueError: The file fails, a name is unknown, an option has the wrong type, or a module
+                cannot be imported.
+            OSError: The file does not exist.
         """
         file = path.partition(":")[0]
         folder = os.path.dirname(os.path.abspath(file))
         look_in([folder])
-        open(file).close()  # ml_collections would raise it when the config is used
+        open(file).close()  # ml_collections raises the error only when the config is used
         announce_tensorflow()
         imports, folders = (
             tuple_parser.TupleParser().parse(self._overrides.get(key, ()))
@@ -81,8 +81,8 @@ class ConfigFileParser(ConfigFileFlagParser):
         try:
             config = super().parse(path)
         except (TypeError, ValueError) as error:
-            raise error.__context__ or error from None  # the file's own, without its traceback
-        except Exception as error:  # whatever a user's code raises, below this function
+            raise error.__context__ or error from None  # the file's own error, without a traceback
+        except Exception as error:  # a user's code may raise any error
             error.__traceback__ = error.__traceback__.tb_next
             raise ValueError(failure("the file", error)) from None
         if not isinstance(config, ml_collections.ConfigDict):
@@ -98,24 +98,26 @@ class ConfigFileParser(ConfigFileFlagParser):
 
 
 class _NumberOrNone(flags.ArgumentParser):
-    """Parses a number, or `None`; where that is no value, `check_config` says so."""
+    """A parser of a number or `None`; `check_config` checks where `None` is allowed."""
 
     def __init__(self, number: flags.ArgumentParser):
         self._number = number
         self.syntactic_help = f"{number.syntactic_help}, or None"
 
     def parse(self, argument):
+        """Returns the number or `None`."""
         return None if argument == "None" else self._number.parse(argument)
 
     def flag_type(self):
+        """Returns the name of the number's type."""
         return self._number.flag_type()
 
 
 def parse_flags(argv: Sequence[str]) -> list[str]:
-    """Parses flags for `absl.app.run`; a mistake is answered with one message, not a traceback.
+    """Parses flags for `absl.app.run`, and prints mistakes as one message without a traceback.
 
-    Flags of a config for numbers take `None` as well; see also `ConfigFileParser`. Flags that have
-    no effect are warned of.
+    Flags for numbers of a config also accept `None`. A warning is printed for each flag of a config
+    that has no effect. See also `ConfigFileParser`.
     """
     try:
         positional = _parse(flags.FLAGS, argv)
@@ -124,19 +126,20 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
         sys.exit(1)
     config = flags.FLAGS["config"].value if "config" in flags.FLAGS else None
     if config is not None:
-        for idle in configs.unused_settings(config, [key for key, _ in _overrides(argv)]):
-            print(f"warning: --{idle}", file=sys.stderr)
+        for warning in configs.unused_settings(config, [key for key, _ in _overrides(argv)]):
+            print(f"warning: --{warning}", file=sys.stderr)
     return positional
 
 
 def read_config(arguments: Sequence[str]) -> ml_collections.ConfigDict:
-    """Returns the config of a command line, checked as by the program that would be given it.
+    """Returns the config of a command line, checked as `programs/train.py` would check it.
 
     Args:
-        arguments: Flags of the config alone, as "--config=FILE.py:CHOICE", "--config.rounds=3".
+        arguments: Flags of the config only, such as "--config=FILE.py:CHOICE" and
+            "--config.rounds=3".
 
     Raises:
-        ConfigError: If the program would refuse it; as far as no data are needed to know.
+        ConfigError: The config is wrong, as far as this can be checked without data.
     """
     argv = ["", *arguments]
     holder = flags.FlagValues()
@@ -159,7 +162,7 @@ def _parse(values: flags.FlagValues, argv: Sequence[str]) -> list[str]:
 
 
 def _check_other_flags(values: flags.FlagValues, argv: Sequence[str]) -> None:
-    """Parses a copy of the flags without those of a config, whose file would load TensorFlow."""
+    """Checks the flags of no config first, because a config file would load TensorFlow."""
     others = copy.deepcopy(values)
     delattr(others, "config")
     flags.DEFINE_string("config", None, "", flag_values=others)
@@ -167,24 +170,24 @@ def _check_other_flags(values: flags.FlagValues, argv: Sequence[str]) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """Returns what a user needs to know of an error of `ml_collections` or `absl`."""
+    """Returns the relevant part of the message of an `ml_collections` or `absl` error."""
     reason = error
     if isinstance(error, OSError):
         return str(error)
-    while isinstance(reason, Exception):  # some are wrapped in one another
+    while isinstance(reason, Exception):  # some errors wrap others
         reason = reason.args[0] if reason.args else type(reason).__name__
     reason = str(reason).strip()
-    if isinstance(error, AttributeError | KeyError):  # with "Did you mean" in another line
+    if isinstance(error, AttributeError | KeyError):  # "Did you mean" is in a second line
         return f"Unknown config key {'. '.join(reason.splitlines())}"
     if "Traceback" in reason:
-        # A config file that fails comes with a traceback, whose last line says why.
+        # The error of a config file has a traceback, whose last line is the message.
         return reason.splitlines()[-1].partition(": ")[2]
-    # What a validator says of several flags begins with the values of all.
+    # The message of a validator of several flags starts with all their values.
     return re.sub(r"^flags \w+=.*?: ", "", reason)
 
 
 def _overrides(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yields the key and the value of each flag of a single key."""
+    """Yields the key and the value of each flag for a config key."""
     pattern = re.compile(r"--?config\.([^=]+)(?:=(.*))?", re.DOTALL)
     for argument, following in zip(argv, [*argv[1:], ""], strict=True):
         if match := pattern.fullmatch(argument):

@@ -1,4 +1,4 @@
-"""The modules of a user's own that a config names, which register what the config asks for."""
+"""Imports the user's own modules that a config names, which register further choices."""
 
 import importlib
 import os
@@ -10,7 +10,7 @@ from tff_pfl.tracebacks import place
 
 
 def look_in(folders: Iterable[str]) -> None:
-    """Puts folders at the front of Python's path, and the working directory on it."""
+    """Puts folders at the front of Python's path, and adds the working directory to it."""
     first = list(dict.fromkeys(folders))
     if os.getcwd() not in [*first, *sys.path]:
         first.append(os.getcwd())
@@ -26,13 +26,13 @@ def import_modules(
     """Imports modules by their dotted names.
 
     Args:
-        names: Names of modules, such as "my_package.methods".
+        names: The names of modules, such as "my_package.methods".
         folders: See `look_in`.
         trust_imports: See `config_of_run`.
 
     Raises:
-        ConfigError: If a module is not trusted, and then nothing is imported; or if it cannot be
-            imported: the message says where it was looked for, or which line of it failed.
+        ConfigError: A module is not trusted, in which case no module is imported; or a module
+            cannot be imported. The message has the searched folders or the line that failed.
     """
     if not names:
         return
@@ -44,7 +44,7 @@ def import_modules(
     for name in names:
         try:
             importlib.import_module(name)
-        except Exception as error:  # whatever a user's code raises
+        except Exception as error:  # a user's code may raise any error
             is_missing = isinstance(error, ModuleNotFoundError)
             if is_missing and f"{name}.".startswith(f"{error.name}."):
                 raise ConfigError(
@@ -61,20 +61,20 @@ def _check_trusted(names, folders, trusted):
         places = f", from {', '.join(map(str, folders))}" if folders else ""
         raise ConfigError(
             f"The config of the run imports {modules}{places}, which executes their code. Pass "
-            f"--trust_imports if you trust the run, or --imports={','.join(names)} to import yours "
-            "from the working directory; in Python, trust_imports=True or their names."
+            f"--trust_imports if you trust the run, or --imports={','.join(names)} to import your "
+            "own from the working directory (in Python: trust_imports=True or their names)."
         )
 
 
 def _folders():
-    """Returns where modules are looked for that are not installed."""
+    """Returns the folders of Python's path, without installed packages."""
     installed = tuple({sys.prefix, sys.base_prefix})
     return [os.path.abspath(folder) for folder in sys.path if not folder.startswith(installed)]
 
 
-def failure(what: str, error: Exception) -> str:
-    """Returns the message for a user's own code that failed, with the line that did."""
-    message = f"{what} fails: {type(error).__name__}: {error}"
-    if isinstance(error, SyntaxError):  # its message has the line
+def failure(name: str, error: Exception) -> str:
+    """Returns the message for an error of a user's own code, with the line that failed."""
+    message = f"{name} fails: {type(error).__name__}: {error}"
+    if isinstance(error, SyntaxError):  # its message has the line already
         return message
     return f"{message}{place(error)}"

@@ -1,8 +1,8 @@
-"""Lists all keys of a config and their meaning, without the options of what it chooses by name.
+"""Lists all keys of a config and explains them, except the options of choices by name.
 
 A config is one `ml_collections.ConfigDict` that describes a run completely. A file in `configs/`
-returns a copy of `default_config` with its own values; flags such as `--config.rounds=50` override
-single ones.
+returns a copy of `default_config` with its own values. Flags such as `--config.rounds=50` override
+single values.
 """
 
 import ml_collections
@@ -34,135 +34,137 @@ OWN_NUMBERS = {
     "new_clients.fine_tune_epochs": whole(0),
     "attack.fraction": between(0, 1),
 }
-"""The ranges of numbers that no function takes under the name of their key."""
+"""The ranges of numbers whose key is not an argument of a function with `ranges.takes`."""
 
 
 class Config(ml_collections.ConfigDict):
-    """A `ConfigDict` in which NumPy's numbers are Python's."""
+    """A `ConfigDict` that converts NumPy's numbers to Python's."""
 
     def __setitem__(self, key, value):
+        """Sets the value of a key."""
         super().__setitem__(key, value.item() if isinstance(value, np.generic) else value)
 
 
 def own_keys() -> Config:
-    """Returns the keys with their defaults; sections of options are empty."""
+    """Returns all keys with their defaults, without the options of choices by name."""
     config = Config()
-    config.imports = ()  # modules to import, which register names: "my_package.methods"
-    config.import_path = ()  # folders to search for them first; programs add the config's own
-    config.seed = 0  # of the partition, initial weights, cohorts and batches
+    config.imports = ()  # modules that register names, such as "my_package.methods"
+    config.import_path = ()  # folders to search for them first; programs add the config's folder
+    config.seed = 0  # the seed of the partition, initial weights, cohorts and batches
     config.rounds = 20
     config.clients_per_round = 6
 
     config.data = Config()
     config.data.name = "digits"  # one of tff_pfl.data.DATASETS
-    config.data.data_dir = ""  # of prepared TFDS data sets; "": TFDS_DATA_DIR, or TFDS's default
-    config.data.num_clients = 25  # unused by the natural partitioner
-    config.data.partitioner = "dirichlet"  # one of tff_pfl.data.PARTITIONERS; config.data.NAME has
-    # the options of each, such as config.data.dirichlet.alpha
+    config.data.data_dir = ""  # folder of TFDS data sets; "": TFDS_DATA_DIR or TFDS's default
+    config.data.num_clients = 25  # not used by the natural partitioner
+    config.data.partitioner = "dirichlet"  # one of tff_pfl.data.PARTITIONERS; its options are in
+    # config.data.NAME, such as config.data.dirichlet.alpha
     config.data.merge = True  # pool the original train and test splits before partitioning
-    config.data.fractions = (0.75, 0.0, 0.25)  # with merge: train, validation and test share
-    config.data.num_validation = 0  # without merge: examples to take from the training split
-    config.data.imbalance = 1.0  # number of examples, first class over last class
-    config.data.imbalanced_test = True  # False: the test split stays whole; needs merge=False
-    config.data.partition_file = ""  # a saved partition to use instead of making one
+    config.data.fractions = (0.75, 0.0, 0.25)  # with merge: shares of train, validation, test
+    config.data.num_validation = 0  # without merge: examples taken from the training split
+    config.data.imbalance = 1.0  # examples of the first class over those of the last class
+    config.data.imbalanced_test = True  # False: keep the whole test split; needs merge=False
+    config.data.partition_file = ""  # a saved partition to use instead of a new one
     config.data.normalization = "unit"  # one of tff_pfl.data.NORMALIZATIONS
 
     config.model = Config()
     config.model.name = "mlp"  # one of tff_pfl.models.MODELS
     config.model.options = Config()  # options of the model
-    config.model.segments = 1  # parts whose activations are computed again for gradients
-    config.model.compute_type = "float32"  # or "bfloat16": type of layers; weights are float32
+    config.model.segments = 1  # number of parts whose activations are computed again for gradients
+    config.model.compute_type = "float32"  # type of layers, or "bfloat16"; weights are float32
 
     config.local = Config()
     config.local.optimizer = "sgd"  # one of tff_pfl.local.OPTIMIZERS
     config.local.options = Config()  # options of the optimizer
     config.local.learning_rate = 0.1
-    config.local.momentum = 0.0  # of an optimizer that has momentum, such as sgd
-    config.local.weight_decay = 0.0  # times the weights, added to the gradient
-    config.local.clip_norm = config_dict.placeholder(float)  # largest gradient norm, without decay
+    config.local.momentum = 0.0  # for optimizers with momentum, such as sgd
+    config.local.weight_decay = 0.0  # this times the weights is added to the gradient
+    config.local.clip_norm = config_dict.placeholder(float)  # largest gradient norm, before decay
     config.local.epochs = 5
-    config.local.steps = config_dict.placeholder(int)  # replaces epochs, if set
+    config.local.steps = config_dict.placeholder(int)  # replaces epochs if set
     config.local.batch_size = 50
     config.local.learning_rate_decay = 1.0  # factor per round
-    config.local.schedule = Config()  # a further factor for each round: .name,
-    # one of tff_pfl.SCHEDULES, by default "constant", with its options beside it
-    config.local.warm_up_rounds = 0  # first rounds, in which the learning rate rises
-    config.local.augmentation = Config()  # of training images: .name, one of
+    config.local.schedule = Config()  # a further learning rate factor for each round:
+    # .name is one of tff_pfl.SCHEDULES, by default "constant", with its options beside it
+    config.local.warm_up_rounds = 0  # the first rounds, in which the learning rate rises
+    config.local.augmentation = Config()  # of training images: .name is one of
     # tff_pfl.AUGMENTATIONS, by default "" for none, with its options beside it
-    config.local.drop_remainder = False  # leave out partial batches, but not a client's only one
-    config.local.persist_optimizer_state = False  # a client keeps it for its next round
+    config.local.drop_remainder = False  # skip partial batches, unless a client has only one
+    config.local.persist_optimizer_state = False  # clients keep it for their next round
 
     config.evaluation = Config()
-    config.evaluation.every = 5  # rounds; the last round is always evaluated; 0: only that one
-    config.evaluation.split = "test"  # or "validation", for tuning
-    config.evaluation.validation = False  # on validation examples, too, where the split is "test"
-    config.evaluation.late_share = 0.1  # share of evaluations, the last ones, for late_mean
+    config.evaluation.every = 5  # rounds; the last round is always evaluated (0: only the last)
+    config.evaluation.split = "test"  # the split to evaluate on; or "validation", for tuning
+    config.evaluation.validation = False  # True: also evaluate on validation examples
+    config.evaluation.late_share = 0.1  # share of the evaluations that are late, for late_mean
     config.evaluation.further_models = ()  # "locally_trained", "fine_tuned", or both
-    config.evaluation.fine_tune_epochs = 0  # before a client's own model is evaluated
-    config.evaluation.fine_tune_learning_rate = config_dict.placeholder(float)  # the same after
-    # every round, and for new clients; None: that of local training in its last round
-    config.evaluation.clients = 0  # size of a sample of clients, drawn once; 0: all
-    config.evaluation.clients_per_call = 25  # clients to evaluate at a time; bounds memory
-    config.evaluation.generalization = "never"  # on other clients' examples, too: "never", after
-    # the "last" round, or "always"
-    config.evaluation.synthetic = (0.5,)  # then, shares of the other clients to add, for S-acc
-    config.evaluation.subsample = False  # draw as many examples of others as the client has
+    config.evaluation.fine_tune_epochs = 0  # epochs before a client's own model is evaluated
+    config.evaluation.fine_tune_learning_rate = config_dict.placeholder(float)  # constant over
+    # rounds, also for new clients; None: the rate of local training in its last round
+    config.evaluation.clients = 0  # number of clients to evaluate, drawn once; 0: all
+    config.evaluation.clients_per_call = 25  # clients evaluated at a time; fewer need less memory
+    config.evaluation.generalization = "never"  # also evaluate on other clients' examples: "never",
+    # after the "last" round, or "always"
+    config.evaluation.synthetic = (0.5,)  # with generalization: shares of others to add, for S-acc
+    config.evaluation.subsample = False  # draw only as many examples of others as the client has
 
-    config.participation = Config()  # tuples: a number per device class, or one
-    config.participation.sampling = "fixed"  # or "poisson": each client is drawn by itself
-    config.participation.over_selection = 1.0  # clients selected, over clients_per_round
-    config.participation.availability = Config()  # who can be selected: .name,
+    config.participation = Config()  # tuples have one number, or one per device class
+    config.participation.sampling = "fixed"  # or "poisson": each client is drawn independently
+    config.participation.over_selection = 1.0  # selected clients over clients_per_round
+    config.participation.availability = Config()  # of clients for selection: .name is
     # one of tff_pfl.AVAILABILITIES, by default "always", with its options beside it
-    config.participation.class_shares = (1.0,)  # of the device classes; scaled to sum to 1
-    config.participation.dropout = (0.0,)  # the probability that a selected client never reports
-    config.participation.median_seconds = (0.0,)  # until a client reports; 0: nothing takes time
-    config.participation.client_spread = 0.0  # of the logarithm of seconds between clients
-    config.participation.round_spread = 0.0  # the same between the rounds of one client
-    config.participation.deadline = config_dict.placeholder(float)  # seconds; None: none is late
+    config.participation.class_shares = (1.0,)  # shares of the device classes; scaled to sum to 1
+    config.participation.dropout = (0.0,)  # probability that a selected client never reports
+    config.participation.median_seconds = (0.0,)  # until a client reports; 0: no time
+    config.participation.client_spread = 0.0  # standard deviation of log(seconds) between clients
+    config.participation.round_spread = 0.0  # the same between the rounds of a client
+    config.participation.deadline = config_dict.placeholder(float)  # seconds; None: nobody is late
 
-    config.early_stop = Config()  # on validation examples, whatever the split
-    config.early_stop.patience = 0  # evaluations without an improvement before it ends; 0: never
-    config.early_stop.least_gain = 0.0  # an improvement is larger than this
-    config.early_stop.metric = "personalized/accuracy"  # or global/...; or .../loss
+    config.early_stop = Config()  # based on validation examples, for any evaluation.split
+    config.early_stop.patience = 0  # evaluations without improvement until the run ends; 0: never
+    config.early_stop.least_gain = 0.0  # improvements are larger than this
+    config.early_stop.metric = "personalized/accuracy"  # or "global/accuracy", or .../loss
 
     config.new_clients = Config()
-    config.new_clients.number = 0  # these last clients do not train, but fine-tune at the end
+    config.new_clients.number = 0  # the last clients do not train, but fine-tune at the end
     config.new_clients.fine_tune_epochs = 20
-    config.new_clients.best_epoch = False  # report the best of these epochs, too
-    config.new_clients.evaluated = True  # False: they are only held out
+    config.new_clients.best_epoch = False  # also report the best of these epochs
+    config.new_clients.evaluated = True  # False: they are held out, but not evaluated
 
     config.aggregator = Config()
     config.aggregator.name = ""  # one of tff_pfl.templates.AGGREGATORS; "": the algorithm's own
     config.aggregator.options = Config()  # options of the aggregator
 
-    config.privacy = Config()  # of whole clients, from whoever sees the server
-    config.privacy.epsilon = config_dict.placeholder(float)  # of all rounds; both None: no privacy
-    config.privacy.noise_multiplier = config_dict.placeholder(float)  # replaces epsilon
+    config.privacy = Config()  # hides clients from anyone who sees the server;
+    # off if epsilon and noise_multiplier are None
+    config.privacy.epsilon = config_dict.placeholder(float)  # for all rounds; None: from noise
+    config.privacy.noise_multiplier = config_dict.placeholder(float)  # None: from epsilon
     config.privacy.delta = config_dict.placeholder(float)  # None: num_clients ** -1.1
-    config.privacy.mechanism = "central"  # the server adds noise; or "distributed": clients do
-    config.privacy.bits = 20  # of each number that a client sends, with distributed noise
+    config.privacy.mechanism = "central"  # the server adds noise; "distributed": clients do
+    config.privacy.bits = 20  # of each uploaded number, with distributed noise
     config.privacy.clipping = "adaptive"  # of uploads; or "fixed"
-    config.privacy.clip_norm = 0.1  # largest norm of an upload; adaptive clipping starts there
+    config.privacy.clip_norm = 0.1  # largest norm of an upload, at first if clipping is adaptive
     config.privacy.secure_sums = False  # sum uploads securely before the server adds noise
 
     config.server = Config()
-    config.server.optimizer = ""  # one of tff_pfl.local.OPTIMIZERS; "": the mean is the step
+    config.server.optimizer = ""  # one of tff_pfl.local.OPTIMIZERS; "": the step is the mean
     config.server.options = Config()  # options of the optimizer
     config.server.learning_rate = 1.0
-    config.server.momentum = 0.0  # as config.local.momentum
+    config.server.momentum = 0.0  # see config.local.momentum
 
-    config.attack = Config()  # .name, one of tff_pfl.ATTACKS, by default
-    # "scaled_uploads", with its options beside it; client_ids attack, or a fraction of all clients,
-    # which is drawn; without both, nobody does
+    config.attack = Config()  # .name is one of tff_pfl.ATTACKS, by default
+    # "scaled_uploads", with its options beside it. The attackers are client_ids, or a drawn
+    # fraction of all clients; without both there is no attack
 
-    config.compression = Config()  # of uploads: .name, one of
-    # tff_pfl.COMPRESSORS, by default "" for none, with its options beside it, and error_feedback:
-    # whether clients add what was lost to their next upload
+    config.compression = Config()  # of uploads: .name is one of
+    # tff_pfl.COMPRESSORS, by default "" for none, with its options beside it. With error_feedback,
+    # clients add the compression error to their next upload
 
-    config.checkpoint_every = 1  # rounds
+    config.checkpoint_every = 1  # rounds between checkpoints
 
     config.paper = Config()  # numbers of the paper, for readers only
 
-    config.algorithm = Config()  # .name, one of tff_pfl.ALGORITHMS, with its
+    config.algorithm = Config()  # .name is one of tff_pfl.ALGORITHMS, with its
     # options beside it
     return config

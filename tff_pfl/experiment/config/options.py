@@ -1,7 +1,7 @@
-"""Choices of a config by name, and the options of what is chosen.
+"""Defines what configs choose by name, and the options of each choice.
 
-An option is written in one place, the signature of the function that takes it: its name, its
-default and its type, and by `tff_pfl.ranges.takes` its range. From there configs have it.
+An option is declared in one place, the signature of the function that takes it. Configs read its
+name, its default and its type from the signature, and its range from `tff_pfl.ranges.takes`.
 """
 
 import inspect
@@ -31,7 +31,7 @@ FRACTION = "fraction"
 """The key of `config.attack` for the share of the clients that attack."""
 
 ERROR_FEEDBACK = "error_feedback"
-"""The key of `config.compression` for whether clients keep what compression has lost."""
+"""The key of `config.compression` for whether clients keep compression errors for later."""
 
 
 def _option(name: str, default: Any, annotation: Any) -> inspect.Parameter:
@@ -40,17 +40,17 @@ def _option(name: str, default: Any, annotation: Any) -> inspect.Parameter:
 
 
 class Choice(NamedTuple):
-    """Something that configs choose by name.
+    """A choice by name in a config, such as the model.
 
     Attributes:
         key: The key of the name, such as "model.name".
-        section: The section of the options, such as "model.options"; "{}" in it stands for the
-            name. It may hold the name, too.
-        registry: The things to choose from.
-        from_elsewhere: Keyword arguments that come from other keys, or from the federation.
-        may_be_none: Whether nothing may be chosen, by the name "".
-        default: The name that `default_config` chooses, where it is no key of its own there.
-        beside: Options that are not the chosen function's own.
+        section: The section of the options, such as "model.options". It may contain the name, too,
+            and "{}" in it is replaced by the name.
+        registry: The registry of the functions to choose from.
+        from_elsewhere: The keyword arguments that come from other keys or from the federation.
+        may_be_none: Whether the name "" chooses nothing.
+        default: The name that `default_config` chooses, if `own_keys` does not have the key.
+        beside: Further options, which are not arguments of the chosen function.
     """
 
     key: str
@@ -62,11 +62,11 @@ class Choice(NamedTuple):
     beside: tuple[inspect.Parameter, ...] = ()
 
     def name_in(self, config: ml_collections.ConfigDict) -> str:
-        """Returns the chosen name; "" also where a config has no such key."""
+        """Returns the chosen name; "" if a config does not have the key."""
         return value_of(config, self.key) or ""
 
     def section_in(self, config: ml_collections.ConfigDict) -> str:
-        """Returns the section that has the options in a config."""
+        """Returns the section of the options in a config."""
         return self.section.format(self.name_in(config))
 
     def make(self, config: ml_collections.ConfigDict) -> Any:
@@ -75,16 +75,16 @@ class Choice(NamedTuple):
         return self.registry[name](**self.options_in(config)) if name else None
 
     def options_in(self, config: ml_collections.ConfigDict) -> dict[str, Any]:
-        """Returns the options that a config has, whether they exist or not."""
+        """Returns the options that a config sets, known or unknown."""
         section = self.section_in(config)
         found = value_of(config, section) or {}
         return {key: found[key] for key in found if f"{section}.{key}" != self.key}
 
     def parameters(self, name: str) -> dict[str, inspect.Parameter]:
-        """Returns the options of a name, as they are declared.
+        """Returns the declared options of a name.
 
         Raises:
-            UnknownNameError: For an unknown name; it gives the nearest one.
+            UnknownNameError: The name is unknown; the message has the nearest name.
         """
         if not name:
             return {}
@@ -93,10 +93,10 @@ class Choice(NamedTuple):
         return own | {option.name: option for option in self.beside}
 
     def set(self, config: ml_collections.ConfigDict, name: str) -> None:
-        """Chooses by name, with all options at their defaults, and of their types.
+        """Chooses a name, and sets all its options to their defaults.
 
         Raises:
-            UnknownNameError: For an unknown name; it gives the nearest one.
+            UnknownNameError: The name is unknown; the message has the nearest name.
         """
         options = {key: _default(p) for key, p in self.parameters(name).items()}
         section, _, last = self.key.rpartition(".")
@@ -109,13 +109,13 @@ class Choice(NamedTuple):
                 value_of(config, section)[last] = Config(options)
 
     def complete(self, config: ml_collections.ConfigDict) -> None:
-        """Adds the options that a config has not set, at their defaults.
+        """Adds the options that a config does not set, with their defaults.
 
-        Options of `default` that the config has beside another name, as they were, give way.
+        If another name than `default` is chosen, unchanged options of `default` are removed.
 
         Raises:
-            ConfigError: For an unknown name, with the nearest one; or if an option that the config
-                has set is of another type.
+            ConfigError: The name is unknown (the message has the nearest name), or an option has
+                the wrong type.
         """
         given = self.options_in(config)
         with values_of(self.key):
@@ -175,17 +175,24 @@ CHOICES = (
 def default_config(
     algorithm: str = "fedavg", *, imports: str | Sequence[str] = ()
 ) -> ml_collections.ConfigDict:
-    """Returns all keys of a config, for an algorithm with its own default hyper-parameters.
+    """Returns a config with the default values of all keys.
 
-    `tff_pfl/experiment/config/keys.py` says what they mean.
+    `tff_pfl/experiment/config/keys.py` explains the keys.
 
     Args:
-        algorithm: A key of `tff_pfl.algorithms.ALGORITHMS`.
-        imports: Modules that register names, or one, such as that of the algorithm.
+        algorithm: A key of `tff_pfl.algorithms.ALGORITHMS`, whose hyperparameters become keys.
+        imports: The module, or the modules, that register names, such as the algorithm's.
 
     Raises:
-        UnknownNameError: For an unknown algorithm; it gives the nearest one.
-        ConfigError: If a module cannot be imported.
+        UnknownNameError: The algorithm is unknown; the message has the nearest name.
+        ConfigError: A module cannot be imported.
+
+    Example:
+        >>> config = tff_pfl.default_config("ditto")
+        >>> config.algorithm.lambda_
+        0.1
+        >>> config.rounds = 50
+        >>> config.data.dirichlet.alpha = 0.1
     """
     config = own_keys()
     config.imports = (imports,) if isinstance(imports, str) else tuple(imports)
@@ -201,17 +208,17 @@ def default_config(
 
 
 def complete(config: ml_collections.ConfigDict, names: Mapping[str, str] | None = None) -> None:
-    """Adds the options that a config has not set, of all that it chooses, at their defaults.
+    """Adds the options of all choices that a config does not set, with their defaults.
 
     Args:
-        config: The config. Nothing is chosen by keys that it lacks.
-        names: By keys such as "model.name", names to choose in place of the config's own; the
-            options that it has for what they replace give way.
+        config: The config. Choices whose keys are missing are ignored.
+        names: The names to choose instead of the config's names, by keys such as "model.name". They
+            replace the options of the config's choice.
 
     Raises:
-        UnknownNameError: For an unknown name of `names`; it gives the nearest one.
-        ConfigError: For an unknown name of the config's own, with the nearest one; or if an option
-            is of another type, or a module cannot be imported.
+        UnknownNameError: A name of `names` is unknown; the message has the nearest name.
+        ConfigError: A name of the config is unknown (the message has the nearest name), an option
+            has the wrong type, or a module cannot be imported.
     """
     import_modules(config.get("imports", ()), config.get("import_path", ()))
     for choice in CHOICES:
@@ -227,7 +234,7 @@ def update(config: ml_collections.ConfigDict, values: Mapping[str, Any]) -> None
     """Sets values of a config.
 
     Raises:
-        ValueError: If one is of another type than the config has.
+        ValueError: A value has another type than the config's value.
     """
     try:
         config.update(values)
@@ -236,7 +243,7 @@ def update(config: ml_collections.ConfigDict, values: Mapping[str, Any]) -> None
 
 
 def value_of(config: ml_collections.ConfigDict, key: str) -> Any:
-    """Returns the value of a key such as "model.name", or `None`; for "" it is the config."""
+    """Returns the value of a key such as "model.name", or `None`; for "" the config itself."""
     for part in filter(None, key.split(".")):
         if not isinstance(config, ml_collections.ConfigDict) or part not in config:
             return None
@@ -245,10 +252,10 @@ def value_of(config: ml_collections.ConfigDict, key: str) -> Any:
 
 
 def type_of(parameter: inspect.Parameter) -> type:
-    """Returns the type of an option's values, as flags parse them: for `T | None` it is `T`."""
+    """Returns the type as which flags parse an option's values: `T` for `T | None`."""
     if parameter.default is not None and parameter.default is not parameter.empty:
         kind = type(parameter.default)
-        # A default that is written as an integer shall not make integers of other values.
+        # An annotated float may have an integer as its default, but takes other floats.
         return float if parameter.annotation is float else kind
     annotation = parameter.annotation
     is_union = typing.get_origin(annotation) in (types.UnionType, typing.Union)
@@ -262,7 +269,7 @@ def type_of(parameter: inspect.Parameter) -> type:
 
 
 def _default(parameter: inspect.Parameter) -> Any:
-    """Returns the default of an option, or a place for values of its type."""
+    """Returns the default of an option, or a placeholder for values of its type."""
     if parameter.default is None or parameter.default is parameter.empty:
         return config_dict.placeholder(type_of(parameter))
     return type_of(parameter)(parameter.default)

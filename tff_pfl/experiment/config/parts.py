@@ -1,4 +1,4 @@
-"""Builds values from single sections of a config, such as local training and privacy."""
+"""Builds local training, privacy and other parts of a run from sections of a config."""
 
 import dataclasses
 import functools
@@ -17,13 +17,13 @@ from tff_pfl.local import OPTIMIZERS, LocalTraining
 from tff_pfl.privacy import Accountant, PrivacyLoss, default_delta
 
 FURTHER_MODELS = ("locally_trained", "fine_tuned")
-"""The names that `config.evaluation.further_models` may have."""
+"""The names that are valid in `config.evaluation.further_models`."""
 
 
 def build_local(
     config: ml_collections.ConfigDict, learning_rate: float | None = None
 ) -> LocalTraining:
-    """Builds the local training of a config, or the same with another learning rate."""
+    """Builds the local training of a config, optionally with another learning rate."""
     optimizer = build_optimizer(config, "local", learning_rate)
     made = {"schedule": SCHEDULE.make(config), "augment": AUGMENTATION.make(config)}
     own = {field.name for field in dataclasses.fields(LocalTraining)} - {"optimizer", *made}
@@ -33,17 +33,17 @@ def build_local(
 
 
 def build_fine_tuning(config: ml_collections.ConfigDict) -> LocalTraining:
-    """Builds local training for evaluation, whose own learning rate is the same in all rounds."""
+    """Builds the fine-tuning of evaluations, whose own learning rate is constant over rounds."""
     rate = config.evaluation.fine_tune_learning_rate
     fine_tuning = build_local(config, rate)
     return fine_tuning if rate is None else fine_tuning.at_constant_rate()
 
 
 def check_schedule(local: LocalTraining, config: ml_collections.ConfigDict) -> None:
-    """Checks the factors of a schedule in all rounds of a config: below 0, training goes uphill.
+    """Checks that a schedule's factors in all rounds are finite and at least 0.
 
     Raises:
-        ConfigError: With the first round whose factor is below 0 or not finite.
+        ConfigError: A factor is negative or not finite. The message has the first such round.
     """
     if SCHEDULE.name_in(config) == "constant":
         return
@@ -59,16 +59,16 @@ def check_schedule(local: LocalTraining, config: ml_collections.ConfigDict) -> N
             raise ValueError(
                 f"{SCHEDULE.name_in(config)!r} has the factor {factors[wrong[0]]:g} in round "
                 f"{wrong[0]} (from 0) of config.rounds={config.rounds}. It must be 0 or more in "
-                "all of them."
+                "all rounds."
             )
 
 
 def build_optimizer(
     config: ml_collections.ConfigDict, section: str, learning_rate: float | None = None
 ) -> tff.learning.optimizers.Optimizer:
-    """Builds the optimizer of a section, or the same with another learning rate.
+    """Builds the optimizer of a section, optionally with another learning rate.
 
-    Momentum is given to optimizers that have it, as SGD.
+    The section's momentum is passed to optimizers that take it, such as SGD.
     """
     chosen = config[section]
     options = chosen.options.to_dict()
@@ -80,7 +80,7 @@ def build_optimizer(
 
 
 def evaluation_options(config: ml_collections.ConfigDict) -> evaluation.EvaluationOptions:
-    """Returns what a config evaluates."""
+    """Returns the evaluation options of a config."""
     options = config.evaluation
     own = [field.name for field in dataclasses.fields(evaluation.EvaluationOptions)]
     values = {key: options[key] for key in own if key in options}
@@ -89,10 +89,10 @@ def evaluation_options(config: ml_collections.ConfigDict) -> evaluation.Evaluati
 
 
 def participation(config: ml_collections.ConfigDict) -> Participation:
-    """Returns who is selected in a round of a config, and who of them reports.
+    """Returns the participation of a config: how clients are selected and report.
 
     Raises:
-        ConfigError: If a value is wrong, or some do not fit together.
+        ConfigError: A value is wrong, or values contradict each other.
     """
     with values_of("participation"):
         availability = AVAILABILITY.make(config)
@@ -100,10 +100,10 @@ def participation(config: ml_collections.ConfigDict) -> Participation:
 
 
 def early_stop(config: ml_collections.ConfigDict) -> EarlyStop | None:
-    """Returns what ends a run of a config early, if anything does.
+    """Returns the early stop of a config, or `None`.
 
     Raises:
-        ConfigError: If a value is wrong, or only the last round is evaluated.
+        ConfigError: A value is wrong, or only the last round is evaluated.
     """
     with values_of("early_stop"):
         if not config.early_stop.patience:
@@ -114,19 +114,19 @@ def early_stop(config: ml_collections.ConfigDict) -> EarlyStop | None:
 
 
 def is_private(config: ml_collections.ConfigDict) -> bool:
-    """Returns whether a config promises privacy to clients."""
+    """Returns whether a config has differential privacy."""
     return config.privacy.epsilon is not None or config.privacy.noise_multiplier is not None
 
 
 def privacy_loss(config: ml_collections.ConfigDict, num_clients: int) -> PrivacyLoss | None:
-    """Returns what the rounds of a config reveal of its clients; `None` without privacy.
+    """Returns the privacy loss of a config's rounds, or `None` without privacy.
 
     Args:
         config: The config.
-        num_clients: How many train.
+        num_clients: The number of clients that train.
 
     Raises:
-        ConfigError: If no noise is enough.
+        ConfigError: A value is wrong, or no noise is large enough for the epsilon.
     """
     if not is_private(config):
         return None

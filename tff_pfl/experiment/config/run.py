@@ -1,4 +1,4 @@
-"""Builds a run from a config, to train, check, evaluate or export it."""
+"""Builds a run from a config, for training, checks, evaluation or export."""
 
 import functools
 import math
@@ -15,19 +15,20 @@ from tff_pfl.experiment.config.errors import ConfigError, values_of
 from tff_pfl.experiment.early_stop import EarlyStop
 from tff_pfl.templates import Algorithm, PersonalizedProcess
 
-# From cohorts of about this size on, a CPU is faster at all clients at once, padded, than in turn.
+# From about this cohort size, CPUs compute all clients at once, padded, faster than one by one.
 _MANY_CLIENTS = 32
-# Padding pays on two cores up to: examples times weights in a step; padded rows over own rows.
+# Padding is faster on two cores up to this number of examples times weights in a step, and up to
+# this number of padded rows for each row.
 _SMALL_STEP, _MOST_ROWS = 250_000, 2.0
 
 
 class BuiltRun:
-    """A run by its config: data, model and algorithm, which fit together.
+    """The data, model and algorithm of a run, built from its config.
 
     Attributes:
         config: The config.
         dataset: The data of the clients that train.
-        new_clients: The data of those that do not, if there are any.
+        new_clients: The data of the clients that the run holds out, or `None`.
         model: The model.
     """
 
@@ -36,10 +37,14 @@ class BuiltRun:
         config: ml_collections.ConfigDict,
         load: Callable[[str, str | None], data.LabelledImages] | None = None,
     ):
-        """Builds data and model; see `build_dataset`.
+        """Builds the data and the model.
+
+        Args:
+            config: The config.
+            load: See `build_dataset`.
 
         Raises:
-            ConfigError: If a value is wrong, or some do not fit together.
+            ConfigError: A value is wrong, or values contradict each other.
         """
         self.config = config
         dataset = build.build_dataset(config, load)
@@ -48,12 +53,12 @@ class BuiltRun:
 
     @functools.cached_property
     def algorithm(self) -> Algorithm:
-        """Builds the algorithm; see `build_algorithm`."""
+        """The algorithm; see `build_algorithm`."""
         return build.build_algorithm(self.config, self.model, self.dataset)
 
     @functools.cached_property
     def process(self) -> PersonalizedProcess:
-        """Builds the process; see `build_process`."""
+        """The process; see `build_process`."""
         return build.build_process(self.config, self.model, self.dataset)
 
     @property
@@ -62,18 +67,18 @@ class BuiltRun:
         return f"{self.config.algorithm.name} on {self.config.data.name}"
 
     def capacity(self, clients_at_a_time: int) -> str | None:
-        """Chooses the capacity of clients' examples; see `suitable_capacity`."""
+        """Returns the capacity for clients' examples; see `suitable_capacity`."""
         batch_size = self.config.local.batch_size
         return suitable_capacity(self.model, self.dataset, clients_at_a_time, batch_size)
 
     def early_stop(self, method: Algorithm | PersonalizedProcess) -> EarlyStop | None:
-        """Returns what ends the run early, if anything does.
+        """Returns the early stop of the run, or `None`.
 
         Args:
-            method: The algorithm, or the process.
+            method: The algorithm or the process.
 
         Raises:
-            ConfigError: If the data or the models lack what it needs.
+            ConfigError: There are no validation examples, or no model has the metric.
         """
         stop = parts.early_stop(self.config)
         if stop is not None:
@@ -84,14 +89,14 @@ class BuiltRun:
     def new_clients_evaluation(
         self, capacity: str | None = None
     ) -> evaluation.NewClientsEvaluation | None:
-        """Builds the evaluation of the new clients, if they are evaluated.
+        """Builds the evaluation of the new clients, or returns `None` if they are not evaluated.
 
         Args:
             capacity: See `CohortDataSource`.
 
         Raises:
-            ConfigError: If the algorithm has nothing that they could fine-tune, or it would be
-                fine-tuned twice.
+            ConfigError: The algorithm has no model that new clients can fine-tune, or they would
+                fine-tune it twice.
         """
         config, new_clients = self.config, self.new_clients
         if new_clients is None or not config.new_clients.evaluated:
@@ -99,10 +104,10 @@ class BuiltRun:
         if self.process.global_weights is None and build.fine_tunes_own_models(config):
             epochs = config.evaluation.fine_tune_epochs
             raise ConfigError(
-                f"config.evaluation.fine_tune_epochs={epochs} is for each client's own model. New "
-                f"clients of {config.algorithm.name!r} begin with such a model and would fine-tune "
-                "it twice. Set it to 0, or add 'fine_tuned' to config.evaluation.further_models, "
-                "which evaluates the fine-tuned model beside the own."
+                f"config.evaluation.fine_tune_epochs={epochs} fine-tunes each client's own model, "
+                f"but new clients of {config.algorithm.name!r} start with such a model and would "
+                "fine-tune it twice. Set it to 0, or add 'fine_tuned' to "
+                "config.evaluation.further_models to evaluate a fine-tuned model beside it."
             )
         with values_of("new_clients"):
             return evaluation.NewClientsEvaluation(
@@ -125,17 +130,17 @@ class BuiltRun:
 def suitable_capacity(
     model: models.Model, dataset: data.FederatedDataset, clients_at_a_time: int, batch_size: int
 ) -> str | None:
-    """Returns the `CohortDataSource.capacity` for the devices: "cohort" where padding pays.
+    """Returns the `CohortDataSource.capacity` for the devices: "cohort" if padding is faster.
 
-    On CPUs, clients are computed faster one by one, each with its own rows, unless there are many,
-    their steps are small, and padding does not double their rows. Clients of equal sizes are
-    computed at once without padding. `benchmarks/benchmark.py --unequal` measures it.
+    CPUs compute clients faster one by one, each with its own rows, unless there are many clients,
+    their steps are small and padding does not double their rows. Clients of equal sizes are
+    computed at once without padding. `benchmarks/benchmark.py --unequal` measures this.
 
     Args:
         model: The model that clients train.
-        dataset: The federation, whose sizes count.
-        clients_at_a_time: Clients that are computed together.
-        batch_size: Examples a step.
+        dataset: The federation's data, whose sizes are used.
+        clients_at_a_time: The number of clients that are computed together.
+        batch_size: The number of examples in a step.
     """
     devices = runtime.current_devices()
     if devices is None:
@@ -148,7 +153,7 @@ def suitable_capacity(
     weights = tff.structure.flatten(model.weights_type)
     convolves = any(len(weight.shape) > 2 for weight in weights)
     step = min(batch_size, sizes.mean()) * model.num_weights
-    largest = np.quantile(sizes, 1 - 1 / clients_at_a_time)  # of a cohort, typically
+    largest = np.quantile(sizes, 1 - 1 / clients_at_a_time)  # the typical maximum of a cohort
     rows = shared_capacity([math.ceil(largest)]) / sizes.mean()
-    pays = not convolves and step <= _SMALL_STEP and rows <= _MOST_ROWS
-    return "cohort" if pays else None
+    is_faster = not convolves and step <= _SMALL_STEP and rows <= _MOST_ROWS
+    return "cohort" if is_faster else None

@@ -9,27 +9,27 @@ from tff_pfl.algorithms.registry import ALGORITHMS, training_switch
 from tff_pfl.experiment.config.options import FRACTION, PARTITIONER, value_of
 from tff_pfl.local import OPTIMIZERS
 
-# Local training besides its learning rate.
-_OF_STEPS = tuple(
+# The settings of local training, except its learning rate.
+_TRAINING = tuple(
     f"local.{key}"
     for key in (
         *("optimizer", "options", "momentum", "weight_decay", "clip_norm", "epochs", "steps"),
         *("batch_size", "drop_remainder", "augmentation", "persist_optimizer_state"),
     )
 )
-_OF_PARTITION = (
+_PARTITION = (
     *("data.num_clients", "data.partitioner", "data.merge", "data.fractions"),
     *("data.num_validation", "data.imbalance", "data.imbalanced_test"),
 )
 
 
 class _Switch(NamedTuple):
-    """The keys that turn the effect of settings on and off.
+    """A switch: keys whose values decide whether other settings have an effect.
 
     Attributes:
-        settings: Keys, or sections of keys, that it turns on and off.
-        keys: The keys of the switch; those among `settings` always have an effect.
-        is_on: Whether the settings have an effect, by the values of `keys`.
+        settings: The keys, or sections of keys, that the switch turns on and off.
+        keys: The keys of the switch, which always have an effect, even if `settings` include them.
+        is_on: `(values of keys -> bool)`: whether the settings have an effect.
     """
 
     settings: Collection[str]
@@ -37,6 +37,7 @@ class _Switch(NamedTuple):
     is_on: Callable[[list[Any]], bool] = any
 
     def holds(self, key: str) -> bool:
+        """Returns whether the switch turns a key on and off."""
         inside = any(f"{key}.".startswith(f"{setting}.") for setting in self.settings)
         return inside and key not in self.keys
 
@@ -83,7 +84,7 @@ def _switches(algorithm):
     yield from _SWITCHES
     sections = {name: PARTITIONER.section.format(name) for name in PARTITIONER.registry}
     yield _Switch(
-        (*_OF_PARTITION, *sections.values()),
+        (*_PARTITION, *sections.values()),
         ("data.partition_file",),
         lambda values: not any(values),
     )
@@ -93,21 +94,21 @@ def _switches(algorithm):
         option, steps = trains
         others = ("evaluation.fine_tune_epochs", "evaluation.further_models", "new_clients.number")
         yield _Switch(
-            _OF_STEPS,
-            (f"algorithm.{option}", *others),  # the others train, whatever the algorithm does
+            _TRAINING,
+            (f"algorithm.{option}", *others),  # the others train in any case
             lambda values: values[0] == steps or any(values[1:]),
         )
 
 
 def unused_settings(config: ml_collections.ConfigDict, keys: Collection[str]) -> Iterator[str]:
-    """Yields a sentence for each of some settings that has no effect, with the key that says so.
+    """Yields a sentence for each setting without effect, with the key that turns it off.
 
-    A setting that is `None` is not reported, such as `local.epochs=None` beside `local.steps=2`.
+    Settings that are `None` are not reported, such as `local.epochs=None` beside `local.steps=2`.
 
     Args:
-        config: All keys; configs that do not come from `default_config` have no such settings.
-        keys: The keys that somebody has set by hand: a config file may have settings of what is
-            turned off.
+        config: The config. Switches whose keys it lacks are ignored.
+        keys: The keys to check, which a user has set by hand. Other keys of a config file may have
+            settings without effect.
     """
     for switch in _switches(value_of(config, "algorithm.name")):
         values = [value_of(config, key) for key in switch.keys]
