@@ -21,9 +21,7 @@ prepare_process()
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "The config file; see above.")
 _OUTPUT_DIR = flags.DEFINE_string("output_dir", None, "The directory of the run's results.")
-_RESUME = flags.DEFINE_bool(
-    "resume", False, "Continue the run in output_dir, or start a new one."
-)
+_RESUME = flags.DEFINE_bool("resume", False, "Continue the run in output_dir, or start a new one.")
 _OVERWRITE = flags.DEFINE_bool("overwrite", False, "Delete the run in output_dir first.")
 _RESTARTS = flags.DEFINE_integer(
     "restarts",

@@ -1,4 +1,4 @@
-"""Prepares every process that runs tests: quiet libraries, one runtime."""
+"""Prepares every process that runs tests: its libraries, its runtime and shared fixtures."""
 
 import gc
 import os
@@ -10,42 +10,41 @@ from tests import cheap_tracing
 from tests.sharing import shared_processes
 from tff_pfl.runtime.startup import prepare_process
 
-# Shells have what they start in the background ignore interruption; the programs that tests
-# interrupt would inherit it.
+# Shells make background processes ignore SIGINT, which programs that tests interrupt would inherit.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_configure(config):
-    """TensorFlow is not for a process that has others run the tests: they need not wait for it."""
+    """Prepares TensorFlow, except in a process that only distributes tests to workers."""
     if hasattr(config, "workerinput") or config.getoption("dist", "no") == "no":
         prepare_process()
         cheap_tracing.apply()
 
 
 def pytest_collection_finish():
-    """Spares each full search for garbage a second: what the imports made stays."""
+    """Excludes imported objects from garbage collection, which saves a second each time."""
     gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
 def graph_context():
-    """Executes TFF's computations as programs do, unless a test says otherwise."""
-    from tff_pfl import runtime  # not before the process is prepared
+    """Sets the context of programs, unless a test sets another one."""
+    from tff_pfl import runtime  # imported after the process is prepared
 
     runtime.set_graph_context()
 
 
 @pytest.fixture(scope="session", autouse=True)
 def processes_of_runs():
-    """Built once for all tests of a process, see `tests/sharing.py`."""
+    """Shares processes of configs among the tests; see `tests/sharing.py`."""
     with shared_processes():
         yield
 
 
 @pytest.fixture(scope="session", autouse=True)
 def runs_without_pictures():
-    """Draws no partitions, which `tests/data` and the programs that tests start do."""
-    from tff_pfl.experiment import rounds  # not before the process is prepared
+    """Skips pictures of partitions, which `tests/data` and started programs draw."""
+    from tff_pfl.experiment import rounds  # imported after the process is prepared
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rounds, "plot_partition", lambda dataset, path: None)
@@ -54,7 +53,7 @@ def runs_without_pictures():
 
 @pytest.fixture(scope="session", autouse=True)
 def files_without_a_disk():
-    """Hundreds of runs do not wait for the disk; what they write needs not survive a power cut."""
+    """Skips waiting for the disk, because files of tests need not survive a power cut."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
         yield
@@ -62,17 +61,17 @@ def files_without_a_disk():
 
 @pytest.fixture(scope="session")
 def context_of_loops():
-    """One for all modules, so that they share the graphs of the processes that they share."""
-    from tff_pfl import runtime  # not before the process is prepared
+    """Returns one context for all modules, which then share the graphs of shared processes."""
+    from tff_pfl import runtime  # imported after the process is prepared
 
     return runtime.create_graph_context(vectorize="never")
 
 
 @pytest.fixture(scope="module")
 def clients_in_a_loop(context_of_loops):
-    """Without vectorization, whose graphs take seconds to build.
+    """Disables vectorization, whose graphs take seconds to build.
 
-    That it makes no difference is tested in `tests/runtime/conformance`.
+    `tests/runtime/conformance` tests that the results are the same.
     """
     import tensorflow_federated as tff
 
@@ -81,5 +80,5 @@ def clients_in_a_loop(context_of_loops):
 
 
 def pytest_sessionfinish():
-    """Nothing is looked at again when the interpreter ends."""
+    """Skips garbage collection at the end of the interpreter."""
     gc.freeze()

@@ -1,4 +1,4 @@
-"""Reads the documents: their code, their commands, and the names in them."""
+"""Reads the code, the commands and the flags in documents."""
 
 import ast
 import pathlib
@@ -14,7 +14,7 @@ _FENCE = re.compile(r"^```(\w*)\n(.*?)^```\n", re.DOTALL | re.MULTILINE)
 
 
 def python_blocks(document: pathlib.Path) -> Iterator[tuple[str, str]]:
-    """`(file, code)` of each block of Python; its first line names the file, if it is one."""
+    """Yields `(file, code)` for each Python block, with `""` for a block that is not a file."""
     for language, code in _FENCE.findall(document.read_text()):
         if language == "python":
             named = re.match(r"# (\w+\.py)\n", code)
@@ -22,14 +22,14 @@ def python_blocks(document: pathlib.Path) -> Iterator[tuple[str, str]]:
 
 
 def commands(document: pathlib.Path) -> list[str]:
-    """The commands of the indented blocks, each in one line."""
+    """Returns the commands of the indented blocks, each as one line."""
     text = _FENCE.sub("", document.read_text())
     lines = re.findall(r"^    (?! )((?:.*\\\n)*.*)", text, re.MULTILINE)
     return [re.sub(r"\s*\\\n\s*", " ", line).partition(" #")[0].strip() for line in lines]
 
 
 def statements(code: str) -> str:
-    """The code without its comments and the docstring of the module."""
+    """Returns the code without its comments and its module docstring."""
     tree = ast.parse(code)
     if ast.get_docstring(tree) is not None:
         del tree.body[0]
@@ -37,7 +37,7 @@ def statements(code: str) -> str:
 
 
 def flags_of(program: pathlib.Path) -> set[str]:
-    """The flags that a program defines, in its own file or in those that programs share."""
+    """Returns the flags that a program defines, in its file or in files that programs share."""
     texts = [program.read_text(), (ROOT / "tff_pfl" / "runtime" / "flags.py").read_text()]
     if "define_import_flags" in texts[0]:
         texts.append((ROOT / "tff_pfl" / "experiment" / "config" / "flags.py").read_text())

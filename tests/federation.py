@@ -1,4 +1,4 @@
-"""A small federation for tests: random images of 4x4 pixels, 3 classes, a tiny network."""
+"""Provides a small federation: random images of 4x4 pixels, 3 classes and a tiny network."""
 
 import dataclasses
 import functools
@@ -15,8 +15,8 @@ from tff_pfl.testing.eager import EagerProcess
 
 IMAGE_SHAPE = (4, 4, 1)
 NUM_CLASSES = 3
-SIZES = (4, 6, 3)  # of the examples of clients
-COHORTS = ((0, 1), (1, 2), (0, 2))  # who takes part in each round
+SIZES = (4, 6, 3)  # the number of examples of each client
+COHORTS = ((0, 1), (1, 2), (0, 2))  # the clients of each round
 EXAMPLES_TYPE = examples_type(IMAGE_SHAPE)
 
 
@@ -35,12 +35,12 @@ def local_sgd(learning_rate=0.5, epochs=1, batch_size=4, **options) -> LocalTrai
 
 
 def eager(name: str, model: models.Model, local: LocalTraining, seed=0, **options) -> EagerProcess:
-    """A process of an algorithm that runs without TFF; `traced` is cheaper for many clients."""
+    """Makes an algorithm's process without TFF; `traced` is cheaper for many clients."""
     return EagerProcess(algorithms.make(name, model, local, **options), seed)
 
 
 def traced(name: str, model: models.Model, local: LocalTraining, seed=0, **options) -> EagerProcess:
-    """The same, of client work that is traced once, for any number of examples."""
+    """Makes a process like `eager`, with client work that is traced only once."""
     algorithm = algorithms.make(name, model, local, **options)
     return EagerProcess(algorithm.with_exchanges(_with_traced_work), seed)
 
@@ -68,13 +68,13 @@ def _any_number(rows: tf.TensorSpec) -> tf.TensorSpec:
 
 
 def with_shared(state, weights):
-    """A server state of an averaging algorithm whose shared part is another one."""
+    """Returns a server state of an averaging algorithm with other shared weights."""
     return state._replace(algorithm=state.algorithm._replace(weights=weights))
 
 
 @functools.cache
 def tiny_process(build) -> PersonalizedProcess:
-    """Builds the process of the tiny model, once for all tests of a process."""
+    """Builds an algorithm's process for the tiny model, once for all tests."""
     return build(tiny_model(), EXAMPLES_TYPE, local_sgd(), seed=1)
 
 
@@ -88,7 +88,7 @@ def random_examples(size: int, seed: int = 0) -> Examples:
 
 
 def make_client(process, client_id: int, examples: Examples) -> Client:
-    """A client that was never seen."""
+    """Makes a client that has never taken part."""
     return Client(np.int32(client_id), process.initialize_client(client_id), examples)
 
 
@@ -101,9 +101,9 @@ def run_rounds(process, clients, cohorts, state=None):
 
     Args:
         process: The process.
-        clients: All clients, as they are before the first round.
-        cohorts: For each round, the indices of the clients that take part.
-        state: Where the server starts; by default at its initial state.
+        clients: All clients before the first round.
+        cohorts: The indices of the clients of each round.
+        state: The server state before the first round; by default the initial state.
     """
     state, clients = state or process.initialize(), list(clients)
     for cohort in cohorts:
@@ -114,13 +114,13 @@ def run_rounds(process, clients, cohorts, state=None):
 
 
 def last(rounds):
-    """Returns what the last round leaves."""
+    """Returns the result of the last round."""
     *_, result = rounds
     return result
 
 
 class Trained(NamedTuple):
-    """A process, with its server state and its clients after some rounds."""
+    """A process with its server state and its clients after some rounds."""
 
     process: EagerProcess
     state: tuple
@@ -128,7 +128,7 @@ class Trained(NamedTuple):
 
     @property
     def shared(self):
-        """The weights that the server has."""
+        """The weights of the server."""
         return self.state.algorithm.weights
 
     @property
@@ -145,28 +145,28 @@ class Trained(NamedTuple):
 def trained(
     name, *, model=tiny_model, local=None, cohorts=COHORTS, sizes=SIZES, seed=1, **options
 ) -> Trained:
-    """Trains an algorithm on the tiny federation, by default with plain SGD on the tiny model."""
+    """Trains an algorithm on the tiny federation, by default with SGD on the tiny model."""
     process = eager(name, model(), local or local_sgd(), seed=seed, **options)
     return Trained(process, *last(run_rounds(process, make_clients(process, sizes), cohorts)))
 
 
 def leaves(*trees) -> list[np.ndarray]:
-    """All tensors of some structures, TFF's containers included."""
+    """Returns all tensors of some structures, including TFF's containers."""
     return [np.asarray(leaf) for tree in trees for leaf in tf.nest.flatten(tree)]
 
 
 def vector(tree) -> np.ndarray:
-    """All of a structure in one vector."""
+    """Returns all numbers of a structure in one vector."""
     return np.concatenate([leaf.ravel() for leaf in leaves(tree)])
 
 
 def differ(a, b) -> bool:
-    """Whether some numbers of two structures are apart by more than rounding."""
+    """Returns whether two structures differ by more than rounding."""
     return max(np.max(np.abs(x - y)) for x, y in zip(leaves(a), leaves(b), strict=True)) > 1e-3
 
 
 def assert_equal(a, b) -> None:
-    """Bit for bit."""
+    """Asserts that two structures are equal, bit for bit."""
     a, b = leaves(a), leaves(b)
     assert len(a) == len(b)
     for x, y in zip(a, b, strict=True):

@@ -1,8 +1,8 @@
-"""Marks of tests."""
+"""Defines marks of tests."""
 
 import pytest
 
 
 def slow(*values, **options):
-    """A parameter set that is left out by default, see `markers` in `pyproject.toml`."""
+    """Returns a parameter set that is skipped by default; see `markers` in `pyproject.toml`."""
     return pytest.param(*values, marks=pytest.mark.slow, **options)

@@ -1,4 +1,4 @@
-"""Modules of a user's own in a process that runs other tests, too."""
+"""Isolates tests that import a user's own modules from other tests."""
 
 import contextlib
 import os
@@ -27,7 +27,7 @@ REGISTRIES = (
 
 @contextlib.contextmanager
 def own_modules(folder: str | os.PathLike) -> Iterator[None]:
-    """Forgets, at its end, modules that were imported from a folder, and names registered."""
+    """Removes modules imported from a folder, and registered names, at its end."""
     path, registered = list(sys.path), [dict(registry) for registry in REGISTRIES]
     try:
         yield

@@ -1,4 +1,4 @@
-"""Files that cannot be written, for root as well."""
+"""Makes files unwritable, also for root."""
 
 import contextlib
 import ctypes
@@ -13,15 +13,15 @@ _SETS = ctypes.c_uint32 * 6  # effective, permitted, inheritable; then their upp
 
 @contextlib.contextmanager
 def permissions_hold() -> Iterator[None]:
-    """Within, this thread is bound by the permissions of files, also where it is root's."""
+    """Makes file permissions apply to this thread, also if it belongs to root."""
     libc = ctypes.CDLL(None, use_errno=True)
     header = (ctypes.c_uint32 * 2)(_VERSION_3, 0)
     before = _SETS()
     if libc.capget(header, before):
         raise OSError(ctypes.get_errno(), "capget")
-    within = _SETS(*before)
-    within[0] &= ~_OVERRIDES
-    if libc.capset(header, within):
+    restricted = _SETS(*before)
+    restricted[0] &= ~_OVERRIDES
+    if libc.capset(header, restricted):
         raise OSError(ctypes.get_errno(), "capset")
     try:
         yield
@@ -31,7 +31,7 @@ def permissions_hold() -> Iterator[None]:
 
 @contextlib.contextmanager
 def read_only(folder: os.PathLike) -> Iterator[None]:
-    """Within, nobody may write to a folder, nor to what is in it."""
+    """Makes a folder and its contents read-only."""
     paths = [pathlib.Path(folder), *pathlib.Path(folder).rglob("*")]
     modes = {path: path.stat().st_mode for path in paths}
     for path, mode in modes.items():

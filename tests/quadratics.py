@@ -1,7 +1,7 @@
-"""The quadratic bench: clients whose every step has a closed form.
+"""Provides clients with quadratic objectives, whose steps have a closed form.
 
-A client's only example carries its objective, f(w) = 1/2 (w - c)^T A (w - c) + b. One batch is the
-client's whole data, so that gradient descent is exact:
+A client's only example is its objective, f(w) = 1/2 (w - c)^T A (w - c) + b. One batch has all the
+client's data, so that gradient descent is exact:
 
     model = quadratic_model(2)
     result = local_sgd.train(model, weights_of(w, 2), quadratic_examples(A, c, b), context)
@@ -20,7 +20,7 @@ from tff_pfl.templates import Client
 
 
 def quadratic_model(*dims: int) -> Model:
-    """The quadratic in w, which is stored as one layer of weights for each of `dims`, in order.
+    """Makes the model of the quadratic in w, stored as a layer of weights for each of `dims`.
 
     `init(seed)` is standard normal.
     """
@@ -40,24 +40,24 @@ def quadratic_model(*dims: int) -> Model:
 
 
 def quadratic_examples(a, c, b=0.0, copies=1) -> Examples:
-    """The example of the client with symmetric matrix `a`, centre `c` and offset `b`, repeated."""
+    """Returns `copies` of the example with symmetric matrix `a`, centre `c` and offset `b`."""
     x = np.concatenate([np.ravel(a), np.ravel(c), [b]]).astype(np.float32)
     return Examples(np.stack([x] * copies), np.zeros([copies], np.int32), np.int32(copies))
 
 
 def quadratic_clients(process, matrices, centres, copies) -> list[Client]:
-    """Clients that were never seen, each with its example so many times."""
+    """Makes clients that have never taken part, each with copies of its example."""
     examples = map(quadratic_examples, matrices, centres, [0.0] * len(copies), copies)
     return [make_client(process, i, its) for i, its in enumerate(examples)]
 
 
 def quadratic_type(dim: int):
-    """The TFF type of `quadratic_examples`."""
+    """Returns the TFF type of `quadratic_examples`."""
     return examples_type([dim * dim + dim + 1], np.float32)
 
 
 def weights_of(vector, *dims: int):
-    """The weights of `quadratic_model(*dims)` that hold `vector`."""
+    """Returns the weights of `quadratic_model(*dims)` for a vector."""
     parts = tf.split(tf.cast(vector, tf.float32), dims)
     return collections.OrderedDict(
         (f"layer{i}", collections.OrderedDict(w=part)) for i, part in enumerate(parts)
@@ -65,23 +65,23 @@ def weights_of(vector, *dims: int):
 
 
 def vector_of(weights) -> np.ndarray:
-    """The vector that the weights of a quadratic model hold."""
+    """Returns the vector of a quadratic model's weights."""
     return np.concatenate([np.asarray(layer["w"]) for layer in weights.values()])
 
 
 def objectives(number=3, dim=3) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """The matrices and the centres of some clients."""
+    """Returns the matrices and the centres of some clients."""
     centres = [np.random.default_rng(10 + i).normal(size=dim) for i in range(number)]
     return [spd(dim, seed) for seed in range(number)], centres
 
 
 def descended(w, a, c, rate, steps) -> np.ndarray:
-    """Where gradient steps from `w` lead: `c + (I - rate A)^steps (w - c)`."""
+    """Returns the result of gradient steps from `w`: `c + (I - rate A)^steps (w - c)`."""
     return c + np.linalg.matrix_power(np.eye(len(c)) - rate * a, steps) @ (w - c)
 
 
 def spd(dim: int, seed: int) -> np.ndarray:
-    """A symmetric matrix with eigenvalues between 0.5 and 2."""
+    """Returns a symmetric matrix with eigenvalues between 0.5 and 2."""
     rng = np.random.default_rng(seed)
     q, _ = np.linalg.qr(rng.normal(size=(dim, dim)))
     return (q * rng.uniform(0.5, 2.0, size=dim)) @ q.T

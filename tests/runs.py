@@ -1,4 +1,4 @@
-"""Runs of programs as users start them, and a config that takes a moment."""
+"""Runs programs as users do, and provides a config that takes a moment."""
 
 import contextlib
 import io
@@ -23,15 +23,15 @@ ROOT = pathlib.Path(__file__).parents[1]
 
 
 def run_python(*arguments, folder=ROOT, input="", **variables) -> subprocess.CompletedProcess:
-    """Runs Python on the repository, without what pytest and other tests have set.
+    """Runs Python on the repository, without TensorFlow's environment variables.
 
     Args:
-        *arguments: Its command line.
-        folder: Where it runs.
-        input: The text that it reads.
-        **variables: Variables of the environment.
+        *arguments: The command line.
+        folder: The working directory.
+        input: The standard input.
+        **variables: Environment variables.
     """
-    # TF2_BEHAVIOR, which importing TensorFlow sets, decides when Keras begins.
+    # Importing TensorFlow sets TF2_BEHAVIOR, which changes the start of Keras.
     set_by_others = ("TF_", "TF2_")
     environment = {k: v for k, v in os.environ.items() if not k.startswith(set_by_others)}
     return subprocess.run(
@@ -46,7 +46,7 @@ def run_python(*arguments, folder=ROOT, input="", **variables) -> subprocess.Com
 
 
 def assert_refused(program: str, flag: str, answer: str) -> None:
-    """A program ends at once, and says what is right; see `run_main`."""
+    """Asserts that a program refuses a flag with a message; see `run_main`."""
     ended = run_main(program, flag)
     assert ended.returncode != 0
     assert answer in ended.stderr
@@ -56,12 +56,12 @@ def assert_refused(program: str, flag: str, answer: str) -> None:
 def run_main(program: str, *arguments) -> subprocess.CompletedProcess:
     """Runs a program in this process, in the context of the tests.
 
-    It is a hundred times cheaper than `run_python`, which proves what a process is needed for:
-    that nothing but the result is printed, and how it ends.
+    This is a hundred times cheaper than `run_python`, which is only needed to test the whole output
+    of a process and its end.
 
     Args:
-        program: A file of `programs/`, or its path in the repository.
-        *arguments: Its command line.
+        program: The name of a file of `programs/`, or a path in the repository.
+        *arguments: The command line.
     """
     path = ROOT / program if "/" in program else ROOT / "programs" / program
     argv = [str(path), *map(str, arguments)]
@@ -89,11 +89,11 @@ def run_main(program: str, *arguments) -> subprocess.CompletedProcess:
 
 
 def keep_the_context() -> None:
-    """In the place of what sets a context: what runs is executed in that of the tests."""
+    """Replaces functions that set a context, to keep the context of the tests."""
 
 
 def wait_until(condition, seconds=120) -> None:
-    """Returns once a condition holds; fails if that takes too long."""
+    """Waits for a condition; fails after some time."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline
@@ -101,13 +101,13 @@ def wait_until(condition, seconds=120) -> None:
 
 
 def train_run(path, config, **options) -> pathlib.Path:
-    """A finished run in a directory, which is returned."""
+    """Trains a run in a directory, and returns the directory."""
     assert run_program(config, str(path), set_context=keep_the_context, **options) == 0
     return pathlib.Path(path)
 
 
 def write_study(folder, config, settings=()) -> pathlib.Path:
-    """A file of a study of one variant, `a`."""
+    """Writes the file of a study with one variant, `a`."""
     file = folder / "study.py"
     file.write_text(
         "from tff_pfl.analysis import Study, Variant\n"
@@ -118,7 +118,7 @@ def write_study(folder, config, settings=()) -> pathlib.Path:
 
 
 def tiny_config(algorithm="ditto", **changes):
-    """On digits: 2 of 4 clients in each of 2 rounds, and 4 hidden units."""
+    """Returns a config of digits: 2 rounds with 2 of 4 clients, and 4 hidden units."""
     config = default_config(algorithm)
     config.rounds = 2
     config.clients_per_round = 2
@@ -130,7 +130,7 @@ def tiny_config(algorithm="ditto", **changes):
 
 
 def with_settings(change):
-    """A function that copies a run to a path, with its saved config changed by `change`."""
+    """Returns a function that copies a run to a path and changes its saved config."""
 
     def copy(run, path):
         shutil.copytree(run, path)
@@ -142,7 +142,7 @@ def with_settings(change):
 
 
 def config_of_flags(monkeypatch, *arguments):
-    """The config of a command line, as programs parse and check it."""
+    """Returns the config of a command line, parsed and checked as by programs."""
     monkeypatch.setattr(flags, "FLAGS", flags.FlagValues())
     argv = ["program", *arguments]
     config_flags.DEFINE_config_file("config", flag_values=flags.FLAGS, sys_argv=argv)

@@ -1,7 +1,7 @@
-"""Processes of configs, built once: to trace and compile them takes most of the time of tiny runs.
+"""Shares the processes of configs, whose tracing takes most of the time of tiny runs.
 
-A process is a pure function of what it is built of, so that runs can share it. The tests of
-`tests/experiment/config/test_build.py` build their own.
+A process is a pure function of its arguments, so that runs can share it. The tests of
+`tests/experiment/config/test_build.py` build their own processes.
 """
 
 import contextlib
@@ -11,15 +11,15 @@ from collections.abc import Iterator
 
 import pytest
 
-# The sections that a process, or its model, is built of.
+# The sections that determine a process and its model.
 _SECTIONS = ("algorithm", "local", "server", "aggregator", "privacy", "attack", "model", "seed")
 _TUNING = ("fine_tune_epochs", "fine_tune_learning_rate", "further_models")
 
 
 @contextlib.contextmanager
 def shared_processes() -> Iterator[None]:
-    """Runs and evaluations inside of it share the processes, and what evaluates them."""
-    from tff_pfl import evaluation, experiment  # not before the process is prepared
+    """Makes runs and evaluations in its body share processes and their evaluations."""
+    from tff_pfl import evaluation, experiment  # imported after the process is prepared
 
     with pytest.MonkeyPatch.context() as patch:
         configs, evaluator = experiment.config, evaluation.evaluator
@@ -39,7 +39,7 @@ def _once(build, key_of):
         if key is None:
             return build(*args)
         if key not in built:
-            built[key] = build(*args), args  # as long as these live, no others have their ids
+            built[key] = build(*args), args  # keeps the arguments alive, whose ids are keys
         return built[key][0]
 
     return build_once
@@ -48,7 +48,7 @@ def _once(build, key_of):
 def _key_of_process(config, model, dataset) -> str | None:
     from tff_pfl.experiment.run_directory import resolved
 
-    if config.imports:  # modules of a test's own, which another may have under the same names
+    if config.imports:  # other tests may use the same names for other modules
         return None
     settings = resolved(config)
     return json.dumps(
@@ -57,7 +57,7 @@ def _key_of_process(config, model, dataset) -> str | None:
             *(settings["evaluation"][key] for key in _TUNING),
             settings["data"]["normalization"],
             settings["clients_per_round"],
-            settings["privacy"]["epsilon"] and settings["rounds"],  # which the noise is made for
+            settings["privacy"]["epsilon"] and settings["rounds"],  # determine the noise
             [dataset.num_clients, dataset.num_classes, dataset.image_shape],
             str(dataset.x_dtype),
         ]

@@ -1,6 +1,6 @@
-"""Results that `docs/determinism.md` says are equal, or not; rows of its table name their tests.
+"""Tests the rows of the table in `docs/determinism.md`, which name their tests.
 
-Tests of several processes, devices or runtimes are elsewhere, and named there as well.
+Other files test several processes, devices or runtimes.
 """
 
 import errno
@@ -24,26 +24,26 @@ PAGE = ROOT / "docs" / "determinism.md"
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A run of two rounds that is compared with others."""
+    """Trains a run of two rounds, to compare it with others."""
     return train_run(tmp_path_factory.mktemp("run") / "run", tiny_config())
 
 
 def results(run_dir):
-    """The files that are functions of the config, by name."""
+    """Returns the contents of the files that depend only on the config, by name."""
     names = ["metrics.csv", "partition.npz", "clients/round_000002.csv"]
     return {name: (run_dir / name).read_bytes() for name in names}
 
 
-def test_the_same_config(run, tmp_path):
+def test_same_config_gives_the_same_files(run, tmp_path):
     assert results(train_run(tmp_path / "again", tiny_config())) == results(run)
 
 
-def test_how_often_it_is_saved(run, tmp_path):
+def test_checkpoint_every_does_not_change_results(run, tmp_path):
     seldom = train_run(tmp_path / "seldom", tiny_config(checkpoint_every=2))
     assert results(seldom) == results(run)
 
 
-def test_a_run_that_a_full_disk_has_stopped(run, tmp_path, monkeypatch, capsys):
+def test_run_resumes_after_a_full_disk(run, tmp_path, monkeypatch, capsys):
     commit, full = ClientStateStore.commit, OSError(errno.ENOSPC, "No space left on device")
     config = tiny_config()
     with monkeypatch.context() as patch:
@@ -54,15 +54,15 @@ def test_a_run_that_a_full_disk_has_stopped(run, tmp_path, monkeypatch, capsys):
     assert results(train_run(tmp_path / "run", config, resume=True)) == results(run)
 
 
-def test_the_evaluation_of_a_run_that_is_over(run):
-    """All numbers of the table of clients, to the last digit."""
+def test_evaluation_of_a_finished_run_has_the_same_numbers(run):
+    """Compares all numbers of the table of clients, to the last digit."""
     found, own = evaluate_run(run).clients.columns(), RunFiles(run).clients().columns
     assert set(own) - set(found) == {"was_selected"}
     for name, column in found.items():
         np.testing.assert_array_equal(column, own[name], name)
 
 
-def test_noise_is_drawn_anew():
+def test_noise_of_dp_aggregator_is_not_seeded():
     value_type = tff.TensorType(np.float32)
     process = AGGREGATORS["dp"](clients_per_round=20, noise_multiplier=1.0).create(value_type)
     state = process.initialize()
@@ -70,7 +70,7 @@ def test_noise_is_drawn_anew():
     assert len(drawn) == 3
 
 
-def test_xla_may_draw_other_numbers():
+def test_xla_draws_other_numbers():
     def draw(jit_compile):
         function = tf.function(
             lambda: tf.random.stateless_uniform([4], [1, 2]), jit_compile=jit_compile
@@ -80,15 +80,15 @@ def test_xla_may_draw_other_numbers():
     assert np.any(draw(jit_compile=True) != draw(jit_compile=False))
 
 
-def test_each_row_of_the_page_names_tests_that_exist():
+def test_page_names_existing_tests_in_each_row():
     table = PAGE.read_text().partition("## What is equal, and what is not\n\n")[2]
     rows = [re.split(r" *\| *", row)[1:-1] for row in table.partition("\n\n")[0].splitlines()]
     without = []
-    for what, *_, tests in rows[2:]:
+    for changed, *_, tests in rows[2:]:
         named = re.findall(r"\]\(\.\./(tests/[\w/]+\.py)\)", tests)
         functions = re.findall(r"`(test_\w+)`", tests)
         code = "".join((ROOT / file).read_text() for file in named)
-        assert all(f"def {function}(" in code for function in functions), what
+        assert all(f"def {function}(" in code for function in functions), changed
         if not functions:
-            without.append(what)
+            without.append(changed)
     assert without == ["another number of threads", "another machine"]

@@ -1,4 +1,4 @@
-"""The documents are right: their code runs, and what they name is there."""
+"""Tests that the code of the documents runs and that the names in them exist."""
 
 import csv
 import functools
@@ -30,7 +30,7 @@ README = ROOT / "README.md"
 
 @pytest.fixture
 def follow(tmp_path, monkeypatch):
-    """`(document) -> names`: does what a reader does, who writes the files and runs the rest."""
+    """Returns `(document) -> names`: writes the document's files and runs its other code."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
 
@@ -49,7 +49,7 @@ def follow(tmp_path, monkeypatch):
 
 
 def config_and_folder(monkeypatch, command, *changes):
-    """Returns what a command line of the documents asks `programs/train.py` for."""
+    """Returns the config and the output directory of a `programs/train.py` command."""
     arguments = shlex.split(command.partition("programs/train.py ")[2])
     (output,) = [flag for flag in arguments if flag.startswith("--output_dir=")]
     arguments.remove(output)
@@ -58,7 +58,7 @@ def config_and_folder(monkeypatch, command, *changes):
 
 
 def build(config):
-    """Builds all that a config chooses."""
+    """Builds the data, the model and the algorithm of a config."""
     dataset = configs.build_dataset(config)
     configs.build_algorithm(config, configs.build_model(config, dataset), dataset)
 
@@ -68,15 +68,15 @@ def command_with(document, text):
     return found
 
 
-def test_the_method_of_the_readme(follow, monkeypatch):
+def test_readme_method_runs(follow, monkeypatch):
     follow("README.md")
     command = command_with("README.md", "mixed_start").replace("configs/", f"{ROOT}/configs/")
     config, _ = config_and_folder(monkeypatch, command)
     build(config)
-    assert config.algorithm.name == "mixed_start"  # which is run in `tests/test_examples.py`
+    assert config.algorithm.name == "mixed_start"  # `tests/test_examples.py` runs it
 
 
-def test_own_method(follow, monkeypatch):
+def test_own_method_guide_runs(follow, monkeypatch):
     follow("docs/own_method.md")
     tests = importlib.import_module("test_mixture")
     tests.test_no_share_is_fedavg()
@@ -87,7 +87,7 @@ def test_own_method(follow, monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_contract_of_own_method(follow):
+def test_methods_of_the_own_method_guide_pass_the_contract(follow):
     names = follow("docs/own_method.md")
     mifa = functools.partial(names["mifa"], num_clients=8)
     subjects = (testing.Subject.of(names["mixture"]), testing.Subject.of(mifa, needs_uploads=True))
@@ -95,7 +95,7 @@ def test_the_contract_of_own_method(follow):
         check(subject)
 
 
-def test_own_model_and_data(follow, monkeypatch):
+def test_own_model_and_data_guide_runs(follow, monkeypatch):
     names = follow("docs/own_model_and_data.md")
     result = names["result"]
     assert result.final.mean("accuracy") > 0.8 > 0.5 > result.final.mean("accuracy", "global")
@@ -111,7 +111,7 @@ def test_own_model_and_data(follow, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_round_loop_of_a_method_without_a_global_model(follow):
+def test_round_loop_runs_without_a_global_model(follow):
     blocks = [code for file, code in python_blocks(ROOT / "docs/own_model_and_data.md") if not file]
     until = next(i for i, code in enumerate(blocks) if "process.global_weights" in code) + 1
     names = {}
@@ -121,8 +121,8 @@ def test_a_round_loop_of_a_method_without_a_global_model(follow):
     assert len(names["models"]) == 6 and "weights" not in names
 
 
-def test_protocols_and_metrics(follow):
-    """Release managers have all numbers of each round; the notebook reads the run."""
+def test_protocols_and_metrics_guide_runs(follow):
+    """Checks that release managers have all numbers of each round."""
     names = follow("docs/protocols_and_metrics.md")
     figure, described, table = names["analyse"]()
     assert figure.axes and described["count"].item() > 1 and table["method"].item() == "tracked"
@@ -143,8 +143,8 @@ def test_protocols_and_metrics(follow):
 
 
 @pytest.mark.slow
-def test_federated_programs(follow):
-    """`train_model` of TFF trains, evaluates and releases the model of the last round."""
+def test_programs_guide_runs(follow):
+    """Checks that TFF's `train_model` trains, evaluates and releases a model."""
     names = follow("docs/programs.md")
     metrics = [value["model_metrics"] for value in names["train_metrics"].values().values()]
     assert len(metrics) == 2 and metrics[1]["loss"] < metrics[0]["loss"]
@@ -154,32 +154,32 @@ def test_federated_programs(follow):
 
 
 @pytest.mark.parametrize("guide", ["determinism", "privacy", "runtime_and_gpus"])
-def test_other_guides(follow, guide):
+def test_other_guides_run(follow, guide):
     follow(f"docs/{guide}.md")
 
 
-def test_all_code_is_run_by_a_test_above():
+def test_all_documents_with_code_are_tested():
     is_run = {"README", "own_method", "own_model_and_data", "protocols_and_metrics"}
     is_run |= {"determinism", "privacy", "programs", "runtime_and_gpus"}
     others = [document for document in DOCUMENTS if document.stem not in is_run]
     assert [document for document in others if list(python_blocks(document))] == []
 
 
-def test_files_that_are_examples_too_are_these():
+def test_files_in_documents_equal_the_examples():
     for document in DOCUMENTS:
         for file, code in python_blocks(document):
             if file and (EXAMPLES / file).exists() and file != "config.py":
                 assert statements(code) == statements((EXAMPLES / file).read_text()), document
 
 
-def test_the_readme_is_short_and_its_table_has_all_algorithms():
+def test_readme_is_short_and_lists_all_algorithms():
     text = README.read_text()
     assert len(text.splitlines()) <= 150
     rows = re.findall(r"^\| (`[^|]*`) \|", text, re.MULTILINE)
     assert sorted(re.findall(r"`(\w+)`", "".join(rows))) == list(ALGORITHMS)
 
 
-def test_the_table_of_registries_is_right():
+def test_table_of_registries_has_all_keys_and_arguments():
     text = (ROOT / "docs/own_model_and_data.md").read_text()
     rows = re.findall(r"^\| `([A-Z]+)` \| (.*?) \| .*?\((.*?)\)", text, re.MULTILINE)
     choices = [*CHOICES, Choice("data.name", "", tff_pfl.DATASETS)]
@@ -193,20 +193,20 @@ def test_the_table_of_registries_is_right():
     assert not choices
 
 
-def test_the_layout_has_all_rooms():
+def test_layout_lists_all_packages():
     layout = (ROOT / "CONTRIBUTING.md").read_text().partition("## Where a new file goes")[2]
-    rooms = {path.parent.name for path in (ROOT / "tff_pfl").glob("*/*.py")}
-    assert rooms == set(re.findall(r"^      +(\w+)/", layout, re.MULTILINE))
+    packages = {path.parent.name for path in (ROOT / "tff_pfl").glob("*/*.py")}
+    assert packages == set(re.findall(r"^      +(\w+)/", layout, re.MULTILINE))
 
 
-def test_links_lead_somewhere():
+def test_links_point_to_existing_files():
     for document in DOCUMENTS:
         links = re.findall(r"\]\(([^)#]+)", document.read_text())
         files = [link for link in links if not link.startswith("https://")]
         assert [link for link in files if not (document.parent / link).exists()] == [], document
 
 
-def test_names_of_the_package_exist():
+def test_documented_names_of_the_package_exist():
     text = "\n".join(document.read_text() for document in DOCUMENTS)
     for name in set(re.findall(r"\btff_pfl(?:\.\w+)+(?!\w*[/*])", text)):
         found, *parts = name.split(".")
@@ -216,7 +216,7 @@ def test_names_of_the_package_exist():
             value = getattr(value, part, None) or importlib.import_module(found)
 
 
-def test_commands_have_the_programs_and_flags_that_exist():
+def test_documented_commands_use_existing_programs_and_flags():
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     for document in DOCUMENTS:
         for command in commands(document):
@@ -229,7 +229,7 @@ def test_commands_have_the_programs_and_flags_that_exist():
         assert set(named) <= set(targets), document
 
 
-def test_configs_of_commands_are_right(monkeypatch):
+def test_configs_of_documented_commands_are_valid(monkeypatch):
     monkeypatch.chdir(ROOT)
     for command in (command for document in DOCUMENTS for command in commands(document)):
         of_repository = re.search(r"programs/train.py --config=configs/[a-z]", command)
@@ -238,7 +238,7 @@ def test_configs_of_commands_are_right(monkeypatch):
 
 
 def config_keys():
-    """Returns all keys that configs can have, of sections too."""
+    """Returns all keys that configs can have, including sections."""
     keys = set()
 
     def add(section, prefix):
@@ -255,7 +255,7 @@ def config_keys():
     return keys
 
 
-def test_keys_of_configs_exist():
+def test_documented_keys_of_configs_exist():
     known = config_keys()
     known |= {"algorithm.own_share", "algorithm.share", "model.options.width", "data.by_size.ratio"}
     for document in DOCUMENTS:

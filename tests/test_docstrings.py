@@ -14,7 +14,7 @@ from tff_pfl import testing
 
 NAMES = {"np": np, "tempfile": tempfile, "testing": testing, "tf": tf, "tff": tff}
 FUNCTIONS = [name for name in tff_pfl.__all__ if inspect.isfunction(getattr(tff_pfl, name))]
-# They end the process, or set up a whole one.
+# These end the process or prepare a whole process.
 WITHOUT = {"prepare_process", "run_program"}
 
 

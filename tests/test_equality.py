@@ -1,4 +1,4 @@
-"""`==` of tensors, in blocks that TFF traces."""
+"""Tests `==` of tensors in blocks that TFF traces."""
 
 import dataclasses
 
@@ -40,7 +40,7 @@ def in_a_loop(x):
 
 
 def by_objects(x):
-    """Asks whether tensors are in a list, as libraries do."""
+    """Compares structures and lists of tensors, as libraries do."""
     gradient = tf.gradients(tf.cast(x, tf.float32), [x])
     return tf.nest.map_structure(lambda a, b: a == b, {"a": x}, {"a": x})["a"] & (
         gradient == [None]
@@ -60,23 +60,23 @@ def by_objects(x):
         (by_objects, [True, True, True]),
     ],
 )
-def test_it_is_that_of_eager_mode(compared, expected):
+def test_comparison_equals_that_of_eager_mode(compared, expected):
     traced = blocks.trace("A block", compared, VECTOR)
     np.testing.assert_array_equal(traced(np.int32([1, 2, 9])), expected)
 
 
-def test_no_branch_is_taken_in_silence():
+def test_python_branch_on_a_tensor_is_refused():
     with pytest.raises(errors.BlockTracingError, match="symbolic `tf.Tensor` as a Python `bool`"):
         blocks.trace("A block", lambda x: x if x == 2 else -x, tff.types.to_type(np.int32))
 
 
-def test_elsewhere_tensorflow_is_as_it_was():
+def test_tensorflow_is_unchanged_elsewhere():
     @tff.tensorflow.computation(np.int32)
     def compared(x):
         return tf.constant(x == 2)
 
     with elementwise_equality():
-        assert not compared(2)  # it was traced before
+        assert not compared(2)  # it was traced before the `with`
     with pytest.raises(KeyError), elementwise_equality():
         raise KeyError
     again = tff.tensorflow.computation(lambda x: tf.constant(x == 2), np.int32)
@@ -87,12 +87,12 @@ def test_elsewhere_tensorflow_is_as_it_was():
     assert not tf.Tensor.__eq__(x, None)
 
 
-def test_an_error_names_the_line_that_compares():
+def test_error_names_the_line_of_the_comparison():
     with pytest.raises(errors.BlockTracingError, match=r"test_equality\.py, line"):
         blocks.trace("A block", lambda x: x == tf.constant([1, 2]), VECTOR)
 
 
-def test_rules_of_uploads_and_initial_weights_compare_too():
+def test_aggregation_rules_and_initial_weights_can_compare():
     def rule(stack):
         chosen = tf.where(stack.weight[:, tf.newaxis] == 2.0, stack.value, 0.0)
         return tf.reduce_sum(chosen, axis=0), {}
@@ -114,7 +114,7 @@ def masked_loss(y, outputs):
 
 
 def counting(model, local):
-    """A method whose clients train in their first round alone."""
+    """Makes a method whose clients train only in their first round."""
 
     def client_work(weights, state, examples, context):
         result = local.train(model, weights, examples, context)
@@ -135,8 +135,8 @@ def counting(model, local):
     )
 
 
-def test_methods_and_models_that_compare_learn_what_they_say():
-    """States, a schedule and a loss, composed and in evaluation; eagerly TensorFlow compares."""
+def test_methods_and_models_that_compare_train_as_in_eager_mode():
+    """Covers comparisons of states, in a schedule and in a loss."""
     local = dataclasses.replace(local_sgd(), schedule=lambda t: tf.where(t == 1, 0.5, 1.0))
     model = dataclasses.replace(tiny_model(), example_loss=masked_loss)
     algorithm = counting(model, local)

@@ -1,4 +1,4 @@
-"""The examples, as a user has them who copied their folder to somewhere else."""
+"""Tests the examples in a copy of their folder elsewhere."""
 
 import json
 import shutil
@@ -27,7 +27,7 @@ FLAGS = (
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A folder of a user, in which the programs run."""
+    """Makes a user's folder, in which the programs run."""
     shutil.copytree(ROOT / "examples" / "own_method", tmp_path / "mine")
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)
@@ -42,8 +42,8 @@ def assert_is_the_users_own(run):
     assert config["import_path"][0] == str(run.parent / "mine")
 
 
-def test_ones_own_method_data_set_and_model(folder, monkeypatch):
-    """A process that evaluates, and has not trained, knows nothing of them but from the run."""
+def test_own_method_data_set_and_model_train_and_evaluate(folder, monkeypatch):
+    """Checks that an evaluating process finds the own modules through the run alone."""
     run = folder / "run"
     with own_modules(folder):
         config = config_of_flags(monkeypatch, *FLAGS)
@@ -60,7 +60,7 @@ def test_ones_own_method_data_set_and_model(folder, monkeypatch):
 
 
 @pytest.mark.slow
-def test_ones_own_method_by_the_programs(folder):
+def test_programs_train_evaluate_and_report_the_own_method(folder):
     def run_program(name, *arguments, where="."):
         program = ROOT / "programs" / f"{name}.py"
         done = run_python(program, *arguments, folder=folder / where)
@@ -79,14 +79,14 @@ def test_ones_own_method_by_the_programs(folder):
 
 @pytest.fixture(scope="module")
 def mixed_start():
-    """The method."""
+    """Yields the method of the example."""
     folder = ROOT / "examples" / "own_method"
     with own_modules(folder):
         import_modules(["mixed_start"], [str(folder)])
         yield ALGORITHMS["mixed_start"]
 
 
-def test_what_the_method_says_of_its_option(mixed_start):
+def test_own_share_interpolates_between_fedavg_and_local(mixed_start):
     def models(make, **options):
         algorithm = make(testing.tiny_model(), testing.tiny_local(), **options)
         process = testing.EagerProcess(algorithm)
@@ -105,6 +105,6 @@ def test_what_the_method_says_of_its_option(mixed_start):
 
 
 @pytest.mark.slow
-def test_the_method_keeps_to_what_all_do(mixed_start):
+def test_own_method_passes_the_contract(mixed_start):
     for check in testing.CHECKS:
         check(testing.Subject.of(mixed_start))

@@ -1,4 +1,4 @@
-"""The federated programs of the examples: whatever ends them, they go on as if nothing had been."""
+"""Tests that the federated programs of the examples resume after crashes and kills."""
 
 import asyncio
 import copy
@@ -29,18 +29,18 @@ ROUNDS = 2
 
 
 class Crash(Exception):
-    """A failure that a test asked for."""
+    """A failure that a test causes."""
 
 
 class Moments:
-    """Counts the moments before and after what a program waits for; crashes at one of them."""
+    """A counter of the moments before and after awaited functions, which crashes at one."""
 
     def __init__(self, crash_at=None):
         self.passed = 0
         self._crash_at = crash_at
 
     def around(self, function):
-        """The coroutine function, between two moments."""
+        """Returns a coroutine function with a moment before and after the given one."""
 
         async def between(*args, **options):
             self._pass()
@@ -57,7 +57,7 @@ class Moments:
 
 
 class MemoryStateManager(tff.program.ProgramStateManager):
-    """Keeps what a `FileProgramStateManager` keeps: values, and iterators as bytes."""
+    """A state manager in memory that saves iterators as bytes, as `FileProgramStateManager`."""
 
     def __init__(self):
         self.saved = {}
@@ -77,14 +77,14 @@ class MemoryStateManager(tff.program.ProgramStateManager):
 
 
 class Parts:
-    """The parts of a program that outlive a crash."""
+    """The parts of a program that survive a crash."""
 
     def __init__(self):
         self.state = MemoryStateManager()
         self.outputs = [tff.program.MemoryReleaseManager() for _ in range(3)]
 
     def results(self):
-        """Returns what was released, and the last state of the program."""
+        """Returns the released values and the last state of the program."""
         return [dict(output.values()) for output in self.outputs], self.state.saved[ROUNDS]
 
 
@@ -124,7 +124,7 @@ class Program:
 
 
 class _Between:
-    """A manager with some methods that are called between two moments."""
+    """A manager with a moment before and after some of its methods."""
 
     def __init__(self, manager, around, *methods):
         self._manager = manager
@@ -145,7 +145,7 @@ def program():
         yield Program(*map(importlib.import_module, ("program_logic", "evaluation")))
 
 
-def test_a_crash_at_any_moment_changes_no_number(program, monkeypatch):
+def test_crash_at_any_moment_does_not_change_numbers(program, monkeypatch):
     materialize = tff.program.materialize_value
     undisturbed, moments = Parts(), Moments()
     monkeypatch.setattr(tff.program, "materialize_value", moments.around(materialize))
@@ -161,11 +161,13 @@ def test_a_crash_at_any_moment_changes_no_number(program, monkeypatch):
         assert_equal(*[_tensors(p.results()) for p in (parts, undisturbed)])
 
 
-def test_fewer_rounds_than_are_done_are_refused(program):
+def test_fewer_rounds_than_done_are_refused(program):
     parts = Parts()
     program.run(**program.arguments(parts))
     before = _tensors(parts.results())
-    with pytest.raises(ValueError, match=f"{ROUNDS} rounds are done already, 1 are asked for"):
+    with pytest.raises(
+        ValueError, match=f"{ROUNDS} rounds are already done, but total_rounds is 1"
+    ):
         program.run(**program.arguments(parts) | {"total_rounds": 1})
     assert_equal(_tensors(parts.results()), before)
 
@@ -176,7 +178,7 @@ def _tensors(results):
     return [released, saved.state, saved.round_num, buffer]
 
 
-def test_types_that_do_not_fit_are_refused(program):
+def test_wrong_types_are_refused(program):
     process = program.process
     arguments = program.arguments(Parts())
 
@@ -186,10 +188,13 @@ def test_types_that_do_not_fit_are_refused(program):
 
     for changed, message in (
         ({"initialize": process.initialize_client}, "The result of `initialize` must be placed at"),
-        ({"train": process.personalize}, "`train` returns <state, clients, metrics>, found"),
-        ({"train": two_results}, "`train` returns <state, clients, metrics>, found"),
-        ({"train": process.initialize}, "`train` takes the state and what its data source"),
-        ({"evaluation": process.next}, "`evaluation` takes the state and what its data source"),
+        ({"train": process.personalize}, "`train` must return <state, clients, metrics>, found"),
+        ({"train": two_results}, "`train` must return <state, clients, metrics>, found"),
+        ({"train": process.initialize}, "`train` must take the state and clients of its source"),
+        (
+            {"evaluation": process.next},
+            "`evaluation` must take the state and clients of its source",
+        ),
     ):
         with pytest.raises(TypeError, match=message):
             program.run(**arguments | changed)
@@ -198,12 +203,12 @@ def test_types_that_do_not_fit_are_refused(program):
 
 
 ROUNDS_OF_PROGRAMS = 30
-KILLED_AFTER = (3, 8, 13, 18, 23)  # rounds, and a moment
+KILLED_AFTER = (3, 8, 13, 18, 23)  # rounds; the kill comes a random time later
 
 
 @pytest.fixture(scope="module")
 def tff_worker():
-    """The address of a worker on this machine."""
+    """Starts a worker on this machine and yields its address."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -234,7 +239,7 @@ def _rounds_saved(folder) -> int:
 
 
 def _outputs(folder) -> dict:
-    """The metrics and the last model; what a kill left half written has another name."""
+    """Returns the metrics and the last model, without unfinished files of a kill."""
     found = {path.name: path.read_text() for path in folder.glob("*.csv")}
     (path,) = folder.glob(f"model/*round_{ROUNDS_OF_PROGRAMS}")
     found["model"] = [leaf.numpy() for leaf in tf.nest.flatten(tf.saved_model.load(path)())]
@@ -242,7 +247,7 @@ def _outputs(folder) -> dict:
 
 
 @pytest.mark.slow
-def test_refusals_are_one_sentence(tmp_path):
+def test_program_errors_are_one_message(tmp_path):
     folder, metrics = tmp_path / "program", tmp_path / "program" / "train_metrics.csv"
 
     def refused(*flags):
@@ -257,7 +262,9 @@ def test_refusals_are_one_sentence(tmp_path):
     process.terminate()
     assert process.wait() == 143
     assert "clients_per_round: 4 then, 5 now" in refused("--rounds=30")
-    assert "rounds are done already, 0 are asked for" in refused("--cohort_size=4", "--rounds=0")
+    assert "rounds are already done, but total_rounds is 0" in refused(
+        "--cohort_size=4", "--rounds=0"
+    )
     whole = metrics.read_text()
     metrics.write_text(whole.replace("5", "6", 1))
     assert f"{metrics} is missing or has changed since" in refused("--cohort_size=4", "--rounds=30")
@@ -268,7 +275,7 @@ def test_refusals_are_one_sentence(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("runtime", ["graph", "cpp", "remote"])
 @pytest.mark.parametrize("name", ["program", "fedavg_program"])
-def test_five_kills_change_no_number(name, runtime, tmp_path, tff_worker):
+def test_kills_do_not_change_numbers(name, runtime, tmp_path, tff_worker):
     runtime = [f"--runtime={runtime}", *([f"--tff_worker={tff_worker}"] * (runtime == "remote"))]
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     assert _start(name, runtime, whole).wait() == 0

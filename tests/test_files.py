@@ -1,4 +1,4 @@
-"""Files that are there completely, or as they were before."""
+"""Tests that files are written completely or not at all."""
 
 import errno
 import io
@@ -20,11 +20,11 @@ def path(tmp_path):
     return path
 
 
-def only_the_old_is_there(path):
+def has_only_the_old_file(path):
     return os.listdir(path.parent) == [path.name] and path.read_text() == '{\n  "rounds": 3\n}\n'
 
 
-def test_a_whole_file_takes_the_place_of_another(path):
+def test_whole_file_replaces_another(path):
     with files.whole_file(path, "wb") as file:
         file.write(b"new")
         assert path.read_text() != "new"
@@ -32,14 +32,14 @@ def test_a_whole_file_takes_the_place_of_another(path):
     assert os.listdir(path.parent) == [path.name]
 
 
-def test_a_write_that_is_interrupted_leaves_the_old(path):
+def test_interrupted_write_keeps_the_old_file(path):
     with pytest.raises(KeyboardInterrupt), files.whole_file(path) as file:
         file.write("half of")
         raise KeyboardInterrupt
-    assert only_the_old_is_there(path)
+    assert has_only_the_old_file(path)
 
 
-def test_a_full_disk_leaves_the_old_and_is_said_of_the_file(path, monkeypatch):
+def test_full_disk_keeps_the_old_file_and_names_it(path, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -48,14 +48,14 @@ def test_a_full_disk_leaves_the_old_and_is_said_of_the_file(path, monkeypatch):
             patch.setattr(os, name, full)
             with pytest.raises(OSError, match=rf"No space left on device: '{path}'"):
                 files.write_json(path, {"rounds": 4})
-        assert only_the_old_is_there(path)
+        assert has_only_the_old_file(path)
 
 
-def test_two_processes_do_not_write_into_one_file(path, monkeypatch):
-    """Each has all of its own; the last one's stays."""
+def test_processes_write_separate_temporary_files(path, monkeypatch):
+    """Checks that each process writes its own content, and the last one's stays."""
     with files.whole_file(path) as first:
         first.write("the first")
-        monkeypatch.setattr(os, "getpid", lambda: 4_194_305)  # more than Linux has
+        monkeypatch.setattr(os, "getpid", lambda: 4_194_305)  # larger than any id of Linux
         with files.whole_file(path) as second:
             second.write("2nd")
         assert path.read_text() == "2nd"
@@ -74,7 +74,7 @@ def test_json_is_strict(tmp_path):
     assert json.loads(files.to_json(numbers), parse_constant=refuse) == read
 
 
-def test_numbers_that_are_spelled_out_are_read_again():
+def test_spelled_out_numbers_are_read_again():
     numbers = {"a": [math.inf, 1.5, "b"], "c": {"d": -math.inf, "e": None}}
     assert files.spelled_out(numbers) == {"a": ["inf", 1.5, "b"], "c": {"d": "-inf", "e": None}}
     assert files.not_spelled_out(files.spelled_out(numbers)) == numbers
@@ -91,7 +91,7 @@ def test_numpy_reads_compressed_arrays():
     ours, again, numpys = io.BytesIO(), io.BytesIO(), io.BytesIO()
     files.save_compressed(ours, arrays)
     files.save_compressed(again, arrays)
-    assert again.getvalue() == ours.getvalue()  # whenever it is written
+    assert again.getvalue() == ours.getvalue()  # the bytes do not depend on the time
     np.savez_compressed(numpys, **arrays)
     found, expected = (np.load(io.BytesIO(file.getvalue())) for file in (ours, numpys))
     assert found.files == expected.files

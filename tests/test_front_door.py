@@ -1,4 +1,4 @@
-"""The names that `import tff_pfl` offers, and when modules are imported."""
+"""Tests the names that `import tff_pfl` offers, and that imports are lazy."""
 
 import importlib
 import pkgutil
@@ -9,7 +9,7 @@ import tff_pfl
 from tests.runs import run_python
 
 
-def test_all_names_are_there_and_are_those_of_their_rooms():
+def test_offered_names_are_the_objects_of_their_packages():
     for name in tff_pfl.__all__:
         assert getattr(tff_pfl, name) is not None, name
         assert name in dir(tff_pfl)
@@ -19,7 +19,7 @@ def test_all_names_are_there_and_are_those_of_their_rooms():
         tff_pfl.composer_of  # noqa: B018
 
 
-def test_nothing_is_imported_before_it_is_asked_for(tmp_path):
+def test_import_does_not_import_tensorflow(tmp_path):
     (tmp_path / "program.py").write_text(
         "import sys\n"
         "import tff_pfl\n"
@@ -30,7 +30,7 @@ def test_nothing_is_imported_before_it_is_asked_for(tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_packages_offer_names_that_are_no_modules():
+def test_packages_do_not_offer_names_of_modules():
     for name in ("clients", "data", "evaluation", "experiment", "experiment.config", "runtime"):
         package = importlib.import_module(f"tff_pfl.{name}")
         modules = {module.name for module in pkgutil.iter_modules(package.__path__)}
@@ -40,7 +40,7 @@ def test_packages_offer_names_that_are_no_modules():
             assert getattr(package, offered) is not None
 
 
-def test_a_module_that_fails_is_not_an_attribute_that_is_missing(tmp_path, monkeypatch):
+def test_error_of_a_module_is_not_a_missing_attribute(tmp_path, monkeypatch):
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "__init__.py").write_text(
         "from tff_pfl.lazy import offer\n"

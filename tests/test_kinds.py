@@ -1,4 +1,4 @@
-"""Values of a wrong kind are refused where they come in, by name, with what would be right."""
+"""Tests that values of wrong classes are refused by name, with the right class."""
 
 import pytest
 import tensorflow as tf
@@ -40,7 +40,7 @@ MISTAKES = {
 }
 
 
-def test_what_comes_in_is_of_its_kind():
+def test_values_of_wrong_classes_are_refused():
     for message, mistake in MISTAKES.items():
         with pytest.raises(TypeError, match=message):
             mistake()

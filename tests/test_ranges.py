@@ -1,4 +1,4 @@
-"""Ranges: what they hold, and who checks them."""
+"""Tests ranges of numbers and their checks."""
 
 import dataclasses
 import fractions
@@ -35,14 +35,14 @@ RANGES = [
 ]
 
 
-def test_what_is_in_a_range():
+def test_ranges_contain_the_right_values():
     for range_, inside, outside in RANGES:
         outside = [*outside, True, np.True_, "1", None, "11"]
         assert [range_.contains(value) for value in inside] == [True] * len(inside), range_.text
         assert [range_.contains(value) for value in outside] == [False] * len(outside), range_.text
 
 
-def test_a_call_is_checked_before_it_is_made():
+def test_arguments_are_checked_before_the_call():
     assert build("m", rate=0, steps=None) == ("m", 0, None, "x")
     assert inspect.signature(build).parameters.keys() == {"model", "rate", "steps", "name"}
     message = "^rate must be a finite number of at least 0, got nan.$"
@@ -57,16 +57,16 @@ def test_a_call_is_checked_before_it_is_made():
         build()
 
 
-def test_numbers_arrive_as_one_type():
-    """With others TensorFlow would compute in int32, int64 or float64."""
+def test_numbers_are_converted_to_one_type():
+    """Checks conversions, without which TensorFlow would use int32, int64 or float64."""
     for given in (1, np.float32(1), np.int64(1), fractions.Fraction(1)):
         _, rate, steps, name = build("m", rate=given, steps=np.int64(2), name=np.int64(2))
         assert (rate, steps, type(rate), type(steps)) == (1.0, 2, float, int)
         assert type(name) is np.int64  # it has no range
 
 
-def test_flags_are_true_or_false():
-    """Whatever else is true would be taken for it: "False", too."""
+def test_flags_must_be_true_or_false():
+    """Checks that other true values, such as "False", are refused."""
 
     @takes()
     def train(*, fairly: bool = True, quickly: "bool" = False, more: bool | None = None):
@@ -80,13 +80,13 @@ def test_flags_are_true_or_false():
             train(**{name: value})
 
 
-def test_numbers_are_checked_before_a_call():
+def test_check_numbers_checks_without_a_call():
     check_numbers(functools.partial(build), {"rate": 1.0, "steps": None, "name": -1})
     with pytest.raises(KeyError, match="steps must be a whole number of at least 1"):
         check_numbers(build, {"steps": 0}, error=KeyError)
 
 
-def test_dataclasses_state_ranges_too():
+def test_dataclasses_can_have_ranges():
     @takes(size=whole(1), range_error=ArithmeticError)
     @dataclasses.dataclass(frozen=True)
     class Batches:
@@ -97,7 +97,7 @@ def test_dataclasses_state_ranges_too():
     assert (Batches(3).size, ranges_of(Batches).keys()) == (3, {"size"})
 
 
-def test_a_builder_that_extends_another_has_its_ranges():
+def test_extending_builder_has_the_ranges_of_the_other():
     @extends(build, without=["steps"])
     @takes(own=whole(0))
     def build_more(model, *, own=1, **options):
@@ -108,7 +108,7 @@ def test_a_builder_that_extends_another_has_its_ranges():
 
 
 def test_annotations_may_be_text():
-    """As `from __future__ import annotations` makes all of them."""
+    """Covers annotations under `from __future__ import annotations`."""
 
     @takes(steps=whole(1))
     def train(*, steps: "int | None" = 3, unknown: "Missing" = None):  # noqa: F821
@@ -125,6 +125,6 @@ def test_annotations_may_be_text():
         train(steps=0)
 
 
-def test_a_range_is_of_an_argument():
+def test_range_must_name_an_argument():
     with pytest.raises(TypeError, match="build has no argument 'rats'"):
         takes(rats=whole(0))(build)

@@ -1,4 +1,4 @@
-"""Registries: functions by name, and their options."""
+"""Tests registries of functions by name, and their options."""
 
 import functools
 import inspect
@@ -24,7 +24,7 @@ def networks():
     return registry
 
 
-def test_a_registry_is_a_mapping_in_the_order_of_names(networks):
+def test_registry_is_a_mapping_sorted_by_name(networks):
     networks.register("deep")(another)
     assert dict(networks) == {"deep": another, "wide": network}
     assert list(networks) == ["deep", "wide"] and len(networks) == 2
@@ -34,7 +34,7 @@ def test_a_registry_is_a_mapping_in_the_order_of_names(networks):
             look_up("wode")
 
 
-def test_options_are_what_a_function_takes_besides(networks):
+def test_options_are_the_other_arguments(networks):
     networks.register("deep")(another)
     assert networks.options("deep") == {"depth": 2}
     assert networks.options("wide") == {"hidden": (3,)}
@@ -42,14 +42,14 @@ def test_options_are_what_a_function_takes_besides(networks):
     assert networks.parameters("wide")["width"].default is inspect.Parameter.empty
 
 
-def test_a_variant_has_other_defaults(networks):
+def test_variant_has_other_defaults(networks):
     variant = networks.variant("wider", network, hidden=(9,))
     assert networks["wider"] is variant
     assert variant((2,), 10, width=1) == ((2,), 10, 1, (9,))
     assert networks.options("wider") == {"hidden": (9,)}
 
 
-def test_what_cannot_be_registered(networks):
+def test_wrong_registrations_are_refused(networks):
     message = r"test_registry.another cannot be the model 'wide': .*test_registry.network has that"
     with pytest.raises(ValueError, match=message):
         networks.register("wide")(another)
@@ -61,14 +61,14 @@ def test_what_cannot_be_registered(networks):
     assert "deep" not in networks
 
 
-def test_a_module_that_is_loaded_again_takes_its_place(networks):
+def test_reloaded_module_may_register_again(networks):
     again = types.FunctionType(network.__code__, {}, "network")
     again.__module__, again.__kwdefaults__ = network.__module__, {"hidden": (4,)}
     networks.register("wide")(again)
     assert networks["wide"] is again and networks.options("wide") == {"hidden": (4,)}
 
 
-def test_an_unknown_name_gives_the_nearest_and_all():
+def test_unknown_name_lists_the_nearest_and_all_names():
     assert unknown_name("model", "lenett", ["mlp", "lenet"]) == (
         "Unknown model 'lenett'. Did you mean 'lenet'? Valid: 'mlp', 'lenet'."
     )

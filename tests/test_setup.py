@@ -1,4 +1,4 @@
-"""The lists of packages agree, and no address is in them; what `make` installs, and when."""
+"""Tests the lists of packages, and what `make` installs from them."""
 
 import importlib.metadata
 import os
@@ -15,7 +15,7 @@ REQUIREMENTS = ROOT / "requirements"
 
 
 def read_list(path):
-    """The requirements in a list, `{name: specifier}`, without comments."""
+    """Returns the requirements in a list, `{name: specifier}`, without comments."""
     lines = (line.partition("#")[0].strip() for line in path.read_text().splitlines())
     found = (re.fullmatch(r"([\w.-]+)(.*)", line) for line in lines if line)
     return {match[1].lower().replace("_", "-"): match[2] for match in found}
@@ -43,7 +43,7 @@ def test_every_locked_package_has_hashes(lock, gpu_lock):
     assert [name for name, (_, hashes) in (lock | gpu_lock).items() if hashes == 0] == []
 
 
-def test_no_list_has_an_address():
+def test_lists_have_no_addresses():
     for name in ("direct.in", "overrides.txt", "lock.txt", "gpu.in", "gpu.lock.txt"):
         text = (REQUIREMENTS / name).read_text()
         assert not any(part in text for part in ("http", "file:", "index"))
@@ -65,7 +65,7 @@ def test_overrides_are_locked(lock):
     assert int(lock["pyarrow"][0].split(".")[0]) < 17
 
 
-def test_the_gpu_list_is_tensorflows_own_without_tensorrt(lock, gpu_lock):
+def test_gpu_list_equals_tensorflows_list_without_tensorrt(lock, gpu_lock):
     extra = [
         re.match(r"([\w-]+) ?\(?==([\w.]+)", requirement).groups()
         for requirement in importlib.metadata.requires("tensorflow")
@@ -78,14 +78,14 @@ def test_the_gpu_list_is_tensorflows_own_without_tensorrt(lock, gpu_lock):
     assert read_list(REQUIREMENTS / "gpu.in") == {n: f"=={v}" for n, v in wanted.items()}
 
 
-def test_setup_asks_for_direct_dependencies_alone():
+def test_setup_requires_only_direct_dependencies():
     installed = re.search(r"INSTALL_REQUIRES = \[(.*?)\]", (ROOT / "setup.py").read_text(), re.S)[1]
     names = set(re.findall(r'"([\w-]+)', installed))
     assert names - read_list(REQUIREMENTS / "direct.in").keys() == set()
     assert "tensorflow-federated" not in names
 
 
-# An interpreter that makes a .venv of itself, and notes what it is asked to install.
+# A stand-in for Python that copies itself to a .venv, and logs the lists that it should install.
 FAKE_PYTHON = """#!/bin/sh
 case "$*" in
     "-m venv --clear .venv")
@@ -98,7 +98,8 @@ case "$*" in
         echo "$list" >>installed.log; [ ! -e broken ] ;;
 esac
 """
-# Notes what it installs, and from where; without a file of that name it fails, as offline.
+# A stand-in for uv that logs lists and their index; without the file `uv-works` it fails, as
+# offline.
 FAKE_UV = """#!/bin/sh
 [ -e uv-works ] || exit 1
 for list; do :; done
@@ -110,7 +111,7 @@ GPU = ["requirements/gpu.lock.txt"]
 
 @pytest.fixture
 def checkout(tmp_path):
-    """A checkout with what the set-up needs, and stand-ins for Python and uv."""
+    """Makes a checkout with the files of the set-up, and stand-ins for Python and uv."""
     for name in ("Makefile", "setup.py"):
         shutil.copy(ROOT / name, tmp_path)
     shutil.copytree(REQUIREMENTS, tmp_path / "requirements")
@@ -121,7 +122,7 @@ def checkout(tmp_path):
 
 
 def make(checkout, target="venv", **variables):
-    """`(exit code, errors, what was installed)`."""
+    """Runs a target; returns `(exit code, errors, installed lists)`."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "PIP_", "UV_"))}
     path = f"{checkout}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
@@ -138,7 +139,7 @@ def make(checkout, target="venv", **variables):
     return done.returncode, done.stderr, installed
 
 
-def test_a_list_is_installed_once_whatever_the_times_of_files(checkout):
+def test_list_is_installed_once_regardless_of_file_times(checkout):
     assert make(checkout) == (0, "", WHOLE)
     assert make(checkout, "gpu") == (0, "", GPU)
     later = time.time() + 1000
@@ -153,13 +154,13 @@ def test_uv_installs_from_the_index_of_pip(checkout):
     assert make(checkout, PIP_INDEX_URL="here") == (0, "", by_uv)
 
 
-def test_what_uv_cannot_install_is_installed_by_pip(checkout):
+def test_pip_installs_lists_that_uv_cannot(checkout):
     (checkout / "uv-works").touch()
     (checkout / "broken").touch()
     assert make(checkout)[::2] == (2, ["a .venv", "uv: .venv/build.txt ", WHOLE[1]])
 
 
-def test_what_has_changed_is_installed_again(checkout):
+def test_changed_list_is_installed_again(checkout):
     assert make(checkout, "gpu") == (0, "", WHOLE + GPU)
     for name, installed in (("lock.txt", WHOLE + GPU), ("gpu.lock.txt", GPU)):
         path = checkout / "requirements" / name
@@ -169,7 +170,7 @@ def test_what_has_changed_is_installed_again(checkout):
             assert make(checkout, "gpu") == (0, "", installed)
 
 
-def test_an_installation_that_fails_is_tried_again(checkout):
+def test_failed_installation_is_repeated(checkout):
     (checkout / "broken").touch()
     assert make(checkout)[::2] == (2, WHOLE[:2])
     (checkout / "broken").unlink()
@@ -180,7 +181,7 @@ def test_an_installation_that_fails_is_tried_again(checkout):
 
 
 @pytest.mark.parametrize("linked", ["an environment", "one of the same list", "nothing"])
-def test_a_venv_that_is_a_link_is_refused_and_left_alone(checkout, linked):
+def test_venv_that_is_a_link_is_refused_and_not_changed(checkout, linked):
     other = checkout / "other"
     if linked == "one of the same list":
         make(checkout)

@@ -1,4 +1,4 @@
-"""Builds models, and composes and runs processes, in several threads at once."""
+"""Tests that several threads can build models, and compose and run processes, at once."""
 
 import collections
 import itertools
@@ -45,7 +45,7 @@ def one_round(name):
 
 
 def keras_itself():
-    """A model with dropout that has nothing to do with this library."""
+    """Runs a Keras model with dropout that does not use this library."""
     model = tf.keras.Sequential(
         [
             layers.Dense(4, kernel_initializer="ones", input_shape=(3,)),
@@ -70,7 +70,7 @@ ROUNDS = {name: lambda name=name: one_round(name) for name in ("fedavg", "ditto"
 
 
 def found_wrong(jobs, num_threads, times) -> collections.Counter:
-    """Runs jobs in several threads; counts those that fail, or differ from the same job alone."""
+    """Runs jobs in threads; counts failures and results that differ from the job alone."""
     expected = {name: job() for name, job in jobs.items()}
     wrong = collections.Counter()
 
@@ -90,11 +90,11 @@ def found_wrong(jobs, num_threads, times) -> collections.Counter:
     return wrong
 
 
-def test_models_that_are_built_at_once():
+def test_models_can_be_built_in_threads():
     assert not found_wrong(BUILDS, num_threads=2, times=2)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("num_threads", [2, 4])
-def test_models_and_rounds_at_once(num_threads):
+def test_models_and_rounds_run_in_threads(num_threads):
     assert not found_wrong(BUILDS | ROUNDS, num_threads, times=50)

@@ -1,4 +1,4 @@
-"""The line that an error names."""
+"""Tests the line that errors of blocks name."""
 
 import functools
 import json
@@ -11,11 +11,11 @@ from tff_pfl.templates import errors
 from tff_pfl.templates.blocks import trace
 
 
-def adds_what_does_not_fit():
+def adds_different_structures():
     return trees.add({"a": tf.constant(1.0)}, {"b": tf.constant(1.0)})
 
 
-def reads_no_json():
+def reads_wrong_json():
     return json.loads("{")
 
 
@@ -23,15 +23,15 @@ def fails_in_tensorflow():
     return tf.constant([1.0]) + tf.constant([1.0, 2.0], tf.float64)
 
 
-def test_the_users_own():
-    """The library, TensorFlow or Python fails at what a user's line gave it."""
-    for function in (adds_what_does_not_fit, fails_in_tensorflow, reads_no_json):
+def test_error_names_the_line_of_the_user():
+    """Covers errors that the library, TensorFlow or Python raise in a user's line."""
+    for function in (adds_different_structures, fails_in_tensorflow, reads_wrong_json):
         with pytest.raises(errors.BlockTracingError) as raised:
             trace("client_work", function)
         line = function.__code__.co_firstlineno + 1
         assert f"({__file__}, line {line})" in str(raised.value)
 
 
-def test_else_the_librarys():
+def test_error_names_the_line_of_the_library_without_user_code():
     with pytest.raises(errors.BlockTracingError, match=r"/tff_pfl/local/trees\.py, line \d+\)"):
         trace("finalize", functools.partial(trees.add, {"a": 1.0}, {"b": 1.0}))

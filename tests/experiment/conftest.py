@@ -1,4 +1,4 @@
-"""The runtime of tests of runs, and finished runs that several files look at."""
+"""Provides the runtime of tests of runs, and finished runs that several files share."""
 
 import pytest
 import tensorflow_federated as tff
@@ -11,19 +11,19 @@ from tff_pfl.data import FederatedDataset
 
 @pytest.fixture(scope="module", autouse=True)
 def in_a_loop(clients_in_a_loop):
-    """All of them run clients one after another, and share their graphs."""
+    """Makes all tests here run clients one after another, to share their graphs."""
 
 
 @pytest.fixture(scope="session")
 def dataset():
-    """Five clients of five to nine examples, which test on what they train on."""
+    """Makes five clients with five to nine examples, which are also their test examples."""
     data = [random_examples(5 + i, seed=i) for i in range(5)]
     return FederatedDataset.from_client_arrays([(d.x, d.y, d.x, d.y) for d in data], 3)
 
 
 @pytest.fixture(scope="session")
 def uninterrupted(tmp_path_factory, dataset, context_of_loops):
-    """`(folder, result)` of a run of Ditto by `tests.experiment.killed.run`; tests only read it."""
+    """Returns `(folder, result)` of a run of Ditto, which tests only read."""
     folder = tmp_path_factory.mktemp("uninterrupted")
     with tff.framework.get_context_stack().install(context_of_loops):
         return folder, run(folder, dataset)
@@ -31,9 +31,9 @@ def uninterrupted(tmp_path_factory, dataset, context_of_loops):
 
 @pytest.fixture(scope="session")
 def finished_run(tmp_path_factory, context_of_loops):
-    """`(algorithm, **changes) -> folder` of a finished run by `tiny_config`, made once.
+    """Returns `(algorithm, **changes) -> folder` of a finished run of `tiny_config`.
 
-    Tests do not change it.
+    Each run is trained once, and tests only read it.
     """
     made = {}
 

@@ -1,4 +1,4 @@
-"""Runs of the round loop, some of them killed in the middle, and the tables that they leave."""
+"""Runs the round loop, also until it is killed, and reads the tables of runs."""
 
 import csv
 
@@ -12,11 +12,11 @@ from tff_pfl.experiment import RunDirectory, train
 
 
 class Killed(BaseException):
-    """Stands in for a process that ends in the middle of a run."""
+    """An exception that stands in for a kill in the middle of a run."""
 
 
 def run(path, dataset, process=None, rounds=6, model=None, **options):
-    """Trains Ditto, or another process, or goes on with it."""
+    """Trains Ditto or another process, or resumes its run."""
     arguments = {"clients_per_round": 2, "seed": 3, "evaluate_every": 2, **options}
     process, model = process or tiny_process(build_ditto), model or tiny_model()
     with RunDirectory(path, {"rounds": rounds}, resume=True) as directory:
@@ -24,7 +24,7 @@ def run(path, dataset, process=None, rounds=6, model=None, **options):
 
 
 def run_until(target, attribute, call, path, dataset, error=Killed, **options):
-    """The same run, which ends when an attribute is called so many times, counted from 1."""
+    """Trains the same run, and raises an error at a call of an attribute, counted from 1."""
     original, calls = getattr(target, attribute), []
 
     def wrapped(*args, **kwargs):
@@ -40,24 +40,24 @@ def run_until(target, attribute, call, path, dataset, error=Killed, **options):
 
 
 def numbers_of(path):
-    """The contents of all files of a run that are functions of its config."""
+    """Returns the contents of the files of a run that depend only on its config."""
     tables = [*(path / "clients").iterdir(), *path.glob("new_clients.csv")]
     return {file.name: file.read_bytes() for file in [path / "metrics.csv", *tables]}
 
 
 def contents_of(path):
-    """The contents of all files in a directory and its folders."""
+    """Returns the contents of all files in a directory and its folders."""
     return {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
 
 
 def rows_of(path, name="metrics.csv"):
-    """The rows of a table of a run."""
+    """Returns the rows of a table of a run."""
     with open(path / name, newline="") as file:
         return list(csv.DictReader(file))
 
 
 def with_validation(dataset):
-    """The same clients, all but one of which validate on some of what they trained on."""
+    """Moves some training examples of all clients except the last to validation."""
     parts = [np.split(rows, [3]) for rows in dataset.partition.train]
     train_rows, validation = zip(*parts, strict=True)
     validation = (*validation[:-1], np.empty(0, np.int64))

@@ -1,7 +1,9 @@
-"""How often a run holds its server's state: `python -m tests.experiment.server_memory METHOD N`.
+"""Measures a run's copies of its server's state.
 
-Prints by how many times the state the resident memory grows, mapped files included, at its peak in
-a run of three rounds with N clients, after one with a hundred.
+    python -m tests.experiment.server_memory METHOD N
+
+Trains a run of three rounds with a hundred clients, and then one with N clients. Prints the growth
+of the peak of the resident memory, including mapped files, as a multiple of the state.
 """
 
 import pathlib
@@ -24,7 +26,7 @@ _COHORT = 3
 
 
 def peak_after_run(name: str, num_clients: int) -> tuple[int, int]:
-    """The highest resident memory so far, and the server's state, in bytes."""
+    """Trains a run; returns the peak of the resident memory and the size of the state, in bytes."""
     model = testing.tiny_model()
     options = {"num_clients": num_clients, "clients_per_round": _COHORT}
     process = compose(make(name, model, testing.tiny_local(), **options), testing.EXAMPLES_TYPE)
@@ -34,7 +36,7 @@ def peak_after_run(name: str, num_clients: int) -> tuple[int, int]:
     with tempfile.TemporaryDirectory() as path, RunDirectory(path + "/run", {}) as directory:
         rounds = {"rounds": 3, "clients_per_round": _COHORT, "evaluate_every": 0}
         train(process, model, dataset, directory, **rounds)
-    # Not of `resource.getrusage`, which begins at that of the process that started this one.
+    # `resource.getrusage` would start from the peak of the parent process.
     status = pathlib.Path("/proc/self/status").read_text()
     (peak,) = re.findall(r"^VmHWM:\s*(\d+) kB$", status, re.MULTILINE)
     return 1024 * int(peak), sum(

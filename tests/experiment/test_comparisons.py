@@ -1,4 +1,4 @@
-"""The configs of the papers' comparisons say what the papers do."""
+"""Tests that the configs of comparisons match the papers."""
 
 import itertools
 
@@ -29,7 +29,7 @@ PLGU = {
     "cifar100,100": (100, 10, "wide_resnet"),
     "tiny_imagenet,20": (20, 30, "resnet50"),
 }
-WHOSE = {  # results of PLGU's tables, by method
+EVALUATED_MODELS = {  # in PLGU's tables, by method
     "fedavg": {"global"},
     "plgu_lf": {"global", "personalized"},
     "plgu_ghn": {"personalized"},
@@ -38,7 +38,7 @@ WHOSE = {  # results of PLGU's tables, by method
 
 
 def some(choices, *fast):
-    """Parametrizes a test by `choices`; all but `fast` are slow."""
+    """Parametrizes a test by `choices`, which are slow except `fast`."""
     return pytest.mark.parametrize("choice", [c if c in fast else slow(c) for c in choices])
 
 
@@ -46,7 +46,7 @@ def some(choices, *fast):
     map(",".join, itertools.product(["dir", "pat"], ["fmnist", "cifar10", "cifar100"], EVERY)),
     *("dir,fmnist,fedpg_m1", "pat,cifar100,fedavg"),
 )
-def test_every_comparison_of_fedpg(choice):
+def test_configs_of_fedpg_match_the_paper(choice):
     partition, dataset, method = choice.split(",")
     assert method in fedpg.__doc__ or method in algorithms.ALGORITHMS
     config = fedpg.get_config(f"{partition},{dataset},{method}")
@@ -69,7 +69,7 @@ def test_every_comparison_of_fedpg(choice):
     map(",".join, itertools.product(["cifar10", "cifar100"], COHORTS, ["pgfed", "local", "ditto"])),
     *("cifar10,25,pgfed", "cifar100,50,ditto"),
 )
-def test_every_comparison_of_pgfed(choice):
+def test_configs_of_pgfed_match_the_paper(choice):
     dataset, clients, method = choice.split(",")
     config = pgfed.get_config(choice)
     check_config(config)
@@ -80,8 +80,8 @@ def test_every_comparison_of_pgfed(choice):
     assert ("personalized_accuracy_percent" in config.paper) == (method != "ditto")
 
 
-@some(map(",".join, itertools.product(PLGU, WHOSE)), "cifar10,10,plgu_lf")
-def test_every_comparison_of_plgu(choice):
+@some(map(",".join, itertools.product(PLGU, EVALUATED_MODELS)), "cifar10,10,plgu_lf")
+def test_configs_of_plgu_match_the_paper(choice):
     dataset, cohort, method = choice.split(",")
     clients, labels, model = PLGU[f"{dataset},{cohort}"]
     config = plgu.get_config(choice)
@@ -95,7 +95,7 @@ def test_every_comparison_of_plgu(choice):
     assert config.data.classes_per_client.to_dict() == options
     assert (config.local.batch_size, config.local.epochs) == (50, 5)
     assert sum(config.data.fractions) == pytest.approx(1.0)
-    assert {name.split("_")[0] for name in config.paper} == WHOSE[method]
+    assert {name.split("_")[0] for name in config.paper} == EVALUATED_MODELS[method]
 
 
 TUNED = {"algorithm.name": "fedamp", "algorithm.distance_scale": "median"}
@@ -106,7 +106,7 @@ TUNED = {"algorithm.name": "fedamp", "algorithm.distance_scale": "median"}
     [
         (fedpg, "pat_unequal,fmnist,fedpg_m2", {"data.classes_per_client.amounts": "unequal"}),
         (fedpg, "dir,fmnist,ditto", {"local.learning_rate": 0.1}),
-        # The authors' server has the rate of the clients, which decays.
+        # The authors' server has the decaying rate of the clients.
         (fedpg, "dir,fmnist,fedmgda_plus", {"algorithm.server_lr": None}),
         (fedpg, "dir,fmnist,fedamp", {"algorithm.lambda_": 5e-7, "algorithm.alpha": 5e-3}),
         (fedpg, "dir,fmnist,fedamp_tuned", TUNED),
@@ -128,18 +128,18 @@ TUNED = {"algorithm.name": "fedamp", "algorithm.distance_scale": "median"}
     ],
     ids=str,
 )
-def test_what_a_comparison_says(comparisons, choice, expected):
+def test_configs_set_the_values_of_the_papers(comparisons, choice, expected):
     config = comparisons.get_config(choice)
     check_config(config)
     assert {key: value_of(config, key) for key in expected} == expected
 
 
-def test_pfedme_does_not_diverge_at_the_rates_of_fedpgs_comparison():
+def test_pfedme_does_not_diverge_at_the_rates_of_fedpg():
     config = fedpg.get_config("dir,fmnist,pfedme")
     assert config.local.learning_rate * config.algorithm.lambda_ < 1
 
 
-def test_the_recipe_of_moon_changes_local_training_and_fine_tuning_alone():
+def test_recipe_of_moon_changes_only_local_training_and_fine_tuning():
     plain, recipe = (pfedmb.get_config(f"dirichlet,15,ifca{part}") for part in ("", ",moon"))
     check_config(recipe)
     assert (recipe.local.momentum, recipe.local.weight_decay) == (0.9, 1e-5)
@@ -149,7 +149,7 @@ def test_the_recipe_of_moon_changes_local_training_and_fine_tuning_alone():
     assert recipe == plain
 
 
-def test_results_stand_beside_their_protocol():
+def test_configs_have_the_results_of_the_papers():
     def of_pgfed(choice):
         return pgfed.get_config(choice).paper.personalized_accuracy_percent
 
@@ -182,6 +182,6 @@ def test_results_stand_beside_their_protocol():
     ],
     ids=str,
 )
-def test_comparisons_that_there_are_not(comparisons, choice, message):
+def test_unknown_choices_are_refused(comparisons, choice, message):
     with pytest.raises(UnknownNameError if choice == "" else ValueError, match=message):
         comparisons.get_config(choice)

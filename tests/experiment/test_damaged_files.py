@@ -1,4 +1,4 @@
-"""Files of a run that are damaged: one message that names the file, and nothing is changed."""
+"""Tests that damaged files of a run are reported by name and not changed."""
 
 import asyncio
 import csv
@@ -34,7 +34,7 @@ def resume(path, **changes):
 
 
 def with_another_digit(content):
-    """Raises the last digit from 1 to 8 by one, which leaves a file of its kind."""
+    """Adds one to the last digit from 1 to 8, which keeps the format of the file."""
     place = max(content.rfind(str(digit).encode()) for digit in range(1, 9))
     return content[:place] + bytes([content[place] + 1]) + content[place + 1 :]
 
@@ -48,7 +48,7 @@ def cut(content):
     [b"[]", slow(b"{"), slow(b"null"), slow(BINARY), slow(cut), with_another_digit],
     ids=lambda damage: damage.__name__ if callable(damage) else repr(damage[:4]),
 )
-def test_settings(finished, tmp_path, capsys, damage):
+def test_damaged_settings_are_refused(finished, tmp_path, capsys, damage):
     path = tmp_path / "run"
     shutil.copytree(finished, path)
     file = path / "config.json"
@@ -62,7 +62,7 @@ def test_settings(finished, tmp_path, capsys, damage):
 
 
 @pytest.mark.parametrize("damage", [None, cut, with_another_digit])
-def test_a_summary_that_is_lost_or_damaged_comes_back(finished, tmp_path, damage):
+def test_missing_or_damaged_summary_is_written_again(finished, tmp_path, damage):
     path = tmp_path / "run"
     shutil.copytree(finished, path)
     file = path / "summary.json"
@@ -101,7 +101,7 @@ def change(damage):
         ("partition.npz", remove),
     ],
 )
-def test_what_the_checkpoint_knows_is_not_gone_on_with(finished, tmp_path, capsys, name, damage):
+def test_run_with_damaged_files_is_not_resumed(finished, tmp_path, capsys, name, damage):
     path = tmp_path / "run"
     shutil.copytree(finished, path)
     (path / "summary.json").unlink()
@@ -110,7 +110,7 @@ def test_what_the_checkpoint_knows_is_not_gone_on_with(finished, tmp_path, capsy
     assert resume(path, rounds=3) == 1
     printed = capsys.readouterr()
     assert printed.err.startswith(f"error: {path / name} is ")
-    assert "damaged" in printed.err
+    assert "missing or has changed" in printed.err
     assert (left is None) == (not (path / name).exists())
     assert left is None or (path / name).read_bytes() == left
 
@@ -120,7 +120,7 @@ def release(log, round_num, metrics):
 
 
 def start_log(path, *columns_of_rounds):
-    """A log of rounds with these columns, `(log, its directory)`."""
+    """Writes a log of rounds with these columns; returns `(log, its directory)`."""
     directory = RunDirectory(path, {})
     directory.create()
     log = MetricsLog(directory, 0, {})
@@ -129,7 +129,7 @@ def start_log(path, *columns_of_rounds):
     return log, directory
 
 
-def test_columns_that_came_after_the_checkpoint_go_with_their_rows(tmp_path):
+def test_columns_after_the_checkpoint_are_dropped_with_their_rows(tmp_path):
     log, directory = start_log(tmp_path, "a", "a")
     released = json.loads(json.dumps(log.released))
     before = (tmp_path / "metrics.csv").read_bytes()
@@ -140,8 +140,8 @@ def test_columns_that_came_after_the_checkpoint_go_with_their_rows(tmp_path):
     assert (tmp_path / "metrics.csv").read_bytes() == before
 
 
-def test_a_round_that_was_reopened_can_be_reopened_again(tmp_path):
-    """The last round may have its row, that of its second release, or none."""
+def test_round_can_be_reopened_twice(tmp_path):
+    """Covers a last round with its first row, its second row or no row."""
     log, directory = start_log(tmp_path, "a", "a")
     released = json.loads(json.dumps(log.released_before_the_end(1)))
     for _ in range(2):
@@ -153,7 +153,7 @@ def test_a_round_that_was_reopened_can_be_reopened_again(tmp_path):
     assert log.rounds == log.released["rounds"] == 2
 
 
-def test_files_of_rounds_that_were_not_committed_go_and_no_others(tmp_path):
+def test_only_files_of_uncommitted_rounds_are_deleted(tmp_path):
     log, directory = start_log(tmp_path, "a", "a")
     for round_num in (1, 2):
         log.release_table(f"clients/round_{round_num:06d}.csv", {"loss": np.ones(2)})
@@ -172,7 +172,7 @@ def test_files_of_rounds_that_were_not_committed_go_and_no_others(tmp_path):
     assert names == {*kept, *rounds, *snapshots}
 
 
-def test_a_disk_that_is_full_for_tensorboard(tmp_path):
+def test_full_disk_error_names_the_tensorboard_folder(tmp_path):
     log, _ = start_log(tmp_path)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (150, limits[1]))
@@ -183,7 +183,7 @@ def test_a_disk_that_is_full_for_tensorboard(tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
-def test_a_table_of_clients(tmp_path):
+def test_damaged_table_of_clients_is_refused(tmp_path):
     path = tmp_path / "clients" / "round_000002.csv"
     path.parent.mkdir()
     for content, reason in {
@@ -198,7 +198,7 @@ def test_a_table_of_clients(tmp_path):
             RunFiles(tmp_path).clients()
 
 
-def test_files_of_other_names_are_no_evaluations(tmp_path):
+def test_files_with_other_names_are_not_evaluations(tmp_path):
     (tmp_path / "clients").mkdir()
     for name in ("round_10.csv", "round_9.csv", "round_9 (copy).csv", "round_x.csv"):
         with open(tmp_path / "clients" / name, "w", newline="") as file:
@@ -206,7 +206,7 @@ def test_files_of_other_names_are_no_evaluations(tmp_path):
     assert RunFiles(tmp_path).evaluated_rounds() == [9, 10]
 
 
-def test_a_snapshot(tmp_path):
+def test_damaged_snapshot_is_refused(tmp_path):
     path = tmp_path / "snapshots" / "round_000001.npz"
     path.parent.mkdir()
     np.savez(path, alpha=np.eye(3))

@@ -1,4 +1,4 @@
-"""When an early stop ends a run, and why; `test_resume.py` has runs that it ends."""
+"""Tests when an early stop ends a run; `test_resume.py` tests resumed runs."""
 
 import math
 
@@ -16,7 +16,7 @@ WATCHED = MetricName("personalized", "local_validation", "accuracy", "mean")
 
 
 def reason_of(stop, *values, every=1):
-    """Why a run ends after evaluations, `(round, value of what is watched)`."""
+    """Returns why a run ends after evaluations, `(round, value of the metric)`."""
     return stop.reason([Evaluation(n, {stop.watched: value}) for n, value in values], every)
 
 
@@ -27,13 +27,13 @@ def reason_of(stop, *values, every=1):
         (2, 0.0, "personalized/accuracy", [0.5, 0.6, 0.5, 0.7], None),
         (1, 0.0, "personalized/accuracy", [0.5, 0.5], "0.5000 after round 1"),
         (1, 0.2, "personalized/accuracy", [0.5, 0.6], "0.5000 after round 1"),
-        # Many small steps are a gain over the last improvement, which is the first.
+        # Small steps add up to a gain over the last improvement, which is the first evaluation.
         (3, 0.15, "personalized/accuracy", [0.5, 0.6, 0.7, 0.8], None),
         (1, 0.0, "global/loss", [2.0, 1.0, 1.5], "1.0000 after round 2"),
         (2, 0.0, "global/loss", [2.0, math.nan, -math.inf], "2.0000 after round 1"),
     ],
 )
-def test_when_it_ends_and_why(patience, least_gain, metric, values, best):
+def test_reason_names_the_best_round(patience, least_gain, metric, values, best):
     reason = reason_of(EarlyStop(patience, least_gain, metric), *enumerate(values, 1))
     if best is None:
         assert reason is None
@@ -43,7 +43,7 @@ def test_when_it_ends_and_why(patience, least_gain, metric, values, best):
         assert f" up to round {len(values)}; the last improvement was {best}" in reason
 
 
-def test_what_was_never_finite_ends_too():
+def test_metric_that_was_never_finite_ends_the_run():
     reason = reason_of(EarlyStop(patience=2), (5, math.nan), (10, math.nan), every=5)
     assert reason == (
         "personalized/local_validation/accuracy_mean did not get better by more than 0 in 2 "
@@ -51,12 +51,12 @@ def test_what_was_never_finite_ends_too():
     )
 
 
-def test_evaluations_without_what_is_watched_do_not_count():
+def test_evaluations_without_the_metric_do_not_count():
     assert EarlyStop(patience=1).reason([Evaluation(1, {}), Evaluation(2, {})]) is None
 
 
-def test_the_best_round_on_validation_is_reported_on_test_examples(dataset, tmp_path):
-    """The watched metric decides, or, without an early stop, all validation metrics."""
+def test_result_has_the_best_round_on_validation_examples(dataset, tmp_path):
+    """Covers runs that measure only the early stop's metric, and all validation metrics."""
     options = {"rounds": 4, "evaluate_every": 1}
     validated, stop = with_validation(dataset), EarlyStop(patience=9)
     best = run(tmp_path / "watched", validated, early_stop=stop, **options).best_on_validation
@@ -82,10 +82,10 @@ def config(rounds=5, patience=1):
     )
 
 
-def test_a_run_by_a_config_its_summary_and_its_repetition(tmp_path, capsys):
-    def program(asked):
+def test_program_stops_early_and_does_not_repeat_the_run(tmp_path, capsys):
+    def program(config):
         code = experiment.run_program(
-            asked, str(tmp_path / "run"), resume=True, set_context=keep_the_context
+            config, str(tmp_path / "run"), resume=True, set_context=keep_the_context
         )
         return code, capsys.readouterr()
 

@@ -1,4 +1,4 @@
-"""`evaluate_run` and `evaluate_program`, on a tiny run."""
+"""Tests `evaluate_run` and `evaluate_program` on a tiny run."""
 
 import csv
 import json
@@ -17,13 +17,13 @@ MODELS = ("personalized", "global")
 
 @pytest.fixture(scope="module")
 def run(finished_run):
-    """The directory of a finished run of two rounds."""
+    """Returns the directory of a finished run of two rounds."""
     return finished_run()
 
 
-def test_the_last_checkpoint_as_the_run_evaluated_it_and_on_other_clients(run):
+def test_evaluation_repeats_the_numbers_of_the_run_and_adds_other_clients(run):
     before = contents_of(run)
-    with read_only(run):  # as the directory of another user, or on a disk that is an archive
+    with read_only(run):  # such as another user's directory or an archive
         found = evaluate_run(str(run), generalization="last", synthetic=(0.0, 0.5))
     assert found.run == "ditto on digits"
     assert found.evaluation.round_num == 2
@@ -51,8 +51,8 @@ def test_the_last_checkpoint_as_the_run_evaluated_it_and_on_other_clients(run):
     assert contents_of(run) == before
 
 
-def test_models_are_fine_tuned_as_the_run_says_or_as_is_asked_for(run, tmp_path):
-    """It changes nothing but what is evaluated as personal."""
+def test_models_are_fine_tuned_as_the_run_or_the_changes_say(run, tmp_path):
+    """Checks that only the personalized models change."""
     tuned = tmp_path / "tuned"
     with_settings(lambda settings: settings["evaluation"].update(fine_tune_epochs=3))(run, tuned)
     plain, found = evaluate_run(str(run)), evaluate_run(str(tuned))
@@ -67,7 +67,7 @@ def test_models_are_fine_tuned_as_the_run_says_or_as_is_asked_for(run, tmp_path)
         np.testing.assert_array_equal(column, plain_values[name])
     epochs = [its.options["fine_tune_epochs"] for its in (plain, found, changed)]
     assert epochs == [0, 3, 0]
-    # Or both, each by its name, and the global model as clients train it.
+    # Both models, by their names, and the locally trained global model.
     both = evaluate_run(str(tuned), further_models=("locally_trained", "fine_tuned"))
     assert both.options["further_models"] == ("locally_trained", "fine_tuned")
     for name, column in both.clients.values.items():
@@ -83,17 +83,17 @@ def test_models_are_fine_tuned_as_the_run_says_or_as_is_asked_for(run, tmp_path)
 
 @pytest.fixture(scope="module")
 def local(finished_run):
-    """The directory of a finished run of local training, of the same clients."""
+    """Returns the directory of a finished run of local training with the same clients."""
     return finished_run("local")
 
 
 @pytest.fixture(scope="module")
 def one_round(finished_run):
-    """The directory of a run of a round, of the first two of three clients, of four."""
+    """Returns the directory of a run of one round, in which two of four clients report."""
     return finished_run("local", rounds=1, seed=1, participation={"over_selection": 1.5})
 
 
-def test_statistics_over_those_who_took_part_and_those_who_never_did(one_round, tmp_path, capsys):
+def test_statistics_cover_participants_and_never_selected_clients(one_round, tmp_path, capsys):
     before = contents_of(one_round)
     output = tmp_path / "result"
     assert evaluate_program(str(one_round), str(output), set_context=keep_the_context) == 0
@@ -140,7 +140,7 @@ def test_statistics_over_those_who_took_part_and_those_who_never_did(one_round, 
     assert contents_of(one_round) == before
 
 
-def test_gains_over_local_training(run, local, tmp_path, capsys):
+def test_gains_are_computed_over_local_training(run, local, tmp_path, capsys):
     output = tmp_path / "result"
     code = evaluate_program(
         str(run), str(output), baseline=str(local), set_context=keep_the_context
@@ -166,12 +166,12 @@ def test_gains_over_local_training(run, local, tmp_path, capsys):
     table = lines[lines.index(f"over clients: {own}") :]
     assert table[1].split()[-4:] == ["mean", "gain", "share", "hurt"]
     assert table[2].split()[-2:] == [f"{gain.mean():.4f}", f"{np.mean(gain < 0):.4f}"]
-    # A run that is its own baseline gains nothing, and hurts nobody.
+    # A run has no gain over itself.
     itself = evaluate_run(str(run), str(run)).gains()["all"][own]
     assert itself == (4, 0.0, 0.0, 0.0)
 
 
-def test_a_baseline_has_its_own_models_not_those_that_it_fine_tuned_beside_them(run, tmp_path):
+def test_baseline_is_evaluated_without_its_further_models(run, tmp_path):
     change = {"fine_tune_epochs": 3, "further_models": ["fine_tuned"]}
     with_settings(lambda settings: settings["evaluation"].update(change))(run, tmp_path / "tuned")
     found = evaluate_run(tmp_path / "tuned", tmp_path / "tuned")
@@ -181,7 +181,7 @@ def test_a_baseline_has_its_own_models_not_those_that_it_fine_tuned_beside_them(
     assert np.all(tuned < found.clients.values[loss])
 
 
-def test_a_baseline_of_other_clients_is_refused(run, one_round, tmp_path, capsys):
+def test_baseline_with_other_clients_is_refused(run, one_round, tmp_path, capsys):
     for baseline, message in {
         one_round: "has other data than",
         tmp_path: "has no config.json of a run",
@@ -194,7 +194,7 @@ def test_a_baseline_of_other_clients_is_refused(run, one_round, tmp_path, capsys
     assert not (tmp_path / "x.json").exists()
 
 
-def test_a_sample_of_the_clients(run, local, tmp_path, capsys):
+def test_sample_of_clients_has_a_margin(run, local, tmp_path, capsys):
     output, name = tmp_path / "result", MetricName("personalized", "local_test", "accuracy")
     options = {"clients": 3, "set_context": keep_the_context}
     assert evaluate_program(str(run), str(output), baseline=str(local), **options) == 0
@@ -217,7 +217,7 @@ def test_a_sample_of_the_clients(run, local, tmp_path, capsys):
     assert not any(metric.statistic == MARGIN for metric in of_all.evaluation.metrics)
 
 
-def test_a_run_evaluates_the_same_sample_each_time(finished_run):
+def test_run_evaluates_the_same_sample_in_all_rounds(finished_run):
     run_dir = finished_run(evaluation={"every": 1, "clients": 2})
     name = MetricName("personalized", "local_test", "accuracy")
     files = RunFiles(run_dir)
@@ -231,6 +231,6 @@ def test_a_run_evaluates_the_same_sample_each_time(finished_run):
         assert metrics["personalized/local_test/loss_mean_margin"] > 0
 
 
-def test_without_a_global_model_none_is_trained(local):
+def test_locally_trained_needs_a_global_model(local):
     with pytest.raises(ConfigError, match="further_models: 'locally_trained' is the global model"):
         evaluate_run(str(local), further_models=("locally_trained",))

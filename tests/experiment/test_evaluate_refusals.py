@@ -1,4 +1,4 @@
-"""Directories and options that `evaluate_run` and `evaluate_program` refuse."""
+"""Tests that `evaluate_run` and `evaluate_program` refuse wrong directories and options."""
 
 import functools
 import shutil
@@ -63,9 +63,9 @@ def without(name):
         ),
     ],
 )
-def test_mistakes_are_one_message(finished_run, tmp_path, capsys, make, message):
+def test_mistakes_print_one_message(finished_run, tmp_path, capsys, make, message):
     make(finished_run(), tmp_path / "wrong")
-    capsys.readouterr()  # what the run printed
+    capsys.readouterr()  # discards the output of the run
     output = tmp_path / "out" / "result"
     code = evaluate_program(str(tmp_path / "wrong"), str(output), set_context=keep_the_context)
     printed = capsys.readouterr()
@@ -76,7 +76,7 @@ def test_mistakes_are_one_message(finished_run, tmp_path, capsys, make, message)
     assert not output.parent.exists()
 
 
-def test_a_run_that_was_stopped_before_its_first_commit(tmp_path):
+def test_run_without_a_committed_round_is_refused(tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ClientStateStore, "commit", unittest.mock.Mock(side_effect=OSError))
         code = run_program(tiny_config(), str(tmp_path / "run"), set_context=keep_the_context)
@@ -98,12 +98,12 @@ def test_a_run_that_was_stopped_before_its_first_commit(tmp_path):
     ],
     ids=str,
 )
-def test_options_that_cannot_be(finished_run, options, message):
+def test_impossible_options_are_refused(finished_run, options, message):
     with pytest.raises(ConfigError, match=message):
         evaluate_run(finished_run(), **options)
 
 
-def test_a_change_without_effect_is_warned_of(finished_run, caplog):
+def test_change_without_effect_logs_a_warning(finished_run, caplog):
     evaluate_run(finished_run(), fine_tune_learning_rate=0.1, subsample=True, split="test")
     idle = [text.partition(": ")[2] for text in caplog.messages if "no effect" in text]
     assert idle == [
@@ -113,7 +113,7 @@ def test_a_change_without_effect_is_warned_of(finished_run, caplog):
     ]
 
 
-def test_where_results_cannot_be_nothing_is_computed(finished_run, tmp_path, capsys):
+def test_unwritable_output_is_refused_before_computing(finished_run, tmp_path, capsys):
     (tmp_path / "file").write_text("")
     other = tmp_path / "other"
     shutil.copytree(run := finished_run(), other)
@@ -128,7 +128,7 @@ def test_where_results_cannot_be_nothing_is_computed(finished_run, tmp_path, cap
         assert f"error: {message}" in capsys.readouterr().err.replace(f"{tmp_path}/file/x", "x")
 
 
-def test_what_was_found_is_told_even_if_it_cannot_be_written(finished_run, tmp_path, capsys):
+def test_results_are_printed_even_if_they_cannot_be_written(finished_run, tmp_path, capsys):
     (tmp_path / "x.json").mkdir()
     output = str(tmp_path / "x")
     assert evaluate_program(str(finished_run()), output, set_context=keep_the_context) == 1

@@ -1,4 +1,4 @@
-"""`export_run`: the models that a run leaves are those that it evaluated."""
+"""Tests that exported models equal the models that the run evaluated."""
 
 import json
 
@@ -17,7 +17,7 @@ def run_of(finished_run):
 
 
 @pytest.mark.parametrize("algorithm", ["ditto", *map(slow, ["splitgp", "pfedmb", "local"])])
-def test_models_are_as_accurate_as_the_run_says(run_of, tmp_path, algorithm):
+def test_exported_models_have_the_accuracy_of_the_run(run_of, tmp_path, algorithm):
     run_dir, output = run_of(algorithm), tmp_path / "new" / "models"
     exported = export_run(run_dir, output)
     with restored_run(run_dir) as run:
@@ -42,7 +42,7 @@ def test_models_are_as_accurate_as_the_run_says(run_of, tmp_path, algorithm):
         assert np.mean(accuracies) == pytest.approx(final[f"{name}/local_test/accuracy_mean"])
 
 
-def test_models_of_some_clients(run_of, tmp_path, capsys):
+def test_program_exports_the_given_clients(run_of, tmp_path, capsys):
     output = tmp_path / "models"
     arguments = {"client_ids": ["3", "0", "3"], "set_context": keep_the_context}
     assert export_program(str(run_of("ditto")), str(output), **arguments) == 0
@@ -56,7 +56,7 @@ def test_models_of_some_clients(run_of, tmp_path, capsys):
     assert "models is not empty. Choose an empty or a new folder" in capsys.readouterr().err
 
 
-def test_what_cannot_be_exported(run_of, tmp_path, capsys):
+def test_impossible_exports_are_refused(run_of, tmp_path, capsys):
     unknown = "Client 4 does not train in .*. Choose clients from 0 to 3."
     for ids, message in (([0, 4], unknown), (["x"], "x")):
         with pytest.raises(OutputDirectoryError, match=message):

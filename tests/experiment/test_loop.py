@@ -1,4 +1,4 @@
-"""The round loop: what a run leaves, and in which order it computes and writes."""
+"""Tests the files of a run, and the order in which it computes and writes."""
 
 import asyncio
 import contextlib
@@ -28,7 +28,7 @@ from tff_pfl.experiment.summary import NUM_CLIENTS_NEVER_SELECTED
 from tff_pfl.templates import Algorithm, ClientOutput, Exchange, Personalization, compose
 
 
-def test_metrics_and_timings(uninterrupted):
+def test_run_writes_metrics_and_timings(uninterrupted):
     path, result = uninterrupted
     rows = rows_of(path)
     assert [row["round"] for row in rows] == list("123456")
@@ -46,7 +46,7 @@ def test_metrics_and_timings(uninterrupted):
         assert compute > 0 and write >= 0
 
 
-def test_tables_of_clients_partition_and_pictures(uninterrupted, dataset):
+def test_run_writes_tables_partition_and_tensorboard(uninterrupted, dataset):
     path, result = uninterrupted
     clients = rows_of(path, "clients/round_000006.csv")
     assert [row["client_id"] for row in clients] == list("01234")
@@ -55,14 +55,14 @@ def test_tables_of_clients_partition_and_pictures(uninterrupted, dataset):
     saved = Partition.load(path / "partition.npz", labels=dataset.y)
     assert_equal(saved.train, dataset.partition.train)
     assert list((path / "tensorboard").iterdir())
-    assert not (path / "snapshots").exists()  # Ditto has nothing to show
+    assert not (path / "snapshots").exists()  # Ditto takes no snapshots
 
 
-def test_result_and_summary(uninterrupted):
+def test_summary_has_the_result(uninterrupted):
     path, result = uninterrupted
     assert result.final.round_num == int(result.server_state.round_num) == 6
     assert result.best_on_test.mean("accuracy") >= result.final.mean("accuracy")
-    assert result.best_on_validation is None  # nothing was measured on validation examples
+    assert result.best_on_validation is None  # validation examples were not evaluated
     assert result.late_mean.rounds == (6,)
     summary = read_summary(path)
     assert (summary.final, summary.late_mean) == (result.final, result.late_mean)
@@ -72,7 +72,7 @@ def test_result_and_summary(uninterrupted):
     assert f"{result.final.mean('accuracy', 'global'):.4f}" in row
 
 
-def test_only_the_last_round_is_evaluated_if_none_is_asked_for(dataset, tmp_path):
+def test_evaluate_every_zero_evaluates_only_the_last_round(dataset, tmp_path):
     numbers = {"clients_per_round": np.int64(2), "seed": np.int32(3), "evaluate_every": np.int8(0)}
     result = run(tmp_path, dataset, rounds=1, **numbers)
     assert result.final == result.best_on_test
@@ -82,7 +82,7 @@ def test_only_the_last_round_is_evaluated_if_none_is_asked_for(dataset, tmp_path
     assert sorted(trained) == list("00011")
 
 
-def test_a_round_is_written_while_the_next_is_computed(dataset, tmp_path, monkeypatch):
+def test_round_is_written_while_the_next_is_computed(dataset, tmp_path, monkeypatch):
     process, computed, written = tiny_process(build_ditto), [], []
     commit, compute = ClientStateStore.commit, type(process).next.fget
 
@@ -101,9 +101,7 @@ def test_a_round_is_written_while_the_next_is_computed(dataset, tmp_path, monkey
     assert len(written) == 3 and not set(written) & set(computed)
 
 
-def test_numbers_are_those_of_a_run_that_writes_before_it_goes_on(
-    uninterrupted, dataset, tmp_path, monkeypatch
-):
+def test_background_writing_does_not_change_numbers(uninterrupted, dataset, tmp_path, monkeypatch):
     @contextlib.contextmanager
     def first(self, work):
         work()
@@ -114,7 +112,7 @@ def test_numbers_are_those_of_a_run_that_writes_before_it_goes_on(
     assert numbers_of(tmp_path) == numbers_of(uninterrupted[0])
 
 
-def test_aggregators_with_measurements_and_running_event_loops(dataset, tmp_path):
+def test_run_records_measurements_of_aggregators_inside_an_event_loop(dataset, tmp_path):
     upload = np.array([0.5, 0.5], np.float32)
     work = Exchange(
         client_work=lambda message, state, examples, context: ClientOutput(state, upload),
@@ -140,14 +138,14 @@ def test_aggregators_with_measurements_and_running_event_loops(dataset, tmp_path
     assert any(name.startswith("train/aggregator/") for name in row)
 
 
-def test_a_federation_without_test_examples_is_warned_of(tmp_path, capsys):
+def test_federation_without_test_examples_prints_a_warning(tmp_path, capsys):
     data = random_examples(5)
     none = [(data.x, data.y, data.x[:0], data.y[:0])] * 2
     run(tmp_path, FederatedDataset.from_client_arrays(none, 3), rounds=1)
     assert "warning: no client has test examples" in capsys.readouterr().out
 
 
-def test_rounds_without_a_sound_update_are_reported(dataset, tmp_path, capsys):
+def test_round_without_a_valid_update_prints_a_warning(dataset, tmp_path, capsys):
     process = build_fedavg(tiny_model(), EXAMPLES_TYPE, local_sgd(learning_rate=3e38), seed=1)
     run(tmp_path, dataset, process, rounds=1)
     printed = capsys.readouterr().out
@@ -157,7 +155,7 @@ def test_rounds_without_a_sound_update_are_reported(dataset, tmp_path, capsys):
 
 
 class Recording(tff.program.ReleaseManager):
-    """Keeps what it gets; fails in some rounds."""
+    """A release manager that keeps its values and fails in some rounds."""
 
     def __init__(self, failing=()):
         self.released = []
@@ -171,7 +169,7 @@ class Recording(tff.program.ReleaseManager):
         self.released.append((key, len(value), asyncio.get_running_loop()))
 
 
-def test_a_release_manager_that_fails_stops_nothing(uninterrupted, dataset, tmp_path, capsys):
+def test_failing_release_manager_does_not_stop_the_run(uninterrupted, dataset, tmp_path, capsys):
     managers = [Recording(failing=(2, 5)), Recording()]
     run(tmp_path, dataset, release_managers=managers)
     assert numbers_of(tmp_path) == numbers_of(uninterrupted[0])
@@ -179,7 +177,7 @@ def test_a_release_manager_that_fails_stops_nothing(uninterrupted, dataset, tmp_
     assert (failing, sound) == ([1, 3, 4, 6], [1, 2, 3, 4, 5, 6])
     assert len({loop for manager in managers for *_, loop in manager.released}) == 1
     sizes = [size for _, size, _ in managers[1].released]
-    assert sizes[1] == sizes[5] > sizes[0] == sizes[4]  # those of evaluations are larger
+    assert sizes[1] == sizes[5] > sizes[0] == sizes[4]  # evaluated rounds have more numbers
     printed = capsys.readouterr().out
     message = "Recording has not released its metrics: ConnectionError: the service is away"
     assert [f"round {number}: {message}" in printed for number in range(1, 7)] == [

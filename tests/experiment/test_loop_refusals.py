@@ -1,4 +1,4 @@
-"""Refusals of the round loop, before anything is written: other data, processes, numbers."""
+"""Tests that the round loop refuses wrong data, processes and numbers before it writes."""
 
 import concurrent.futures
 import dataclasses
@@ -33,7 +33,7 @@ def for_six_clients():
 
 
 def fedavg(**changes):
-    """A process of FedAvg that says something else of itself."""
+    """Returns a function that makes a process of FedAvg with changed attributes."""
     return lambda: dataclasses.replace(tiny_process(build_fedavg), **changes)
 
 
@@ -64,14 +64,14 @@ FIXED, POISSON = Accountant(5, 2, 0.1), Accountant(5, 2, 0.1, "poisson")
     ],
     ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
 )
-def test_what_cannot_begin(dataset, tmp_path, options, message):
+def test_impossible_runs_are_refused_before_they_write(dataset, tmp_path, options, message):
     process = options.get("process", fedavg())()
     with pytest.raises(ValueError, match=message):
         run(tmp_path, dataset, **{**options, "process": process})
     assert not (tmp_path / "checkpoint").exists()
 
 
-def test_what_an_early_stop_needs(dataset):
+def test_impossible_early_stops_are_refused(dataset):
     some = with_validation(dataset)
     drawn = next(s for s in range(99) if sampled_clients(s, 5, 1) == [4])
     bare = dataclasses.replace(tiny_model(), example_metrics={})
@@ -105,7 +105,7 @@ def other_partition(dataset):
         ({"rounds": 1}, "has done 2 rounds already, but rounds=1"),
         ({"dataset": other_partition}, r"the fingerprint of its data .* \(partition.npz\) was"),
         (
-            {"dataset": lambda of: FederatedDataset(255 - of.x, of.y, 3, of.partition)},
+            {"dataset": lambda data: FederatedDataset(255 - data.x, data.y, 3, data.partition)},
             "the fingerprint of its inputs",
         ),
         ({"seed": 4}, "its cohorts are drawn with another seed or participation"),
@@ -116,7 +116,7 @@ def other_partition(dataset):
     ],
     ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
 )
-def test_what_a_run_does_not_go_on_with(dataset, tmp_path, monkeypatch, changes, message):
+def test_run_is_not_resumed_with_other_values(dataset, tmp_path, monkeypatch, changes, message):
     run(tmp_path, dataset, tiny_process(build_fedavg), rounds=2)
     if "checkpoint" in changes:
         (tmp_path / "checkpoint" / "data.mdb").unlink()
@@ -124,26 +124,26 @@ def test_what_a_run_does_not_go_on_with(dataset, tmp_path, monkeypatch, changes,
     before = {file: file.read_bytes() for file in tmp_path.glob("*.*") if file.is_file()}
     options = {k: v for k, v in changes.items() if k not in ("dataset", "format", "checkpoint")}
     options["process"] = changes.get("process", fedavg())()
-    found = changes.get("dataset", lambda of: of)(dataset)
+    found = changes.get("dataset", lambda data: data)(dataset)
     with pytest.raises(OutputDirectoryError, match=message):
         run(tmp_path, found, **{"rounds": 3, **options})
     assert {file: file.read_bytes() for file in before} == before
 
 
-def test_a_checkpoint_of_another_algorithm_is_foreign(dataset, tmp_path):
+def test_checkpoint_of_another_algorithm_is_refused(dataset, tmp_path):
     run(tmp_path, dataset, rounds=1)
     with pytest.raises(ForeignStateError):
         run(tmp_path, dataset, tiny_process(build_local), rounds=2)
 
 
-def test_a_thread_without_a_context(dataset, tmp_path):
+def test_thread_without_a_context_is_refused(dataset, tmp_path):
     with concurrent.futures.ThreadPoolExecutor(1) as thread:
         training = thread.submit(run, tmp_path, dataset, rounds=1)
         with pytest.raises(RuntimeError, match="This thread has no context .* in it"):
             training.result()
 
 
-def test_a_directory_that_is_not_open_and_data_of_another_library(dataset, tmp_path):
+def test_closed_directory_and_data_of_another_library_are_refused(dataset, tmp_path):
     directory = RunDirectory(tmp_path / "run", {})
     arguments = {"rounds": 1, "clients_per_round": 2}
     with pytest.raises(ValueError, match="run is not open: `with tff_pfl.RunDirectory"):
@@ -154,7 +154,7 @@ def test_a_directory_that_is_not_open_and_data_of_another_library(dataset, tmp_p
         run(tmp_path, data)
 
 
-def test_the_stock_runtime_has_no_round_of_nobody(dataset, tmp_path, monkeypatch):
+def test_stock_runtime_refuses_a_round_without_clients(dataset, tmp_path, monkeypatch):
     monkeypatch.setattr(runtime, "current_devices", lambda: None)
     with pytest.raises(NobodyReportedError, match="Nobody reported in round 1.*--runtime=graph"):
         run(tmp_path, dataset, participation=Participation(dropout=(1.0,)))

@@ -1,4 +1,4 @@
-"""Server states that grow with the number of clients, and the refusal of too large ones."""
+"""Tests the growth of server states with clients, and that too large ones are refused."""
 
 import numpy as np
 import pytest
@@ -13,20 +13,20 @@ from tff_pfl.templates import compose
 
 MODEL = testing.tiny_model()
 n = MODEL.num_weights
-# Bytes of the server's state with N clients, of which those of the model alone are left out, as
-# the runtime's guide has them. No other method of the library holds more with more clients.
+# The bytes of the server's state with N clients, without the model, as in the runtime's guide. The
+# states of the library's other methods do not grow with clients.
 OF_CLIENTS = {
     "fedamp": lambda N: 4 * N * (n + N),
     "fedfomo": lambda N: N * (4 * n + 4 * N + 1),
     "heur_fedamp": lambda N: 4 * N * (n + N),
 }
-OPTIONS = {"pfedme": {"lambda_": 1.0}}  # for the rate of the tiny federation
-# Embeddings of 1 + N // 4 numbers.
+OPTIONS = {"pfedme": {"lambda_": 1.0}}  # suits the learning rate of the tiny federation
+# Their embeddings have 1 + N // 4 numbers.
 HYPERNETWORKS = ("pfedhn", "pfedhn_pc", "plgu_ghn")
 
 
 def state_bytes(name, num_clients, **options):
-    """Bytes of the server's state before the first round; axes of the cohort are empty."""
+    """Returns the bytes of the initial server state, in which axes of the cohort are empty."""
     model = testing.tiny_normalized_model() if name == "fedbn" else MODEL
     algorithm = make(
         name,
@@ -47,7 +47,7 @@ def state_bytes(name, num_clients, **options):
     "name",
     [x if x in ("fedavg", *OF_CLIENTS) else slow(x) for x in ALGORITHMS if x not in HYPERNETWORKS],
 )
-def test_what_a_server_holds_for_its_clients(name):
+def test_server_state_grows_with_clients_as_documented(name):
     of_clients = OF_CLIENTS.get(name, lambda N: 0)
     few, many = (state_bytes(name, N, **OPTIONS.get(name, {})) for N in (10, 1000))
     assert many - few == of_clients(1000) - of_clients(10)
@@ -55,7 +55,7 @@ def test_what_a_server_holds_for_its_clients(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", HYPERNETWORKS)
-def test_embeddings_grow_with_the_square_unless_their_length_is_said(name):
+def test_embeddings_grow_quadratically_unless_their_length_is_given(name):
     few, many = (state_bytes(name, N) for N in (10, 1000))
     assert many - few >= 4 * 1000 * 251 - 4 * 10 * 3
     few, many = (state_bytes(name, N, embedding_dim=8) for N in (10, 1000))
@@ -69,9 +69,9 @@ def process_of(num_clients):
     return compose(algorithm, testing.EXAMPLES_TYPE)
 
 
-def test_the_limit_is_that_of_all_copies():
+def test_limit_counts_all_copies():
     process = process_of(100)
-    size = OF_CLIENTS["fedamp"](100) + 4  # and the number of the round
+    size = OF_CLIENTS["fedamp"](100) + 4  # 4 bytes for the number of the round
     memory.check_server_memory(process, 5 * size)
     message = r"state takes 0.00 GiB \(algorithm/.*needs 5 copies or more, but .* has 0.00 GiB of"
     with pytest.raises(MemoryError, match=message):
@@ -80,13 +80,13 @@ def test_the_limit_is_that_of_all_copies():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["fedamp", "fedfomo"])
-def test_a_run_holds_a_state_no_less_often(name):
+def test_run_holds_at_least_the_assumed_copies(name):
     done = run_python("-m", "tests.experiment.server_memory", name, 6000)
     assert done.returncode == 0, done.stderr
     assert float(done.stdout.split()[-1]) > memory.COPIES
 
 
-def test_a_container_may_have_less_than_its_machine(monkeypatch, tmp_path):
+def test_limit_of_a_container_counts(monkeypatch, tmp_path):
     limit, machine = tmp_path / "memory.max", memory.memory_of_machine()
     monkeypatch.setattr(memory, "_LIMITS", (str(tmp_path / "none"), str(limit)))
     for content, expected in {"1048576\n": 2**20, "max\n": machine, "9" * 20: machine}.items():

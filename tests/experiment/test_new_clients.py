@@ -1,4 +1,4 @@
-"""Clients that do not train, and fine-tune the global model at the end."""
+"""Tests clients that do not train, but fine-tune the global model at the end."""
 
 import csv
 import dataclasses
@@ -38,7 +38,7 @@ class Setup:
         self.evaluation = run.new_clients_evaluation()
 
     def assert_evaluated(self, columns, row, models):
-        """The numbers of a new client are those of models, by name, on its test examples."""
+        """Asserts that a new client's numbers are those of models on its test examples."""
         for name, weights in models.items():
             totals = evaluate(self.model, weights, self.new_clients.examples(row, "test"))
             for metric in ("loss", "accuracy"):
@@ -54,7 +54,7 @@ class Setup:
         ]
 
 
-def test_the_last_clients_are_held_out_with_their_data():
+def test_last_clients_are_held_out_with_their_data():
     config = config_of()
     whole = build_dataset(config)
     train, new = hold_out(config, whole)
@@ -68,11 +68,11 @@ def test_the_last_clients_are_held_out_with_their_data():
 
 @pytest.fixture(scope="module")
 def with_new(finished_run):
-    """The directory of a run of two rounds that held two of four clients out."""
+    """Returns the directory of a run of two rounds that held out two of four clients."""
     return finished_run("fedavg", new_clients={"number": 2, "fine_tune_epochs": 2})
 
 
-def test_whom_a_run_held_out_is_not_in_its_partition(with_new):
+def test_partition_of_a_run_lacks_the_held_out_clients(with_new):
     config = config_of()
     config.data.partition_file = str(with_new / "partition.npz")
     with pytest.raises(ConfigError, match="has only the 2 clients .*number=2 would hold out more"):
@@ -82,10 +82,10 @@ def test_whom_a_run_held_out_is_not_in_its_partition(with_new):
     np.testing.assert_array_equal(build_dataset(config).sizes(), whole.sizes()[:2])
 
 
-def test_the_global_model_before_and_after_fine_tuning(tmp_path):
-    """The optimizer begins anew, at a rate of its own that is the same after all rounds.
+def test_evaluation_measures_the_global_model_before_and_after_fine_tuning(tmp_path):
+    """Checks that the optimizer is new and has its own constant rate.
 
-    Ids follow those of the clients that train in any partition, whatever the config says.
+    The ids of new clients follow those of the training clients, for any partition file.
     """
     config = config_of(local={"persist_optimizer_state": True, "momentum": 0.9, "epochs": 3})
     config.evaluation.further_models = ("locally_trained",)
@@ -113,8 +113,8 @@ def test_the_global_model_before_and_after_fine_tuning(tmp_path):
         setup.assert_evaluated(columns, i, models)
 
 
-def test_after_the_epoch_that_was_best_for_the_mean_client():
-    """Each epoch's model is that of a training of so many."""
+def test_best_epoch_has_the_best_mean_over_clients():
+    """Compares each epoch's model with a training of as many epochs."""
     config = config_of(local={"momentum": 0.99, "learning_rate": 3.0})
     config.new_clients.update(fine_tune_epochs=(epochs := 3), best_epoch=True)
     setup = Setup(config)
@@ -132,17 +132,17 @@ def test_after_the_epoch_that_was_best_for_the_mean_client():
         ]
         totals = [evaluate(setup.model, w, test) for w in models]
         for metric, values in after.items():
-            values.append([float(of[metric].mean) for of in totals])
+            values.append([float(total[metric].mean) for total in totals])
     for metric, best in (("loss", np.argmin), ("accuracy", np.argmax)):
         values = np.array(after[metric])
         epoch = best(values.mean(0))
-        assert epoch not in (0, epochs)  # or the test could not fail
+        assert epoch not in (0, epochs)  # else the test could not fail
         for name, number in (("fine_tuned_best_epoch", epoch), ("fine_tuned", epochs)):
             actual = columns[f"{name}/new_clients_test/{metric}"]
             np.testing.assert_allclose(actual, values[:, number], rtol=1e-5)
 
 
-def test_best_is_what_is_best_of_those_who_have_examples_and_no_model_that_diverged():
+def test_best_epoch_ignores_clients_without_examples_and_diverged_models():
     def named(model, metric):
         return MetricName(model, "new_clients_test", metric)
 
@@ -172,22 +172,22 @@ def test_best_is_what_is_best_of_those_who_have_examples_and_no_model_that_diver
     assert_equal(values, {name: np.array(of_clients) for name, of_clients in expected.items()})
 
 
-def test_nothing_of_them_is_trained_on(with_new):
+def test_run_does_not_train_on_new_clients(with_new):
     with open(with_new / "new_clients.csv") as file:
         rows = list(csv.DictReader(file))
     assert [row["client_id"] for row in rows] == ["2", "3"]
     final = json.loads((with_new / "summary.json").read_text())["final"]["metrics"]
     mean = np.mean([float(row["fine_tuned/new_clients_test/accuracy"]) for row in rows])
     assert final["fine_tuned/new_clients_test/accuracy_mean"] == pytest.approx(mean)
-    assert final["num_clients_never_selected"] == 0  # both of two took part
-    # Only one of the rounds evaluates them.
+    assert final["num_clients_never_selected"] == 0  # both training clients took part
+    # Only the last round evaluates new clients.
     with open(with_new / "metrics.csv") as file:
         column = [row["global/new_clients_test/loss_mean"] for row in csv.DictReader(file)]
     assert [bool(value) for value in column] == [False, True]
 
 
 @pytest.mark.parametrize("algorithm", ["fedper", slow("local"), slow("ifca")])
-def test_without_a_global_model_they_begin_as_a_client_that_never_took_part(algorithm):
+def test_new_clients_start_like_clients_that_never_took_part_without_a_global_model(algorithm):
     config = config_of(algorithm)
     config.new_clients.best_epoch = True
     setup = Setup(config)
@@ -195,7 +195,7 @@ def test_without_a_global_model_they_begin_as_a_client_that_never_took_part(algo
     columns = setup.evaluation(state).columns()
     for i in range(2):
         examples = setup.new_clients.examples(i, "train")
-        # The last two of four clients; the order of batches is drawn by their rows.
+        # New clients are the last two of four; their batches are drawn by their rows.
         client = Client(np.int32(2 + i), setup.process.initialize_client(2 + i), examples)
         (weights,) = setup.process.personalize(state, [client])
         seed = seeds.client_seed(seeds.run_seed(0, seeds.FINE_TUNING), np.int32(1), np.int32(i))
@@ -218,7 +218,7 @@ def test_without_a_global_model_they_begin_as_a_client_that_never_took_part(algo
         ("local", 3, "fine_tune_epochs=3 fine-tunes each client's own .* fine-tune it twice"),
     ],
 )
-def test_what_new_clients_cannot_begin_with(algorithm, fine_tune_epochs, message):
+def test_methods_without_a_model_for_new_clients_are_refused(algorithm, fine_tune_epochs, message):
     config = config_of(algorithm)
     config.evaluation.fine_tune_epochs = fine_tune_epochs
     if algorithm == "ifca":
@@ -227,7 +227,9 @@ def test_what_new_clients_cannot_begin_with(algorithm, fine_tune_epochs, message
         Setup(config)
 
 
-def test_a_baseline_may_hold_them_out_alone(with_new, finished_run, tmp_path):
+def test_baseline_may_hold_out_new_clients_without_evaluating_them(
+    with_new, finished_run, tmp_path
+):
     held_out = {"number": 2, "fine_tune_epochs": 2, "evaluated": False}
     baseline = finished_run("local", new_clients=held_out)
     assert not (baseline / "new_clients.csv").exists()
@@ -235,7 +237,7 @@ def test_a_baseline_may_hold_them_out_alone(with_new, finished_run, tmp_path):
     compared = evaluate_run(with_new, baseline=baseline)
     assert len(compared.new_clients.client_ids) == 2
     assert len(compared.baseline.clients.client_ids) == 2
-    # They are a group of their own, which has no model that gains over the baseline's.
+    # New clients are a further group, which has no gains over the baseline.
     name = MetricName("fine_tuned", "new_clients_test", "accuracy")
     of_clients = compared.new_clients.values[name]
     assert compared.distributions()["new_clients"][name].mean == of_clients.mean()

@@ -1,4 +1,4 @@
-"""Runs in which not every client that is selected reports."""
+"""Tests runs in which some selected clients do not report."""
 
 import pytest
 
@@ -31,7 +31,7 @@ def unreliable(tmp_path_factory, dataset):
     return path, run(path, dataset, participation=UNRELIABLE)
 
 
-def test_metrics_count_who_was_selected_and_who_reported(unreliable):
+def test_metrics_count_selected_and_reporting_clients(unreliable):
     path, _ = unreliable
     expected = [UNRELIABLE.participants(3, number, 5, 2) for number in range(6)]
     for row, found in zip(rows_of(path), expected, strict=True):
@@ -42,20 +42,20 @@ def test_metrics_count_who_was_selected_and_who_reported(unreliable):
     assert {len(found.selected) for found in expected} > {3}
 
 
-def test_who_never_reported_counts_as_never_selected(unreliable):
+def test_clients_that_never_reported_count_as_never_selected(unreliable):
     path, result = unreliable
-    of_rounds = [UNRELIABLE.participants(3, number, 5, 2).reported for number in range(6)]
-    reported = [any(client in of for of in of_rounds) for client in range(5)]
+    cohorts = [UNRELIABLE.participants(3, number, 5, 2).reported for number in range(6)]
+    reported = [any(client in cohort for cohort in cohorts) for client in range(5)]
     was_selected = [row["was_selected"] for row in rows_of(path, "clients/round_000006.csv")]
     assert was_selected == [str(int(ever)) for ever in reported]
     assert result.final.metrics[NUM_CLIENTS_NEVER_SELECTED] == 5 - sum(reported) > 0
 
 
-def test_a_run_in_which_everybody_reports_has_no_such_metrics(uninterrupted):
+def test_run_in_which_all_clients_report_lacks_participation_metrics(uninterrupted):
     assert not any(name.startswith("participation") for name in rows_of(uninterrupted[0])[0])
 
 
-def test_a_round_of_nobody_counts_and_changes_nothing(dataset, tmp_path, capsys):
+def test_round_without_clients_counts_but_changes_nothing(dataset, tmp_path, capsys):
     sizes = [len(POISSON.participants(3, number, 5, 1).reported) for number in range(8)]
     empty = sizes.index(0, 1)
     before = run(tmp_path, dataset, rounds=empty, clients_per_round=1, participation=POISSON)

@@ -1,4 +1,4 @@
-"""Runs that promise privacy."""
+"""Tests runs with differential privacy."""
 
 import dataclasses
 import functools
@@ -17,7 +17,7 @@ from tff_pfl.templates import compose
 
 
 def private(rounds=2, algorithm="fedavg", **changes):
-    """20 of 30 clients a round, so many that the clipping norm may adapt."""
+    """Returns a config with 20 of 30 clients a round, enough to adapt the clipping norm."""
     config = tiny_config(algorithm, rounds=rounds, clients_per_round=20)
     config.data.num_clients = 30
     config.privacy.update(changes)
@@ -32,7 +32,7 @@ def run(tmp_path_factory):
 ACCOUNTANT = Accountant(30, 20, default_delta(30))
 
 
-def test_metrics_have_what_is_spent_and_the_summary_what_it_follows_from(run):
+def test_metrics_have_epsilon_and_the_summary_its_parameters(run):
     spent = [ACCOUNTANT.epsilon(1.0, rounds) for rounds in (1, 2, 3)]
     assert list(RunFiles(run).metrics()["privacy/epsilon"]) == pytest.approx(spent)
     summary = read_summary(run)
@@ -41,13 +41,13 @@ def test_metrics_have_what_is_spent_and_the_summary_what_it_follows_from(run):
     assert f"differential privacy of clients: epsilon {spent[-1]:.4g}" in table(summary)
 
 
-def test_nothing_is_reported_of_clients(run):
+def test_metrics_of_clients_are_not_released(run):
     assert "train/num_clients" not in RunFiles(run).metrics()
     assert "train/loss" not in RunFiles(run).metrics()
     assert "train/server_kept" in RunFiles(run).metrics()
 
 
-def test_a_run_in_parts_has_the_same_noise(run, tmp_path):
+def test_resumed_run_has_the_same_noise(run, tmp_path):
     for rounds in (1, 3):
         train_run(tmp_path / "parts", private(rounds, noise_multiplier=1.0), resume=rounds > 1)
     whole, parts = ((path / "metrics.csv").read_bytes() for path in (run, tmp_path / "parts"))
@@ -55,7 +55,7 @@ def test_a_run_in_parts_has_the_same_noise(run, tmp_path):
 
 
 @pytest.mark.slow
-def test_noise_that_clients_add_is_the_same_in_parts(tmp_path):
+def test_resumed_run_has_the_same_distributed_noise(tmp_path):
     def distributed(rounds):
         return private(rounds, noise_multiplier=1.0, mechanism="distributed", clipping="fixed")
 
@@ -71,7 +71,7 @@ def test_noise_that_clients_add_is_the_same_in_parts(tmp_path):
     assert list(metrics["train/aggregator/withheld"]) == [0, 0]
 
 
-def test_noise_is_made_for_an_epsilon_of_all_rounds(tmp_path, capsys):
+def test_noise_is_computed_for_the_epsilon_of_all_rounds(tmp_path, capsys):
     path = train_run(tmp_path / "run", private(1, epsilon=30.0))
     summary = json.loads((path / "summary.json").read_text())["privacy"]
     assert 29.0 < summary["epsilon"] <= 30.0
@@ -103,11 +103,11 @@ def _made_process():
 
 
 def noisy_process(noise):
-    """A process that says how much noise it has, which is 0.1 whatever it says."""
+    """Returns a process that claims a noise multiplier; its real one is 0.1."""
     return dataclasses.replace(_made_process(), noise_multiplier=noise)
 
 
-def test_epsilon_is_of_all_rounds_or_a_run_does_not_go_on(dataset, tmp_path):
+def test_run_is_not_resumed_with_another_privacy_loss(dataset, tmp_path):
     before = PrivacyLoss(Accountant(5, 2, 0.1), noise_multiplier=0.5)
     trained(tmp_path, dataset, noisy_process(0.5), before)
     metrics = (tmp_path / "metrics.csv").read_bytes()
@@ -121,13 +121,13 @@ def test_epsilon_is_of_all_rounds_or_a_run_does_not_go_on(dataset, tmp_path):
     assert (tmp_path / "metrics.csv").read_bytes() == metrics
     result = trained(tmp_path, dataset, noisy_process(0.5), before, rounds=2)
     assert result.privacy["epsilon"] == before.epsilon(2)
-    rounded = math.nextafter(0.5, 1)  # as a noise that is searched, on another machine
+    rounded = math.nextafter(0.5, 1)  # noise computed for an epsilon, on another machine
     after = PrivacyLoss(before.accountant, rounded)
     assert trained(tmp_path, dataset, noisy_process(rounded), after, rounds=3).privacy
 
 
-def test_rounds_that_were_not_counted_get_no_epsilon_later(dataset, tmp_path):
-    """The state keeps the noise of 0.1: epsilon of two rounds is 507, where 5 would give 0.44."""
+def test_run_without_epsilon_is_not_resumed_with_epsilon(dataset, tmp_path):
+    """Checks the noise of the state: epsilon of two rounds is 507 for 0.1, but 0.44 for 5."""
     trained(tmp_path, dataset, noisy_process(0.1), None)
     loss = PrivacyLoss(Accountant(5, 2, 0.1), noise_multiplier=5)
     for noise, counted, message in (
@@ -140,7 +140,7 @@ def test_rounds_that_were_not_counted_get_no_epsilon_later(dataset, tmp_path):
     assert trained(tmp_path, dataset, noisy_process(0.1), None, rounds=2).privacy is None
 
 
-def test_an_infinite_epsilon_is_text_in_json(dataset, tmp_path):
+def test_infinite_epsilon_is_text_in_json(dataset, tmp_path):
     loss = PrivacyLoss(Accountant(5, 2, 0.1), noise_multiplier=0)
     result = trained(tmp_path, dataset, noisy_process(0.0), loss)
     written = json.loads((tmp_path / "summary.json").read_text(), parse_constant=pytest.fail)

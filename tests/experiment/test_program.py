@@ -1,4 +1,4 @@
-"""`run_program` in one process; `tests/programs/test_train.py` runs it as a user does."""
+"""Tests `run_program` in this process; `tests/programs/test_train.py` runs the program."""
 
 import functools
 import json
@@ -20,7 +20,7 @@ from tff_pfl.experiment.summary import read_summary
 run_program = functools.partial(experiment.run_program, set_context=keep_the_context)
 
 
-def test_mistakes_are_one_message_and_leave_nothing(tmp_path, capsys):
+def test_mistakes_print_one_message_and_create_no_directory(tmp_path, capsys):
     assert run_program(tiny_config(clients_per_round=5), str(tmp_path / "run")) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: config.clients_per_round: A cohort of 5 clients ")
@@ -34,13 +34,13 @@ LINEAR, CNN = ("mlp", {"hidden": ()}), ("lenet", {})
     ("network", "sizes", "clients", "batch_size", "expected"),
     [
         (LINEAR, [12, 16, 20], 40, 20, "cohort"),
-        (LINEAR, [12, 16, 20], 30, 20, None),  # few clients
-        (LINEAR, [1, 4, 100], 40, 20, None),  # rows of padding
-        (LINEAR, [40, 50, 60], 40, 50, None),  # large steps
+        (LINEAR, [12, 16, 20], 30, 20, None),  # too few clients
+        (LINEAR, [1, 4, 100], 40, 20, None),  # too many padded rows
+        (LINEAR, [40, 50, 60], 40, 50, None),  # too large steps
         (CNN, [12, 16, 20], 40, 20, None),
     ],
 )
-def test_clients_are_padded_where_that_is_faster(network, sizes, clients, batch_size, expected):
+def test_clients_are_padded_if_that_is_faster(network, sizes, clients, batch_size, expected):
     name, options = network
     model = models.build(name, (28, 28, 1), 10, **options)
     nobody = np.zeros([0, 1], np.float32), np.zeros([0], np.int32)
@@ -55,7 +55,7 @@ def lost():
     raise runtime.WorkerDiedError("The worker at a:1 does not answer.")
 
 
-def test_a_lost_worker_has_an_exit_code_of_its_own(tmp_path, capsys):
+def test_lost_worker_has_its_own_exit_code(tmp_path, capsys):
     path = str(tmp_path / "run")
     assert experiment.run_program(tiny_config(), path, set_context=lost) == os.EX_TEMPFAIL
     assert capsys.readouterr().err == (
@@ -64,7 +64,7 @@ def test_a_lost_worker_has_an_exit_code_of_its_own(tmp_path, capsys):
     assert run_program(tiny_config(), path, resume=True) == 0
 
 
-def test_what_was_to_be_overwritten_is_not_resumed_where_nothing_was_begun(tmp_path, capsys):
+def test_run_to_overwrite_is_not_resumed_before_it_is_deleted(tmp_path, capsys):
     path, resumed = str(tmp_path / "run"), []
     assert run_program(tiny_config(), path) == 0
     options = {"overwrite": True, "restart": resumed.append}
@@ -80,8 +80,8 @@ def test_what_was_to_be_overwritten_is_not_resumed_where_nothing_was_begun(tmp_p
     assert resumed == [False, True]
 
 
-def test_a_run_that_goes_on_is_not_finished(tmp_path, capsys):
-    """Tables would have the numbers of fewer rounds; and what is done is not taken back."""
+def test_resumed_run_is_not_finished_until_its_end(tmp_path, capsys):
+    """Checks that the summary is deleted, and that finished rounds stay."""
     path = str(tmp_path / "run")
     assert run_program(tiny_config(rounds=1), path) == 0
     with pytest.MonkeyPatch.context() as patch:
@@ -105,7 +105,7 @@ def raise_interrupt_in_round(number):
     return finish_round
 
 
-def test_a_run_its_files_and_its_repetition(tmp_path, capsys):
+def test_finished_run_is_printed_again_but_not_changed(tmp_path, capsys):
     path = str(tmp_path / "run")
     assert run_program(tiny_config(), path) == 0
     printed = capsys.readouterr().out
@@ -123,7 +123,7 @@ def test_a_run_its_files_and_its_repetition(tmp_path, capsys):
         assert json.load(file)["data"]["dirichlet"]["alpha"] == 1.0
 
 
-def test_a_run_that_is_over_is_not_evaluated_anew(tmp_path, capsys):
+def test_finished_run_is_not_evaluated_again(tmp_path, capsys):
     path = str(tmp_path / "run")
     assert run_program(tiny_config(rounds=1), path) == 0
     capsys.readouterr()
@@ -139,7 +139,7 @@ def test_a_run_that_is_over_is_not_evaluated_anew(tmp_path, capsys):
     )
 
 
-def test_a_signal_says_how_to_go_on(tmp_path, capsys, monkeypatch):
+def test_signal_prints_how_to_resume(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(runtime, "current_devices", lambda: os.kill(os.getpid(), signal.SIGTERM))
     path = tmp_path / "run"
     for _ in range(2):
@@ -154,23 +154,23 @@ def test_a_signal_says_how_to_go_on(tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("error", "code", "told"),
+    ("error", "code", "message"),
     [
         (OSError(28, "No space left on device", "a.csv"), 1, "error: [Errno 28] No space left"),
         (ZeroDivisionError("of a program"), 1, "error: of a program\n"),
         (Terminated(), 143, "\ninterrupted; do it again\n"),
     ],
 )
-def test_any_program_may_end_as_ours_do(capsys, error, code, told):
+def test_exit_code_of_ends_any_program(capsys, error, code, message):
     def fail():
         raise error
 
     options = {"errors": [ZeroDivisionError], "advice": lambda: "do it again"}
     assert experiment.exit_code_of(fail, **options) == code
-    assert capsys.readouterr().err.startswith(told)
+    assert capsys.readouterr().err.startswith(message)
 
 
-def test_a_further_signal_ends_the_process_at_once():
+def test_second_signal_ends_the_process_at_once():
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     with pytest.raises(Terminated), interruptible():
         try:
@@ -181,7 +181,7 @@ def test_a_further_signal_ends_the_process_at_once():
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
 
-def test_signals_that_are_ignored_stay_so():
+def test_ignored_signals_stay_ignored():
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
         with interruptible():
@@ -190,7 +190,7 @@ def test_signals_that_are_ignored_stay_so():
         signal.signal(signal.SIGTERM, before)
 
 
-def test_a_config_that_is_refused_deletes_nothing_of_the_run_it_was_to_overwrite(tmp_path, capsys):
+def test_refused_config_does_not_delete_the_run_to_overwrite(tmp_path, capsys):
     path = train_run(tmp_path / "run", tiny_config())
     before = contents_of(path)
     config = tiny_config("pfedhn", new_clients={"number": 1})

@@ -1,4 +1,4 @@
-"""States of federated programs, with the files that were written before them."""
+"""Tests states of federated programs and the checksums of their files."""
 
 import asyncio
 
@@ -22,7 +22,7 @@ def manager_in(directory):
 
 @pytest.fixture
 def path(directory):
-    """Returns the path of a file that has grown since the last of four states was saved."""
+    """Saves four states; returns the path of a file that has grown since."""
 
     async def run():
         manager = manager_in(directory)
@@ -42,14 +42,14 @@ def load(directory):
 
 
 @pytest.mark.usefixtures("path")
-def test_a_file_that_has_grown_is_that_of_the_state(directory):
+def test_file_that_has_grown_is_accepted(directory):
     assert load(directory) == ({"x": 3}, 3)
     with open(directory.file("checksums.json")) as file:
-        assert file.read().count("metrics.csv") == 3  # of the states that are kept, and one
+        assert file.read().count("metrics.csv") == 3  # for two kept states and a new one
 
 
 @pytest.mark.parametrize("content", [None, "0,a\n1,b\n2,a\n3,a\n4,a\n", "0,a\n1,a\n"])
-def test_a_file_that_was_changed_or_deleted_is_refused(directory, path, content):
+def test_changed_or_deleted_file_is_refused(directory, path, content):
     directory.delete("metrics.csv")
     if content is not None:
         with open(path, "w") as file:
@@ -65,5 +65,5 @@ def test_damaged_checksums_are_refused(directory):
         load(directory)
 
 
-def test_a_program_that_has_not_begun(directory):
+def test_new_program_has_no_state(directory):
     assert load(directory) == (None, 0)

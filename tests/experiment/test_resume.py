@@ -1,4 +1,4 @@
-"""Runs that are killed, interrupted or made longer have the numbers of those that were not."""
+"""Tests that killed, interrupted or extended runs have the numbers of uninterrupted runs."""
 
 import dataclasses
 
@@ -19,7 +19,7 @@ UPDATE, RELEASE, COMMIT = (
     (MetricsLog, "release"),
     (ClientStateStore, "commit"),
 )
-# No accuracy is more than 1 above another: the first evaluation stays the best.
+# No accuracy exceeds another by more than 1, so that the first evaluation stays the best.
 NEVER_BETTER = EarlyStop(patience=2, least_gain=1.0)
 
 
@@ -40,7 +40,7 @@ def assert_same(path, result, expected):
         slow((*COMMIT, 2), 4),
     ],
 )
-def test_a_killed_run_goes_on_with_the_same_numbers(
+def test_killed_run_resumes_with_the_same_numbers(
     uninterrupted, dataset, tmp_path, moment, checkpoint_every
 ):
     run_until(*moment, tmp_path, dataset, checkpoint_every=checkpoint_every)
@@ -48,24 +48,22 @@ def test_a_killed_run_goes_on_with_the_same_numbers(
     assert_same(tmp_path, result, uninterrupted)
 
 
-def test_what_cannot_be_written_ends_the_run_and_the_last_commit_stays(
-    uninterrupted, dataset, tmp_path
-):
+def test_run_that_cannot_write_keeps_its_last_commit(uninterrupted, dataset, tmp_path):
     run_until(*COMMIT, 3, tmp_path, dataset, OSError)
-    run_until(*UPDATE, 2, tmp_path, dataset, KeyboardInterrupt)  # two rounds, then another
+    run_until(*UPDATE, 2, tmp_path, dataset, KeyboardInterrupt)  # after two rounds and one more
     with pytest.raises(OutputDirectoryError, match="has done 3 rounds already, but rounds=1"):
         run(tmp_path, dataset, rounds=1)
     assert_same(tmp_path, run(tmp_path, dataset), uninterrupted)
 
 
-def test_a_run_can_be_made_longer(uninterrupted, dataset, tmp_path):
+def test_finished_run_can_be_made_longer(uninterrupted, dataset, tmp_path):
     run(tmp_path, dataset, rounds=4)
     assert_same(tmp_path, run(tmp_path, dataset), uninterrupted)
 
 
-def test_where_a_run_once_ended_is_not_among_the_late_rounds(dataset, tmp_path):
+def test_late_rounds_exclude_the_previous_end_of_a_longer_run(dataset, tmp_path):
     late = {"evaluate": EvaluationOptions(late_share=0.5)}
-    for rounds in (1, 3, 5):  # which are not evaluated regularly
+    for rounds in (1, 3, 5):  # rounds without a regular evaluation
         run(tmp_path, dataset, rounds=rounds, **late)
     result = run(tmp_path, dataset, **late)
     assert result.late_mean.rounds == (4, 6)
@@ -86,13 +84,13 @@ AT_THE_END = {
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory, dataset):
-    """Directories and results of runs of 2 and 3 rounds, with all that is evaluated at the end."""
+    """Trains runs of 2 and 3 rounds with evaluations at the end; returns paths and results."""
     path = tmp_path_factory.mktemp("straight")
     return {n: (path / str(n), run(path / str(n), dataset, rounds=n, **AT_THE_END)) for n in (2, 3)}
 
 
 def rows(path, name):
-    """The rows of a table of a run, of the columns that have something in them."""
+    """Returns the rows of a table of a run, without empty cells."""
     return [{k: v for k, v in row.items() if v} for row in rows_of(path, name)]
 
 
@@ -103,8 +101,8 @@ def assert_ended(path, result, expected, number, names=("metrics.csv",)):
 
 
 @pytest.mark.parametrize("rounds", [2, 3])
-def test_a_run_is_ended_where_it_was_stopped(dataset, ended, tmp_path, rounds):
-    """The round was evaluated, but not as the last one, or was not evaluated."""
+def test_stopped_run_can_be_made_shorter(dataset, ended, tmp_path, rounds):
+    """Covers a round that was evaluated, but not as the last one, and one that was not."""
     run_until(*COMMIT, rounds + 1, tmp_path, dataset, **AT_THE_END)
     result = run(tmp_path, dataset, rounds=rounds, **AT_THE_END)
     assert_ended(tmp_path, result, ended[rounds], rounds)
@@ -115,22 +113,23 @@ def test_a_run_is_ended_where_it_was_stopped(dataset, ended, tmp_path, rounds):
 
 @pytest.mark.parametrize("moment", [(MetricsLog, "record", 2), slow((*COMMIT, 2))])
 @pytest.mark.parametrize("then", [slow(2), 3])
-def test_ending_it_can_be_killed(dataset, ended, tmp_path, moment, then):
-    """The run is then ended there after all, or goes on."""
+def test_shortened_run_can_be_killed_at_its_end(dataset, ended, tmp_path, moment, then):
+    """Covers a killed run that is then ended there, or made longer again."""
     run_until(*COMMIT, 3, tmp_path, dataset, **AT_THE_END)
     run_until(*moment, tmp_path, dataset, rounds=2, **AT_THE_END)
     result = run(tmp_path, dataset, rounds=then, **AT_THE_END)
     assert_ended(tmp_path, result, ended[then], then)
 
 
-def test_a_run_made_longer_can_be_killed_before_its_last_commit(dataset, ended, tmp_path):
+def test_longer_run_can_be_killed_before_its_last_commit(dataset, ended, tmp_path):
     run(tmp_path, dataset, rounds=2, **AT_THE_END)
-    run_until(*COMMIT, 2, tmp_path, dataset, rounds=3, **AT_THE_END)  # the first is at the start
+    # The first commit is at the start.
+    run_until(*COMMIT, 2, tmp_path, dataset, rounds=3, **AT_THE_END)
     result = run(tmp_path, dataset, rounds=3, **AT_THE_END)
     assert_ended(tmp_path, result, ended[3], 3, names=())
 
 
-def test_nothing_is_evaluated_again_where_nothing_is_to_be_done(dataset, ended):
+def test_finished_run_is_not_evaluated_again(dataset, ended):
     path, expected = ended[2]
     before = {file: file.stat().st_mtime_ns for file in path.rglob("clients/*")}
     assert run(path, dataset, rounds=2, **AT_THE_END).final == expected.final
@@ -151,13 +150,13 @@ def stopped(tmp_path_factory, validated):
     return path, run(path, validated, **STOPS)
 
 
-def test_a_run_that_stopped_is_one_of_so_many_rounds(stopped, validated, tmp_path):
+def test_early_stopped_run_equals_a_run_of_as_many_rounds(stopped, validated, tmp_path):
     path, result = stopped
-    assert result.final.round_num == 6  # the best one is that of round 2, then come two more
+    assert result.final.round_num == 6  # two evaluations after the best one, in round 2
     assert "in 2 evaluations up to round 6; the last improvement was" in result.stopped
     straight = run(tmp_path / "straight", validated, **{**STOPS, "rounds": 6})
     assert_same(path, result, (tmp_path / "straight", straight))
-    # Nothing but what it watches differs from a run that knows no early stop.
+    # Only the watched metric differs from a run without an early stop.
     without = run(tmp_path / "without", validated, rounds=6, evaluate=STOPS["evaluate"])
     assert without.stopped is None
     metrics = dict(result.final.metrics)
@@ -173,15 +172,15 @@ def test_a_run_that_stopped_is_one_of_so_many_rounds(stopped, validated, tmp_pat
     "moment",
     [slow((*UPDATE, 6)), slow((*RELEASE, 6)), (*COMMIT, 2), slow((loop, "Result", 1))],
 )
-def test_a_killed_run_stops_at_the_same_round(stopped, validated, tmp_path, moment):
+def test_killed_run_stops_early_at_the_same_round(stopped, validated, tmp_path, moment):
     run_until(*moment, tmp_path, validated, checkpoint_every=4, **STOPS)
     result = run(tmp_path, validated, checkpoint_every=4, **STOPS)
     assert_same(tmp_path, result, stopped)
     assert result.stopped == stopped[1].stopped
 
 
-def test_an_evaluation_of_a_last_round_alone_does_not_count(stopped, validated, tmp_path):
-    """A run that is made longer stops where one does that was to be longer from the start."""
+def test_early_stop_ignores_the_previous_end_of_a_longer_run(stopped, validated, tmp_path):
+    """Checks that an extended run stops in the same round as a run that was long at first."""
     for rounds in (3, 5):
         assert run(tmp_path, validated, **{**STOPS, "rounds": rounds}).stopped is None
     assert run(tmp_path, validated, **STOPS).stopped == stopped[1].stopped
@@ -190,8 +189,8 @@ def test_an_evaluation_of_a_last_round_alone_does_not_count(stopped, validated, 
 
 
 @pytest.mark.parametrize("rounds", [slow(6), 7])
-def test_with_less_patience_it_stops_where_it_is(stopped, validated, tmp_path, rounds):
-    """It then has all evaluations of an end, also after a round without a regular one."""
+def test_resumed_run_with_less_patience_stops_at_once(stopped, validated, tmp_path, rounds):
+    """Covers rounds with and without a regular evaluation."""
     patient = {**STOPS, "early_stop": dataclasses.replace(NEVER_BETTER, patience=9)}
     run_until(*COMMIT, rounds + 1, tmp_path, validated, **patient)
     result = run(tmp_path, validated, **STOPS)
@@ -204,7 +203,7 @@ def test_with_less_patience_it_stops_where_it_is(stopped, validated, tmp_path, r
     assert numbers_of(tmp_path) == before
 
 
-def test_who_reported_is_known_when_a_run_goes_on(dataset, tmp_path):
+def test_resumed_run_knows_which_clients_reported(dataset, tmp_path):
     unreliable = {
         "participation": Participation(over_selection=2.0, dropout=(0.5,)),
         "process": tiny_process(build_fedavg),

@@ -1,4 +1,4 @@
-"""Warnings of a round, the line of an evaluation, and the figures beside the bar."""
+"""Tests warnings of a round, the line of an evaluation and the figures of the progress bar."""
 
 from tff_pfl.evaluation import MetricName
 from tff_pfl.experiment.rounds import one_line, postfix, warnings_of
@@ -15,7 +15,7 @@ def test_warnings_name_the_exchange():
     assert second == "second: the server keeps its state, no valid update arrived"
 
 
-def test_a_line_has_the_means_and_their_margins():
+def test_one_line_has_the_means_and_their_margins():
     accuracy = MetricName("personalized", "local_test", "accuracy", "mean")
     metrics = {
         accuracy: 0.51234,
@@ -27,7 +27,7 @@ def test_a_line_has_the_means_and_their_margins():
     assert one_line(metrics) == expected
 
 
-def test_beside_the_bar_is_the_first_exchange_that_has_a_figure():
+def test_postfix_shows_the_first_exchange_with_each_figure():
     metrics = {"first": {"loss": 1.23456}, "second": {"loss": 2.0, "accuracy": 0.5}}
     assert postfix(metrics, {"round_seconds": 0.123}) == {
         "s/round": "0.12",

@@ -1,3 +1,5 @@
+"""Tests the output directory of a run."""
+
 import json
 import os
 
@@ -20,14 +22,14 @@ def start(path, settings=None, **options):
         return directory
 
 
-def test_a_new_directory_holds_the_settings(tmp_path):
+def test_new_directory_has_the_settings(tmp_path):
     directory = start(tmp_path / "a" / "b")
     with open(directory.file("config.json")) as file:
         assert json.load(file) == SETTINGS
-    start(tmp_path / "c", resume=True)  # nothing to resume: a new run
+    start(tmp_path / "c", resume=True)  # starts a new run, because the directory does not exist
 
 
-def test_nothing_is_claimed_or_deleted_before_the_run_starts(tmp_path):
+def test_directory_is_not_created_or_deleted_before_the_run_starts(tmp_path):
     RunDirectory(tmp_path / "a", SETTINGS)
     assert not os.path.exists(tmp_path / "a")
     start(tmp_path / "b")
@@ -36,7 +38,7 @@ def test_nothing_is_claimed_or_deleted_before_the_run_starts(tmp_path):
         assert json.load(file) == SETTINGS
 
 
-def test_a_run_is_not_overwritten_unless_asked_for(tmp_path):
+def test_run_is_overwritten_only_with_overwrite(tmp_path):
     directory = start(tmp_path)
     for name in ("metrics.csv", "notes.txt"):
         with open(directory.file(name), "w") as file:
@@ -46,10 +48,10 @@ def test_a_run_is_not_overwritten_unless_asked_for(tmp_path):
     assert os.path.exists(directory.file("metrics.csv"))
     start(tmp_path, overwrite=True)
     assert not os.path.exists(directory.file("metrics.csv"))
-    assert os.path.exists(directory.file("notes.txt"))  # not a run's file: not ours to delete
+    assert os.path.exists(directory.file("notes.txt"))  # not a file of the run
 
 
-def test_a_directory_of_other_files_is_never_used(tmp_path):
+def test_directory_of_other_files_is_refused(tmp_path):
     (tmp_path / "thesis.tex").write_text("...")
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     for options in ({}, {"resume": True}, {"overwrite": True}):
@@ -59,7 +61,7 @@ def test_a_directory_of_other_files_is_never_used(tmp_path):
         start(tmp_path / "thesis.tex")
 
 
-def test_a_directory_is_one_programs_at_a_time(tmp_path):
+def test_directory_is_locked_for_other_programs(tmp_path):
     first, second = (RunDirectory(tmp_path / "run", SETTINGS) for _ in range(2))
     first.create()
     with pytest.raises(OutputDirectoryError, match="already contains a run"):
@@ -71,8 +73,8 @@ def test_a_directory_is_one_programs_at_a_time(tmp_path):
     start(tmp_path / "run", resume=True)
 
 
-def test_what_a_killed_program_was_writing_is_removed(tmp_path):
-    """Temporary files and folders, also of TFF's managers, for names that the program gave."""
+def test_unfinished_files_of_a_killed_program_are_removed(tmp_path):
+    """Covers temporary files and folders, also of TFF's managers, of the program's names."""
     start(tmp_path, files=("metrics.csv", "state"))
     left = ["metrics.csv_temp1234", "state/state_3_temp9999", "config.json.99.tmp"]
     left += ["metrics.csv.99.tmp", "state/round_000002.csv.99.tmp"]
@@ -87,7 +89,7 @@ def test_what_a_killed_program_was_writing_is_removed(tmp_path):
     assert not (tmp_path / "state").exists()
 
 
-def test_a_run_that_was_killed_while_it_was_made_can_be_started_again(tmp_path):
+def test_run_killed_during_create_can_be_started_again(tmp_path):
     directory = start(tmp_path)
     for names in (["clients"], ["config.json", "clients"]):
         for name in names:
@@ -97,7 +99,7 @@ def test_a_run_that_was_killed_while_it_was_made_can_be_started_again(tmp_path):
             start(tmp_path, **options)
 
 
-def test_a_run_whose_settings_are_gone_is_neither_resumed_nor_taken_for_new(tmp_path):
+def test_run_without_settings_is_neither_resumed_nor_new(tmp_path):
     left = "clients/round_000001.csv"
     directory = start(tmp_path)
     directory.delete("config.json")
@@ -113,12 +115,12 @@ def test_a_run_whose_settings_are_gone_is_neither_resumed_nor_taken_for_new(tmp_
     assert not (tmp_path / left).exists()
 
 
-def test_a_run_is_resumed_with_its_own_settings(tmp_path):
+def test_run_is_resumed_only_with_its_own_settings(tmp_path):
     start(tmp_path)
     start(tmp_path, resume=True)
-    refused = start(tmp_path, SETTINGS | {"rounds": 9}, resume=True)
+    longer = start(tmp_path, SETTINGS | {"rounds": 9}, resume=True)
     assert json.loads((tmp_path / "config.json").read_text()) == SETTINGS
-    refused.write_settings()  # now it goes on
+    longer.write_settings()  # now the run continues
     start(
         tmp_path,
         SETTINGS | {"rounds": 9, "data": {"name": "digits", "data_dir": "/elsewhere"}},
@@ -136,7 +138,7 @@ def test_a_run_is_resumed_with_its_own_settings(tmp_path):
         start(tmp_path, other, resume=True)
 
 
-def test_results_that_could_not_be_written(tmp_path, monkeypatch):
+def test_check_writable_refuses_unwritable_paths(tmp_path, monkeypatch):
     check_writable(tmp_path / "new" / "folder" / "results")
     check_writable("results")
     assert list(tmp_path.iterdir()) == []
@@ -154,7 +156,7 @@ def test_results_that_could_not_be_written(tmp_path, monkeypatch):
         check_writable(tmp_path / "new" / "x")
 
 
-def test_a_config_is_json(tmp_path):
+def test_settings_of_a_config_are_json(tmp_path):
     settings = resolved(default_config("ditto"))
     assert settings["algorithm"] == {
         "name": "ditto",

@@ -1,4 +1,4 @@
-"""Reading what a run has left; damaged files are in `test_damaged_files.py`."""
+"""Tests the reader of a run's files; `test_damaged_files.py` tests damaged ones."""
 
 import shutil
 
@@ -15,12 +15,12 @@ ACCURACY = MetricName("personalized", "local_test", "accuracy")
 
 @pytest.fixture(scope="module")
 def run(finished_run):
-    """`(folder, config)` of a run of three rounds, of which the second and the last evaluate."""
+    """Returns `(folder, config)` of a run of three rounds, which evaluates the last two."""
     changes = {"rounds": 3, "evaluation": {"every": 2}}
     return finished_run(**changes), tiny_config(**changes)
 
 
-def test_the_numbers_of_rounds(run):
+def test_metrics_and_timings_have_a_row_for_each_round(run):
     folder, _ = run
     metrics, timings = RunFiles(folder).metrics(), RunFiles(folder).timings()
     np.testing.assert_array_equal(metrics["round"], [1, 2, 3])
@@ -31,7 +31,7 @@ def test_the_numbers_of_rounds(run):
     assert (timings["round_seconds"] > 0).all()
 
 
-def test_the_clients_of_an_evaluation_have_its_mean(run):
+def test_table_of_clients_has_the_mean_of_the_evaluation(run):
     folder, _ = run
     files = RunFiles(folder)
     assert files.evaluated_rounds() == [2, 3]
@@ -43,8 +43,8 @@ def test_the_clients_of_an_evaluation_have_its_mean(run):
 
 
 @pytest.mark.parametrize("length", [1, -1])
-def test_a_row_that_is_not_whole_is_not_read(run, tmp_path, length):
-    """The end of a run that a full disk has stopped."""
+def test_unfinished_row_is_not_read(run, tmp_path, length):
+    """Covers the last row of a run that a full disk has stopped."""
     shutil.copytree(run[0], tmp_path / "run")
     whole, path = RunFiles(run[0]).metrics(), tmp_path / "run" / "metrics.csv"
     *rows, last = path.read_bytes().splitlines(keepends=True)
@@ -54,19 +54,19 @@ def test_a_row_that_is_not_whole_is_not_read(run, tmp_path, length):
     np.testing.assert_array_equal(metrics["train/loss"], whole["train/loss"][:2])
 
 
-def test_settings_and_partition(run):
+def test_settings_and_partition_match_the_config(run):
     folder, config = run
     assert RunFiles(folder).settings() == resolved(config)
     assert len(RunFiles(folder).partition().train) == config.data.num_clients
 
 
-def test_attackers_are_drawn_of_all_clients(run, monkeypatch):
+def test_attackers_are_drawn_from_all_clients(run, monkeypatch):
     settings = {"seed": 3, "attack": {"fraction": 0.5}}
     monkeypatch.setattr(RunFiles, "settings", lambda files: settings)
     assert RunFiles(run[0]).attackers() == drawn_attackers(0.5, 4, 3)
 
 
-def test_where_there_is_no_run(tmp_path):
+def test_missing_run_is_refused(tmp_path):
     files = RunFiles(tmp_path / "nowhere")
     for read, missing in (
         (files.settings, "config.json"),

@@ -1,4 +1,4 @@
-"""The summary of a run, written and printed."""
+"""Tests the summary of a run, written and printed."""
 
 import json
 import math
@@ -20,7 +20,7 @@ from tff_pfl.experiment.summary import NUM_CLIENTS_NEVER_SELECTED, best_on, rows
 
 
 def measured(loss=(1.0, np.nan, 2.0)):
-    """The metrics of three clients' models."""
+    """Returns the metrics of three clients' models."""
     values = {
         "personalized/local_test/accuracy": np.array([0.75, 0.0, 0.5]),
         "personalized/local_test/loss": np.array(loss),
@@ -28,7 +28,7 @@ def measured(loss=(1.0, np.nan, 2.0)):
     return summarize(ClientMetrics(np.arange(3), np.array([10, 10, 10]), from_text(values)))
 
 
-def test_models_that_have_diverged_are_counted():
+def test_diverged_models_are_counted():
     metrics = measured()
     line = "  personalized/local_test: models that diverged (loss is not finite): 1"
     assert rows(metrics)[-1] == line
@@ -36,7 +36,7 @@ def test_models_that_have_diverged_are_counted():
     assert len(rows(fine)) == len(rows(metrics)) - 1
 
 
-def test_the_table_has_both_rounds_and_clients_that_never_took_part():
+def test_table_has_rounds_and_clients_that_never_took_part():
     metrics = measured() | {NUM_CLIENTS_NEVER_SELECTED: 1}
     late = LateMean((3, 4), metrics)
     summary = Result(
@@ -53,17 +53,17 @@ def test_the_table_has_both_rounds_and_clients_that_never_took_part():
     assert lines[-1] == "clients that never took part but are evaluated: 1"
 
 
-def test_columns_do_not_run_together():
-    """However long a loss is, and the name of a column."""
+def test_long_numbers_do_not_widen_columns():
+    """Covers long losses and long names of columns."""
     header, line = rows(measured(loss=(98765432109.0,) * 3))
     assert header.split() == ["mean", "std", "worst", "5", "%", "best", "5", "%", "loss"]
     assert line.split()[1:] == ["0.4167", "0.3118", "0.0000", "0.7500", "9.877e+10"]
     assert len(header) == len(line)
-    # The same columns as those of short numbers.
+    # Short numbers have the same columns.
     assert len(rows(measured(loss=(1.5, 1.5, 1.5)))[1]) == len(line)
 
 
-def test_models_with_a_loss_alone_have_a_row_too():
+def test_models_with_only_a_loss_have_a_row():
     values = {"global/local_test/loss": np.array([1.0, 2.0])}
     metrics = summarize(ClientMetrics(np.arange(2), np.array([10, 10]), from_text(values)))
     header, line = rows(metrics)
@@ -76,7 +76,7 @@ VALIDATION = TEST._replace(pool="local_validation")
 
 
 def evaluations(losses, validation_losses):
-    """Evaluations after rounds 1, 2 and so on; the best one has the lowest loss."""
+    """Returns evaluations after rounds 1, 2 and so on; the best one has the lowest loss."""
     return [
         Evaluation(
             round_num,
@@ -93,15 +93,15 @@ def evaluations(losses, validation_losses):
     ]
 
 
-def test_the_best_on_validation_is_not_chosen_on_what_it_reports_of_test_examples():
+def test_best_on_validation_is_not_chosen_on_test_examples():
     of_run = evaluations([3.0, 1.0, 2.0, np.nan], [2.0, 3.0, 1.0, np.nan])
     assert best_on("validation", of_run).round_num == 3
     assert best_on("test", of_run).round_num == 2
     assert best_on("train", of_run) is None
-    assert best_on("test", of_run[3:]).round_num == 4  # of what has diverged alone
+    assert best_on("test", of_run[3:]).round_num == 4  # only a diverged evaluation
 
 
-def test_accuracy_counts_before_loss_and_personalized_models_before_the_global_one():
+def test_quality_prefers_accuracy_and_personalized_models():
     (evaluated,) = evaluations([1.0], [1.0])
     accuracy = TEST._replace(quantity="accuracy", statistic="mean")
     of_global = accuracy._replace(model="global")
@@ -121,7 +121,7 @@ def test_accuracy_counts_before_loss_and_personalized_models_before_the_global_o
         (2, 1.0, (1, 2)),
     ],
 )
-def test_late_evaluations(number, share, rounds):
+def test_late_mean_covers_the_last_evaluations(number, share, rounds):
     losses = [float(round_num) for round_num in range(1, number + 1)]
     of_run = evaluations(losses, losses)
     del of_run[0].metrics[VALIDATION._replace(statistic="mean")]
@@ -132,7 +132,7 @@ def test_late_evaluations(number, share, rounds):
     assert (VALIDATION._replace(statistic="mean") in late.metrics) == (1 not in rounds)
 
 
-def test_a_summary_is_read_as_it_was_written(tmp_path):
+def test_summary_is_read_as_it_was_written(tmp_path):
     first, last = evaluations([1.0, 2.0], [2.0, 1.0])
     late = LateMean.of([first, last], 1.0)
     directory = RunDirectory(tmp_path, {})
@@ -146,7 +146,7 @@ def test_a_summary_is_read_as_it_was_written(tmp_path):
     ]
 
 
-def test_a_diverged_run_has_strict_json_that_is_read_again(tmp_path):
+def test_diverged_run_has_strict_json_that_can_be_read(tmp_path):
     (diverged,) = evaluations([np.nan], [np.inf])
     directory = RunDirectory(tmp_path, {"algorithm": {"norm_order": math.inf}})
     directory.create()

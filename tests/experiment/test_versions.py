@@ -1,4 +1,4 @@
-"""Versions and machines that runs record, and the warning of a run that continues with others."""
+"""Tests the versions and machines that runs record, and warnings about other ones."""
 
 import getpass
 import importlib
@@ -29,13 +29,13 @@ def directory(tmp_path):
 
 
 def pretend(monkeypatch, **others):
-    """Versions are those of now but for some, until the end of the test."""
+    """Replaces some current versions until the end of the test."""
     now = versions.current_versions() | others
     monkeypatch.setattr(versions, "current_versions", lambda: now)
     return now
 
 
-def test_what_a_run_records(tmp_path, capsys):
+def test_run_records_versions_and_machine(tmp_path, capsys):
     run_dir = train_run(tmp_path / "run", tiny_config(rounds=1))
     assert RunFiles(run_dir).sessions() == [Session(0, versions.current_versions())]
     assert "\n  versions.json\n" in capsys.readouterr().out
@@ -47,18 +47,18 @@ def test_what_a_run_records(tmp_path, capsys):
     assert len(session["versions"]["commit"] or 40 * "0") == 40
 
 
-def test_it_does_not_say_whose_machine_it_is():
+def test_versions_do_not_name_the_machine():
     text = json.dumps(versions.current_versions())
     private = [socket.gethostname(), getpass.getuser(), str(ROOT), str(pathlib.Path.home())]
     assert [word for word in private if word in text] == []
 
 
-def test_a_run_that_goes_on_with_other_versions_says_so(tmp_path, monkeypatch, capsys):
+def test_run_resumed_with_other_versions_prints_a_warning(tmp_path, monkeypatch, capsys):
     run_dir = train_run(tmp_path / "run", tiny_config(rounds=1))
     metrics = (run_dir / "metrics.csv").read_text()
     train_run(run_dir, tiny_config(rounds=2), resume=True)
     assert len(RunFiles(run_dir).sessions()) == 1  # the same versions
-    pretend(monkeypatch, devices=None)  # as in Python where no context was set
+    pretend(monkeypatch, devices=None)  # as in Python without a context
     assert versions.other_versions(run_dir) == []
     assert "warning" not in capsys.readouterr().out
     now = pretend(monkeypatch, tensorflow="1.0", devices=["GPU:0, of another kind"])
@@ -72,7 +72,7 @@ def test_a_run_that_goes_on_with_other_versions_says_so(tmp_path, monkeypatch, c
     assert after.startswith(metrics) and "1.0 now" not in after
 
 
-def test_each_change_is_kept_in_order(directory, monkeypatch):
+def test_versions_of_all_sessions_are_recorded_in_order(directory, monkeypatch):
     assert versions.record_versions(directory, 0) == []
     first = pretend(monkeypatch)
     second = pretend(monkeypatch, commit="abc", changed=True)
@@ -87,8 +87,8 @@ def test_each_change_is_kept_in_order(directory, monkeypatch):
     assert RunFiles(directory.path).sessions() == sessions
 
 
-def test_code_of_a_users_own(directory, tmp_path, monkeypatch):
-    """The whole package of a module that is imported counts, and nothing of this library."""
+def test_code_of_covers_the_whole_package_of_a_user(directory, tmp_path, monkeypatch):
+    """Checks that the module's whole package counts, and this library does not."""
     package = tmp_path / "package_of_a_user"
     package.mkdir()
     (package / "__init__.py").write_text("")
@@ -111,7 +111,7 @@ def test_code_of_a_users_own(directory, tmp_path, monkeypatch):
     assert [x.rounds_before for x in RunFiles(directory.path).sessions()] == [2, 3]
 
 
-def test_a_run_that_is_evaluated_with_other_versions_says_so(finished_run, monkeypatch, caplog):
+def test_run_restored_with_other_versions_logs_a_warning(finished_run, monkeypatch, caplog):
     run_dir = finished_run()
     with restored_run(run_dir):
         assert caplog.messages == []
@@ -124,18 +124,18 @@ def test_a_run_that_is_evaluated_with_other_versions_says_so(finished_run, monke
     )
 
 
-def test_damaged_records(directory, tmp_path):
+def test_damaged_versions_are_refused(directory, tmp_path):
     for content in ("{", "{}", '{"sessions": [{"versions": {}}]}', "[]"):
         (tmp_path / "versions.json").write_text(content)
         with pytest.raises(OutputDirectoryError, match="versions.json is damaged: "):
             versions.record_versions(directory, 0)
 
 
-def test_a_checkout_and_what_is_none(tmp_path, monkeypatch):
+def test_checkout_has_a_commit_and_whether_it_is_changed(tmp_path, monkeypatch):
     answers = {"rev-parse": "abc", "status": " M tff_pfl/names.py"}
     monkeypatch.setattr(versions, "_git", lambda folder, command, *rest: answers[command])
     package = tmp_path / "tff_pfl"
-    assert versions._checkout(package) == (None, None)  # installed, in whatever folder
+    assert versions._checkout(package) == (None, None)  # an installed package
     versions._checkout.cache_clear()
     (tmp_path / ".git").mkdir()
     assert versions._checkout(package) == ("abc", True)
@@ -143,12 +143,12 @@ def test_a_checkout_and_what_is_none(tmp_path, monkeypatch):
     answers["status"] = ""
     assert versions._checkout(package) == ("abc", False)
     versions._checkout.cache_clear()
-    answers |= {"rev-parse": None, "status": None}  # git is not there, or refuses
+    answers |= {"rev-parse": None, "status": None}  # git is missing, or refuses
     assert versions._checkout(package) == (None, None)
     versions._checkout.cache_clear()
 
 
-def test_devices(monkeypatch):
+def test_versions_have_the_devices(monkeypatch):
     devices = ("/device:CPU:0", "/job:worker/replica:0/task:1/device:GPU:0")
     monkeypatch.setattr(runtime, "current_devices", lambda: devices)
     assert versions.current_versions()["devices"] == ["CPU:0", "GPU:0 of worker 1"]

@@ -1,11 +1,11 @@
-"""Kills, starves and damages training runs, and tells what came of it.
+"""Kills, starves and damages training runs, and reports the outcomes.
 
     python -m tests.faults [--parts=kills,signals,...] [--kills=50] [--seed=0]
 
-Every fault has to end in the results of an undisturbed run, bit for bit, or in one message that
-names the file. Prints how many did; the exit code is 1 if one did not. Full disks are imitated by
-the limit that a process has on the size of its files, so that everybody can run this; that of a
-real one differs in nothing but the number of the error.
+Every fault must end in the results of an undisturbed run, bit for bit, or in one message that names
+the file. A table of outcomes is printed; the exit code is 1 if a fault ended in another way. A
+process's limit on file sizes stands in for a full disk, so that any user can run this. A real full
+disk differs only in the error number.
 """
 
 import pathlib
@@ -22,13 +22,13 @@ prepare_process()
 from tests.faults.faults import Faults  # noqa: E402
 
 _COUNTS = {
-    "full_disks": flags.DEFINE_integer("full_disks", 20, "Disks that are full."),
-    "signals": flags.DEFINE_integer("signals", 10, "SIGTERMs and Ctrl-Cs."),
-    "kills": flags.DEFINE_integer("kills", 50, "SIGKILLs."),
-    "damages": flags.DEFINE_integer("damages", 1, "Damages of each kind, to each file of a run."),
+    "full_disks": flags.DEFINE_integer("full_disks", 20, "The number of full disks."),
+    "signals": flags.DEFINE_integer("signals", 10, "The number of SIGTERMs and Ctrl-Cs."),
+    "kills": flags.DEFINE_integer("kills", 50, "The number of SIGKILLs."),
+    "damages": flags.DEFINE_integer("damages", 1, "The number of damages per kind and file."),
 }
-_PARTS = flags.DEFINE_list("parts", list(_COUNTS), "Which faults are tried.")
-_SEED = flags.DEFINE_integer("seed", 0, "Of all that is random.")
+_PARTS = flags.DEFINE_list("parts", list(_COUNTS), "The faults to try.")
+_SEED = flags.DEFINE_integer("seed", 0, "The seed of all random choices.")
 
 
 def main(argv):

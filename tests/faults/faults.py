@@ -1,7 +1,7 @@
-"""Damages and kills runs, and tells what comes of it.
+"""Damages and kills runs, and judges the outcomes.
 
-Each fault has to end in one of two ways: the run goes on and leaves what an undisturbed one leaves,
-bit for bit, or it is refused by one message that names the file, or the directory.
+Each fault must end in one of two ways: the run resumes and has the results of an undisturbed run,
+bit for bit; or it is refused with one message that names the file or the directory.
 """
 
 import collections
@@ -18,39 +18,39 @@ from tests.faults import lives
 IDENTICAL, REFUSED, WRONG = "identical", "refused", "wrong"
 
 _KILL_MOMENTS = ("a random moment", "within a commit", "at a call of the system")
-_DISTURBED_COMMIT = 4  # of 8, after which a run is damaged: it has files of rounds before
-_HELD_BACK = 0.02  # seconds, a few times what a commit takes
+_DISTURBED_COMMIT = 4  # of 8: the run then has files of earlier rounds to damage
+_COMMIT_SECONDS = 0.02  # a few times as long as a commit
 
 
 class Tally:
-    """How often each fault was tried, and how it ended."""
+    """The number of trials of each fault, by outcome."""
 
     def __init__(self):
         self.counts: dict[str, collections.Counter] = {}
         self.wrong: list[str] = []
 
-    def add(self, fault: str, outcome: str, what: str = "") -> None:
-        """Counts an outcome; of a wrong one, `what` says what was done and what happened."""
+    def add(self, fault: str, outcome: str, description: str = "") -> None:
+        """Counts an outcome; `description` explains a wrong one."""
         self.counts.setdefault(fault, collections.Counter())[outcome] += 1
         if outcome == WRONG:
-            self.wrong.append(f"{fault}: {what}")
+            self.wrong.append(f"{fault}: {description}")
 
     def table(self) -> str:
-        """A line a fault, and one for each wrong outcome."""
+        """Returns a line for each fault, and a line for each wrong outcome."""
         width = max(map(len, self.counts), default=0)
         columns = ("tried", IDENTICAL, REFUSED, WRONG)
         lines = [f"{'':{width}}{''.join(f'{column:>11}' for column in columns)}"]
         for fault, count in self.counts.items():
             numbers = [count.total(), *(count[column] for column in columns[1:])]
             lines.append(f"{fault:{width}}{''.join(f'{number:>11}' for number in numbers)}")
-        return "\n".join(lines + [f"WRONG: {what}" for what in self.wrong])
+        return "\n".join(lines + [f"WRONG: {description}" for description in self.wrong])
 
 
 class Faults:
-    """Runs in a folder, and what is done to them."""
+    """Runs in a folder, and the faults that are tried on them."""
 
     def __init__(self, folder: pathlib.Path, seed: int = 0):
-        """Makes an undisturbed run."""
+        """Trains an undisturbed run."""
         self.tally = Tally()
         self._folder = folder
         self._random = random.Random(seed)
@@ -65,14 +65,14 @@ class Faults:
 
     @functools.cached_property
     def _stopped(self):
-        """A run that was killed in the middle."""
+        """The directory of a run that was killed in the middle."""
         path = self._new_path()
         kill = lives.send(signal.SIGKILL)
         lives.train(path, lives.at_commit(_DISTURBED_COMMIT, kill, after=True)).wait()
         return path
 
     def kills(self, number: int, each_run: int = 5) -> None:
-        """SIGKILLs at random moments, some of them in a run before it may finish."""
+        """Sends SIGKILLs at random moments, several to a run before it may finish."""
         killed = 0
         while killed < number:
             path, fault, done = self._new_path(), "", []
@@ -85,9 +85,9 @@ class Faults:
             else:
                 ended = lives.train(path).wait()
             killed += len(done)
-            outcome, what = self._judge(path, ended, (IDENTICAL,))
+            outcome, description = self._judge(path, ended, (IDENTICAL,))
             for fault in done:
-                self.tally.add(f"SIGKILL, {fault}", outcome, what)
+                self.tally.add(f"SIGKILL, {fault}", outcome, description)
 
     def _kill(self, is_new):
         moment = self._random.choice(_KILL_MOMENTS)
@@ -96,7 +96,7 @@ class Faults:
             seconds = self._random.uniform(0, self._seconds)
             return moment, lives.after_first_byte(seconds, kill)
         if moment == "within a commit":
-            seconds = self._random.uniform(0, _HELD_BACK)
+            seconds = self._random.uniform(0, _COMMIT_SECONDS)
             commit = self._random.randint(1, 4)
             return moment, lives.at_commit(commit, lambda: lives.later(seconds, kill))
         names = ("fsync", "replace") + is_new * ("rename", "truncate")
@@ -105,7 +105,7 @@ class Faults:
         return moment, lives.at_call(name, call, kill, after=self._random.random() < 0.5)
 
     def signals(self, number: int) -> None:
-        """SIGTERM and Ctrl-C at random moments: a message, and the code that tells of it."""
+        """Sends SIGTERM and Ctrl-C at random moments, and checks the message and exit code."""
         for index in range(number):
             signal_ = (signal.SIGTERM, signal.SIGINT)[index % 2]
             path = self._new_path()
@@ -120,14 +120,14 @@ class Faults:
                 self.tally.add(signal_.name, *self._judge(path, resumed, (IDENTICAL,)))
 
     def damages(self, number: int) -> None:
-        """Each file of a run that was stopped, damaged in each way so many times."""
+        """Damages each file of a stopped run in each way, `number` times."""
         for name in sorted(self._files(self._stopped)):
             for damage, apply in self._ways().items():
                 for _ in range(number):
                     path = self._copy()
                     apply(path / name)
-                    outcome, what = self._judge(path, lives.train(path).wait())
-                    self.tally.add(f"a file {damage}", outcome, f"{name}: {what}")
+                    outcome, description = self._judge(path, lives.train(path).wait())
+                    self.tally.add(f"a file {damage}", outcome, f"{name}: {description}")
 
     def _files(self, path) -> Iterator[str]:
         return (str(file.relative_to(path)) for file in path.rglob("*") if file.is_file())
@@ -148,9 +148,9 @@ class Faults:
         }
 
     def full_disks(self, number: int) -> None:
-        """A disk on which no file gets longer than so many bytes, as an ordinary user can have it.
+        """Limits the sizes of a run's files, and then resumes the run without the limit.
 
-        The run that is starved has then to end as an undisturbed one.
+        The resumed run must end like an undisturbed one.
         """
         fault = "full disk"
         longest = (self._stopped / "metrics.csv").stat().st_size
@@ -158,29 +158,31 @@ class Faults:
             limit = int(longest ** self._random.uniform(0, 1.6)) - 1
             path = self._copy()
             starved = lives.train(path, lives.starve(limit)).wait()
-            outcome, what = self._judge(path, starved, go_on=True)
+            outcome, description = self._judge(path, starved, keep=True)
             if outcome == REFUSED:
-                self.tally.add(f"{fault}: told", outcome)
-                outcome, what = self._judge(path, lives.train(path).wait(), (IDENTICAL,))
-                self.tally.add(f"{fault}, then space again", outcome, f"{limit} bytes: {what}")
+                self.tally.add(f"{fault}: reported", outcome)
+                outcome, description = self._judge(path, lives.train(path).wait(), (IDENTICAL,))
+                details = f"{limit} bytes: {description}"
+                self.tally.add(f"{fault}, then space again", outcome, details)
             else:
-                self.tally.add(f"{fault}: told", outcome, f"{limit} bytes: {what}")
+                self.tally.add(f"{fault}: reported", outcome, f"{limit} bytes: {description}")
 
-    def _judge(self, path, ended, allowed=(IDENTICAL, REFUSED), go_on=False) -> tuple[str, str]:
-        """The outcome, and what to say of a wrong one; a run that does not go on is removed."""
-        outcome, what = WRONG, f"{path} ended with {ended}"
+    def _judge(self, path, ended, allowed=(IDENTICAL, REFUSED), keep=False) -> tuple[str, str]:
+        """Returns the outcome and a description; deletes the run unless it is wrong or kept."""
+        outcome, description = WRONG, f"{path} ended with {ended}"
         if ended.code == 0:
             found = lives.results(path)
             names = self._results.keys() | found.keys()
             other = [n for n in sorted(names) if found.get(n) != self._results.get(n)]
-            outcome, what = (WRONG, f"{path} has other {other}") if other else (IDENTICAL, "")
+            outcome = WRONG if other else IDENTICAL
+            description = f"{path} has other {other}" if other else ""
         elif ended.code == 1 and ended.error.startswith("error: ") and str(path) in ended.error:
             outcome = WRONG if "Traceback" in ended.error else REFUSED
         if outcome not in allowed:
             outcome = WRONG
-        if outcome != WRONG and not go_on:
+        if outcome != WRONG and not keep:
             shutil.rmtree(path)
-        return outcome, what
+        return outcome, description
 
     def _copy(self):
         return pathlib.Path(shutil.copytree(self._stopped, self._new_path()))
@@ -191,7 +193,7 @@ class Faults:
 
 
 def _flip(path: pathlib.Path, rng: random.Random) -> None:
-    """Changes a bit of a file, if it has any, before the zeros that a sparse one ends in."""
+    """Flips a bit of a file, if it is not empty, before the zeros at the end of a sparse file."""
     used = len(path.read_bytes().rstrip(b"\0"))
     with open(path, "r+b") as file:
         file.seek(rng.randrange(max(used, 1)))

@@ -1,7 +1,7 @@
-"""Lives of a training run: processes that are ended, starved and left with damaged files.
+"""Starts the lives of a training run: processes that are killed or have damaged files.
 
-A life is a process forked from one that has imported everything and computed nothing: it starts in
-a tenth of a second, and is as independent of others as one that was started by a user.
+A life is forked from a process that has imported everything and computed nothing. It starts in a
+tenth of a second, and is as independent of other lives as a process that a user started.
 """
 
 import json
@@ -27,7 +27,7 @@ FAILED = 99  # the exit code of a life that ended with a traceback
 
 
 def config():
-    """Returns the config of a run that takes some seconds, most of them to trace computations."""
+    """Returns the config of a run that takes some seconds, most of them for tracing."""
     of_run = experiment.default_config("fedper")
     of_run.rounds = ROUNDS
     of_run.clients_per_round = 2
@@ -35,16 +35,16 @@ def config():
     of_run.data.num_clients = 5
     of_run.local.epochs = 1
     of_run.model.options.hidden = (4,)
-    of_run.evaluation.every = 5  # now and then between checkpoints
+    of_run.evaluation.every = 5  # sometimes between checkpoints
     return of_run
 
 
 class Ended(NamedTuple):
-    """How a life ended.
+    """The end of a life.
 
     Attributes:
-        code: Its exit code; negative: the signal that ended it.
-        error: What it wrote to standard error.
+        code: The exit code; negative: the signal that ended the process.
+        error: The standard error.
     """
 
     code: int
@@ -52,13 +52,13 @@ class Ended(NamedTuple):
 
 
 class Life:
-    """A process that runs a program; `wait` for its end."""
+    """A process that runs a program; `wait` waits for its end."""
 
     def __init__(self, program: Callable[[], int], sabotage: Callable[[], None] = lambda: None):
-        """Starts it.
+        """Starts the process.
 
         Args:
-            program: Returns its exit code.
+            program: Runs the program and returns its exit code.
             sabotage: Called in the process before the program.
         """
         self._error, error = os.pipe()
@@ -74,10 +74,10 @@ class Life:
         except BaseException:
             os.write(2, traceback.format_exc().encode())
             code = FAILED
-        os._exit(code)  # without the seconds that it takes to clean up
+        os._exit(code)  # skips seconds of cleaning up
 
     def wait(self) -> Ended:
-        """Waits for the end."""
+        """Waits for the end of the process."""
         with open(self._error, errors="replace") as file:
             error = file.read().strip()
         _, status = os.waitpid(self.pid, 0)
@@ -85,7 +85,7 @@ class Life:
 
 
 def train(path: pathlib.Path, sabotage=lambda: None, **options) -> Life:
-    """A life of the run in `path`, which goes on where the last one ended."""
+    """Starts a life of the run in `path`, which resumes where the last life ended."""
     options = options or {"resume": True}
 
     def program():
@@ -95,7 +95,7 @@ def train(path: pathlib.Path, sabotage=lambda: None, **options) -> Life:
 
 
 def results(path: pathlib.Path) -> dict[str, bytes]:
-    """Reads all that a finished run leaves but times, pictures and TensorBoard's files, by name."""
+    """Reads the results of a finished run by name, without times, pictures and TensorBoard."""
     names = ["config.json", "metrics.csv", "partition.npz"]
     names += [str(file.relative_to(path)) for file in path.glob("*/round_*")]
     found = {name: (path / name).read_bytes() for name in names if (path / name).exists()}
@@ -107,7 +107,7 @@ def results(path: pathlib.Path) -> dict[str, bytes]:
 
 
 def _records(checkpoint: pathlib.Path) -> dict[str, bytes]:
-    """Returns all records of a sound checkpoint except the progress, which holds seconds."""
+    """Returns all records of a valid checkpoint except the progress, which has seconds."""
     records = DiskRecords(str(checkpoint), read_only=True)
     try:
         (header,) = records.read([b"header"])
@@ -122,7 +122,7 @@ def _records(checkpoint: pathlib.Path) -> dict[str, bytes]:
 
 
 def _around(owner: Any, name: str, number: int, act: Callable[[], None], after: bool) -> None:
-    """Runs `act` before or after the call of this number, from 1, of a function."""
+    """Runs `act` before or after the call of a function with this number, from 1."""
     function, count = getattr(owner, name), 0
 
     def counted(*args, **kwargs):
@@ -140,17 +140,17 @@ def _around(owner: Any, name: str, number: int, act: Callable[[], None], after: 
 
 
 def at_commit(number: int, act: Callable[[], None], *, after: bool = False) -> Callable[[], None]:
-    """A sabotage: runs `act` before or after the commit of this number, from 1."""
+    """Returns a sabotage that runs `act` before or after the commit with this number, from 1."""
     return lambda: _around(DiskRecords, "write", number, act, after)
 
 
 def at_call(name: str, number: int, act: Callable[[], None], *, after: bool) -> Callable[[], None]:
-    """A sabotage: what is done before, or after, a call of a function of `os`."""
+    """Returns a sabotage that runs `act` before or after a call of a function of `os`."""
     return lambda: _around(os, name, number, act, after)
 
 
 def after_first_byte(seconds: float, act: Callable[[], None]) -> Callable[[], None]:
-    """A sabotage: what is done some time after the run began to write."""
+    """Returns a sabotage that runs `act` some time after the run starts to write."""
 
     def sabotage():
         start = MetricsLog.__init__
@@ -165,7 +165,7 @@ def after_first_byte(seconds: float, act: Callable[[], None]) -> Callable[[], No
 
 
 def later(seconds: float, act: Callable[[], None]) -> None:
-    """Does something while this process does something else."""
+    """Runs `act` in a thread after some seconds."""
 
     def wait():
         time.sleep(seconds)
@@ -175,11 +175,11 @@ def later(seconds: float, act: Callable[[], None]) -> None:
 
 
 def send(number: signal.Signals) -> Callable[[], None]:
-    """Returns a function that sends its own process a signal."""
+    """Returns a function that sends a signal to its own process."""
     return lambda: os.kill(os.getpid(), number)
 
 
 def starve(limit: int) -> Callable[[], None]:
-    """A sabotage: no file can be written past so many bytes, as on a full disk."""
+    """Returns a sabotage that limits the bytes of each file, as a full disk does."""
     limits = (limit, resource.getrlimit(resource.RLIMIT_FSIZE)[1])
     return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limits)

@@ -1,4 +1,4 @@
-"""The short part of `make faults`."""
+"""Tests a short part of `make faults`."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from tests.runs import run_python
 
 
 @pytest.mark.slow
-def test_runs_that_are_killed_and_resumed_have_the_results_of_one_that_was_not():
+def test_killed_and_resumed_runs_have_the_results_of_an_uninterrupted_run():
     done = run_python("-m", "tests.faults", "--parts=kills", "--kills=2", "--seed=3")
     assert done.returncode == 0, done.stdout + done.stderr
     header, *rows = done.stdout.splitlines()

@@ -1,4 +1,4 @@
-"""The program `evaluate.py`, by its command lines."""
+"""Tests the command line of `evaluate.py`."""
 
 import csv
 import json
@@ -13,7 +13,7 @@ def run_dir(tmp_path_factory):
     return train_run(tmp_path_factory.mktemp("runs") / "run", tiny_config(evaluation={"every": 1}))
 
 
-def test_evaluate(run_dir, tmp_path):
+def test_program_writes_results_and_prints_tables(run_dir, tmp_path):
     output = tmp_path / "evaluated"
     done = run_python(
         "programs/evaluate.py",
@@ -50,10 +50,10 @@ def test_evaluate(run_dir, tmp_path):
             assert any(line.strip().startswith(f"{model}/{pool}/accuracy") for line in lines)
             for client in clients:
                 right = float(client[f"{model}/{pool}/accuracy"]) * int(client["num_examples"])
-                assert right == pytest.approx(round(right))  # of as many examples in each pool
+                assert right == pytest.approx(round(right))  # each pool has as many examples
 
 
-def test_evaluate_without_other_clients(run_dir, tmp_path):
+def test_nogeneralization_leaves_out_other_clients(run_dir, tmp_path):
     output = tmp_path / "evaluated"
     done = run_main(
         "evaluate.py", f"--run_dir={run_dir}", f"--output={output}", "--nogeneralization"
@@ -77,7 +77,7 @@ def test_evaluate_without_other_clients(run_dir, tmp_path):
         (["--run_dir=RUN", "--output=x/"], "x/ is a folder. Add a name for the files: x/NAME."),
     ],
 )
-def test_mistakes_are_answered_with_one_message(run_dir, tmp_path, flags, message):
+def test_mistakes_print_one_message(run_dir, tmp_path, flags, message):
     flags = [flag.replace("RUN", str(run_dir)) for flag in flags]
     done = run_main("evaluate.py", f"--output={tmp_path / 'evaluated'}", *flags)
     assert (done.returncode, done.stdout) == (1, "")

@@ -1,4 +1,4 @@
-"""The program `report.py`, by its command lines."""
+"""Tests the command line of `report.py`."""
 
 import os
 import subprocess
@@ -15,7 +15,7 @@ from tff_pfl.analysis.command_line import SUBCOMMANDS
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Three runs that are written by hand, of labels of all kinds."""
+    """Writes the files of three runs, with labels of all kinds."""
     root = tmp_path_factory.mktemp("runs")
     attack = {"attack": {"client_ids": [0], "fraction": 0.0}}
     for seed, name in enumerate(("quickstart", "b", "c")):
@@ -34,7 +34,7 @@ def runs(tmp_path_factory):
     ],
     ids=lambda arguments: arguments[0],
 )
-def test_figures(runs, tmp_path, monkeypatch, arguments):
+def test_subcommands_write_figures(runs, tmp_path, monkeypatch, arguments):
     monkeypatch.chdir(runs)
     done = run_main("report.py", *arguments, f"--output={tmp_path / 'new/figure.png'}")
     assert (done.returncode, done.stderr) == (0, "")
@@ -47,7 +47,7 @@ def test_figures(runs, tmp_path, monkeypatch, arguments):
         assert done.stdout == ""
 
 
-def test_tables_and_the_page(runs, tmp_path, monkeypatch):
+def test_subcommands_print_tables_and_write_a_page(runs, tmp_path, monkeypatch):
     monkeypatch.chdir(runs)
     done = run_main("report.py", "table", "quickstart", "b", "--against=b", "--format=csv")
     assert (done.returncode, done.stderr) == (0, "")
@@ -65,7 +65,7 @@ def test_tables_and_the_page(runs, tmp_path, monkeypatch):
     assert "<h1>quickstart</h1>" in (tmp_path / "page.html").read_text()
 
 
-def test_figures_of_a_real_run(tmp_path):
+def test_subcommands_write_figures_of_a_trained_run(tmp_path):
     config = tiny_config("pfedmb", evaluation={"every": 1})
     config.algorithm.branches = 3
     run = train_run(tmp_path / "run", config)
@@ -99,7 +99,7 @@ def test_figures_of_a_real_run(tmp_path):
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_mistakes_are_answered_with_one_message(runs, monkeypatch, arguments, message):
+def test_mistakes_print_one_message(runs, monkeypatch, arguments, message):
     monkeypatch.chdir(runs)
     before = sorted(runs.rglob("*"))
     done = run_main("report.py", *arguments)
@@ -108,7 +108,7 @@ def test_mistakes_are_answered_with_one_message(runs, monkeypatch, arguments, me
     assert sorted(runs.rglob("*")) == before
 
 
-def test_whoever_reads_the_output_may_leave(runs):
+def test_closed_output_pipe_is_no_error(runs):
     reader, writer = os.pipe()
     os.close(reader)
     with open(writer, "w") as output:
@@ -123,7 +123,7 @@ def test_whoever_reads_the_output_may_leave(runs):
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_each_subcommand_explains_itself():
+def test_help_shows_the_docstring_of_each_subcommand():
     for name, run in SUBCOMMANDS.items():
         done = run_main("report.py", name, "--help")
         assert done.returncode == 0

@@ -1,4 +1,4 @@
-"""What programs do before TensorFlow is imported, or without it: help, refusals, reports."""
+"""Tests help, mistakes and reports of programs, which do not import TensorFlow."""
 
 import io
 import json
@@ -14,9 +14,9 @@ MODULES = tuple(
     f"tff_pfl.{name}" for name in ("names", "ranges", "registry", "analysis", "analysis.frames")
 )
 PROGRAMS = [path.name for path in sorted((ROOT / "programs").glob("*.py"))]
-PROGRAMS.remove("report.py")  # whose flags are those of its subcommands
+PROGRAMS.remove("report.py")  # its subcommands have the flags
 
-# One process for all command lines, which takes half a second; importing TensorFlow fails there.
+# Runs all command lines in one process, in half a second; importing TensorFlow fails there.
 WITHOUT_TENSORFLOW = """
 import contextlib, importlib, io, json, runpy, sys
 from absl import app, flags
@@ -34,7 +34,7 @@ def run(main, flags_parser=app.parse_flags_with_usage):
 def answer(program, *arguments):
     sys.argv = [f"programs/{program}", *arguments]
     printed = io.StringIO()
-    sys.modules.pop("tff_pfl.runtime.flags", None)  # which defines flags for those who import it
+    sys.modules.pop("tff_pfl.runtime.flags", None)  # it defines flags when it is imported
     with flagsaver.flagsaver(), contextlib.redirect_stdout(printed):
         with contextlib.redirect_stderr(printed):
             try:
@@ -53,7 +53,7 @@ print(json.dumps([answer(*command) for command in commands]))
 """
 
 
-def test_help_refusals_and_reports_do_without_tensorflow(tmp_path):
+def test_help_mistakes_and_reports_do_not_import_tensorflow(tmp_path):
     output, picture = f"--output_dir={tmp_path / 'x'}", f"--output={tmp_path / 'x.png'}"
     run_dir = write_run(tmp_path / "run", [0.5, 0.75])
     run, cell = f"ditto:{run_dir}", f"none | mean:{run_dir}"
@@ -93,7 +93,7 @@ def test_help_refusals_and_reports_do_without_tensorflow(tmp_path):
         (False, False, ""),
     ],
 )
-def test_what_takes_long_is_said_at_a_terminal(monkeypatch, is_terminal, is_imported, line):
+def test_terminal_shows_that_tensorflow_is_loading(monkeypatch, is_terminal, is_imported, line):
     errors = io.StringIO()
     errors.isatty = lambda: is_terminal
     monkeypatch.setattr(sys, "stderr", errors)

@@ -1,4 +1,4 @@
-"""The training program as a user runs it: flags, output, exit codes, interruptions."""
+"""Tests the training program as a user runs it."""
 
 import csv
 import os
@@ -13,7 +13,7 @@ import pytest
 from tests.runs import ROOT, run_main, run_python, wait_until
 from tff_pfl import experiment
 
-# But for its rounds as `tests.runs.tiny_config`, whose process is built already.
+# The values of `tests.runs.tiny_config` except the rounds, to share its process.
 SMALL = [
     "--config.rounds=20",
     "--config.clients_per_round=2",
@@ -42,7 +42,7 @@ def has_rounds(path, number):
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory):
-    """The directory of a run that got SIGKILL and was resumed, and what it printed then."""
+    """Kills a run and resumes it; returns its directory and the resumed process."""
     path = tmp_path_factory.mktemp("runs") / "killed"
     program, *arguments = command(path, *SMALL)
     process = subprocess.Popen(
@@ -56,12 +56,12 @@ def killed(tmp_path_factory):
     )
     wait_until(lambda: has_rounds(path, 3) or process.poll() is not None)
     process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=30)  # returns as no worker holds the output open
+    process.communicate(timeout=30)  # returns because no worker holds the output open
     assert 3 < (path / "metrics.csv").read_text().count("\n") < 21
     return path, run_python(ROOT / "programs" / program, *arguments, "--resume")
 
 
-def test_the_result_and_nothing_else_is_printed(killed):
+def test_program_prints_only_the_result(killed):
     path, done = killed
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
@@ -76,14 +76,14 @@ def test_the_result_and_nothing_else_is_printed(killed):
     assert (path / "partition.png").stat().st_size > 1000
 
 
-def test_a_run_that_is_killed_and_resumed_has_the_numbers_of_one_that_was_not(killed, tmp_path):
+def test_killed_and_resumed_run_has_the_numbers_of_an_uninterrupted_run(killed, tmp_path):
     whole = train(tmp_path / "whole", *SMALL)
     assert whole.returncode == 0, whole.stderr
     for name in ("metrics.csv", "clients/round_000020.csv"):
         assert (killed[0] / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
-def test_ctrl_c_says_how_to_go_on(tmp_path):
+def test_ctrl_c_prints_how_to_resume(tmp_path):
     path = tmp_path / "run"
 
     def interrupt():
@@ -105,7 +105,7 @@ def test_ctrl_c_says_how_to_go_on(tmp_path):
     ("restarts", "expected", "resume"),
     [(0, [], True), (2, ["--restarts=1"], True), (2, ["--restarts=1"], False)],
 )
-def test_a_lost_worker(monkeypatch, tmp_path, restarts, expected, resume):
+def test_program_restarts_after_a_lost_worker(monkeypatch, tmp_path, restarts, expected, resume):
     def lose(*_, restart, **__):
         restart(resume)
         return os.EX_TEMPFAIL
@@ -118,7 +118,7 @@ def test_a_lost_worker(monkeypatch, tmp_path, restarts, expected, resume):
     assert ("--nooverwrite" in executed) == ("--resume" in executed) == bool(expected and resume)
 
 
-def test_a_damaged_checkpoint(killed, tmp_path):
+def test_damaged_checkpoint_is_an_error(killed, tmp_path):
     path = tmp_path / "run"
     shutil.copytree(killed[0], path)
     with open(path / "checkpoint" / "data.mdb", "r+b") as file:

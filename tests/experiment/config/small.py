@@ -1,4 +1,4 @@
-"""A config of a small run, for tests, and what is built of it."""
+"""Provides the config of a small run, and builds parts of the run."""
 
 import ml_collections
 import tensorflow as tf
@@ -18,7 +18,7 @@ def small(algorithm="fedavg", **data) -> ml_collections.ConfigDict:
 
 
 def algorithm_of(name, **changes):
-    """The algorithm of a small config, some of whose sections have other values."""
+    """Builds the algorithm of a small config with changed values in some sections."""
     config = small(name)
     for section, values in changes.items():
         config[section].update(values)
@@ -28,7 +28,7 @@ def algorithm_of(name, **changes):
 
 
 def run_client(config, client_id=1):
-    """Does a client's work; returns its output, what it received, and the algorithm."""
+    """Runs a client's work; returns its output and inputs, the model and the algorithm."""
     dataset = build_dataset(config)
     model = build_model(config, dataset)
     algorithm = build_algorithm(config, model, dataset)

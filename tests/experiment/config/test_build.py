@@ -1,4 +1,4 @@
-"""Runs are made of what their config says."""
+"""Tests that runs are built from the values of their config."""
 
 import dataclasses
 import functools
@@ -35,7 +35,7 @@ from tff_pfl.testing import tiny_normalized_model
 CONFIGS = sorted(
     path.stem for path in (pathlib.Path(__file__).parents[3] / "configs").glob("[!_]*.py")
 )
-# What stands before the algorithm in `--config=configs/NAME.py:`.
+# The text before the algorithm in `--config=configs/NAME.py:`.
 CHOICES = {
     "fedpg": "dir,fmnist,",
     "pgfed": "cifar10,25,",
@@ -45,7 +45,7 @@ CHOICES = {
 
 
 def shrunk(name, algorithm):
-    """A config of `configs/`, with digits and a small network of as many layers as are personal."""
+    """Returns a config of `configs/`, with digits and a small network of enough layers."""
     choice = CHOICES.get(name, "") + algorithm
     config = importlib.import_module(f"configs.{name}").get_config(choice)
     assert isinstance(config, ml_collections.ConfigDict)
@@ -63,7 +63,7 @@ def shrunk(name, algorithm):
 
 @functools.cache
 def model_of_shrunk():
-    """The model of all of them, which takes longer to make than to describe a run."""
+    """Builds the model of all shrunk configs once, because it takes longer than a config."""
     config = shrunk("digits", "fedavg")
     return build_model(config, build_dataset(config))
 
@@ -72,7 +72,7 @@ def model_of_shrunk():
 @pytest.mark.parametrize(
     "algorithm", [name if name == "ditto" else slow(name) for name in algorithms.ALGORITHMS]
 )
-def test_every_config_describes_a_run_of_every_algorithm(name, algorithm, monkeypatch):
+def test_every_config_builds_every_algorithm(name, algorithm, monkeypatch):
     made = unittest.mock.Mock(wraps=algorithms.make)
     monkeypatch.setattr(algorithms, "make", made)
     config = shrunk(name, algorithm)
@@ -86,7 +86,7 @@ def test_every_config_describes_a_run_of_every_algorithm(name, algorithm, monkey
     assert options == expected
 
 
-def test_local_sgd_is_what_the_config_says():
+def test_local_training_has_the_values_of_the_config():
     config = default_config()
     config.local.update(epochs=3, batch_size=7, momentum=0.9, weight_decay=0.01, steps=5)
     config.local.update(clip_norm=2.0, drop_remainder=True, persist_optimizer_state=True)
@@ -112,7 +112,7 @@ def test_local_sgd_is_what_the_config_says():
     assert "Adam" in type(build_local(config).optimizer).__name__
 
 
-def test_model_and_normalization():
+def test_model_has_the_normalization_of_the_config():
     config = small(normalization="half")
     dataset = build_dataset(config)
     model = build_model(config, dataset)
@@ -123,7 +123,7 @@ def test_model_and_normalization():
     )
 
 
-def test_inputs_that_are_no_bytes_are_not_divided_by_255():
+def test_inputs_other_than_bytes_are_not_divided_by_255():
     found = build_dataset(small())
     dataset = FederatedDataset(found.x.astype(np.float32), found.y, 10, found.partition, "measured")
     with pytest.raises(ConfigError, match="'unit' divides uint8 images.*'measured' are float32"):
@@ -135,7 +135,7 @@ def test_inputs_that_are_no_bytes_are_not_divided_by_255():
     assert model.apply(weights, x / 255).numpy() == pytest.approx(expected, abs=1e-5)
 
 
-def test_a_saved_partition_is_used(tmp_path):
+def test_saved_partition_is_used(tmp_path):
     first = build_dataset(small())
     path = str(tmp_path / "partition.npz")
     first.partition.save(path)
@@ -143,7 +143,7 @@ def test_a_saved_partition_is_used(tmp_path):
     assert again.fingerprint == first.fingerprint
 
 
-def test_no_merge_distributes_the_original_splits():
+def test_splits_are_kept_without_merge():
     dataset = build_dataset(small(merge=False, num_validation=200))
     assert dataset.sizes("validation").sum() == 200
     assert dataset.sizes("test").sum() == 360
@@ -194,7 +194,7 @@ def test_no_merge_distributes_the_original_splits():
     ],
     ids=str,
 )
-def test_what_cannot_be_built(changes, message):
+def test_impossible_configs_are_refused(changes, message):
     config = small(changes.get("algorithm", {}).get("name", "fedavg"))
     for section, values in changes.items():
         config[section].update(values)
@@ -216,7 +216,7 @@ def test_what_cannot_be_built(changes, message):
         ([0], {"new_clients.number": 1, "new_clients.evaluated": False}, None),
     ],
 )
-def test_those_who_are_evaluated_have_examples(monkeypatch, with_tests, changes, message):
+def test_evaluated_clients_must_have_examples(monkeypatch, with_tests, changes, message):
     assert sampled_clients(0, 6, 1) == [3]
     rng = np.random.default_rng(0)
 
@@ -239,19 +239,19 @@ def test_those_who_are_evaluated_have_examples(monkeypatch, with_tests, changes,
 
 
 @pytest.mark.parametrize("learning_rate", [slow(None), 0.02])
-def test_models_are_fine_tuned_before_evaluation_as_the_config_says(learning_rate):
+def test_models_are_fine_tuned_with_the_values_of_the_config(learning_rate):
     config = small()
     config.evaluation.update(fine_tune_epochs=2, fine_tune_learning_rate=learning_rate)
     config.local.learning_rate_decay = 0.5
     _, received, examples, context, model, algorithm = run_client(config)
     context = context._replace(round_num=tf.constant(3))
-    if learning_rate is not None:  # in all rounds
+    if learning_rate is not None:  # the rate is constant over rounds
         config.local.update(learning_rate=learning_rate, learning_rate_decay=1.0)
     expected = build_local(config).train(model, received, examples, context, epochs=2)
     assert_equal(algorithm.personalize.fine_tune(received, examples, context), expected.weights)
 
 
-def test_rates_over_rounds_and_augmentation():
+def test_local_training_has_the_schedule_and_augmentation_of_the_config():
     config = default_config()
     config.local.schedule.name = "step"
     config.local.augmentation.name = "crop_and_flip"
@@ -273,12 +273,12 @@ def test_rates_over_rounds_and_augmentation():
     assert float(plain.learning_rate(tf.constant(7))) == np.float32(0.1)
 
 
-def test_uploads_are_compressed_as_the_config_says():
+def test_uploads_are_compressed_with_the_options_of_the_config():
     config = small()
     complete(config, {"compression.name": "top_k"})
     assert config.compression.to_dict() == {"name": "top_k", "error_feedback": False, "share": 0.1}
     config.compression.update(share=0.01, error_feedback=True)
-    config.attack.update(client_ids=(2,), factor=0.0)  # an attack is compressed as other changes
+    config.attack.update(client_ids=(2,), factor=0.0)  # uploads of attackers are compressed, too
     check_config(config)
     output, *_ = run_client(config, 2)
     assert not np.any(output.upload.values)
@@ -290,7 +290,7 @@ def test_uploads_are_compressed_as_the_config_says():
         run_client(config)
 
 
-def test_segments_and_the_type_of_computation_are_the_models(monkeypatch):
+def test_model_has_the_segments_and_compute_type_of_the_config(monkeypatch):
     built = unittest.mock.Mock()
     monkeypatch.setattr(models, "build", built)
     config = small()
@@ -301,7 +301,7 @@ def test_segments_and_the_type_of_computation_are_the_models(monkeypatch):
     assert {"segments": 3, "compute_type": "bfloat16"}.items() <= built.call_args.kwargs.items()
 
 
-def test_what_tracing_finds_is_said_of_its_own_key():
+def test_error_of_tracing_names_its_key():
     config = small("fedavg")
     config.privacy.update(
         mechanism="distributed", clipping="fixed", noise_multiplier=20.0, clip_norm=0.3, bits=8
@@ -311,7 +311,7 @@ def test_what_tracing_finds_is_said_of_its_own_key():
         build_process(config, build_model(config, dataset), dataset)
 
 
-def test_a_share_of_the_clients_attacks():
+def test_fraction_of_the_clients_attacks():
     config = small()
     complete(config, {"attack.name": "inner_product"})
     config.attack.fraction = 0.34
@@ -325,7 +325,7 @@ def test_a_share_of_the_clients_attacks():
         assert output.upload.attacks == attacks
 
 
-def test_flipped_labels_are_those_of_the_data():
+def test_label_flip_receives_the_classes_of_the_data():
     config = small()
     complete(config, {"attack.name": "label_flip"})
     config.attack.client_ids = (2,)
@@ -337,7 +337,7 @@ def test_flipped_labels_are_those_of_the_data():
     assert called.call_args.kwargs == {"client_ids": (2,), "num_classes": 10}
 
 
-def test_an_attack_of_a_users_own_and_none(monkeypatch):
+def test_own_attack_can_be_chosen_and_removed(monkeypatch):
     def renamed(algorithm, *, name_of: str = "nobody"):
         return dataclasses.replace(algorithm, name=name_of)
 
@@ -353,7 +353,7 @@ def test_an_attack_of_a_users_own_and_none(monkeypatch):
     assert run_client(config)[-1].name == "fedavg"
 
 
-def test_the_servers_optimizer_is_that_of_the_config():
+def test_server_has_the_optimizer_of_the_config():
     assert algorithm_of("fedavg").server_init(0).optimizer == ()
     momentum = {"optimizer": "sgd", "learning_rate": 0.5, "momentum": 0.9}
     state = algorithm_of("ditto", server=momentum).server_init(0).optimizer
@@ -364,7 +364,7 @@ def test_the_servers_optimizer_is_that_of_the_config():
 
 
 @pytest.mark.parametrize("name", [slow("robust"), "ddp_secure"])
-def test_the_aggregator_is_that_of_the_config(name, monkeypatch):
+def test_algorithm_has_the_aggregator_of_the_config(name, monkeypatch):
     factory, options = tff.aggregators.MeanFactory(), []
 
     @functools.wraps(AGGREGATORS[name])
@@ -380,7 +380,7 @@ def test_the_aggregator_is_that_of_the_config(name, monkeypatch):
     assert options == [expected | chosen["options"]]
 
 
-def test_the_largest_cohort_is_all_clients_where_each_is_drawn_by_itself():
+def test_largest_cohort_is_all_clients_with_poisson_sampling():
     for participation, largest in (({"sampling": "poisson"}, 6), ({"over_selection": 1.5}, 3)):
         (exchange,) = (algorithm := algorithm_of("pgfed", participation=participation)).exchanges
         server = algorithm.server_init(0)

@@ -1,4 +1,4 @@
-"""Mistakes in a config are refused before anything is built."""
+"""Tests that mistakes in a config are refused before the run is built."""
 
 import importlib
 import re
@@ -74,12 +74,12 @@ def changed(**changes):
     ],
     ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
 )
-def test_wrong_configs(changes, message):
+def test_wrong_configs_are_refused(changes, message):
     with pytest.raises(ConfigError, match=message):
         check_config(changed(**changes))
 
 
-def test_a_key_that_is_missing():
+def test_missing_key_is_refused():
     for key in ("imports", "local", "local.epochs"):
         config = changed()
         section, _, name = key.rpartition(".")
@@ -89,7 +89,7 @@ def test_a_key_that_is_missing():
             check_config(config)
 
 
-def test_the_advice_to_choose_another_config_is_taken_by_it():
+def test_advice_names_a_config_of_the_algorithm():
     for algorithm in algorithms.ALGORITHMS:
         config = default_config(algorithm)
         with config.unlocked():

@@ -1,4 +1,4 @@
-"""Flags of programs, of a config and of its keys."""
+"""Tests the flags of programs, including those of a config and its keys."""
 
 import pytest
 
@@ -51,7 +51,7 @@ DIGITS = f"--config={ROOT / 'configs' / 'digits.py'}"
     ],
     ids=str,
 )
-def test_options_are_those_of_what_flags_choose(monkeypatch, arguments, key, value):
+def test_options_belong_to_the_choices_of_flags(monkeypatch, arguments, key, value):
     config = config_of_flags(monkeypatch, DIGITS, *arguments)
     assert value_of(config, key).to_dict() == value
     assert config.is_locked
@@ -67,7 +67,7 @@ def test_options_are_those_of_what_flags_choose(monkeypatch, arguments, key, val
         ("config=no.py", "No such file or directory: 'no.py'"),
     ],
 )
-def test_mistakes(monkeypatch, capsys, flag, message):
+def test_mistakes_print_one_message(monkeypatch, capsys, flag, message):
     with pytest.raises(SystemExit):
         config_of_flags(monkeypatch, *([] if flag.startswith("config=") else [DIGITS]), f"--{flag}")
     printed = capsys.readouterr().err
@@ -75,7 +75,7 @@ def test_mistakes(monkeypatch, capsys, flag, message):
     assert "Traceback" not in printed
 
 
-def test_a_config_of_comparisons_lists_them(monkeypatch, capsys):
+def test_config_without_a_choice_lists_its_choices(monkeypatch, capsys):
     with pytest.raises(SystemExit):
         config_of_flags(monkeypatch, f"--config={ROOT / 'configs' / 'pgfed.py'}")
     assert capsys.readouterr().err.startswith(
@@ -91,7 +91,7 @@ def test_a_config_of_comparisons_lists_them(monkeypatch, capsys):
         ("def get_config():\n    return 3", "such as default_config(...), but it returned 3."),
     ],
 )
-def test_a_file_that_fails_says_where(monkeypatch, capsys, tmp_path, content, message):
+def test_error_of_a_config_file_names_its_line(monkeypatch, capsys, tmp_path, content, message):
     path = tmp_path / "wrong.py"
     path.write_text(content)
     with pytest.raises(SystemExit):
@@ -101,7 +101,7 @@ def test_a_file_that_fails_says_where(monkeypatch, capsys, tmp_path, content, me
     assert "Traceback" not in printed
 
 
-def test_flags_for_numbers_take_none(monkeypatch):
+def test_flags_for_numbers_accept_none(monkeypatch):
     flags = ("--config.local.clip_norm=2.0", "--config.local.steps=7")
     local = config_of_flags(monkeypatch, DIGITS, *flags).local
     assert (local.clip_norm, local.steps) == (2.0, 7)
@@ -121,7 +121,7 @@ def method(model, local, *, share=0.5, **options):
 """
 
 
-def test_modules_that_flags_name_are_there_before_the_config(monkeypatch, tmp_path):
+def test_modules_of_flags_are_imported_before_the_config(monkeypatch, tmp_path):
     (tmp_path / "method_of_a_user.py").write_text(MODULE)
     monkeypatch.chdir(tmp_path)
     config = config_of_flags(
@@ -140,7 +140,7 @@ def test_modules_that_flags_name_are_there_before_the_config(monkeypatch, tmp_pa
     assert config.import_path == (str(ROOT / "configs"), str(tmp_path))
 
 
-def test_a_module_is_looked_for_where_the_flags_say(monkeypatch, tmp_path):
+def test_modules_are_searched_in_the_folders_of_flags(monkeypatch, tmp_path):
     (tmp_path / "module_elsewhere.py").write_text("LOADED = True\n")
     flags = ("--config.imports=module_elsewhere", f"--config.import_path={tmp_path}")
     config = config_of_flags(monkeypatch, DIGITS, *flags)

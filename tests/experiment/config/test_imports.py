@@ -1,4 +1,4 @@
-"""Modules of a user's own."""
+"""Tests imports of a user's own modules."""
 
 import json
 import re
@@ -34,7 +34,7 @@ def tiny(image_shape, num_classes, *, width=3):
 
 @pytest.fixture
 def write(tmp_path):
-    """`(path, text)`: writes a module; what importing it does is undone after the test."""
+    """Returns `(path, text)`, which writes a module; imports are undone after the test."""
 
     def write_module(path, text=MODULE):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
@@ -44,23 +44,23 @@ def write(tmp_path):
         yield write_module
 
 
-def test_a_module_in_a_package(write, tmp_path):
+def test_module_in_a_package_is_imported(write, tmp_path):
     write("a_package_of_a_user/__init__.py", "")
     write("a_package_of_a_user/networks.py")
     import_modules(["a_package_of_a_user.networks"], [str(tmp_path)])
     assert MODELS.options("tiny_of_a_user") == {"width": 3}
 
 
-def test_a_module_in_the_working_directory(write, tmp_path, monkeypatch):
+def test_module_in_the_working_directory_is_imported(write, tmp_path, monkeypatch):
     write("networks_of_a_user.py")
     monkeypatch.chdir(tmp_path)
-    config = default_config(imports="networks_of_a_user")  # or several
+    config = default_config(imports="networks_of_a_user")  # a tuple is possible, too
     assert config.imports == ("networks_of_a_user",)
     config.model.name = "tiny_of_a_user"
     check_config(config)
 
 
-def test_what_a_module_registers_twice_is_registered_once(write, tmp_path):
+def test_module_may_register_a_name_again(write, tmp_path):
     write("networks_of_a_user.py", MODULE + MODULE)
     for _ in range(2):
         import_modules(["networks_of_a_user"], [str(tmp_path)])
@@ -70,7 +70,7 @@ def test_what_a_module_registers_twice_is_registered_once(write, tmp_path):
 
 @pytest.mark.parametrize("name", ["networks_of_nobody", "os.networks_of_nobody"])
 @pytest.mark.usefixtures("write")
-def test_a_module_that_is_not_there(tmp_path, monkeypatch, name):
+def test_missing_module_is_refused(tmp_path, monkeypatch, name):
     folder = str(tmp_path / "folder")
     monkeypatch.chdir(tmp_path)
     start = re.escape(f"config.imports: there is no module {name!r} in {folder}, {tmp_path}")
@@ -97,7 +97,7 @@ def test_a_module_that_is_not_there(tmp_path, monkeypatch, name):
         ),
     ],
 )
-def test_a_module_that_fails(write, tmp_path, text, reason):
+def test_error_of_a_module_names_its_line(write, tmp_path, text, reason):
     write("fails_of_a_user.py", text)
     reason = reason.replace("FILE", re.escape(str(tmp_path / "fails_of_a_user.py")))
     message = f"^config.imports: module 'fails_of_a_user' fails: {reason}$"
@@ -107,7 +107,7 @@ def test_a_module_that_fails(write, tmp_path, text, reason):
 
 @pytest.fixture
 def run_of_a_stranger(write, finished_run, tmp_path):
-    """A finished run whose config imports a module that stands beside it."""
+    """Makes a finished run whose config imports a module from its own folder."""
     run = tmp_path / "run"
     shutil.copytree(finished_run("fedavg", rounds=1), run)
     write("stranger/networks_of_a_user.py", "raise SystemExit('executed')")
@@ -132,7 +132,7 @@ UNTRUSTED = (
         lambda run, **options: export_run(run, run.parent / "models", **options),
     ],
 )
-def test_a_saved_run_executes_what_is_asked_for(
+def test_saved_run_imports_only_trusted_modules(
     use, run_of_a_stranger, write, monkeypatch, tmp_path
 ):
     message = re.escape(UNTRUSTED.replace("FOLDER", str(tmp_path / "stranger")))
@@ -148,13 +148,13 @@ def test_a_saved_run_executes_what_is_asked_for(
     (tmp_path / "mine").mkdir()
     write("mine/networks_of_a_user.py")
     monkeypatch.chdir(tmp_path / "mine")
-    use(run_of_a_stranger, trust_imports=["networks_of_a_user"])  # one's own
-    config_of_run(RunFiles(run_of_a_stranger).settings())  # executes nothing any more
+    use(run_of_a_stranger, trust_imports=["networks_of_a_user"])  # the user's own module
+    config_of_run(RunFiles(run_of_a_stranger).settings())  # the module is imported already
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("program", ["evaluate", "export", "loss_surface", "table", "page"])
-def test_programs_execute_what_is_asked_for(program, run_of_a_stranger, tmp_path):
+def test_programs_import_only_trusted_modules(program, run_of_a_stranger, tmp_path):
     run, output = run_of_a_stranger, tmp_path / "output.html"
     if program in ("evaluate", "export"):
         arguments = [f"{program}.py", f"--run_dir={run}", f"--output={output}"]

@@ -1,4 +1,4 @@
-"""Every number of every config has a range, which is checked before anything is built."""
+"""Tests that every number of a config has a range, which is checked before the run is built."""
 
 import math
 import re
@@ -18,7 +18,7 @@ from tff_pfl.local import OPTIMIZERS
 from tff_pfl.templates import AGGREGATORS
 
 NAN, INF = math.nan, math.inf
-# By kind: a value that is right, others that are not.
+# A right value and wrong values of each kind of number.
 KINDS = {
     "count": (1, (0, -3, True, 1.5, NAN, INF)),
     "count or none": (0, (-1, True, 0.5, NAN)),
@@ -59,7 +59,7 @@ NUMBERS = {
     "units": "evaluation.synthetic",
     "ids": "attack.client_ids",
 }
-# The tuples that are not of numbers.
+# The options whose tuples have names instead of numbers.
 NAMES_OF_LAYERS = {
     "also_personal",
     "branched_layers",
@@ -85,7 +85,7 @@ CHOSEN = [
 
 
 def numbers(config, prefix=""):
-    """The keys of a config whose values are numbers, or several, by their types and defaults."""
+    """Yields the keys of a config whose values are numbers or tuples of numbers."""
     for name in config:
         kind, value = config.get_type(name), config[name]
         if isinstance(value, ml_collections.ConfigDict):
@@ -98,17 +98,17 @@ def check(key, value):
     config = default_config()
     section, _, name = key.rpartition(".")
     if section == "privacy" and name != "epsilon":
-        config.privacy.noise_multiplier = 1.0  # without which there is no privacy
+        config.privacy.noise_multiplier = 1.0  # switches privacy on
     if key == "privacy.bits":
         config.privacy.update(mechanism="distributed", clipping="fixed")
     if section == "participation":
-        config.participation.median_seconds = (1.0,)  # there are no others without a median
+        config.participation.median_seconds = (1.0,)  # the others need a median
     with config.ignore_type(), config.unlocked():
         value_of(config, section)[name] = value
     check_config(config)
 
 
-def test_numbers_of_all_configs():
+def test_numbers_out_of_range_are_refused():
     for kind, keys in NUMBERS.items():
         right, wrong = KINDS[kind]
         for key in keys.split():
@@ -119,13 +119,13 @@ def test_numbers_of_all_configs():
                     check(key, value)
 
 
-def test_none_where_no_number_may_be_left_out():
+def test_none_is_refused_for_required_numbers():
     for key in ("rounds", "local.momentum", "evaluation.every", "local.learning_rate_decay"):
         with pytest.raises(ConfigError, match=rf"config\.{re.escape(key)} must be .*, got None\."):
             check(key, None)
 
 
-def test_each_number_has_a_range_in_which_its_default_is():
+def test_each_number_has_a_range_that_contains_its_default():
     for choice in CHOSEN:
         config = default_config()
         complete(config, dict([choice]))
@@ -140,7 +140,7 @@ def test_each_number_has_a_range_in_which_its_default_is():
             assert not range_.contains("1"), (choice, key)
 
 
-def test_options_of_what_is_chosen_are_checked():
+def test_options_of_choices_are_checked():
     config = default_config("ditto")
     complete(config, {"aggregator.name": "krum", "local.optimizer": "adam"})
     for key, value in (
@@ -156,7 +156,7 @@ def test_options_of_what_is_chosen_are_checked():
     check_config(config)
 
 
-def test_numpy_numbers_are_numbers():
+def test_numpy_numbers_become_python_numbers():
     config = default_config("ditto")
     config.rounds = np.int64(3)
     config.algorithm.lambda_ = np.float32(0.5)

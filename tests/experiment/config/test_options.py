@@ -1,4 +1,4 @@
-"""Options come from the signature of what takes them."""
+"""Tests that options come from the signatures of functions that take them."""
 
 from collections.abc import Iterable
 from typing import Optional
@@ -16,7 +16,7 @@ from tff_pfl.names import UnknownNameError
 
 @pytest.fixture
 def chosen(monkeypatch):
-    """`(function) -> a config that chooses a model of this function`."""
+    """Returns `(function) -> config`; the config chooses the model of the function."""
 
     def config_of(function):
         monkeypatch.setitem(MODELS._registered, "mine", function)
@@ -62,7 +62,7 @@ def test_annotations_may_be_text(chosen):
     check_config(config)
 
 
-def test_an_option_without_a_default_has_to_be_set(chosen):
+def test_option_without_a_default_must_be_set(chosen):
     config = chosen(lambda image_shape, num_classes, *, width: None)
     for _ in range(2):
         with pytest.raises(ConfigError, match="config.model.options.width must be set"):
@@ -72,7 +72,7 @@ def test_an_option_without_a_default_has_to_be_set(chosen):
     check_config(config)
 
 
-def test_what_is_set_stays_and_is_of_the_types_of_the_signature(chosen):
+def test_set_options_are_kept_with_the_types_of_the_signature(chosen):
     def network(image_shape, num_classes, *, rate: float = 0.5, layers=(1,)): ...
 
     config = chosen(network)
@@ -86,7 +86,7 @@ def test_what_is_set_stays_and_is_of_the_types_of_the_signature(chosen):
         complete(config)
 
 
-def test_another_attack_has_none_of_the_options_of_the_first():
+def test_another_attack_lacks_the_options_of_the_default_attack():
     name = "noise"
     config = default_config()
     config.attack.name = name
@@ -97,7 +97,7 @@ def test_another_attack_has_none_of_the_options_of_the_first():
     assert config.attack.to_dict() == {"name": name} | options
 
 
-def test_names_in_place_of_a_configs_own():
+def test_complete_replaces_names_of_the_config():
     config = small("ditto")
     config.algorithm.lambda_ = 0.5
     complete(config, {"model.name": "lenet", "algorithm.name": "ditto"})
@@ -110,7 +110,7 @@ def test_names_in_place_of_a_configs_own():
         complete(config, {"model.name": "lennet"})
 
 
-def test_a_config_stays_locked_and_another_stays_as_it_is():
+def test_complete_keeps_locks_and_other_configs():
     config = default_config().lock()
     complete(config)
     assert config.is_locked and config.model.options.is_locked
@@ -119,7 +119,7 @@ def test_a_config_stays_locked_and_another_stays_as_it_is():
     assert other.to_dict() == {"steps": 1, "model": {"width": 2}}
 
 
-def test_a_saved_config_is_the_same_with_all_its_options():
+def test_saved_config_has_all_its_options():
     config = small("fedper")
     config.local.optimizer = "adam"
     config.local.options.beta_1 = 0.5
@@ -130,7 +130,7 @@ def test_a_saved_config_is_the_same_with_all_its_options():
     assert again.algorithm.get_type("personal_layers") is tuple
 
 
-def test_an_unknown_name_that_a_config_was_given_in_python():
+def test_unknown_name_is_refused():
     config = default_config()
     config.algorithm.name = "neme"
     with pytest.raises(ConfigError, match="config.algorithm.name: Unknown algorithm 'neme'. Did"):

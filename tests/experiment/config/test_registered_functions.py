@@ -1,4 +1,4 @@
-"""Functions of a user's own that return what is of no use: the message says whose, and what."""
+"""Tests that wrong results of a user's own functions are refused by name."""
 
 import pytest
 import tensorflow as tf
@@ -74,7 +74,7 @@ def build(config):
     ],
     ids=lambda value: value.kind if isinstance(value, tff_pfl.registry.Registry) else "",
 )
-def test_what_is_of_no_use(monkeypatch, registry, function, changes, message):
+def test_wrong_results_are_refused(monkeypatch, registry, function, changes, message):
     monkeypatch.setitem(registry._registered, "own", function)
     with pytest.raises(ConfigError, match=message):
         build(tiny_config("fedavg", **changes))

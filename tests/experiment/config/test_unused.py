@@ -1,4 +1,4 @@
-"""Settings that have no effect."""
+"""Tests warnings about settings without an effect."""
 
 import pytest
 
@@ -8,8 +8,8 @@ from tff_pfl.experiment.config import unused_settings
 from tff_pfl.experiment.config.options import value_of
 
 DIGITS = f"--config={ROOT / 'configs' / 'digits.py'}"
-# A setting; what a config has besides, by which it has no effect; its switch; what turns that on.
-IDLE = [
+# A setting; the values of a config that turn it off; its switch; the value that turns it on.
+UNUSED = [
     ("early_stop.metric", {}, "early_stop.patience", 3),
     (
         "evaluation.fine_tune_learning_rate",
@@ -57,14 +57,14 @@ def config_of(settings):
     return config
 
 
-def test_settings_without_effect():
-    for key, off, switch, on in IDLE:
-        (idle,) = unused_settings(config_of(off), [key])
-        assert idle.startswith(f"config.{key} has no effect: config.{switch} is ")
+def test_settings_without_effect_are_reported():
+    for key, off, switch, on in UNUSED:
+        (warning,) = unused_settings(config_of(off), [key])
+        assert warning.startswith(f"config.{key} has no effect: config.{switch} is ")
         assert list(unused_settings(config_of(off | {switch: on}), [key])) == []
 
 
-def test_exact_gradients_do_not_keep_others_from_training():
+def test_settings_of_training_have_an_effect_beside_exact_gradients():
     fedpg = {"algorithm": "fedpg"}
     for key, others in (
         ("local.learning_rate", {}),
@@ -78,7 +78,7 @@ def test_exact_gradients_do_not_keep_others_from_training():
     assert list(unused_settings(config_of(new_clients), [key])) == []
 
 
-def test_a_flag_without_effect_is_a_warning(monkeypatch, capsys):
+def test_flag_without_effect_prints_a_warning(monkeypatch, capsys):
     flags = ("--config.local.epochs=3", "--config.local.steps=2", "--config.rounds=1")
     config = config_of_flags(monkeypatch, DIGITS, *flags)
     assert (config.local.epochs, config.local.steps) == (3, 2)
@@ -86,7 +86,7 @@ def test_a_flag_without_effect_is_a_warning(monkeypatch, capsys):
     assert capsys.readouterr().err == message
 
 
-def test_none_beside_what_is_set_instead_is_no_conflict(monkeypatch, capsys):
+def test_none_is_not_reported_as_unused(monkeypatch, capsys):
     flags = ("--config.local.epochs=None", "--config.local.steps=2")
     flags += ("--config.attack.fraction=None", "--config.attack.client_ids=(0,)")
     flags += ("--config.data.num_clients=None", "--config.data.partitioner=natural")
