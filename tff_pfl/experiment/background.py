@@ -62,7 +62,7 @@ class Stopwatch:
     """
 
     def __init__(self, seconds: Mapping[str, float] | None = None):
-        """Starts without seconds, or with those that another stopwatch measured."""
+        """Starts with the seconds of another stopwatch, by default without any."""
         self.seconds = dict(seconds or {})
 
     @contextlib.contextmanager

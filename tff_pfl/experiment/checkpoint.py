@@ -83,7 +83,7 @@ class Progress:
 def client_states(
     process: PersonalizedProcess, path: str, *, read_only: bool = False
 ) -> ClientStateStore:
-    """Opens the store of the client states, beside which the checkpoint is committed."""
+    """Opens the store of the client states and of the checkpoint."""
     return ClientStateStore(
         process.initialize_clients, process.client_state_type, path, read_only=read_only
     )
@@ -177,15 +177,15 @@ class Checkpoint:
         )
 
     def count_privacy(self, progress: Progress, privacy: PrivacyLoss | None) -> None:
-        """Sets the privacy loss of a run, which must be the one of its previous rounds.
+        """Sets the privacy loss of a run, after a comparison with its previous rounds.
 
         Args:
             progress: The progress of the run.
             privacy: Counts the privacy loss; `None`: it is not counted.
 
         Raises:
-            OutputDirectoryError: The privacy of the previous rounds was counted in another way, or
-                not at all, but epsilon has to count all rounds.
+            OutputDirectoryError: The previous rounds were counted differently or not at all, but
+                epsilon must count all rounds.
         """
         before = progress.privacy
         is_same = privacy is None if before is None else before.is_close(privacy)

@@ -49,7 +49,7 @@ def check_measured(metric: str, method: Algorithm | PersonalizedProcess, model: 
 class EarlyStop:
     """A rule that ends a run when its models stop improving on validation data.
 
-    The first evaluation is an improvement. A later evaluation is one if it is better than the last
+    The first evaluation is an improvement. A later evaluation is one if it beats the last
     improvement by more than `least_gain`. A value that is not finite is never an improvement.
 
     Attributes:

@@ -22,7 +22,7 @@ from tff_pfl.evaluation import (
     to_text,
 )
 from tff_pfl.experiment import config as configs
-from tff_pfl.experiment.config.errors import values_of
+from tff_pfl.experiment.config.errors import config_errors
 from tff_pfl.experiment.interruption import exit_code_of
 from tff_pfl.experiment.metrics_log import write_table
 from tff_pfl.experiment.restored import changed_config, restored_by
@@ -30,7 +30,7 @@ from tff_pfl.experiment.run_directory import (
     OutputDirectoryError,
     RunDirectory,
     check_writable,
-    is_of_a_run,
+    is_run_directory,
 )
 from tff_pfl.experiment.summary import Evaluation, rows
 from tff_pfl.files import write_json
@@ -178,7 +178,7 @@ def _evaluated(run_dir, config, options=None, baseline=None) -> EvaluatedRun:
         is_baseline = options is not None
         options = options or configs.evaluation_options(run.config)
         configs.check_split(run.dataset, options.split)
-        with values_of("evaluation"):
+        with config_errors("evaluation"):
             evaluator = Evaluator(run.process, run.model, run.dataset, options)
         clients = evaluator(run.server_state, run.source, is_last=True)
         new_clients = None if is_baseline else _evaluate_new_clients(run)
@@ -308,7 +308,7 @@ def _check_apart(output):
     """Checks that the result files would not replace files of any run."""
     for suffix in RESULT_SUFFIXES:
         path = pathlib.Path(os.path.realpath(output + suffix))
-        for folder in filter(is_of_a_run, path.parents):
+        for folder in filter(is_run_directory, path.parents):
             if path.relative_to(folder).parts[0] in RunDirectory.FILES:
                 raise OutputDirectoryError(
                     f"output={output!r}: {output + suffix} would replace a file of a run. Choose "

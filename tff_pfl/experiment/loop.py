@@ -47,7 +47,7 @@ def train(
     release_managers: Sequence[tff.program.ReleaseManager] = (),
     title: str = "training",
 ) -> Result:
-    """Trains and evaluates a process, from the checkpoint in `directory` if there is one.
+    """Trains and evaluates a process, starting from the checkpoint in `directory` if it exists.
 
     A run that is killed at any moment and resumed gives the same numbers as an uninterrupted one:
     server state, client states and position are committed in one transaction, and metrics released
@@ -67,7 +67,7 @@ def train(
         evaluate_new_clients: Evaluates clients that did not train, after the last round.
         checkpoint_every: Rounds between commits.
         participation: Selects the clients of a round and decides which of them report. Unless all
-            clients report, metrics have both numbers, such as `participation/num_selected`.
+            clients always report, metrics count both, such as `participation/num_selected`.
         early_stop: Ends the run before `rounds`, based on the evaluations every `evaluate_every`
             rounds. The round after which it ends the run is evaluated as the last one.
         privacy: Counts the privacy loss of the process. Metrics then have `privacy/epsilon`, which
@@ -80,7 +80,7 @@ def train(
         title: The title of the progress bar and of the summary.
 
     Returns:
-        The result of the run, which `summary.json` has, too.
+        The result of the run, which is also written to `summary.json`.
 
     Raises:
         OutputDirectoryError: The run in `directory` cannot be resumed: it has other data, other

@@ -22,7 +22,7 @@ PART_SECONDS = tuple(f"{part}_seconds" for part in ("select", "compute", "write"
 TIMINGS = (*WHOLE_SECONDS, *PART_SECONDS)
 
 NEW_CLIENTS = "new_clients.csv"
-_OF_A_ROUND = re.compile(r"(?:clients/round_(\d{6,})\.csv|snapshots/round_(\d{6,})\.npz)")
+_ROUND_FILE = re.compile(r"(?:clients/round_(\d{6,})\.csv|snapshots/round_(\d{6,})\.npz)")
 
 
 class MetricsLog(tff.program.ReleaseManager[Mapping[str, float], int]):
@@ -64,7 +64,7 @@ class MetricsLog(tff.program.ReleaseManager[Mapping[str, float], int]):
         self._files = {name: sum_ for name, sum_ in released.items() if name not in others}
         for name, checksum in self._files.items():
             if not directory.has(name) or _checksum(directory.file(name)) != checksum:
-                raise not_as_written(directory.file(name))
+                raise changed_file_error(directory.file(name))
         self._delete_later_rounds()
         self._tensorboard = tff.program.TensorBoardReleaseManager(directory.file("tensorboard"))
 
@@ -165,7 +165,7 @@ class _Table:
         for row in rows:
             self._count(zip(self._columns, row, strict=False))
         if self.checksums[1] != checksum:
-            raise not_as_written(path)
+            raise changed_file_error(path)
         _write(path, self._columns, rows)
 
     def append(self, row: Mapping) -> None:
@@ -182,7 +182,7 @@ class _Table:
         self._count((name, str(value)) for name, value in row.items())
 
     def _count(self, cells):
-        """Adds a row to the checksums, without its empty cells, whose columns came later."""
+        """Adds a row to the checksums, without empty cells, whose columns came later."""
         cells = sorted(cell for cell in cells if cell[1])
         checksum = self.checksums[1]
         self.checksums = (checksum, zlib.crc32(json.dumps(cells).encode(), checksum))
@@ -198,7 +198,7 @@ class _Table:
 
 def _round_of(name: str) -> int:
     """Returns the round of a table of clients or a snapshot; 0 for other files."""
-    match = _OF_A_ROUND.fullmatch(name)
+    match = _ROUND_FILE.fullmatch(name)
     return int(match[1] or match[2]) if match else 0
 
 
@@ -207,7 +207,7 @@ def _checksum(path: str) -> int:
         return zlib.crc32(file.read())
 
 
-def not_as_written(path: str) -> OutputDirectoryError:
+def changed_file_error(path: str) -> OutputDirectoryError:
     """Returns the error for a file that has changed since its run wrote it."""
     return OutputDirectoryError(
         f"{path} is missing or has changed since the last checkpoint. Restore it from a copy, or "

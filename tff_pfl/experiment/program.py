@@ -11,7 +11,7 @@ from tff_pfl.experiment import config as configs
 from tff_pfl.experiment.interruption import exit_code_of
 from tff_pfl.experiment.loop import train
 from tff_pfl.experiment.memory import check_server_memory
-from tff_pfl.experiment.run_directory import OF_RESULTS, RunDirectory, resolved
+from tff_pfl.experiment.run_directory import RESULT_SETTINGS, RunDirectory, resolved
 from tff_pfl.experiment.summary import finished_summary, read_summary, table
 
 
@@ -50,7 +50,7 @@ def run_program(
         configs.complete(config)
         configs.check_config(config)
         directory = RunDirectory(output_dir, resolved(config), resume=resume, overwrite=overwrite)
-        configs.check_same_promise(config, directory.changes)
+        configs.check_rounds_of_epsilon(config, directory.changes)
         summary = None if overwrite else finished_summary(directory.path, config.rounds)
         is_over = summary is not None and summary.final.round_num <= config.rounds
         if not is_over:
@@ -66,7 +66,7 @@ def run_program(
         print(f"\n{table(summary)}\n\nresults: {directory.path}")
         for name in filter(directory.has, directory.FILES):
             print(f"  {name}")
-        ignored = [change for change in directory.changes if change.startswith(OF_RESULTS)]
+        ignored = [change for change in directory.changes if change.startswith(RESULT_SETTINGS)]
         if is_over and ignored:
             print(
                 "note: the run was finished already, and its results ignore these changes:\n  "

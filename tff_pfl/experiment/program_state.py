@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow_federated as tff
 
-from tff_pfl.experiment.metrics_log import not_as_written
+from tff_pfl.experiment.metrics_log import changed_file_error
 from tff_pfl.experiment.run_directory import RunDirectory, read_json, reading
 
 _FILE = "checksums.json"
@@ -52,7 +52,7 @@ class CheckedStateManager(tff.program.ProgramStateManager):
             for name, recorded in read_json(path)[str(version)].items():
                 file = self._directory.file(name)
                 if [*_beginning(file, recorded[0])] != recorded:
-                    raise not_as_written(file)
+                    raise changed_file_error(file)
         return await self._manager.load(version, structure)
 
     async def save(self, program_state: Any, version: int) -> None:

@@ -22,7 +22,7 @@ OF_NO_NUMBER = (
     "paper",
 )
 # Settings that change the results at the end of a run.
-OF_RESULTS = (
+RESULT_SETTINGS = (
     "evaluation.generalization",
     "evaluation.late_share",
     "evaluation.subsample",
@@ -31,7 +31,7 @@ OF_RESULTS = (
     "new_clients.fine_tune_epochs",
 )
 # Settings that a resumed run may change, because they do not change the numbers of its rounds.
-RESUMABLE = ("rounds", *sorted((*OF_NO_NUMBER, *OF_RESULTS)))
+RESUMABLE = ("rounds", *sorted((*OF_NO_NUMBER, *RESULT_SETTINGS)))
 
 CHECKPOINT = "checkpoint"
 
@@ -39,7 +39,7 @@ CHECKPOINT = "checkpoint"
 _LOCK_FILE = "tff_pfl_run.lock"
 
 
-def is_of_a_run(folder: str | os.PathLike) -> bool:
+def is_run_directory(folder: str | os.PathLike) -> bool:
     """Returns whether a folder is the directory of a run, or a copy without its lock file."""
 
     def has(name):
@@ -330,7 +330,7 @@ class _Encoder(config_dict.CustomJSONEncoder):
     """A JSON encoder that writes NumPy's numbers and arrays as numbers and lists."""
 
     def default(self, obj):
-        """Returns the JSON value of an object that is not one."""
+        """Returns the JSON value of a NumPy number or array."""
         return obj.tolist() if hasattr(obj, "tolist") else super().default(obj)
 
 

@@ -238,15 +238,15 @@ def table(result: Result) -> str:
     if result.stopped is not None:
         lines += ["", f"stopped early: {result.stopped}"]
     if result.privacy is not None:
-        lines += ["", _promise(**result.privacy)]
+        lines += ["", _privacy_line(**result.privacy)]
     absent = result.final.metrics.get(NUM_CLIENTS_NEVER_SELECTED)
     if absent:
-        evaluated = "" if _of_sample(result.final.metrics) else " but are evaluated"
+        evaluated = "" if _is_sampled(result.final.metrics) else " but are evaluated"
         lines += ["", f"clients that never took part{evaluated}: {absent}"]
     return "\n".join(lines)
 
 
-def _promise(epsilon, noise_multiplier, num_clients, clients_per_round, delta, sampling):
+def _privacy_line(epsilon, noise_multiplier, num_clients, clients_per_round, delta, sampling):
     """Returns the privacy loss of a run as one line."""
     how = "expected" if sampling == "poisson" else "drawn"
     return (
@@ -256,8 +256,8 @@ def _promise(epsilon, noise_multiplier, num_clients, clients_per_round, delta, s
     )
 
 
-def _of_sample(metrics):
-    """Returns whether the metrics are those of a sample of clients."""
+def _is_sampled(metrics):
+    """Returns whether only a sample of clients was evaluated."""
     return any(name.statistic == MARGIN for name in metrics)
 
 
@@ -269,7 +269,7 @@ def _rounds(evaluated):
 def rows(metrics: Mapping[MetricName, float]) -> list[str]:
     """Returns the lines of a table of accuracies and losses, and of diverged models."""
     mean, *others = STATISTICS
-    shown = [mean, MARGIN, *others] if _of_sample(metrics) else STATISTICS
+    shown = [mean, MARGIN, *others] if _is_sampled(metrics) else STATISTICS
     heads = ["95 %: ±" if name == MARGIN else name.replace("_5_percent", " 5 %") for name in shown]
     cells = [["", *heads, "loss"]]
     with_statistics = {(name.model, name.pool) for name in metrics if name.statistic == "std"}

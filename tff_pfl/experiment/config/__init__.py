@@ -13,7 +13,7 @@ __getattr__, __dir__, __all__ = offer(
             "check_split",
             "hold_out",
         ),
-        "check": ("check_config", "check_same_promise", "config_of_run", "number_ranges"),
+        "check": ("check_config", "check_rounds_of_epsilon", "config_of_run", "number_ranges"),
         "errors": ("ConfigError",),
         "flags": ("define_import_flags", "parse_flags", "read_config"),
         "options": ("complete", "default_config"),

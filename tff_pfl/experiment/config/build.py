@@ -9,7 +9,7 @@ import numpy as np
 from tff_pfl import algorithms, data, evaluation, models
 from tff_pfl.attacks import ATTACKS, attackers_of
 from tff_pfl.compression import COMPRESSORS, compressed
-from tff_pfl.experiment.config.errors import ConfigError, values_of
+from tff_pfl.experiment.config.errors import ConfigError, config_errors
 from tff_pfl.experiment.config.options import ERROR_FEEDBACK, FRACTION
 from tff_pfl.experiment.config.parts import (
     build_fine_tuning,
@@ -45,7 +45,7 @@ def build_dataset(
         ConfigError: A value is wrong, or the partition or the cohort is impossible.
         DataNotFoundError: The data set is not prepared and cannot be downloaded.
     """
-    with values_of("data"):
+    with config_errors("data"):
         images = (load or data.load)(config.data.name, config.data.data_dir or None)
         if config.data.partition_file:
             partition = data.Partition.load(config.data.partition_file, labels=images.y)
@@ -79,7 +79,7 @@ def build_dataset(
         raise ConfigError(
             f"config.attack.client_ids has {unknown}, but clients are 0 to {num_clients - 1}."
         )
-    with values_of("clients_per_round"):
+    with config_errors("clients_per_round"):
         participation(config).check(num_clients, config.clients_per_round)
     _check_splits(config, dataset, num_clients)
     return dataset
@@ -103,7 +103,7 @@ def _check_splits(config, dataset, num_clients) -> None:
     who, clients = "client that trains" if new_clients.number else "client", slice(num_clients)
     if options.clients:
         who = f"client of the sample (config.evaluation.clients={options.clients})"
-        with values_of("evaluation"):
+        with config_errors("evaluation"):
             clients = evaluation.sampled_clients(config.seed, num_clients, options.clients)
     check_split(dataset, options.split, who, clients)
     if options.validation:
@@ -155,7 +155,7 @@ def build_model(config: ml_collections.ConfigDict, dataset: data.FederatedDatase
         ConfigError: A name is unknown (the message has the nearest name), a number is out of the
             model's range, or the normalization does not fit the inputs.
     """
-    with values_of("data"):
+    with config_errors("data"):
         mean, std = data.normalization(config.data.normalization)
         if mean is not None and dataset.x_dtype != np.uint8:
             raise ValueError(
@@ -170,7 +170,7 @@ def build_model(config: ml_collections.ConfigDict, dataset: data.FederatedDatase
                 f"channels, but the images of {dataset.name!r} have the shape "
                 f"{dataset.image_shape}. Choose 'unit' or 'half', which fit any images."
             )
-    with values_of("model"):
+    with config_errors("model"):
         model = models.build(
             config.model.name,
             dataset.image_shape,
@@ -210,18 +210,18 @@ def build_algorithm(
     }
     local = build_local(config)
     check_schedule(local, config)
-    with values_of("algorithm"):
+    with config_errors("algorithm"):
         algorithm = algorithms.make(name, model, local, **federation, **options)
     if config.aggregator.name:
-        with values_of("aggregator"):
+        with config_errors("aggregator"):
             algorithm = with_aggregator(algorithm, _build_aggregator(config))
     algorithm = _made_private(algorithm, config, dataset.num_clients)
     if config.attack.name:
-        with values_of("attack"):
+        with config_errors("attack"):
             algorithm = _build_attack(config, dataset)(algorithm)
             check_kind(f"The result of the attack {config.attack.name!r}", algorithm, Algorithm)
     if config.compression.name:
-        with values_of("compression"):
+        with config_errors("compression"):
             algorithm = _compressed(algorithm, config)
     if fine_tunes_own_models(config):
         algorithm = _evaluating("fine_tuned", algorithm, config, model)
@@ -269,7 +269,7 @@ def _made_private(algorithm, config, num_clients) -> Algorithm:
         "clients_per_round": config.clients_per_round,
         "clip_norm": config.privacy.clip_norm,
     }
-    with values_of("privacy"):
+    with config_errors("privacy"):
         if config.privacy.mechanism == "distributed":
             return with_distributed_privacy(algorithm, bits=config.privacy.bits, **options)
         return with_privacy(
@@ -291,13 +291,13 @@ def build_process(
             `build_algorithm`.
     """
     algorithm = build_algorithm(config, model, dataset)
-    with values_of("evaluation.further_models"):
+    with config_errors("evaluation.further_models"):
         further = {
             name: _evaluating(name, algorithm, config, model)
             for name in config.evaluation.further_models
         }
     type_ = examples_type(dataset.image_shape, np.dtype(dataset.x_dtype).type)
-    with values_of(None):  # tracing also reports errors of attacks, privacy and compression
+    with config_errors(None):  # tracing also reports errors of attacks, privacy and compression
         return compose(algorithm, type_, config.seed, further_models=further)
 
 

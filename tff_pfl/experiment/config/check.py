@@ -7,7 +7,7 @@ import ml_collections
 
 from tff_pfl import data, evaluation, models
 from tff_pfl.clients import Participation
-from tff_pfl.experiment.config.errors import ConfigError, values_of
+from tff_pfl.experiment.config.errors import ConfigError, config_errors
 from tff_pfl.experiment.config.imports import import_modules
 from tff_pfl.experiment.config.keys import OWN_NUMBERS, own_keys
 from tff_pfl.experiment.config.options import (
@@ -47,7 +47,7 @@ def check_config(config: ml_collections.ConfigDict) -> None:
         _check_choice(config, choice)
     for key, range_ in number_ranges(config).items():
         range_.check(f"config.{key}", value_of(config, key), ConfigError)
-    with values_of("evaluation"):
+    with config_errors("evaluation"):
         evaluation_options(config)
         check_names("further model", config.evaluation.further_models, FURTHER_MODELS)
     if "fine_tuned" in config.evaluation.further_models and not config.evaluation.fine_tune_epochs:
@@ -151,10 +151,10 @@ def _check_compression(config) -> None:
     if config.aggregator.name not in ("", "mean"):
         raise _both(config, "compression.name", "aggregator.name", reason)
     if is_private(config):
-        raise _both(config, "compression.name", _promise(config), reason)
+        raise _both(config, "compression.name", _privacy_key(config), reason)
 
 
-def _promise(config) -> str:
+def _privacy_key(config) -> str:
     has_epsilon = config.privacy.epsilon is not None
     return "privacy.epsilon" if has_epsilon else "privacy.noise_multiplier"
 
@@ -175,8 +175,8 @@ def _check_privacy(config, participation) -> None:
         raise _both(config, "privacy.epsilon", "privacy.noise_multiplier", reason)
     if config.aggregator.name:
         reason = "privacy has its own aggregator, the mean of clipped uploads with noise"
-        raise _both(config, "aggregator.name", _promise(config), reason)
-    with values_of("participation"):
+        raise _both(config, "aggregator.name", _privacy_key(config), reason)
+    with config_errors("participation"):
         check_participation(participation)
     if privacy.mechanism != "distributed":
         return
@@ -196,7 +196,7 @@ def _check_privacy(config, participation) -> None:
             )
 
 
-def check_same_promise(config: ml_collections.ConfigDict, changes: Sequence[str]) -> None:
+def check_rounds_of_epsilon(config: ml_collections.ConfigDict, changes: Sequence[str]) -> None:
     """Checks that a resumed run has the number of rounds for which its noise was computed.
 
     Args:

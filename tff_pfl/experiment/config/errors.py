@@ -9,7 +9,7 @@ class ConfigError(ValueError):
 
 
 @contextlib.contextmanager
-def values_of(section: str | None) -> Iterator[None]:
+def config_errors(section: str | None) -> Iterator[None]:
     """Converts errors of its body about values of a config to a `ConfigError`.
 
     Args:

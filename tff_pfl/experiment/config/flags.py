@@ -50,9 +50,9 @@ def define_import_flags() -> Callable[[], bool | list[str]]:
 class ConfigFileParser(ConfigFileFlagParser):
     """A parser of `--config=FILE.py:CHOICE` that adds the options of everything chosen by name.
 
-    If a flag such as `--config.model.name=NAME` chooses another name than the file, the options in
-    the file are replaced by the defaults of the new choice. The modules of `--config.imports` are
-    imported before the file is loaded.
+    If a flag such as `--config.model.name=NAME` chooses another name than the file, the defaults of
+    the new choice replace the options in the file. The modules of `--config.imports` are imported
+    before the file is loaded.
     """
 
     def __init__(self, argv: Sequence[str]):

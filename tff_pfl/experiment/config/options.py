@@ -19,7 +19,7 @@ from tff_pfl.attacks import ATTACKS
 from tff_pfl.clients import AVAILABILITIES
 from tff_pfl.compression import COMPRESSORS
 from tff_pfl.data import PARTITIONERS
-from tff_pfl.experiment.config.errors import values_of
+from tff_pfl.experiment.config.errors import config_errors
 from tff_pfl.experiment.config.imports import import_modules
 from tff_pfl.experiment.config.keys import Config, own_keys
 from tff_pfl.local import AUGMENTATIONS, OPTIMIZERS, SCHEDULES
@@ -48,9 +48,9 @@ class Choice(NamedTuple):
             and "{}" in it is replaced by the name.
         registry: The registry of the functions to choose from.
         from_elsewhere: The keyword arguments that come from other keys or from the federation.
-        may_be_none: Whether the name "" chooses nothing.
+        may_be_none: Whether the name may be "", which chooses nothing.
         default: The name that `default_config` chooses, if `own_keys` does not have the key.
-        beside: Further options, which are not arguments of the chosen function.
+        further_options: Options that are not arguments of the chosen function.
     """
 
     key: str
@@ -59,7 +59,7 @@ class Choice(NamedTuple):
     from_elsewhere: tuple[str, ...] = ()
     may_be_none: bool = False
     default: str = ""
-    beside: tuple[inspect.Parameter, ...] = ()
+    further_options: tuple[inspect.Parameter, ...] = ()
 
     def name_in(self, config: ml_collections.ConfigDict) -> str:
         """Returns the chosen name; "" if a config does not have the key."""
@@ -90,7 +90,7 @@ class Choice(NamedTuple):
             return {}
         declared = self.registry.parameters(name)
         own = {key: p for key, p in declared.items() if key not in self.from_elsewhere}
-        return own | {option.name: option for option in self.beside}
+        return own | {option.name: option for option in self.further_options}
 
     def set(self, config: ml_collections.ConfigDict, name: str) -> None:
         """Chooses a name, and sets all its options to their defaults.
@@ -118,13 +118,13 @@ class Choice(NamedTuple):
                 the wrong type.
         """
         given = self.options_in(config)
-        with values_of(self.key):
+        with config_errors(self.key):
             own = self.parameters(self.name_in(config))
             for key, parameter in self.parameters(self.default).items():
                 if key in given and key not in own and given[key] == _default(parameter):
                     del given[key]
             self.set(config, self.name_in(config))
-        with values_of(self.section_in(config)), config.unlocked():
+        with config_errors(self.section_in(config)), config.unlocked():
             if given:
                 update(value_of(config, self.section_in(config)), given)
 
@@ -156,14 +156,14 @@ ATTACK = Choice(
     ("num_classes",),
     may_be_none=True,
     default="scaled_uploads",
-    beside=(_option(FRACTION, 0.0, float | None),),
+    further_options=(_option(FRACTION, 0.0, float | None),),
 )
 COMPRESSION = Choice(
     "compression.name",
     "compression",
     COMPRESSORS,
     may_be_none=True,
-    beside=(_option(ERROR_FEEDBACK, False, bool),),
+    further_options=(_option(ERROR_FEEDBACK, False, bool),),
 )
 
 CHOICES = (

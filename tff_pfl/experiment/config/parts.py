@@ -10,7 +10,7 @@ import tensorflow_federated as tff
 
 from tff_pfl import evaluation
 from tff_pfl.clients import Participation
-from tff_pfl.experiment.config.errors import values_of
+from tff_pfl.experiment.config.errors import config_errors
 from tff_pfl.experiment.config.options import AUGMENTATION, AVAILABILITY, SCHEDULE
 from tff_pfl.experiment.early_stop import EarlyStop
 from tff_pfl.local import OPTIMIZERS, LocalTraining
@@ -27,7 +27,7 @@ def build_local(
     optimizer = build_optimizer(config, "local", learning_rate)
     made = {"schedule": SCHEDULE.make(config), "augment": AUGMENTATION.make(config)}
     own = {field.name for field in dataclasses.fields(LocalTraining)} - {"optimizer", *made}
-    with values_of("local"):
+    with config_errors("local"):
         values = {key: config.local[key] for key in own if key in config.local}
         return LocalTraining(optimizer=optimizer, **made, **values)
 
@@ -52,7 +52,7 @@ def check_schedule(local: LocalTraining, config: ml_collections.ConfigDict) -> N
     def all_rounds():
         return tf.map_fn(local.schedule_factor, tf.range(config.rounds, dtype=tf.float32))
 
-    with values_of("local.schedule"):
+    with config_errors("local.schedule"):
         factors = all_rounds().numpy()
         (wrong,) = np.nonzero(~((factors >= 0) & np.isfinite(factors)))
         if wrong.size:
@@ -75,7 +75,7 @@ def build_optimizer(
     if "momentum" in OPTIMIZERS.parameters(chosen.optimizer):
         options["momentum"] = chosen.momentum
     rate = chosen.learning_rate if learning_rate is None else learning_rate
-    with values_of(section):
+    with config_errors(section):
         return OPTIMIZERS[chosen.optimizer](rate, **options)
 
 
@@ -94,7 +94,7 @@ def participation(config: ml_collections.ConfigDict) -> Participation:
     Raises:
         ConfigError: A value is wrong, or values contradict each other.
     """
-    with values_of("participation"):
+    with config_errors("participation"):
         availability = AVAILABILITY.make(config)
         return Participation(**config.participation.to_dict() | {"availability": availability})
 
@@ -105,7 +105,7 @@ def early_stop(config: ml_collections.ConfigDict) -> EarlyStop | None:
     Raises:
         ConfigError: A value is wrong, or only the last round is evaluated.
     """
-    with values_of("early_stop"):
+    with config_errors("early_stop"):
         if not config.early_stop.patience:
             return None
         stop = EarlyStop(**config.early_stop.to_dict())
@@ -131,7 +131,7 @@ def privacy_loss(config: ml_collections.ConfigDict, num_clients: int) -> Privacy
     if not is_private(config):
         return None
     privacy = config.privacy
-    with values_of("privacy"):
+    with config_errors("privacy"):
         delta = default_delta(num_clients) if privacy.delta is None else privacy.delta
         accountant = Accountant(
             num_clients, config.clients_per_round, delta, config.participation.sampling

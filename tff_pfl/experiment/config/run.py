@@ -11,7 +11,7 @@ import tensorflow_federated as tff
 from tff_pfl import data, evaluation, models, runtime
 from tff_pfl.clients.padding import shared_capacity
 from tff_pfl.experiment.config import build, parts
-from tff_pfl.experiment.config.errors import ConfigError, values_of
+from tff_pfl.experiment.config.errors import ConfigError, config_errors
 from tff_pfl.experiment.early_stop import EarlyStop
 from tff_pfl.templates import Algorithm, PersonalizedProcess
 
@@ -82,7 +82,7 @@ class BuiltRun:
         """
         stop = parts.early_stop(self.config)
         if stop is not None:
-            with values_of("early_stop"):
+            with config_errors("early_stop"):
                 stop.check(method, self.model, self.dataset, parts.evaluation_options(self.config))
         return stop
 
@@ -109,7 +109,7 @@ class BuiltRun:
                 "fine-tune it twice. Set it to 0, or add 'fine_tuned' to "
                 "config.evaluation.further_models to evaluate a fine-tuned model beside it."
             )
-        with values_of("new_clients"):
+        with config_errors("new_clients"):
             return evaluation.NewClientsEvaluation(
                 self.process,
                 self.model,
