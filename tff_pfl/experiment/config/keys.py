@@ -85,12 +85,12 @@ def own_keys() -> Config:
     config.local.steps = config_dict.placeholder(int)  # replaces epochs if set
     config.local.batch_size = 50
     config.local.learning_rate_decay = 1.0  # factor per round
-    config.local.schedule = Config()  # a further learning rate factor for each round:
-    # .name is one of tff_pfl.SCHEDULES, by default "constant", with its options beside it
+    # .name is one of tff_pfl.SCHEDULES, by default "constant"; its options are in the same section.
+    config.local.schedule = Config()  # a further factor of the learning rate for each round
     config.local.warm_up_rounds = 0  # the first rounds, in which the learning rate rises
-    config.local.augmentation = Config()  # of training images: .name is one of
-    # tff_pfl.AUGMENTATIONS, by default "" for none, with its options beside it
-    config.local.drop_remainder = False  # skip partial batches, unless a client has only one
+    # .name is one of tff_pfl.AUGMENTATIONS, or "" by default; its options are in the same section.
+    config.local.augmentation = Config()  # of training images
+    config.local.drop_remainder = False  # skip partial batches, except a client's only batch
     config.local.persist_optimizer_state = False  # clients keep it for their next round
 
     config.evaluation = Config()
@@ -112,11 +112,12 @@ def own_keys() -> Config:
     config.participation = Config()  # tuples have one number, or one per device class
     config.participation.sampling = "fixed"  # or "poisson": each client is drawn independently
     config.participation.over_selection = 1.0  # selected clients over clients_per_round
-    config.participation.availability = Config()  # of clients for selection: .name is
-    # one of tff_pfl.AVAILABILITIES, by default "always", with its options beside it
+    # .name is one of tff_pfl.AVAILABILITIES, by default "always"; its options are in the same
+    # section.
+    config.participation.availability = Config()  # the clients that can be selected
     config.participation.class_shares = (1.0,)  # shares of the device classes; scaled to sum to 1
     config.participation.dropout = (0.0,)  # probability that a selected client never reports
-    config.participation.median_seconds = (0.0,)  # until a client reports; 0: no time
+    config.participation.median_seconds = (0.0,)  # until a client reports; 0: at once
     config.participation.client_spread = 0.0  # standard deviation of log(seconds) between clients
     config.participation.round_spread = 0.0  # the same between the rounds of a client
     config.participation.deadline = config_dict.placeholder(float)  # seconds; None: nobody is late
@@ -136,8 +137,8 @@ def own_keys() -> Config:
     config.aggregator.name = ""  # one of tff_pfl.templates.AGGREGATORS; "": the algorithm's own
     config.aggregator.options = Config()  # options of the aggregator
 
-    config.privacy = Config()  # hides clients from anyone who sees the server;
-    # off if epsilon and noise_multiplier are None
+    # Off if epsilon and noise_multiplier are None.
+    config.privacy = Config()  # of clients, from anyone who sees the server
     config.privacy.epsilon = config_dict.placeholder(float)  # for all rounds; None: from noise
     config.privacy.noise_multiplier = config_dict.placeholder(float)  # None: from epsilon
     config.privacy.delta = config_dict.placeholder(float)  # None: num_clients ** -1.1
@@ -153,18 +154,19 @@ def own_keys() -> Config:
     config.server.learning_rate = 1.0
     config.server.momentum = 0.0  # see config.local.momentum
 
-    config.attack = Config()  # .name is one of tff_pfl.ATTACKS, by default
-    # "scaled_uploads", with its options beside it. The attackers are client_ids, or a drawn
-    # fraction of all clients; without both there is no attack
+    # .name is one of tff_pfl.ATTACKS, by default "scaled_uploads"; its options are in the same
+    # section. The attackers are client_ids, or a drawn fraction of all clients; without both there
+    # is no attack.
+    config.attack = Config()
 
-    config.compression = Config()  # of uploads: .name is one of
-    # tff_pfl.COMPRESSORS, by default "" for none, with its options beside it. With error_feedback,
-    # clients add the compression error to their next upload
+    # .name is one of tff_pfl.COMPRESSORS, or "" by default; its options are in the same section.
+    # With error_feedback, clients add the compression error to their next upload.
+    config.compression = Config()  # of uploads
 
     config.checkpoint_every = 1  # rounds between checkpoints
 
     config.paper = Config()  # numbers of the paper, for readers only
 
-    config.algorithm = Config()  # .name is one of tff_pfl.ALGORITHMS, with its
-    # options beside it
+    # .name is one of tff_pfl.ALGORITHMS; its options are in the same section.
+    config.algorithm = Config()
     return config
