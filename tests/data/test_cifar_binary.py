@@ -1,4 +1,4 @@
-"""The publisher's binary files of CIFAR, in little."""
+"""Tests reading CIFAR's binary files, with small files of the same layout."""
 
 import numpy as np
 import pytest
@@ -8,12 +8,12 @@ from tff_pfl.data import DataNotFoundError, sources
 from tff_pfl.data.cifar_binary import CIFAR10, CIFAR100, read_cifar
 from tff_pfl.experiment import ConfigError, build_dataset
 
-LITTLE10 = CIFAR10._replace(num_records=(2, 3))
-LITTLE100 = CIFAR100._replace(num_records=(6, 4))
+SMALL10 = CIFAR10._replace(num_records=(2, 3))
+SMALL100 = CIFAR100._replace(num_records=(6, 4))
 
 
 def images_and_labels(layout, seed=0):
-    """`(x, labels)` of all files together, images as they are read."""
+    """Returns `(x, labels)` of all files together, with `x` as `read_cifar` returns it."""
     of_train, of_test = layout.num_records
     number = of_train * len(layout.train) + of_test
     rng = np.random.default_rng(seed)
@@ -22,7 +22,7 @@ def images_and_labels(layout, seed=0):
 
 
 def write(folder, layout, x, labels):
-    """Writes the files byte by byte, as the publisher describes a record."""
+    """Writes the files byte by byte, in the publisher's format."""
     folder.mkdir(parents=True, exist_ok=True)
     rows = iter(range(len(x)))
     of_train, of_test = layout.num_records
@@ -30,28 +30,30 @@ def write(folder, layout, x, labels):
     for name, number in files:
         content = bytearray()
         for _, row in zip(range(number), rows, strict=False):
-            content += bytes(of_kind[row] for of_kind in labels)
+            content += bytes(column[row] for column in labels)
             for channel in range(3):
                 content += x[row, :, :, channel].tobytes()
         (folder / name).write_bytes(content)
 
 
 @pytest.fixture
-def little(monkeypatch):
-    """The data sets by name, of as many images as fit a test."""
-    monkeypatch.setattr(sources, "CIFAR10", LITTLE10)
-    monkeypatch.setattr(sources, "CIFAR100", LITTLE100)
+def small_files(monkeypatch):
+    """Makes the sources expect files of a few images."""
+    monkeypatch.setattr(sources, "CIFAR10", SMALL10)
+    monkeypatch.setattr(sources, "CIFAR100", SMALL100)
 
 
 @pytest.mark.parametrize(
     ("name", "layout", "num_train"),
-    [("cifar10_binary", LITTLE10, 10), ("cifar100_binary", LITTLE100, 6)],
+    [("cifar10_binary", SMALL10, 10), ("cifar100_binary", SMALL100, 6)],
 )
-def test_images_in_the_order_of_the_files(little, tmp_path, monkeypatch, name, layout, num_train):
+def test_load_keeps_the_order_of_the_files(
+    small_files, tmp_path, monkeypatch, name, layout, num_train
+):
     x, labels = images_and_labels(layout)
     write(tmp_path / layout.folder, layout, x, labels)
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
-    # The folder that holds the archive's, that one, or where TFDS has its data sets.
+    # The parent of the archive's folder, the folder itself, or TFDS_DATA_DIR.
     for data_dir in (tmp_path, tmp_path / layout.folder, None):
         images = sources.load(name, data_dir)
         np.testing.assert_array_equal(images.x, x)
@@ -62,15 +64,15 @@ def test_images_in_the_order_of_the_files(little, tmp_path, monkeypatch, name, l
     assert images.num_classes == {"cifar10_binary": 10, "cifar100_binary": 100}[name]
 
 
-def test_the_sizes_of_the_files_of_the_publisher(tmp_path):
+def test_sizes_of_the_publishers_files_are_expected(tmp_path):
     with pytest.raises(ValueError, match="data_batch_1.bin has 0 bytes, .* have 30,730,000: 10"):
         read_cifar(tmp_path, CIFAR10)
     with pytest.raises(ValueError, match="train.bin has 0 bytes, but must have 153,700,000: 50"):
         read_cifar(tmp_path, CIFAR100)
 
 
-def test_a_file_of_another_size_is_an_error_of_a_config(little, tmp_path):
-    write(tmp_path, LITTLE100, *images_and_labels(LITTLE100))
+def test_file_of_another_size_raises_a_config_error(small_files, tmp_path):
+    write(tmp_path, SMALL100, *images_and_labels(SMALL100))
     path = tmp_path / "test.bin"
     path.write_bytes(path.read_bytes()[:-1])
     config = tiny_config()
@@ -81,17 +83,17 @@ def test_a_file_of_another_size_is_an_error_of_a_config(little, tmp_path):
 
 
 @pytest.mark.parametrize(("byte", "label"), [(0, 20), (1, 100)])
-def test_labels_out_of_range(tmp_path, byte, label):
-    write(tmp_path, LITTLE100, *images_and_labels(LITTLE100))
+def test_labels_out_of_range_are_refused(tmp_path, byte, label):
+    write(tmp_path, SMALL100, *images_and_labels(SMALL100))
     path = tmp_path / "train.bin"
     content = bytearray(path.read_bytes())
     content[2 * 3074 + byte] = label
     path.write_bytes(content)
     with pytest.raises(ValueError, match=f"train.bin, record 2: label {label} is out of range"):
-        read_cifar(tmp_path, LITTLE100)
+        read_cifar(tmp_path, SMALL100)
 
 
-def test_files_that_are_nowhere(tmp_path):
+def test_missing_files_are_reported(tmp_path):
     message = f"'cifar100_binary' is not in {tmp_path}.* cifar-100-binary.tar.gz, .* has test.bin"
     with pytest.raises(DataNotFoundError, match=message):
         sources.load("cifar100_binary", tmp_path)

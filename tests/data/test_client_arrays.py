@@ -1,4 +1,4 @@
-"""Data sets of arrays of each client, and what examples may be."""
+"""Tests data sets made from the arrays of each client, and the checks of examples."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from tff_pfl.data.checks import check_examples
 BFLOAT16 = tf.bfloat16.as_numpy_dtype
 
 
-def test_from_client_arrays():
+def test_from_client_arrays_keeps_examples():
     x = np.arange(12, dtype=np.float32).reshape(6, 2)
     y = np.array([0, 1, 2, 0, 1, 2])
     clients = [(x[:3], y[:3], x[3:4], y[3:4]), (x[4:], y[4:], x[:0], y[:0])]
@@ -25,7 +25,7 @@ def test_from_client_arrays():
     assert dataset.sizes("validation").tolist() == [0, 0]
 
 
-def test_clients_may_come_one_by_one_without_examples_and_with_labels_of_several_types():
+def test_from_client_arrays_accepts_iterators_empty_clients_and_mixed_label_types():
     x, y = np.zeros((2, 3), np.float32), np.array([0, 1])
     clients = [(x, y.astype(np.uint64), x[:0], []), (x, y, x[:1], [1])]
     dataset = FederatedDataset.from_client_arrays((client for client in clients), num_classes=2)
@@ -33,14 +33,14 @@ def test_clients_may_come_one_by_one_without_examples_and_with_labels_of_several
     assert dataset.y.dtype == np.int32 and dataset.y.tolist() == [0, 1, 0, 1, 1]
 
 
-def test_an_empty_list_is_of_inputs_as_others_have_them():
+def test_empty_list_takes_shape_and_type_of_other_inputs():
     x, y = np.zeros((2, 3), np.float32), np.array([0, 1])
     clients = [([], [], [], []), (x, y, [], [])]
     dataset = FederatedDataset.from_client_arrays(clients, num_classes=2)
     assert dataset.sizes().tolist() == [0, 2] and dataset.sizes("test").tolist() == [0, 0]
     assert dataset.x.dtype == np.float32 and dataset.image_shape == (3,)
     with pytest.raises(
-        ExamplesError, match=r"client 2, test: inputs .* \(2,\), those of client 1 "
+        ExamplesError, match=r"client 2, test: inputs .* \(2,\), but inputs of client 1 "
     ):
         FederatedDataset.from_client_arrays([*clients, (x, y, x[:, :2], y)], num_classes=2)
     assert FederatedDataset.from_client_arrays(clients[:1], num_classes=2).sizes().tolist() == [0]
@@ -73,21 +73,21 @@ def test_from_client_arrays_names_the_client():
         (np.zeros(3), np.array([0, 2, 3]), r"label 2 of example 1 .* 0..1 \(2 such labels\)"),
         (np.zeros(2), np.array([0.0, 1.0]), "labels must be integers .* float64"),
         (np.zeros((3, 2)), np.array([0, 1]), r"inputs of shape \(3, 2\) for 2 labels"),
-        (np.array(["a", "b"]), np.array([0, 1]), "inputs must be numbers .*, got <U1"),
-        (np.zeros(2, complex), np.array([0, 1]), "not complex, got complex128"),
+        (np.array(["a", "b"]), np.array([0, 1]), "inputs must be real numbers .*, got <U1"),
+        (np.zeros(2, complex), np.array([0, 1]), "inputs must be real .*, got complex128"),
         (np.array([[0.0, 1], [2, np.nan]]), np.array([0, 1]), "example 1 is not finite"),
         (np.array([0.0, 1e300]), np.array([0, 1]), "example 1 is not finite as float32"),
         (np.array([np.nan, 0], BFLOAT16), np.array([0, 1]), "example 0 is not finite"),
         (np.ma.masked_array([1.0, 2.0], [0, 1]), np.array([0, 1]), "arrays are masked"),
     ],
 )
-def test_check_examples(x, y, message):
+def test_check_examples_names_the_problem(x, y, message):
     with pytest.raises(ExamplesError, match="^here: .*" + message):
         check_examples(x, y, 2, "here")
 
 
 @pytest.mark.parametrize("num_classes", [2.0, 0])
-def test_the_number_of_classes_is_a_whole_one(num_classes):
+def test_number_of_classes_must_be_a_whole_number(num_classes):
     check_examples(np.zeros(2), np.array([0, 1]), np.int64(2), "here")
     message = f"here: num_classes must be a whole number of at least 1, got {num_classes!r}"
     with pytest.raises(ExamplesError, match=message):

@@ -1,4 +1,4 @@
-"""Rows of clients as parts of one array, which may lie on disk."""
+"""Tests the rows of clients as slices of one array, in memory or on disk."""
 
 import itertools
 import os
@@ -13,7 +13,7 @@ from tff_pfl.data import ClientRows, FederatedDataset, Partition, PartitionError
 PARTS = ([4, 2], [], [7], [0, 1, 9])
 
 
-def test_they_are_the_sequence_of_what_they_are_made_of():
+def test_client_rows_are_a_sequence_of_the_given_arrays():
     rows = ClientRows.of(PARTS)
     assert len(rows) == 4 and rows.rows.dtype == np.int64
     assert [own.tolist() for own in rows] == list(PARTS)
@@ -23,12 +23,12 @@ def test_they_are_the_sequence_of_what_they_are_made_of():
     assert rows.sizes.tolist() == [2, 0, 1, 3] and rows.sizes.dtype == np.int64
     assert [rows.client_of(place) for place in range(6)] == [0, 0, 2, 3, 3, 3]
     for index in (4, -5):
-        with pytest.raises(IndexError, match=f"no client {index} of 4"):
+        with pytest.raises(IndexError, match=f"Client {index} does not exist: there are 4 clients"):
             rows[index]
 
 
 @pytest.mark.parametrize("ids", [[], [2, 0, 1], range(4)])
-def test_some_of_the_clients(ids):
+def test_chosen_returns_the_rows_of_some_clients(ids):
     of_all = ClientRows.of(PARTS)
     found = ClientRows(of_all.rows.astype(np.uint64), of_all.offsets.astype(np.uint64)).chosen(ids)
     assert [own.tolist() for own in found] == [PARTS[i] for i in ids]
@@ -38,10 +38,10 @@ def test_some_of_the_clients(ids):
     ("ids", "message"),
     [
         ([1, -2], "Client -2 does not exist: ids are 0..3"),
-        ([True, False, True, False], "ids are integers, got bool"),
+        ([True, False, True, False], "ids must be integers, got bool"),
     ],
 )
-def test_clients_that_there_are_not(ids, message):
+def test_chosen_refuses_unknown_clients(ids, message):
     with pytest.raises(IndexError, match=message):
         ClientRows.of(PARTS).chosen(ids)
 
@@ -64,19 +64,19 @@ def test_arrays_that_do_not_fit_are_refused(rows, offsets, message):
 @pytest.mark.parametrize(
     ("parts", "found"),
     [
-        ([[0, 1], [False, True]], "client 1 are bool of shape (2,)"),  # no mask
-        ([[[0, 1]], [2]], "client 0 are int64 of shape (1, 2)"),
+        ([[0, 1], [False, True]], (1, "bool of shape (2,)")),  # masks are not rows
+        ([[[0, 1]], [2]], (0, "int64 of shape (1, 2)")),
     ],
 )
-def test_rows_that_are_no_integers_are_refused(parts, found):
-    message = f"Rows of clients must be integers of shape [?], those of {found}."
+def test_rows_must_be_integers(parts, found):
+    message = "The rows of client {} must be integers of shape [?], got {}.".format(*found)
     with pytest.raises(PartitionError, match=re.escape(message)):
         ClientRows.of(parts)
 
 
 @pytest.fixture
 def in_files(tmp_path):
-    """Memory-mapped arrays of 40 clients with three examples to train on and one for testing."""
+    """The arrays of 40 clients, each with three training and one test example, and their files."""
     rng = np.random.default_rng(0)
     n = 40 * 4
     arrays = {
@@ -101,7 +101,7 @@ def dataset_of(arrays):
     return FederatedDataset(arrays["x"], arrays["y"], 5, partition)
 
 
-def test_a_data_set_of_memory_mapped_arrays_copies_what_a_client_has_alone(in_files):
+def test_memory_mapped_data_set_copies_only_the_examples_of_a_client(in_files):
     in_memory, on_disk = map(dataset_of, in_files)
     assert on_disk.fingerprint == in_memory.fingerprint
     for array, own in ((on_disk.x, "x"), (on_disk.y, "y"), (on_disk.partition.train.rows, "train")):
@@ -116,7 +116,7 @@ def test_a_data_set_of_memory_mapped_arrays_copies_what_a_client_has_alone(in_fi
     np.testing.assert_array_equal(some.examples(1).x, in_memory.examples(2).x)
 
 
-def test_the_first_example_that_is_not_finite_is_found_in_every_chunk(in_files, monkeypatch):
+def test_first_non_finite_example_is_found_in_every_chunk(in_files, monkeypatch):
     from tff_pfl.data import ExamplesError, checks
 
     monkeypatch.setattr(checks, "_CHECKED_AT_A_TIME", 32)
@@ -129,8 +129,8 @@ def test_the_first_example_that_is_not_finite_is_found_in_every_chunk(in_files, 
             dataset_of(arrays)
 
 
-def test_the_kernel_does_not_read_ahead_of_a_client(in_files):
-    """Which would take longer than to read its examples, as `smaps` has it: "rr", random reads."""
+def test_kernel_does_not_read_ahead_of_a_client(in_files):
+    """Looks for the flag "rr" in `smaps`: random reads, since reading ahead is slower."""
     dataset_of(in_files[1])
     mappings = pathlib.Path("/proc/self/smaps").read_text().split("VmFlags:")
     is_random = {

@@ -1,4 +1,4 @@
-"""The federated data set and the protocols that make it."""
+"""Tests the federated data set and the protocols that make it."""
 
 import random
 
@@ -12,7 +12,7 @@ from tff_pfl.data.sources import LabelledImages, load
 
 N_TRAIN, N_TEST = 500, 100
 LABELS = (np.arange(600) % 5).astype(np.int32)
-# Every pixel of image i is i % 251, so that a row is recognised wherever it went.
+# Every pixel of image i is i % 251, which identifies the rows of each client.
 PIXELS = np.broadcast_to(
     (np.arange(600) % 251).astype(np.uint8)[:, None, None, None], (600, 4, 4, 1)
 )
@@ -25,7 +25,7 @@ def rows(dataset, split):
     return np.concatenate(getattr(dataset.partition, split))
 
 
-def everything(dataset):
+def all_rows(dataset):
     return np.sort(np.concatenate([rows(dataset, split) for split in SPLITS]))
 
 
@@ -38,10 +38,10 @@ def everything(dataset):
         ({"partitioner": "natural"}, False),
     ],
 )
-def test_every_example_is_somewhere_once_and_seeds_reproduce(how, merge):
+def test_every_example_is_used_once_and_seeds_reproduce(how, merge):
     more = {"fractions": (4, 1, 1)} if merge else {"num_validation": 60}
     first, again, other = (federate(IMAGES, merge=merge, seed=s, **more, **how) for s in (1, 1, 2))
-    np.testing.assert_array_equal(everything(first), np.arange(600))
+    np.testing.assert_array_equal(all_rows(first), np.arange(600))
     assert first.fingerprint == again.fingerprint != other.fingerprint
     assert len(first.fingerprint) == 16
     assert sum(first.sizes(split).sum() for split in SPLITS) == 600
@@ -56,7 +56,7 @@ def test_merged_splits_are_cut_in_the_original_ratio():
     assert (rows(dataset, "train") >= N_TRAIN).any() and (rows(dataset, "test") < N_TRAIN).any()
 
 
-def test_original_splits_are_distributed_in_the_same_way():
+def test_original_splits_are_distributed_in_the_same_proportions():
     dataset = federate(IMAGES, num_clients=8, merge=False, num_validation=100, seed=3, **DIRICHLET)
     assert (rows(dataset, "test") >= N_TRAIN).all()
     assert (rows(dataset, "train") < N_TRAIN).all()
@@ -68,7 +68,7 @@ def test_original_splits_are_distributed_in_the_same_way():
         assert (abs(counts - train / train.sum(axis=0) * counts.sum(axis=0)) < 1 + 1e-9).all()
 
 
-def test_writers_keep_their_own_splits():
+def test_natural_clients_keep_their_own_splits():
     dataset = federate(IMAGES, partitioner="natural", merge=False, seed=0)
     assert dataset.num_clients == 7
     for client in range(7):
@@ -77,7 +77,7 @@ def test_writers_keep_their_own_splits():
         np.testing.assert_array_equal(test, N_TRAIN + np.flatnonzero(WRITER[N_TRAIN:] == client))
 
 
-def test_examples():
+def test_examples_are_the_rows_of_the_client():
     dataset = federate(IMAGES, num_clients=8, seed=0, **DIRICHLET)
     examples = dataset.examples(3, "test")
     own = dataset.partition.test[3]
@@ -93,7 +93,7 @@ def test_examples():
 
 
 @pytest.mark.parametrize("client_id", [-1, 8])
-def test_examples_of_a_client_that_does_not_exist(client_id):
+def test_unknown_clients_and_splits_are_refused(client_id):
     dataset = federate(IMAGES, num_clients=8, seed=0, **DIRICHLET)
     with pytest.raises(IndexError, match=rf"Client {client_id} does not exist: ids are 0..7"):
         dataset.examples(client_id)
@@ -101,7 +101,7 @@ def test_examples_of_a_client_that_does_not_exist(client_id):
         dataset.sizes("trian")
 
 
-def test_fingerprint_depends_on_all_of_it():
+def test_fingerprint_depends_on_labels_classes_type_and_partition():
     base = federate(IMAGES, num_clients=4, partitioner="iid", seed=0)
     p = base.partition
     changed = LABELS.copy()
@@ -117,7 +117,7 @@ def test_fingerprint_depends_on_all_of_it():
     assert FederatedDataset(IMAGES.x, LABELS.astype(np.int64), 5, p).fingerprint == base.fingerprint
 
 
-def test_the_inputs_have_a_fingerprint_of_their_own():
+def test_inputs_fingerprint_depends_on_the_inputs():
     x = np.arange(2000.0).reshape(1000, 2)
 
     def fingerprints(x):
@@ -136,12 +136,12 @@ def test_the_inputs_have_a_fingerprint_of_their_own():
 
 
 @pytest.mark.parametrize(("type_", "merge"), [(list, True), (np.uint64, False)])
-def test_labels_and_writers_of_any_integer_type(type_, merge):
-    def of(array):
+def test_labels_and_writers_may_have_any_integer_type(type_, merge):
+    def convert(array):
         return array.tolist() if type_ is list else array.astype(type_)
 
-    writer = of(WRITER % 7)
-    images = IMAGES._replace(y=of(LABELS), writer=writer)
+    writer = convert(WRITER % 7)
+    images = IMAGES._replace(y=convert(LABELS), writer=writer)
     for how in ({"partitioner": "natural"}, {"num_clients": 3, **DIRICHLET}):
         expected = federate(IMAGES._replace(writer=WRITER % 7), merge=merge, seed=0, **how)
         dataset = federate(images, merge=merge, seed=0, **how)
@@ -150,15 +150,15 @@ def test_labels_and_writers_of_any_integer_type(type_, merge):
 
 
 def test_floats_are_read_once(monkeypatch):
-    """They may take a while: of a memory-mapped file, gigabytes from a disk."""
+    """Counts the numbers read, since a memory-mapped file may have gigabytes."""
     read = []
     is_finite = np.isfinite
 
-    def noted(array):
+    def record(array):
         read.append(np.size(array))
         return is_finite(array)
 
-    monkeypatch.setattr(np, "isfinite", noted)
+    monkeypatch.setattr(np, "isfinite", record)
     x = np.zeros([600, 3], np.float32)
     dataset = federate(IMAGES._replace(x=x), num_clients=4, partitioner="iid", seed=0)
     part = dataset.of([1, 2]).of([1])
@@ -182,8 +182,8 @@ def test_federate_checks_the_examples():
         ({"num_train": 0}, "num_train must be .*, got 0"),
         ({"writer": WRITER[:-1]}, r"writer must be integers .* \[600\], .*int32 of shape \(599,\)"),
         ({"writer": WRITER.astype(float)}, "writer must be integers .* got float64"),
-        ({"writer": WRITER - 1}, r"writers -1\.\.5 of 600 rows: .* without gaps"),
-        ({"writer": WRITER + 594}, r"writers 594\.\.600 of 600 rows: .* without gaps"),
+        ({"writer": WRITER - 1}, r"writers -1\.\.5 of 600 rows must .* without gaps"),
+        ({"writer": WRITER + 594}, r"writers 594\.\.600 of 600 rows must .* without gaps"),
     ],
 )
 def test_federate_checks_the_splits_and_the_writers(changes, message):
@@ -191,13 +191,13 @@ def test_federate_checks_the_splits_and_the_writers(changes, message):
         federate(IMAGES._replace(**changes), partitioner="natural", merge=False, seed=0)
 
 
-def test_no_original_split_is_needed_where_fractions_say_what_is_trained_on():
+def test_original_split_is_not_needed_with_fractions():
     images = IMAGES._replace(num_train=0)
     dataset = federate(images, num_clients=3, partitioner="iid", fractions=(4, 1, 1), seed=0)
     assert dataset.sizes().sum() == pytest.approx(400, abs=3)
-    nothing = images._replace(x=PIXELS[:0], y=LABELS[:0], writer=WRITER[:0])
+    empty = images._replace(x=PIXELS[:0], y=LABELS[:0], writer=WRITER[:0])
     with pytest.raises(ExamplesError, match="toy: there are no examples"):
-        federate(nothing, partitioner="natural", fractions=(4, 1, 1), seed=0)
+        federate(empty, partitioner="natural", fractions=(4, 1, 1), seed=0)
 
 
 @pytest.mark.parametrize(
@@ -207,22 +207,22 @@ def test_no_original_split_is_needed_where_fractions_say_what_is_trained_on():
         ({**DIRICHLET, "partition_args": {"alfa": 1}}, "'dirichlet'.*'alfa'.*mean 'alpha'"),
         ({"partitioner": "iid", "partition_args": {"alpha": 1}}, "'iid' 'alpha'. Valid: none"),
         ({"partitioner": "natural"}, "leave num_clients None"),
-        ({"partitioner": "iid", "num_validation": 5}, "part of fractions"),
-        ({"partitioner": "iid", "merge": False, "fractions": (1, 0, 1)}, "fractions is unused"),
+        ({"partitioner": "iid", "num_validation": 5}, "num_validation has no effect"),
+        ({"partitioner": "iid", "merge": False, "fractions": (1, 0, 1)}, "fractions has no effect"),
         (
             {"partitioner": "iid", "merge": False, "num_validation": 500},
             "num_validation=500 must be fewer",
         ),
     ],
 )
-def test_federate_errors(how, message):
+def test_federate_refuses_contradictory_arguments(how, message):
     with pytest.raises(ValueError, match=message):
         federate(IMAGES, **{"num_clients": 4, "seed": 0, **how})
 
 
-def test_a_partitioner_of_a_users_own(monkeypatch):
+def test_users_partitioner_takes_its_own_options(monkeypatch):
     def by_halves(labels, num_clients, rng, *, first):
-        """Two clients."""
+        """Makes two clients, the first of `first` rows."""
         yield from np.split(rng.permutation(len(labels)), [first])
 
     monkeypatch.setitem(PARTITIONERS._registered, "by_halves", by_halves)
@@ -242,24 +242,24 @@ def test_a_partitioner_of_a_users_own(monkeypatch):
         ([[0, -1], [1]], r"'mine' must give .* within 0\.\.599, .* within -1\.\.1"),
     ],
 )
-def test_a_partitioner_of_a_users_own_makes_rows_that_there_are(monkeypatch, parts, message):
+def test_users_partitioner_must_return_existing_rows(monkeypatch, parts, message):
     monkeypatch.setitem(PARTITIONERS._registered, "mine", lambda labels, num_clients, rng: parts)
     with pytest.raises(PartitionError, match=message):
         federate(IMAGES, partitioner="mine", num_clients=2, seed=0)
 
 
 @pytest.mark.parametrize("draw", [np.random.permutation, lambda n: random.sample(range(n), n)])
-def test_a_partitioner_that_would_make_another_partition_each_time(monkeypatch, draw):
-    def anyhow(labels, num_clients, rng):
+def test_users_partitioner_must_not_draw_from_global_generators(monkeypatch, draw):
+    def irreproducible(labels, num_clients, rng):
         yield from np.split(np.array(draw(len(labels))), num_clients)
 
-    monkeypatch.setitem(PARTITIONERS._registered, "anyhow", anyhow)
-    with pytest.raises(PartitionError, match="'anyhow' draws from NumPy's, .* `rng`"):
-        federate(IMAGES, partitioner="anyhow", num_clients=2, seed=0)
+    monkeypatch.setitem(PARTITIONERS._registered, "irreproducible", irreproducible)
+    with pytest.raises(PartitionError, match="'irreproducible' draws from NumPy's, .* `rng`"):
+        federate(IMAGES, partitioner="irreproducible", num_clients=2, seed=0)
 
 
 def test_golden_fingerprint_of_digits():
-    """A change here means that every saved run's clients have changed."""
+    """Fails if the clients of every saved run would change."""
     dataset = federate(load("digits"), num_clients=10, seed=1, **DIRICHLET)
     assert dataset.sizes("train").sum() + dataset.sizes("test").sum() == 1797
     assert dataset.fingerprint == "f893c3aa809c6a1c"

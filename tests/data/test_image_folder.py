@@ -1,4 +1,4 @@
-"""Tiny ImageNet, from a folder of the archive's layout with 3 classes."""
+"""Tests reading Tiny ImageNet, from a folder with the archive's layout and 3 classes."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ GREY = "train/n01000000/images/n01000000_1.JPEG"
 
 
 def picture(seed, shape=(64, 64, 3)):
-    """A smooth image that no other seed has: JPEG hardly changes it."""
+    """Returns a smooth image, which JPEG hardly changes and no other seed has."""
     rows, columns = np.mgrid[: shape[0], : shape[1]] / 64
     slopes = np.random.default_rng(seed).uniform(20, 100, (2, shape[2]))
     image = 30 + rows[..., None] * slopes[0] + columns[..., None] * slopes[1]
@@ -32,7 +32,7 @@ def write(path, image):
 
 @pytest.fixture
 def folder(tmp_path):
-    """The folder tiny-imagenet-200; its parent is what one passes as data_dir."""
+    """The folder tiny-imagenet-200, whose parent is passed as data_dir."""
     folder = tmp_path / "tiny-imagenet-200"
     for i in IDS:
         for k in NUMBERS:
@@ -50,12 +50,12 @@ def folder(tmp_path):
     return folder
 
 
-def test_images_labels_and_their_order(folder):
+def test_load_returns_images_and_labels_in_order(folder):
     images = sources.load("tiny_imagenet", folder.parent)
     assert images.x.shape == (17, 64, 64, 3) and images.x.dtype == np.uint8
     assert images.y.dtype == np.int32 and images.writer is None
     assert (images.num_classes, images.num_train, images.name) == (3, 12, "tiny_imagenet")
-    # By class in sorted order of ids; then the validation images 0, 2, 9, 10, 11.
+    # Training images by class in sorted order of ids; then the validation images 0, 2, 9, 10, 11.
     assert images.y.tolist() == [0] * 4 + [1] * 4 + [2] * 4 + [0, 2, 2, 0, 1]
     seeds = [seed_of(i, k) for i in sorted(IDS) for k in (0, 1, 9, 10)]
     seeds += [seed_of("n99", k) for k in sorted(VAL)]
@@ -63,12 +63,12 @@ def test_images_labels_and_their_order(folder):
     expected[1] = expected[1, ..., :1]  # GREY: three equal channels
     assert np.abs(images.x.astype(int) - expected).max() <= 4
     assert (images.x[1, ..., :1] == images.x[1]).all()
-    # The images differ by more than that: none could stand in another's place.
+    # The images differ by more than that, so that a swap of two would be found.
     distances = np.abs(expected[:, None].astype(int) - expected).max(axis=(2, 3, 4))
     assert distances[~np.eye(17, dtype=bool)].min() > 8
 
 
-def test_where_the_folder_is_looked_for(folder, monkeypatch):
+def test_load_finds_the_folder(folder, monkeypatch):
     monkeypatch.delenv("TFDS_DATA_DIR", raising=False)
     first = sources.load("tiny_imagenet", folder)
     renamed = folder.rename(folder.parent / "tiny")
@@ -82,7 +82,7 @@ def test_where_the_folder_is_looked_for(folder, monkeypatch):
         np.testing.assert_array_equal(images.y, first.y)
 
 
-def test_a_folder_that_is_nowhere(tmp_path, monkeypatch):
+def test_missing_folder_is_reported(tmp_path, monkeypatch):
     message = f"'tiny_imagenet' is not in {tmp_path}.* tiny-imagenet-200.zip.*data_dir.*TFDS_DATA_D"
     with pytest.raises(DataNotFoundError, match=message):
         sources.load("tiny_imagenet", tmp_path)
@@ -91,25 +91,25 @@ def test_a_folder_that_is_nowhere(tmp_path, monkeypatch):
         sources.load("tiny_imagenet")
 
 
-def test_images_that_cannot_be_read(folder):
+def test_error_names_the_image_that_cannot_be_read(folder):
     def expect(path, found):
         message = rf"^{path} must be a complete JPEG image of shape \(64, 64, 3\), found {found}"
         with pytest.raises(ValueError, match=message):
             sources.load("tiny_imagenet", folder)
 
-    # The message names the first one in the order of rows: each is before the one above.
+    # The message names the first bad image in the order of rows; each below precedes the last.
     path = folder / "val/images/val_10.JPEG"
     write(path, picture(0, (32, 48, 3)))
     expect(path, r"\(32, 48, 3\)")
     path = folder / "val/images/val_9.JPEG"
     path.write_bytes(path.read_bytes()[:500])
-    expect(path, "what cannot be decoded")
+    expect(path, "a file that cannot be decoded")
     path = folder / "train/n02000000/images/n02000000_9.JPEG"
     path.write_bytes(b"")
-    expect(path, "what cannot be decoded")
+    expect(path, "a file that cannot be decoded")
 
 
-def test_read_images(folder, monkeypatch):
+def test_read_images_converts_colour_to_grey(folder, monkeypatch):
     paths = [str(folder / "train" / i / "images" / f"{i}_{k}.JPEG") for i in IDS for k in NUMBERS]
     colour = image_folder.read_images(paths, (64, 64, 3))
     monkeypatch.setattr(image_folder, "_BATCH", 5)  # the last batch is smaller
@@ -120,10 +120,10 @@ def test_read_images(folder, monkeypatch):
     assert image_folder.read_images([], (64, 64, 3)).shape == (0, 64, 64, 3)
 
 
-def test_an_image_with_two_classes(folder):
+def test_image_with_two_classes_is_refused(folder):
     with open(folder / "val" / "val_annotations.txt", "a") as file:
         file.write(f"val_2.JPEG\t{IDS[0]}\nval_2.JPEG\t{IDS[1]}\n")
-    with pytest.raises(ValueError, match="one line .* for each image.*'val_2.JPEG' is not so"):
+    with pytest.raises(ValueError, match="one line.* for each image.*'val_2.JPEG' is wrong"):
         sources.load("tiny_imagenet", folder)
 
 
@@ -133,13 +133,13 @@ def test_an_image_with_two_classes(folder):
         ("wnids.txt", b"\xff\xfe\x00", r"wnids\.txt cannot be read .*utf-8"),
         ("wnids.txt", b" \n\n", r"train must have the same number .*, found {}"),
         ("train/n01000000/images/n01000000_2.JPEG", b"", "found {'n01000000': 5, 'n02000000': 4, "),
-        ("val/val_annotations.txt", b"val_0.JPEG\tn07000000\t0\n", "'val_0.JPEG' is not so"),
-        ("val/val_annotations.txt", b"val_0.JPEG n01000000\n", "'val_0.JPEG' is not so"),
-        ("val/images/val_9.JPEG", None, "'val_9.JPEG' is not so"),
+        ("val/val_annotations.txt", b"val_0.JPEG\tn07000000\t0\n", "'val_0.JPEG' is wrong"),
+        ("val/val_annotations.txt", b"val_0.JPEG n01000000\n", "'val_0.JPEG' is wrong"),
+        ("val/images/val_9.JPEG", None, "'val_9.JPEG' is wrong"),
         ("val/val_annotations.txt", None, r"val_annotations\.txt cannot be read .*No such file"),
     ],
 )
-def test_files_that_contradict_each_other(file, content, message, folder):
+def test_contradictory_files_are_refused(file, content, message, folder):
     path = folder / file
     if content is None:
         path.unlink()

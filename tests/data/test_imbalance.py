@@ -1,4 +1,4 @@
-"""Classes made long-tailed, and federations of them."""
+"""Tests long-tailed classes, and their partitions among clients."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ IMAGES = LabelledImages(
     "toy", np.zeros((len(LABELS), 2, 2, 1), np.uint8), LABELS, NUM_CLASSES, NUM_TRAIN, WRITER
 )
 FACTOR = 16.0
-# 200 and 50 of a class, times 16 ** (-i / 4) = 2 ** -i.
+# A class has 200 training and 50 test examples; it keeps 16 ** (-i / 4) = 2 ** -i of them.
 TAIL_OF_TRAIN, TAIL_OF_TEST = [200, 100, 50, 25, 12], [50, 25, 12, 6, 3]
 TAIL_OF_POOL = [250, 125, 62, 31, 15]
 HOW = {
@@ -33,37 +33,37 @@ def counts(dataset, split):
     return dataset.class_counts(split).sum(axis=0).tolist()
 
 
-def test_the_sizes_of_long_tailed_cifar():
-    """Those of Cao et al., with a factor of 100: 12,406 images of CIFAR-10, 10,847 of CIFAR-100."""
+def test_sizes_equal_long_tailed_cifar_of_the_paper():
+    """Cao et al., factor 100: 12,406 images of CIFAR-10, 10,847 of CIFAR-100."""
     sizes = long_tailed_sizes(np.full(10, 5000), 100)
     assert sizes.tolist() == [5000, 2997, 1796, 1077, 645, 387, 232, 139, 83, 50]
     assert long_tailed_sizes(np.full(100, 500), 100).sum() == 10_847
 
 
 @pytest.mark.parametrize("factor", [1, 2.5, 40])
-def test_sizes_fall_exponentially_whatever_there_was(factor):
-    there = np.random.default_rng(3).integers(90, 400, 8)
-    sizes = long_tailed_sizes(there, factor)
-    assert (sizes <= there).all()
+def test_sizes_fall_exponentially_for_unequal_classes(factor):
+    original = np.random.default_rng(3).integers(90, 400, 8)
+    sizes = long_tailed_sizes(original, factor)
+    assert (sizes <= original).all()
     assert (np.diff(sizes) <= 0).all()
     assert sizes[0] / factor - 1 <= sizes[-1] <= sizes[0] / factor + 1
-    # As many as can be: some class is left whole, up to rounding.
-    assert (there - sizes).min() <= 1
+    # Sizes are as large as possible: one class is left whole, up to rounding.
+    assert (original - sizes).min() <= 1
     ideal = sizes[0] * factor ** (-np.arange(8) / 7)
     assert (abs(sizes - ideal) <= 1).all()
 
 
-def test_the_largest_factor_is_the_one_that_the_message_says():
-    there = np.array([400, 30, 350, 90])  # 30 ** (3 / 2) = 164.3
+def test_error_names_the_largest_possible_factor():
+    sizes = np.array([400, 30, 350, 90])  # 30 ** (3 / 2) = 164.3
     with pytest.raises(PartitionError, match="of 170 leaves the last of 4 .* 30 .* at most 164.3."):
-        long_tailed_sizes(there, 170)
+        long_tailed_sizes(sizes, 170)
     with pytest.raises(PartitionError, match="at most 14.6."):  # 14.697
         long_tailed_sizes(np.array([100, 6, 100, 100]), 15)
     assert long_tailed_sizes(np.array([100, 6, 100, 100]), 14.6)[-1] == 1
-    assert long_tailed_sizes(there, 164).tolist() == [164, 30, 5, 1]
+    assert long_tailed_sizes(sizes, 164).tolist() == [164, 30, 5, 1]
 
 
-def test_rows_are_drawn_of_each_class():
+def test_long_tailed_draws_rows_of_each_class():
     rng = np.random.default_rng
     rows = long_tailed(LABELS, FACTOR, rng(0))
     assert np.bincount(LABELS[rows]).tolist() == TAIL_OF_POOL
@@ -72,7 +72,7 @@ def test_rows_are_drawn_of_each_class():
     assert not np.array_equal(rows, long_tailed(LABELS, FACTOR, rng(1)))
     np.testing.assert_array_equal(long_tailed(LABELS, 1, rng(0)), np.arange(len(LABELS)))
     assert long_tailed(LABELS[:0], FACTOR, rng(0)).size == 0
-    assert long_tailed(LABELS[::NUM_CLASSES], FACTOR, rng(0)).size == 250  # of one class
+    assert long_tailed(LABELS[::NUM_CLASSES], FACTOR, rng(0)).size == 250  # a single class
 
 
 @pytest.mark.parametrize("partitioner", ["classes_per_client", "natural"])
@@ -90,7 +90,7 @@ def test_merged_splits_are_long_tailed_together(partitioner):
     ("partitioner", "imbalanced_test"),
     [("dirichlet", True), ("iid", False), ("natural", True), ("natural", False)],
 )
-def test_the_test_split_is_likewise_or_whole(partitioner, imbalanced_test):
+def test_test_split_is_long_tailed_or_whole(partitioner, imbalanced_test):
     dataset = made(partitioner, merge=False, num_validation=40, imbalanced_test=imbalanced_test)
     trained = np.array(counts(dataset, "train")) + counts(dataset, "validation")
     assert trained.tolist() == TAIL_OF_TRAIN
@@ -98,7 +98,7 @@ def test_the_test_split_is_likewise_or_whole(partitioner, imbalanced_test):
     assert counts(dataset, "test") == (TAIL_OF_TEST if imbalanced_test else [50] * NUM_CLASSES)
     test = np.concatenate(dataset.partition.test)
     assert (test >= NUM_TRAIN).all()
-    # Whoever has test examples of a class trains on it, unless clients are those of the data.
+    # A client with test examples of a class also trains on it, except natural clients.
     if partitioner != "natural":
         assert not dataset.class_counts("test")[dataset.class_counts("train") == 0].any()
 
@@ -116,7 +116,7 @@ def test_without_imbalance_nothing_changes(merge):
     [
         ({"imbalanced_test": False}, ValueError, "imbalance=16 and merge=True: .* merge=False"),
         ({"imbalance": 0.5}, ValueError, "imbalance must be a finite number of at least 1"),
-        ({"imbalance": 300}, PartitionError, "300 leaves the last of 5 classes,.* at most 250"),
+        ({"imbalance": 300}, PartitionError, "300 leaves the last of 5 classes .* at most 250"),
         (
             {"merge": False, "imbalanced_test": False, "num_validation": 387},
             PartitionError,
@@ -124,6 +124,6 @@ def test_without_imbalance_nothing_changes(merge):
         ),
     ],
 )
-def test_what_cannot_be(options, error, message):
+def test_impossible_imbalances_are_refused(options, error, message):
     with pytest.raises(error, match=message):
         made("iid", **options)

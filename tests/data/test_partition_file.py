@@ -1,4 +1,4 @@
-"""Saved partitions: complete or not there, and never mistaken for another's."""
+"""Tests that saved partitions are complete and are used with the right data set only."""
 
 import numpy as np
 import pytest
@@ -45,7 +45,7 @@ def test_labels_of_another_data_set_are_refused(tmp_path):
         Partition.load(tmp_path / "p.npz", LABELS[::-1])
 
 
-def test_damage_is_named(tmp_path):
+def test_damaged_and_foreign_files_are_refused(tmp_path):
     path = tmp_path / "p.npz"
     make().save(path)
     good = path.read_bytes()
@@ -67,7 +67,7 @@ def test_damage_is_named(tmp_path):
 
 
 def write(path, **changes):
-    """Writes a partition with other arrays in the place of some."""
+    """Writes a partition in which `changes` replace some arrays."""
     content = {"format": "tff_pfl.data.Partition/1", "metadata": "{}", **make().flat()}
     np.savez(path, **content | changes)
 
@@ -83,30 +83,30 @@ def write(path, **changes):
     ],
     ids=range(5),
 )
-def test_partitions_made_by_hand(tmp_path, changes, reason):
+def test_wrong_content_is_refused(tmp_path, changes, reason):
     path = tmp_path / "p.npz"
     write(path, **changes)
     with pytest.raises(PartitionFileError, match=f"{path} is not a partition .*{reason}"):
         Partition.load(path)
 
 
-def test_a_partition_of_other_integers_and_of_nobody(tmp_path):
+def test_load_accepts_other_integer_types_and_no_clients(tmp_path):
     flat = make().flat()
     write(tmp_path / "p.npz", train=flat["train"].astype(np.uint8))
     loaded = Partition.load(tmp_path / "p.npz", LABELS)
     assert [rows.tolist() for rows in loaded.train] == [rows.tolist() for rows in make().train]
-    Partition((), (), ()).save(tmp_path / "nobody.npz")
-    assert Partition.load(tmp_path / "nobody.npz").num_clients == 0
+    Partition((), (), ()).save(tmp_path / "empty.npz")
+    assert Partition.load(tmp_path / "empty.npz").num_clients == 0
 
 
-def test_rows_that_the_data_set_has_not_name_the_file(tmp_path):
+def test_error_for_missing_rows_names_the_file(tmp_path):
     make().save(tmp_path / "p.npz")
     write(tmp_path / "q.npz", train=make().flat()["train"] + 1000)
     with pytest.raises(PartitionFileError, match="q.npz: Client 0, train: rows 10"):
         Partition.load(tmp_path / "q.npz", LABELS)
 
 
-def test_a_save_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
+def test_failed_save_leaves_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "p.npz"
     make().save(path)
     old = path.read_bytes()
@@ -122,12 +122,12 @@ def test_a_save_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
     assert [p.name for p in tmp_path.iterdir()] == ["p.npz"]
 
 
-def test_splits_of_different_numbers_of_clients():
+def test_splits_must_have_the_same_number_of_clients():
     with pytest.raises(PartitionError, match=r"'train': 2, 'validation': 1, 'test': 2"):
         Partition(arrays(1, 1), arrays(0), arrays(1, 1))
 
 
-def test_rows_exist_and_are_used_once():
+def test_rows_must_exist_and_be_used_once():
     none = arrays(0, 0)
     with pytest.raises(PartitionError, match=r"Client 1, test: rows 4..5 .* within 0..4"):
         Partition(none, none, (np.array([0]), np.array([4, 5]))).check(5)
@@ -138,7 +138,7 @@ def test_rows_exist_and_are_used_once():
         FederatedDataset(IMAGES.x, IMAGES.y, 3, leak)
 
 
-def test_those_of_some_of_some_of_the_clients():
+def test_selection_from_a_selection_records_the_original_ids():
     rows = [[0], [1], [2], [3]]
     none = [[]] * 4
     some = Partition(rows, none, none).of([3, 1, 2]).of([2, 0])

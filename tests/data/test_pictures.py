@@ -1,4 +1,4 @@
-"""Pictures of partitions: they are drawn, and what they draw is the data."""
+"""Tests that plots of partitions are drawn and show the data."""
 
 import numpy as np
 import pytest
@@ -32,28 +32,28 @@ def drawn(monkeypatch):
 
 
 @pytest.mark.parametrize("num_clients", [1, 10])
-def test_circles(tmp_path, drawn, num_clients):
+def test_circles_show_the_counts(tmp_path, drawn, num_clients):
     data = dataset(num_clients)
     plot_partition(data, tmp_path / "p.png")
     assert image.imread(tmp_path / "p.png").std() > 0.05
     client, label, area = drawn["scatter"]
     counts = data.class_counts()
     np.testing.assert_array_equal(np.argwhere(counts), np.stack([client, label], axis=1))
-    if num_clients == 10:  # areas are in proportion; there the smallest size is not reached
+    if num_clients == 10:  # areas are proportional, since all are above the smallest size
         np.testing.assert_allclose(area / area.max(), counts[client, label] / counts.max())
     total = f"{4 * num_clients} examples of 3 classes"
     assert "toy, train: " + total in drawn["set_title"][0] and "imshow" not in drawn
 
 
 @pytest.mark.parametrize(("num_clients", "num_classes"), [(101, 3), (30, 40)])
-def test_heat_map_where_circles_are_too_small(tmp_path, drawn, num_clients, num_classes):
+def test_heat_map_replaces_circles_that_are_too_small(tmp_path, drawn, num_clients, num_classes):
     data = dataset(num_clients, num_classes)
     plot_partition(data, tmp_path / "p.png")
     assert "scatter" not in drawn
     np.testing.assert_array_equal(drawn["imshow"][0].filled(0), data.class_counts().T)
 
 
-def test_other_formats_an_empty_split_and_no_global_state(tmp_path):
+def test_plot_of_an_empty_split_as_svg_leaves_pyplot_alone(tmp_path):
     from matplotlib import pyplot
 
     plot_partition(dataset(5), tmp_path / "p.svg", split="test")
@@ -61,13 +61,13 @@ def test_other_formats_an_empty_split_and_no_global_state(tmp_path):
     assert pyplot.get_fignums() == []
 
 
-def test_unknown_split(tmp_path):
+def test_unknown_split_is_refused(tmp_path):
     with pytest.raises(ValueError, match="Unknown split 'tests'. Did you mean 'test'"):
         plot_partition(dataset(2), tmp_path / "p.png", split="tests")
     assert not list(tmp_path.iterdir())
 
 
-def test_many_clients_share_a_column_with_their_neighbours(tmp_path, drawn):
+def test_many_clients_share_columns_with_their_neighbours(tmp_path, drawn):
     data = dataset(2100, each=2)
     plot_partition(data, tmp_path / "p.png")
     shown = drawn["imshow"][0].filled(0)

@@ -1,4 +1,4 @@
-"""Sources. CIFAR-10 and Fashion-MNIST are read where TFDS_DATA_DIR holds them prepared."""
+"""Tests data sources; CIFAR-10 and Fashion-MNIST only if TFDS_DATA_DIR holds them prepared."""
 
 import os
 
@@ -13,7 +13,7 @@ from tff_pfl.data.checks import check_examples
 from tff_pfl.data.sources import DataNotFoundError
 
 
-def test_digits():
+def test_digits_are_loaded():
     images = sources.load("digits")
     assert images.x.shape == (1797, 8, 8, 1) and images.x.dtype == np.uint8
     assert images.y.dtype == np.int32 and images.writer is None
@@ -25,7 +25,7 @@ def test_digits():
     assert np.bincount(images.y).tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
 
 
-def test_emnist_synthetic():
+def test_emnist_synthetic_is_loaded():
     images = sources.load("emnist_synthetic")
     assert images.x.shape == (40, 28, 28, 1) and images.x.dtype == np.uint8
     assert (images.num_classes, images.num_train) == (62, 20)
@@ -43,7 +43,7 @@ def test_emnist_synthetic():
         slow("fashion_mnist", (70_000, 28, 28, 1), 60_000, (0.2860,)),
     ],
 )
-def test_prepared_data_set(name, shape, num_train, mean):
+def test_prepared_data_set_is_loaded(name, shape, num_train, mean):
     folder = os.environ.get("TFDS_DATA_DIR")
     if not folder or not tfds.builder(name, data_dir=folder).is_prepared():
         pytest.skip(f"{name} is not prepared in TFDS_DATA_DIR ({folder})")
@@ -58,7 +58,7 @@ def test_prepared_data_set(name, shape, num_train, mean):
     check_examples(images.x, images.y, images.num_classes)
 
 
-def test_a_data_set_that_is_nowhere(tmp_path, monkeypatch):
+def test_missing_data_set_raises_an_error_with_the_folder(tmp_path, monkeypatch):
     def offline(self, **unused):
         raise ConnectionError("no network")
 
@@ -77,15 +77,15 @@ def test_emnist_gives_a_writer_one_number_in_both_splits(tmp_path, monkeypatch):
     only_second = synthetic.from_clients_and_tf_fn(
         ["synthetic2"], synthetic.serializable_dataset_fn
     )
-    asked = []
+    calls = []
 
     def load_data(only_digits, cache_dir):
-        asked.append((only_digits, cache_dir))
+        calls.append((only_digits, cache_dir))
         return synthetic, only_second
 
     monkeypatch.setattr(tff.simulation.datasets.emnist, "load_data", load_data)
     images = sources.load("emnist", tmp_path)
-    assert asked == [(False, str(tmp_path))]
+    assert calls == [(False, str(tmp_path))]
     assert images.writer.tolist() == [0] * 10 + [1] * 20
     assert (images.num_train, images.num_classes) == (20, 62)
 
@@ -98,7 +98,7 @@ def test_cifar100_natural_numbers_test_clients_after_train_clients(monkeypatch):
             {i: {**slices, "label": np.array([y])} for i, y in labels.items()}
         )
 
-    # Ids are digits: 10 comes after 2. Test client "2" is not train client "2".
+    # Ids of digits are sorted by value: 10 comes after 2. Test client "2" is not train client "2".
     train, test = clients({"10": 50, "2": 20}), clients({"2": 99, "0": 11})
     monkeypatch.setattr(
         tff.simulation.datasets.cifar100, "load_data", lambda cache_dir: (train, test)
@@ -111,7 +111,7 @@ def test_cifar100_natural_numbers_test_clients_after_train_clients(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["emnist", "cifar100_natural"])
-def test_a_federated_data_set_that_is_nowhere(name, tmp_path, monkeypatch):
+def test_missing_federated_data_set_raises_an_error_with_the_folder(name, tmp_path, monkeypatch):
     module = {"emnist": "emnist", "cifar100_natural": "cifar100"}[name]
 
     def offline(**unused):
@@ -124,7 +124,7 @@ def test_a_federated_data_set_that_is_nowhere(name, tmp_path, monkeypatch):
         sources.load(name)
 
 
-def test_a_data_set_of_a_users_own(tmp_path, monkeypatch):
+def test_load_calls_a_users_data_set(tmp_path, monkeypatch):
     images = sources.LabelledImages("mine", np.zeros((4, 2, 2, 1), np.uint8), np.zeros(4), 2, 3)
     folders = []
 
@@ -137,14 +137,14 @@ def test_a_data_set_of_a_users_own(tmp_path, monkeypatch):
     assert folders == [None, str(tmp_path)]
 
 
-def test_unknown_names():
+def test_unknown_names_get_a_suggestion():
     with pytest.raises(ValueError, match="Unknown data set 'cifar-10'. Did you mean 'cifar10'"):
         sources.load("cifar-10")
     with pytest.raises(ValueError, match="Unknown normalization 'cifer'. Did you mean 'cifar'"):
         sources.normalization("cifer")
 
 
-def test_normalization():
+def test_normalization_returns_mean_and_std():
     assert sources.normalization("unit") == ((0.0,), (1.0,))
     assert sources.normalization("half") == ((0.5,), (0.5,))
     mean, std = sources.normalization("cifar")

@@ -1,4 +1,4 @@
-"""Data sets, how they are spread over clients, and a client's examples."""
+"""Data sets, their partitions among clients, and the examples of a client."""
 
 from tff_pfl.lazy import offer
 

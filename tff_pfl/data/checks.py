@@ -1,4 +1,4 @@
-"""Checks of arrays of examples."""
+"""Checks arrays of examples."""
 
 import numpy as np
 
@@ -9,26 +9,26 @@ _CHECKED_AT_A_TIME = 1 << 16  # rows; bounds memory
 
 
 class ExamplesError(ValueError):
-    """Arrays of examples that no model can be trained on; the message names the first bad one."""
+    """An error for arrays that no model can be trained on; it names the first bad example."""
 
 
 def check_examples(x: np.ndarray, y: np.ndarray, num_classes: int, where: str = "data set") -> None:
-    """Checks that a model can be trained on arrays.
+    """Checks that a model can be trained on these arrays.
 
     Args:
         x: `[n, ...]` inputs.
         y: `[n]` class labels.
-        num_classes: Number of classes.
+        num_classes: The number of classes.
         where: A name of the arrays, for the message.
 
     Raises:
-        ExamplesError: x and y differ in length, labels are not integers within
-            0..num_classes-1, or an input is not a number that TensorFlow has, or not finite as
-            float32, which models take. The message names the first bad example.
+        ExamplesError: An array is masked, x and y differ in length, labels are not integers within
+            0..num_classes-1, inputs are not real numbers of up to 64 bits, or an input is not
+            finite as float32, the type of models. The message names the first bad example.
     """
     whole(1).check(f"{where}: num_classes", num_classes, ExamplesError)
     if np.ma.isMaskedArray(x) or np.ma.isMaskedArray(y):
-        raise ExamplesError(f"{where}: arrays are masked. Fill them, as by x.filled(0).")
+        raise ExamplesError(f"{where}: arrays are masked. Fill them, for example by x.filled(0).")
     x, y = np.asarray(x), np.asarray(y)
     if y.ndim != 1 or y.dtype.kind not in "iu":
         raise ExamplesError(
@@ -38,10 +38,10 @@ def check_examples(x: np.ndarray, y: np.ndarray, num_classes: int, where: str = 
         raise ExamplesError(
             f"{where}: inputs of shape {x.shape} for {len(y)} labels; each input needs one label."
         )
-    is_float = x.dtype.kind == "f" or x.dtype.name == "bfloat16"  # whose kind is not NumPy's
+    is_float = x.dtype.kind == "f" or x.dtype.name == "bfloat16"  # bfloat16 has another kind
     if not (is_float or x.dtype.kind in "biu") or x.dtype.itemsize > 8:
         raise ExamplesError(
-            f"{where}: inputs must be numbers of up to 64 bits that are not complex, got {x.dtype}."
+            f"{where}: inputs must be real numbers of up to 64 bits, got {x.dtype}."
         )
     bad = np.flatnonzero((y < 0) | (y >= num_classes))
     if len(bad):
@@ -55,8 +55,8 @@ def check_examples(x: np.ndarray, y: np.ndarray, num_classes: int, where: str = 
             bad = np.flatnonzero(~np.isfinite(rows.astype(np.float32, copy=False)).all(axis=1))
         if len(bad):
             raise ExamplesError(
-                f"{where}: input of example {start + bad[0]} is not finite as float32, which "
-                "models take."
+                f"{where}: input of example {start + bad[0]} is not finite as float32, the type of "
+                "models."
             )
 
 
@@ -65,19 +65,20 @@ def checked_images(images: LabelledImages, *, takes_original_split: bool) -> Lab
 
     Args:
         images: The data set.
-        takes_original_split: Whether `num_train` says what is trained on; else it may be 0.
+        takes_original_split: Whether the original training split is used; if not, `num_train` may
+            be 0.
 
     Returns:
-        The same with arrays: `y` of int32, `writer` of int64.
+        The same data set with NumPy arrays: `y` of int32, `writer` of int64.
 
     Raises:
-        ExamplesError: See `check_examples`; or `images` is not `LabelledImages`, has no rows, or
-            `num_train` or `writer` do not fit them.
+        ExamplesError: See `check_examples`; or `images` is not `LabelledImages` or has no rows, or
+            `num_train` or `writer` do not fit the rows.
     """
     if not isinstance(images, LabelledImages):
         raise ExamplesError(
-            "What is divided among clients, as a function of DATASETS returns it, must be "
-            f"LabelledImages, got {images!r:.80}."
+            "images, the result of a function in DATASETS, must be LabelledImages, got "
+            f"{images!r:.80}."
         )
     check_examples(images.x, images.y, images.num_classes, images.name)
     num_rows = len(images.y)
@@ -98,7 +99,7 @@ def checked_images(images: LabelledImages, *, takes_original_split: bool) -> Lab
         )
     if writer.min() < 0 or writer.max() >= num_rows:
         raise ExamplesError(
-            f"{images.name}: writers {writer.min()}..{writer.max()} of {num_rows} rows: clients "
-            "are numbered from 0 without gaps, as np.unique(writer, return_inverse=True)[1] does."
+            f"{images.name}: writers {writer.min()}..{writer.max()} of {num_rows} rows must be "
+            "numbered from 0 without gaps, as np.unique(writer, return_inverse=True)[1] does."
         )
     return images._replace(writer=writer.astype(np.int64, copy=False))

@@ -1,7 +1,7 @@
-"""CIFAR-10 and CIFAR-100 as their publisher's archives of the "binary version" unpack.
+"""Reads CIFAR-10 and CIFAR-100 from the unpacked "binary version" of their publisher.
 
-A file is a sequence of records without a header: one byte for each label, then 3,072 bytes of an
-image, its red, its green and its blue channel of 32 rows of 32 pixels.
+A file is a sequence of records without a header. A record has one byte for each label, then the
+3,072 bytes of an image: its red, green and blue channel, each of 32 rows of 32 pixels.
 """
 
 import os
@@ -15,14 +15,14 @@ _NUM_PIXELS = 3 * 32 * 32
 
 
 class CifarLayout(NamedTuple):
-    """The layout of the files of a version of CIFAR.
+    """The layout of the files of CIFAR-10 or CIFAR-100.
 
     Attributes:
         folder: The folder to which the archive unpacks.
-        train: Files of the training split, in their order.
+        train: The files of the training split, in order.
         test: The file of the test split.
-        num_records: Images of each training file, and of the test file.
-        num_labels: The number of classes of each label of a record; the last label is the class.
+        num_records: The numbers of images in each training file and in the test file.
+        num_labels: The number of classes of each label of a record; models learn the last label.
     """
 
     folder: str
@@ -36,7 +36,7 @@ class CifarLayout(NamedTuple):
         return self.num_labels[-1]
 
     def find(self, data_dir: str | os.PathLike) -> pathlib.Path | None:
-        """Returns the folder of the files: `folder` in `data_dir`, `data_dir` itself, or `None`."""
+        """Returns the folder of the files, `data_dir/folder` or `data_dir`; `None` if not found."""
         data_dir = pathlib.Path(data_dir).expanduser()
         for folder in (data_dir / self.folder, data_dir):
             if any((folder / name).exists() for name in (*self.train, self.test)):
@@ -64,13 +64,13 @@ def read_cifar(folder: pathlib.Path, layout: CifarLayout) -> tuple[np.ndarray, n
     """Reads all files.
 
     Args:
-        folder: Where they are.
+        folder: The folder of the files.
         layout: `CIFAR10` or `CIFAR100`.
 
     Returns:
         `(x, y, num_train)`, in the order of the files and of the images in them, with
         x: uint8 `[n, 32, 32, 3]`.
-        y: int32 `[n]` classes; of CIFAR-100 the fine ones.
+        y: int32 `[n]` classes, the fine classes for CIFAR-100.
         num_train: The first `num_train` rows are the training split, the rest the test split.
 
     Raises:

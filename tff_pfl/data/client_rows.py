@@ -1,4 +1,4 @@
-"""The rows of all clients in a split, without a Python object for each client."""
+"""The rows of all clients in a split, stored without a Python object for each client."""
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
@@ -9,20 +9,20 @@ from tff_pfl.data.partition import PartitionError
 
 
 class ClientRows(Sequence):
-    """A sequence of the clients' arrays of rows, which are parts of one array.
+    """A sequence with the array of rows of each client; all are slices of one array.
 
-    Either array may be memory-mapped: of the rows, only those are read that are asked for.
+    Both arrays may be memory-mapped; then rows are read only when they are needed.
 
     Attributes:
-        rows: Integers `[n]`, those of all clients, one client after the other.
-        offsets: int64 `[N + 1]`: client `i` has `rows[offsets[i]:offsets[i + 1]]`.
+        rows: Integers `[n]`, the rows of all clients, one client after the other.
+        offsets: int64 `[N + 1]`; client `i` has `rows[offsets[i]:offsets[i + 1]]`.
     """
 
     def __init__(self, rows: np.ndarray, offsets: np.ndarray):
-        """Takes the arrays as they are.
+        """Checks the arrays and stores them without a copy.
 
         Raises:
-            PartitionError: If they are no integers, or the offsets do not fit the rows.
+            PartitionError: The arrays are not integers, or the offsets do not fit the rows.
         """
         self.rows, self.offsets = np.asarray(rows), np.asarray(offsets)
         for name, array in (("rows", self.rows), ("offsets", self.offsets)):
@@ -35,7 +35,7 @@ class ClientRows(Sequence):
         fits = len(self.offsets) and self.offsets[0] == 0 and self.offsets[-1] == len(self.rows)
         if not (fits and (self.offsets[1:] >= self.offsets[:-1]).all()):
             raise PartitionError(
-                f"The offsets do not fit the {len(self.rows)} rows: they begin with 0, do not "
+                f"The offsets do not fit the {len(self.rows)} rows: they must start with 0, never "
                 "decrease, and end with the number of rows."
             )
 
@@ -44,14 +44,14 @@ class ClientRows(Sequence):
         """Copies the rows of each client into one array.
 
         Raises:
-            PartitionError: If those of a client are no integers of shape `[?]`.
+            PartitionError: The rows of a client are not integers of shape `[?]`.
         """
         parts = list(map(np.asarray, parts))
         for client, part in enumerate(parts):
             if part.ndim != 1 or (len(part) and part.dtype.kind not in "iu"):
                 raise PartitionError(
-                    f"Rows of clients must be integers of shape [?], those of client {client} are "
-                    f"{part.dtype} of shape {part.shape}."
+                    f"The rows of client {client} must be integers of shape [?], got {part.dtype} "
+                    f"of shape {part.shape}."
                 )
         offsets = np.cumsum([0, *map(len, parts)], dtype=np.int64)
         own = [part.astype(np.int64, copy=False) for part in parts]
@@ -59,18 +59,18 @@ class ClientRows(Sequence):
 
     @property
     def sizes(self) -> np.ndarray:
-        """int64 `[N]`, the number of rows of each client."""
+        """The number of rows of each client, int64 `[N]`."""
         return np.diff(self.offsets).astype(np.int64, copy=False)
 
     def chosen(self, client_ids: Sequence[int]) -> "ClientRows":
-        """Returns the rows of some of the clients, which are then 0, 1 and so on.
+        """Returns the rows of some of the clients, which get the ids 0, 1 and so on.
 
         Raises:
-            IndexError: There is no such client.
+            IndexError: A client does not exist, or an id is not an integer.
         """
         found = np.asarray(client_ids)
         if found.size and not np.issubdtype(found.dtype, np.integer):
-            raise IndexError(f"Client ids are integers, got {found.dtype}.")
+            raise IndexError(f"Client ids must be integers, got {found.dtype}.")
         client_ids = found.astype(np.int64)
         unknown = client_ids[(client_ids < 0) | (client_ids >= len(self))]
         if unknown.size:
@@ -81,11 +81,11 @@ class ClientRows(Sequence):
         return ClientRows(self.rows[places], offsets)
 
     def are_within(self, num_rows: int) -> bool:
-        """Returns whether all are rows of an array of `num_rows`."""
+        """Returns whether all rows are within 0..num_rows-1."""
         return not len(self.rows) or 0 <= self.rows.min() <= self.rows.max() < num_rows
 
     def client_of(self, place: int) -> int:
-        """Returns the client that a place in `rows` belongs to."""
+        """Returns the client that owns a position in `rows`."""
         return int(np.searchsorted(self.offsets, place, side="right")) - 1
 
     def __len__(self) -> int:
@@ -95,7 +95,7 @@ class ClientRows(Sequence):
         if isinstance(index, slice):
             return tuple(self[i] for i in range(*index.indices(len(self))))
         if not -len(self) <= index < len(self):
-            raise IndexError(f"There is no client {index} of {len(self)}.")
+            raise IndexError(f"Client {index} does not exist: there are {len(self)} clients.")
         index %= len(self)
         return self.rows[self.offsets[index] : self.offsets[index + 1]]
 

@@ -1,4 +1,4 @@
-"""A data set that is spread over clients: the arrays once, and who owns which rows."""
+"""A data set spread over clients: its arrays, and the rows that each client owns."""
 
 import functools
 import mmap
@@ -17,19 +17,19 @@ _FINGERPRINTED = 256  # rows
 
 
 class FederatedDataset:
-    """The examples of all clients: the arrays are held once, a client's rows gathered when asked.
+    """The examples of all clients, stored as whole arrays and a `Partition` of their rows.
 
-    A client may have no examples in a split; every row belongs to at most one client and split.
+    A client may have no examples in a split. Every row belongs to at most one client and split.
 
-    Inputs need not fit into memory: arrays may be memory-mapped, as of `np.load(path,
-    mmap_mode="r")`, and of the inputs only a client's are read, in a copy; the kernel is told not
-    to read ahead of them. But inputs of floats are read once when the data set is made, to find out
-    that they are finite; labels, and the rows of clients, are read then in any case.
+    Inputs need not fit into memory: arrays may be memory-mapped, for example by `np.load(path,
+    mmap_mode="r")`. Then a client's inputs are read, into a copy, when they are needed, and the
+    kernel is advised not to read ahead. Inputs of floats are however read once when the data set is
+    made, to check that they are finite. Labels and the rows of clients are always read then.
 
     Attributes:
         x: `[n, ...]` inputs as they are stored.
         y: int32 `[n]` class labels.
-        num_classes: Number of classes.
+        num_classes: The number of classes.
         partition: The rows that each client owns.
         name: The name of the data set, for titles and reports.
     """
@@ -46,14 +46,14 @@ class FederatedDataset:
 
         Raises:
             ExamplesError: See `check_examples`.
-            PartitionError: A row of the partition does not exist, or is used twice.
+            PartitionError: A row of the partition does not exist or is used twice.
         """
         check_examples(x, y, num_classes, name)
         self._hold(x, y, num_classes, partition, name)
 
     @classmethod
     def _of_checked(cls, x, y, num_classes, partition, name) -> "FederatedDataset":
-        """Makes a data set of arrays that were checked, which may take a while to read."""
+        """Makes a data set of checked arrays without reading them again, which may be slow."""
         dataset = cls.__new__(cls)
         dataset._hold(x, y, num_classes, partition, name)
         return dataset
@@ -77,18 +77,19 @@ class FederatedDataset:
         """Makes a data set from `(x_train, y_train, x_test, y_test)` of each client.
 
         Raises:
-            ExamplesError: See `check_examples`; or inputs differ in shape or data type.
+            ExamplesError: See `check_examples`; or inputs differ in shape or data type, or there
+                are no clients.
         """
         clients = list(clients)
         for i, arrays in enumerate(clients):
             if len(arrays) != 4:
                 raise ExamplesError(
                     f"client {i} must be (x_train, y_train, x_test, y_test), found {len(arrays)} "
-                    "values. A Partition says which rows are for validation."
+                    "values. To have validation examples, make a Partition instead."
                 )
         if not clients:
             raise ExamplesError("There are no clients: pass at least one tuple of arrays.")
-        # Masks stay, to be refused.
+        # `asanyarray` keeps masks, which `check_examples` refuses.
         pairs = [tuple(map(np.asanyarray, pair)) for c in clients for pair in (c[:2], c[2:])]
         known = next((i for i, (x, _) in enumerate(pairs) if x.shape != (0,)), 0)
         first = pairs[known][0]
@@ -100,9 +101,9 @@ class FederatedDataset:
             check_examples(x, y, num_classes, where)
             if (x.shape[1:], x.dtype) != (first.shape[1:], first.dtype):
                 raise ExamplesError(
-                    f"{where}: inputs are {x.dtype} of shape {x.shape[1:]}, those of client "
-                    f"{known // 2} {first.dtype} of shape {first.shape[1:]}. All clients need the "
-                    "same."
+                    f"{where}: inputs are {x.dtype} of shape {x.shape[1:]}, but inputs of client "
+                    f"{known // 2} are {first.dtype} of shape {first.shape[1:]}. All clients need "
+                    "the same."
                 )
             pairs[i] = x, y
         sizes = [len(y) for _, y in pairs]
@@ -110,7 +111,7 @@ class FederatedDataset:
         none = tuple(np.empty(0, np.int64) for _ in clients)
         partition = Partition(tuple(rows[0::2]), none, tuple(rows[1::2]))
         xs, ys = zip(*pairs, strict=True)
-        labels = np.concatenate(ys, dtype=np.int32, casting="unsafe")  # they were checked
+        labels = np.concatenate(ys, dtype=np.int32, casting="unsafe")  # checked above
         return cls(np.concatenate(xs), labels, num_classes, partition, name)
 
     @property
@@ -119,7 +120,7 @@ class FederatedDataset:
 
     @property
     def image_shape(self) -> tuple[int, ...]:
-        """Shape of one input, `(height, width, channels)` for images."""
+        """The shape of one input, `(height, width, channels)` for images."""
         return self.x.shape[1:]
 
     @property
@@ -128,17 +129,17 @@ class FederatedDataset:
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """16 hex digits of the inputs' shape and type, the labels, and who owns which rows."""
+        """A digest of the inputs' shape and type, the labels and the partition; 16 hex digits."""
         about = f"{self.x.shape} {self.x.dtype.str} {self.num_classes}"
         parts = self.partition.flat().values()
         return digest(np.frombuffer(about.encode(), np.uint8), self.y, *parts)
 
     @functools.cached_property
     def inputs_fingerprint(self) -> str:
-        """16 hex digits of some inputs, which tell those that were prepared in another way.
+        """A digest of some inputs, 16 hex digits, which changes if inputs are prepared differently.
 
-        They are those of 256 rows from the first to the last, so that it takes no longer for data
-        that do not fit in memory. Other inputs of single rows it may not see.
+        It reads 256 evenly spaced rows only, to be fast for data that do not fit in memory. It may
+        miss changes of single rows.
         """
         rows = np.linspace(0, max(len(self.x) - 1, 0), min(len(self.x), _FINGERPRINTED))
         return digest(self.x[rows.astype(np.int64)])
@@ -155,8 +156,8 @@ class FederatedDataset:
         """Returns a client's examples without padding: `x` as stored, `y` and `size` int32.
 
         Raises:
-            IndexError: There is no such client.
-            ValueError: There is no such split.
+            IndexError: The client does not exist.
+            ValueError: The split is unknown.
         """
         if not 0 <= client_id < self.num_clients:
             raise IndexError(
@@ -166,7 +167,7 @@ class FederatedDataset:
         return Examples(self.x[rows], self.y[rows], np.int32(len(rows)))
 
     def of(self, client_ids: Sequence[int], **metadata: Any) -> "FederatedDataset":
-        """Returns the data of some of the clients, see `Partition.of`; nothing is copied."""
+        """Returns the data set of some of the clients without a copy; see `Partition.of`."""
         partition = self.partition.of(client_ids, **metadata)
         return self._of_checked(self.x, self.y, self.num_classes, partition, self.name)
 
@@ -176,9 +177,9 @@ class FederatedDataset:
 
 
 def _advise_random(array: np.ndarray) -> None:
-    """Tells the kernel that a memory-mapped array is read here and there.
+    """Advises the kernel that a memory-mapped array is read in random order.
 
-    To read ahead, megabytes for each client, would take much longer than to read the client.
+    Reading ahead, by megabytes for each client, would take much longer than reading the client.
     """
     while isinstance(array, np.ndarray):
         array = array.base

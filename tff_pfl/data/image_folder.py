@@ -1,4 +1,4 @@
-"""Data sets that are folders of image files: Tiny ImageNet, as its archive unpacks."""
+"""Reads data sets that are folders of image files: Tiny ImageNet, from its unpacked archive."""
 
 import os
 import pathlib
@@ -8,11 +8,14 @@ from collections.abc import Sequence
 import numpy as np
 
 _IMAGE_SHAPE = (64, 64, 3)
-_BATCH = 256  # images that leave the pipeline at a time: 3 MB
+_BATCH = 256  # images that the pipeline returns at a time: 3 MB
 
 
 def find_tiny_imagenet(data_dir: str | os.PathLike) -> pathlib.Path | None:
-    """Returns `data_dir`/tiny-imagenet-200 or `data_dir`, whichever is Tiny ImageNet, or `None`."""
+    """Returns the folder that holds wnids.txt, `data_dir`/tiny-imagenet-200 or `data_dir`.
+
+    Returns `None` if neither does.
+    """
     data_dir = pathlib.Path(data_dir).expanduser()
     for folder in (data_dir / "tiny-imagenet-200", data_dir):
         if (folder / "wnids.txt").exists():
@@ -25,8 +28,8 @@ def read_tiny_imagenet(folder: pathlib.Path) -> tuple[np.ndarray, np.ndarray, in
 
     wnids.txt has the ids of the classes, one a line. Training images are
     train/ID/images/ID_NUMBER.JPEG. Validation images are val/images/val_NUMBER.JPEG;
-    val/val_annotations.txt has a line of each, FILE, ID and a bounding box, separated by tabs. The
-    images in test/ have no labels and are not read, and boxes are not used.
+    val/val_annotations.txt has a line for each: FILE, ID and a bounding box, separated by tabs.
+    Boxes are ignored, and so are the images in test/, which have no labels.
 
     Args:
         folder: The folder that holds wnids.txt.
@@ -34,16 +37,16 @@ def read_tiny_imagenet(folder: pathlib.Path) -> tuple[np.ndarray, np.ndarray, in
     Returns:
         `(x, y, num_classes, num_train)`, with
         x: uint8 `[n, 64, 64, 3]`; a grey image has three equal channels.
-        y: int32 `[n]`; the class number of an id is its place among the sorted ids, which is not
-            its place in wnids.txt.
-        num_classes: Number of ids in wnids.txt.
-        num_train: The first `num_train` rows are the training images by class, then by number in
-            the file name; the rest are the validation images by number.
+        y: int32 `[n]`; the label of an id is its position among the sorted ids, not its position
+            in wnids.txt.
+        num_classes: The number of ids in wnids.txt.
+        num_train: The first `num_train` rows are the training images, sorted by class, then by the
+            number in the file name. The rest are the validation images, sorted by number.
 
     Raises:
-        ValueError: A text file is missing or malformed; classes have different numbers of
-            training images, or none; a validation image is missing, or has no annotation or
-            contradictory ones; an image cannot be decoded or is not of 64x64 pixels.
+        ValueError: A text file is missing or malformed; classes have no training images, or
+            different numbers of them; a validation image is missing, has no annotation or
+            contradictory annotations; an image cannot be decoded or does not have 64x64 pixels.
     """
     ids = sorted(set(_read(folder / "wnids.txt").split()))
     of_class = [_numbered_files(folder / "train" / i / "images", i) for i in ids]
@@ -66,8 +69,8 @@ def read_images(paths: Sequence[str], shape: tuple[int, int, int]) -> np.ndarray
 
     Args:
         paths: n files.
-        shape: (height, width, channels) that all images have; channels is 1 or 3, to which grey
-            and coloured images are converted.
+        shape: The (height, width, channels) of all images; channels is 1 or 3, and grey and
+            coloured images are converted to it.
 
     Returns:
         uint8 `[n, height, width, channels]`, in the order of `paths`.
@@ -78,7 +81,7 @@ def read_images(paths: Sequence[str], shape: tuple[int, int, int]) -> np.ndarray
     import tensorflow as tf
 
     def decode(path):
-        # TensorFlow's default, a faster transform, is a few grey levels off what others decode.
+        # TensorFlow's faster default differs from other decoders by a few grey levels.
         return tf.io.decode_jpeg(
             tf.io.read_file(path), channels=shape[-1], dct_method="INTEGER_ACCURATE"
         )
@@ -99,12 +102,12 @@ def read_images(paths: Sequence[str], shape: tuple[int, int, int]) -> np.ndarray
             images[done : done + len(batch)] = batch
             done += len(batch)
     except tf.errors.OpError as error:
-        # The pipeline does not say which file it was: look at those that did not come out.
+        # The error does not name the file, so decode the remaining files one by one.
         for path in paths[done:]:
             try:
                 found = tuple(decode(path).shape)
             except tf.errors.OpError:
-                found = "what cannot be decoded"
+                found = "a file that cannot be decoded"
             if found != shape:
                 raise ValueError(
                     f"{path} must be a complete JPEG image of shape {shape}, found {found}. Unpack "
@@ -142,8 +145,8 @@ def _val_labels(path: pathlib.Path, val_paths: list[str], ids: list[str]) -> lis
     ]
     if wrong:
         raise ValueError(
-            f"{path} must have one line with a class of wnids.txt for each image in "
-            f"{path.parent / 'images'}, and for no other; {wrong[0]!r} is not so. Unpack the "
+            f"{path} must have exactly one line, with a class of wnids.txt, for each image in "
+            f"{path.parent / 'images'}, and no other lines; {wrong[0]!r} is wrong. Unpack the "
             "archive again."
         )
     return [label_of[class_of[name]] for name in names]

@@ -1,9 +1,9 @@
-"""Partitioners: how the rows of one data set fall on clients. Pure NumPy.
+"""Partitioners, which assign the rows of a data set to clients, in pure NumPy.
 
 A partitioner, `(labels, num_clients, rng, *, <options>) -> rows`, takes the labels of a pool and
 returns one int64 array of row numbers per client. The arrays are disjoint and together hold every
-row of the pool; their order carries no meaning. All randomness comes from the generator that is
-passed in. `PARTITIONERS` has all of them by name; `natural` alone takes something else.
+row of the pool. The order of rows within an array has no meaning. All randomness comes from `rng`.
+`PARTITIONERS` has the partitioners by name. Only `natural` has a different first argument.
 """
 
 import time
@@ -19,14 +19,14 @@ PARTITIONERS = Registry("partitioner", "labels", "num_clients", "rng")
 
 
 class PartitionError(ValueError):
-    """A partition that was asked for cannot be made; the message says what to change."""
+    """An error for a partition that cannot be made; the message says what to change."""
 
 
 @PARTITIONERS.register("dirichlet")
 @takes(
     range_error=PartitionError,
     num_clients=whole(1),
-    alpha=at_least(1e-6),  # each class to one client; with less, a draw takes seconds
+    alpha=at_least(1e-6),  # gives each class to one client; smaller values take seconds a draw
     min_examples=whole(0),
     max_seconds=at_least(0),
 )
@@ -41,19 +41,20 @@ def dirichlet(
 ) -> list[np.ndarray]:
     """Splits every class in proportions drawn from a Dirichlet distribution.
 
-    For each class: draw proportions p ~ Dirichlet(alpha * 1_N), set those of clients that already
-    own n/N examples or more to zero, renormalise, and cut the shuffled class at the cumulative
-    proportions. The whole draw is repeated until every client has `min_examples`. The procedure
-    of FedPG's experiments (alpha 0.1, a minimum of one example per class of the data set) and
-    of PGFed's (alpha 0.3, a minimum of 40).
+    For each class: draw proportions p ~ Dirichlet(alpha * 1_N), set the proportions of clients
+    that already own n/N examples or more to zero, renormalise, and cut the shuffled class at the
+    cumulative proportions. The whole draw is repeated until every client has `min_examples`.
+    FedPG's experiments use this procedure with alpha 0.1 and a minimum of one example per class of
+    the data set, PGFed's with alpha 0.3 and a minimum of 40.
 
     Args:
         labels: int `[n]` class labels of the pool.
         num_clients: N.
         rng: Source of all randomness.
-        alpha: Concentration, 1e-6 or more. Small: few classes per client. Large: close to IID.
-        min_examples: Fewest examples a client may have.
-        max_seconds: How long to draw again before giving up.
+        alpha: Concentration, 1e-6 or more. Small values give each client few classes, large
+            values come close to IID.
+        min_examples: The fewest examples a client may have.
+        max_seconds: The time after which no new draw is made, in seconds.
 
     Returns:
         N int64 arrays of row numbers.
@@ -67,14 +68,14 @@ def dirichlet(
         raise PartitionError(
             f"min_examples={min_examples} for {num_clients} clients takes "
             f"{min_examples * num_clients} examples, the pool has {len(labels)}. Lower "
-            f"min_examples to at most {len(labels) // num_clients}, or num_clients."
+            f"min_examples to at most {len(labels) // num_clients}, or lower num_clients."
         )
     classes, class_sizes = np.unique(labels, return_counts=True)
     best, draws = -1, 0
     deadline = time.monotonic() + max_seconds
     while not draws or time.monotonic() < deadline:
         draws += 1
-        # Only the counts are drawn again, the rows are shuffled and cut once: redraws are cheap.
+        # Redraws are cheap: only counts are drawn again, and rows are shuffled once at the end.
         cuts = _dirichlet_cuts(class_sizes, num_clients, alpha, rng)
         if cuts is None:
             continue
@@ -84,9 +85,9 @@ def dirichlet(
         best = max(best, smallest)
     found = f"the best draw had {best}" if best >= 0 else "no draw could be completed"
     raise PartitionError(
-        f"No draw of Dirichlet({alpha}) gave each of {num_clients} clients {min_examples} of "
-        f"{len(labels)} examples, of {draws} in {max_seconds:g} s; {found}. Lower min_examples or "
-        "num_clients, or raise alpha."
+        f"None of {draws} draws of Dirichlet({alpha}) in {max_seconds:g} s gave each of "
+        f"{num_clients} clients {min_examples} of {len(labels)} examples; {found}. Lower "
+        "min_examples or num_clients, or raise alpha."
     )
 
 
@@ -103,22 +104,22 @@ def classes_per_client(
 ) -> list[np.ndarray]:
     """Gives every client examples of exactly `classes` classes ("Pat-k", k labels per client).
 
-    Each of the C classes goes to N*k/C clients; what does not divide evenly is spread, by one. The
-    partition of FedPG (Pat-2, ordered), PLGU (3 or 10 labels) and pFedMB (random 2 classes; its
-    toy study's pairs of clients are N = C = 10, k = 2, ordered).
+    Each of the C classes goes to N*k/C clients, rounded up or down. FedPG (Pat-2, ordered), PLGU
+    (3 or 10 labels) and pFedMB (2 random classes) use this partition. The pairs of clients of
+    pFedMB's toy study are N = C = 10, k = 2, ordered.
 
     Args:
         labels: int `[n]` class labels of the pool.
         num_clients: N.
         rng: Source of all randomness.
         classes: k, the number of classes of a client.
-        assignment: `"ordered"`: class after class goes to the lowest client ids that have slots
-            left, so that for N = 100, k = 2, C = 10 clients 0..19 hold classes 0 and 1.
-            `"random"`: each client's classes are a random subset.
-        amounts: `"equal"`: the clients of a class have equal amounts of it, up to one.
-            `"unequal"`: all of them but the one of the highest id have between a tenth of the equal
-            amount and that amount, at random, and that one has the rest. The generator of FedPG's
-            authors has both.
+        assignment: With `"ordered"`, class after class goes to the lowest client ids that have
+            slots left: for N = 100, k = 2, C = 10, clients 0..19 hold classes 0 and 1. With
+            `"random"`, each client's classes are a random subset.
+        amounts: With `"equal"`, the clients of a class have equally many of its examples, up to
+            one. With `"unequal"`, each of them draws an amount between a tenth of the equal amount
+            and the equal amount, except the client of the highest id, which has the rest. The
+            generator of FedPG's authors has both.
 
     Returns:
         N int64 arrays of row numbers.
@@ -154,7 +155,7 @@ def classes_per_client(
         )
     if amounts == "unequal":
         cuts = _unequal_cuts(owners, class_sizes, rng)
-    else:  # owner number j of a class of s examples gets rows j*s/m to (j+1)*s/m, of m owners
+    else:  # owner j of the m owners of a class of s examples gets rows j*s/m to (j+1)*s/m
         cuts = np.cumsum(owners, axis=1) * class_sizes[:, None] // num_owners[:, None]
     return _cut_classes(labels, names, cuts, rng)
 
@@ -171,13 +172,13 @@ def iid(labels: np.ndarray, num_clients: int, rng: np.random.Generator) -> list[
 def natural(
     writer: np.ndarray, num_clients: int | None = None, rng: np.random.Generator | None = None
 ) -> list[np.ndarray]:
-    """Groups rows by the client that the data themselves name.
+    """Groups rows by their natural clients.
 
     Args:
         writer: int `[n]`, the client of each row, 0..N-1.
-        num_clients: N, where the last clients may have no row in this pool; by default the
+        num_clients: N; needed if the last clients may have no row in this pool. By default the
             highest client plus one.
-        rng: Not used: nothing is random.
+        rng: Unused; nothing is random.
 
     Returns:
         N int64 arrays of row numbers, each in ascending order.
@@ -192,10 +193,10 @@ def by_reference(
     reference: Sequence[np.ndarray],
     rng: np.random.Generator,
 ) -> list[np.ndarray]:
-    """Distributes another pool (validation, test) as a given partition distributes its own.
+    """Distributes another pool, such as the test split, in the proportions of a given partition.
 
-    For each class: shuffle its rows, cut them at the cumulative shares that the clients have of
-    this class in the reference, rounded. pFedMB distributes its three splits "in the same way".
+    For each class: shuffle its rows, and cut them at the cumulative shares of the class that the
+    clients have in the reference, rounded. pFedMB distributes its three splits "in the same way".
 
     Args:
         labels: int `[n]` class labels of the pool to distribute.
@@ -219,9 +220,9 @@ def by_reference(
         lost = classes[np.flatnonzero(totals == 0)[0]]
         raise PartitionError(
             f"Class {lost} is in the pool to distribute, but no client has it in the reference "
-            "partition: its shares are undefined. Both pools must have the same classes."
+            "partition. Both pools must have the same classes."
         )
-    # Rounded in integers: a float would now and then put a row on the wrong side of a cut.
+    # Rounding uses integers, since floats would sometimes put a row on the wrong side of a cut.
     cuts = (2 * shares * class_sizes[:, None] + totals) // (2 * totals)
     return _cut_classes(labels, classes, cuts, rng)
 
@@ -237,20 +238,20 @@ FRACTIONS = Range(
 def split(
     indices: np.ndarray, fractions: Sequence[float], rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Shuffles a client's rows and cuts them in train, validation and test.
+    """Shuffles a client's rows and cuts them into train, validation and test.
 
     Args:
         indices: int `[n]`, the rows of one client.
         fractions: Sizes of (train, validation, test) relative to each other: `(5, 0, 1)` and
-            `(5/6, 0, 1/6)` are the same. Rounded to whole examples, with at least one in train
-            and, where its fraction is positive and n >= 2, at least one in test.
+            `(5/6, 0, 1/6)` are the same. Sizes are rounded to whole examples. Train has at least
+            one example, and so has test if its fraction is positive and n >= 2.
         rng: Source of all randomness.
 
     Returns:
         The three parts. Every row is in exactly one of them.
 
     Raises:
-        PartitionError: `fractions` are not three finite numbers >= 0 with a positive first.
+        PartitionError: `fractions` are not three finite numbers >= 0, the first of them positive.
     """
     weights = np.asarray(fractions, np.float64)
     _, validation, test = np.rint(len(indices) * weights / weights.sum()).astype(int)
@@ -262,7 +263,7 @@ def split(
 
 
 def class_counts(labels: np.ndarray, parts: Sequence[np.ndarray], num_classes: int) -> np.ndarray:
-    """Counts the examples of each class that each client has, int64 `[N, num_classes]`."""
+    """Returns int64 `[N, num_classes]`, the number of examples of each client in each class."""
     return np.stack([np.bincount(labels[part], minlength=num_classes) for part in parts])
 
 
@@ -277,7 +278,7 @@ def _checked(labels):
 
 
 def _dirichlet_cuts(class_sizes, num_clients, alpha, rng):
-    """Draws int64 `[C, N]` cumulative counts, or `None` if only full clients got a share."""
+    """Draws int64 `[C, N]` cumulative counts; returns `None` if only full clients got a share."""
     full = class_sizes.sum() / num_clients
     owned = np.zeros(num_clients, np.int64)
     cuts = np.empty((len(class_sizes), num_clients), np.int64)
@@ -292,11 +293,11 @@ def _dirichlet_cuts(class_sizes, num_clients, alpha, rng):
 
 
 def _assign_classes(num_clients, num_classes, classes, rng):
-    """Returns bool `[C, N]`, the owners of each class; a client has `classes` of them.
+    """Returns bool `[C, N]`, the owners of each class; each client owns `classes` classes.
 
-    Class after class takes as many clients as its share of the slots. A client with as many free
-    slots as there are classes to come must be taken now, or it would end up short; since the
-    shares differ by one at most, larger ones first, this one rule is enough to never get stuck.
+    Class after class takes as many clients as its share of the slots. A client that has as many
+    free slots as there are classes left must be taken now, or it would end up short. This rule
+    always finds an assignment, since shares differ by one at most and larger shares come first.
     """
     shares = np.full(num_classes, num_clients * classes // num_classes)
     shares[: num_clients * classes % num_classes] += 1
@@ -308,8 +309,8 @@ def _assign_classes(num_clients, num_classes, classes, rng):
         if rng is None:
             rank = np.where(free == left, -1.0, np.arange(num_clients))
         else:
-            # A random subset of `free` of the `left` classes contains this one with odds
-            # free : left - free; the smallest of exponential times with these rates are taken.
+            # A random subset of `free` of the `left` classes contains this class with odds
+            # free : left - free. The clients with the smallest exponential times are taken.
             rank = rng.exponential(size=num_clients) * (left - free) / np.maximum(free, 1)
         rank[free == 0] = np.inf
         taken = np.argsort(rank, kind="stable")[:share]
@@ -331,8 +332,8 @@ def _unequal_cuts(owners, class_sizes, rng):
 
 
 def _cut_classes(labels, classes, cuts, rng):
-    """Shuffles the rows of each class and deals them out; `cuts` are cumulative counts `[C, N]`."""
-    parts = [[np.empty(0, np.int64)] * cuts.shape[1]]  # for pools without a single class
+    """Shuffles the rows of each class and cuts them at the cumulative counts `[C, N]`."""
+    parts = [[np.empty(0, np.int64)] * cuts.shape[1]]  # for empty pools
     for label, row in zip(classes, cuts, strict=True):
         parts.append(np.split(rng.permutation(np.flatnonzero(labels == label)), row[:-1]))
     return [np.concatenate(client) for client in zip(*parts, strict=True)]

@@ -1,4 +1,4 @@
-"""The rows that each client owns, as a value that can be saved."""
+"""A `Partition`, the rows of a data set that each client owns, and its files."""
 
 import dataclasses
 import hashlib
@@ -19,23 +19,23 @@ _FORMAT = "tff_pfl.data.Partition/1"
 
 
 class PartitionFileError(ValueError):
-    """A file is not a saved `Partition`, or is one of another data set."""
+    """An error for a file that is not a saved `Partition`, or was made for another data set."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Partition:
     """The rows of a data set that each client owns.
 
-    Splits are given as `ClientRows`, or as the arrays that these are made of.
+    Each split is given as `ClientRows`, or as a sequence of one array per client.
 
     Attributes:
-        train: Per client, the rows it trains on, an int64 array.
-        validation: Per client, its rows for tuning; arrays may be empty.
-        test: Per client, its rows for testing; arrays may be empty.
-        metadata: A JSON-serialisable record of what made it. `federate` writes the name of the
-            data set (`"dataset"`), the fingerprint of its labels (`"labels"`) and its own arguments
-            (`"spec"`); `of` adds the ids that the clients had (`"clients"`), and where clients are
-            held out, the number of the others (`"num_trained"`).
+        train: For each client, its rows for training, an int64 array.
+        validation: For each client, its rows for tuning; arrays may be empty.
+        test: For each client, its rows for testing; arrays may be empty.
+        metadata: A JSON-serialisable record of how the partition was made. `federate` writes the
+            name of the data set (`"dataset"`), the digest of its labels (`"labels"`) and its own
+            arguments (`"spec"`). `of` adds the ids that the clients had before (`"clients"`) and,
+            if clients are held out, the number of the other clients (`"num_trained"`).
     """
 
     train: ClientRows | Sequence[np.ndarray]
@@ -50,20 +50,20 @@ class Partition:
                 object.__setattr__(self, split, ClientRows.of(parts))
         counts = {split: len(getattr(self, split)) for split in SPLITS}
         if len(set(counts.values())) != 1:
-            raise PartitionError(f"The splits are of different numbers of clients: {counts}.")
+            raise PartitionError(f"The splits have different numbers of clients: {counts}.")
 
     @property
     def num_clients(self) -> int:
         return len(self.train)
 
     def check(self, num_examples: int) -> None:
-        """Checks that all rows exist and none is used twice, as a test row that one trains on.
+        """Checks that all rows exist, and that no row is used twice, for training and test say.
 
         Args:
-            num_examples: Number of rows of the data set.
+            num_examples: The number of rows of the data set.
 
         Raises:
-            PartitionError: There is such a row; the message says whose.
+            PartitionError: A row does not exist or is used twice; the message names its clients.
         """
         is_used, num_uses = np.zeros(num_examples, np.bool_), 0
         for split in SPLITS:
@@ -79,9 +79,9 @@ class Partition:
             is_used[parts.rows] = True
             num_uses += len(parts.rows)
         if np.count_nonzero(is_used) < num_uses:
-            self._refuse_the_first_used_twice()
+            self._raise_for_a_row_used_twice()
 
-    def _refuse_the_first_used_twice(self):
+    def _raise_for_a_row_used_twice(self):
         splits = {split: getattr(self, split) for split in SPLITS}
         used = np.concatenate([parts.rows for parts in splits.values()])
         row = np.flatnonzero(np.bincount(used) > 1)[0]
@@ -91,16 +91,16 @@ class Partition:
             for place in np.flatnonzero(parts.rows == row)
         ]
         raise PartitionError(
-            f"Row {row} is used {len(owners)} times: by {', '.join(owners)}. A row belongs to one "
-            "client and one split."
+            f"Row {row} is used {len(owners)} times: by {', '.join(owners)}. A row may belong to "
+            "one client and one split only."
         )
 
     def of(self, client_ids: Sequence[int], **metadata: Any) -> "Partition":
-        """Returns the partition of some of the clients, whose ids are then 0, 1 and so on.
+        """Returns the partition of some of the clients, which get the ids 0, 1 and so on.
 
         Args:
-            client_ids: Their ids here.
-            **metadata: Further ones.
+            client_ids: The ids of these clients in this partition.
+            **metadata: Entries to add to the metadata.
         """
         parts = [getattr(self, split).chosen(client_ids) for split in SPLITS]
         all_clients = self.metadata.get("clients") or range(self.num_clients)
@@ -117,7 +117,7 @@ class Partition:
         return arrays
 
     def save(self, path: str | os.PathLike) -> None:
-        """Writes one .npz file, complete or not at all."""
+        """Writes one .npz file; an interrupted write leaves no partial file."""
         content = {"format": _FORMAT, "metadata": json.dumps(dict(self.metadata), default=_plain)}
         with whole_file(path, "wb") as file:
             save_compressed(file, content | self.flat())
@@ -128,19 +128,20 @@ class Partition:
 
         Args:
             path: The file.
-            labels: int `[n]` labels of the data set to use it with; checked to be those that it
-                was made for, if it says, and to have the rows.
+            labels: int `[n]` labels of the data set that the partition is used with. If given,
+                checks that all rows exist, and that the digest of labels in the metadata, if
+                there is one, is the same.
 
         Raises:
-            FileNotFoundError: There is no such file.
-            PartitionFileError: The file is damaged, not a partition, or of other labels.
+            FileNotFoundError: The file does not exist.
+            PartitionFileError: The file is damaged, not a partition, or made for other labels.
         """
         path = os.fspath(path)
         with open(path, "rb") as file:
             try:
                 with np.load(file, allow_pickle=False) as content:
                     partition = cls._from_content(content)
-            # The readers of zip files and arrays raise too many kinds of errors to be listed.
+            # The readers of zip files and arrays raise too many kinds of errors to list.
             except Exception as error:
                 reason = str(error).strip().rstrip(".") or type(error).__name__
                 raise PartitionFileError(
@@ -164,8 +165,8 @@ class Partition:
         if made_for is not None and made_for != label_digest(labels):
             raise PartitionFileError(
                 f"{path} was made for other labels (data set {self.metadata.get('dataset')!r}, "
-                f"labels {made_for}; these are {label_digest(labels)}). Rows would fall on the "
-                "wrong clients."
+                f"labels {made_for}; these are {label_digest(labels)}). Clients would get the "
+                "wrong rows."
             )
         try:
             self.check(len(labels))
@@ -174,7 +175,7 @@ class Partition:
 
 
 def digest(*arrays: np.ndarray) -> str:
-    """Returns 16 hex digits that tell contents of arrays apart (SHA-256, shortened)."""
+    """Returns the first 16 hex digits of the SHA-256 hash of the arrays' contents."""
     sha = hashlib.sha256()
     for array in arrays:
         sha.update(np.ascontiguousarray(array))
@@ -182,10 +183,10 @@ def digest(*arrays: np.ndarray) -> str:
 
 
 def label_digest(labels: np.ndarray) -> str:
-    """Returns the `digest` of labels, whatever integer type they are stored in."""
+    """Returns the `digest` of labels, which is the same for every integer type."""
     return digest(np.asarray(labels).astype(np.int32, copy=False))
 
 
 def _plain(value):
-    """Converts NumPy's scalars and arrays, which configs have, and paths for JSON."""
+    """Converts paths, and NumPy's scalars and arrays, which configs may have, for JSON."""
     return os.fspath(value) if isinstance(value, os.PathLike) else value.tolist()

@@ -1,4 +1,4 @@
-"""A picture of how the classes of a data set fall on its clients."""
+"""A plot of the number of examples of each class that each client has."""
 
 import math
 import os
@@ -11,34 +11,35 @@ from tff_pfl.data.partition import class_counts
 
 _MAX_CIRCLE_CLIENTS = 100
 _MAX_CIRCLE_CLASSES = 20
-_MAX_COLUMNS = 2000  # as many as there are pixels
+_MAX_COLUMNS = 2000  # about one per pixel
 
 
 def plot_partition(
     dataset: FederatedDataset, path: str | os.PathLike, split: str = "train"
 ) -> None:
-    """Draws clients on the x axis, classes on the y axis, and how many examples each pair has.
+    """Plots the number of examples of each client (x axis) in each class (y axis).
 
-    Circles whose area is the number of examples; a heat map where circles would be too small to
-    read, above 100 clients or 20 classes. Bars on top are the sizes of the clients. Above 2,000
-    clients, a column is of some clients with neighbouring ids, together.
+    Numbers are the areas of circles or, above 100 clients or 20 classes, the colours of a heat
+    map. Bars above the plot show the clients' sizes. Above 2,000 clients, several clients with
+    neighbouring ids share a column.
 
     Args:
         dataset: The data set to draw.
-        path: The image file; its ending is the format (.png, .pdf, .svg).
+        path: The image file; its extension sets the format (.png, .pdf, .svg).
         split: `"train"`, `"validation"` or `"test"`.
 
     Raises:
-        ValueError: There is no such split.
+        ValueError: The split is unknown.
     """
     from matplotlib.figure import Figure
     from matplotlib.ticker import LogFormatter, MaxNLocator
 
     sizes = dataset.sizes(split)
     num_clients, num_classes = len(sizes), dataset.num_classes
-    together = math.ceil(num_clients / _MAX_COLUMNS)
+    clients_per_column = math.ceil(num_clients / _MAX_COLUMNS)
     rows = getattr(dataset.partition, split)
-    columns = ClientRows(rows.rows, np.append(rows.offsets[:-1:together], rows.offsets[-1]))
+    starts = rows.offsets[:-1:clients_per_column]
+    columns = ClientRows(rows.rows, np.append(starts, rows.offsets[-1]))
     counts = class_counts(dataset.y, columns, num_classes)
     circles = num_clients <= _MAX_CIRCLE_CLIENTS and num_classes <= _MAX_CIRCLE_CLASSES
     width = float(np.clip(2.5 + 0.15 * num_clients, 7, 17))
@@ -54,10 +55,10 @@ def plot_partition(
         parse_math=False,
     )
     drawn = _draw_circles(main, counts) if circles else _draw_heat_map(main, counts)
-    meaning = "examples (also the area)" if circles else "examples (white: none)"
-    bar = figure.colorbar(drawn, ax=main, label=meaning, format=LogFormatter(), pad=0.01)
+    label = "examples (also the area)" if circles else "examples (white: none)"
+    bar = figure.colorbar(drawn, ax=main, label=label, format=LogFormatter(), pad=0.01)
     bar.minorformatter = LogFormatter()
-    xlabel = "client" if together == 1 else f"clients, {together} of them in a column"
+    xlabel = "client" if clients_per_column == 1 else f"clients, {clients_per_column} a column"
     main.set(xlabel=xlabel, ylabel="class", xlim=(-0.6, len(columns) - 0.4))
     main.set_ylim(-0.6, num_classes - 0.4)
     for axis in (main.xaxis, main.yaxis):
@@ -70,7 +71,7 @@ def _draw_circles(axes, counts):
     number = counts[client, label]
     width, height = axes.figure.get_size_inches()
     num_clients, num_classes = counts.shape
-    # Points (1/72 inch) between neighbours: the largest circle has a diameter of 1.2 of them.
+    # The distance between neighbours, in points (1/72 inch). The largest circle has 1.2 times it.
     pitch = 72 * min(width / (num_clients + 6), (height - 2) / (num_classes + 1))
     area = np.maximum((1.2 * pitch) ** 2 * number / counts.max(initial=1), 1.5)
     axes.grid(color="0.92", linewidth=0.6)
@@ -81,7 +82,7 @@ def _draw_circles(axes, counts):
 
 
 def _draw_heat_map(axes, counts):
-    # Empty cells stay white: "none" and "few" must not look the same.
+    # Empty cells stay white, so that "none" and "few" do not look the same.
     return axes.imshow(
         np.ma.masked_equal(counts.T, 0),
         aspect="auto",
@@ -93,7 +94,7 @@ def _draw_heat_map(axes, counts):
 
 
 def _log_norm(counts):
-    """Returns colours by the logarithm: most cells are far smaller than the largest."""
+    """Returns a logarithmic colour scale, since most cells are far smaller than the largest."""
     from matplotlib.colors import LogNorm
 
     return LogNorm(1, max(counts.max(initial=1), 2))

@@ -1,6 +1,6 @@
 """Spreads a data set over clients, by the protocols of the papers.
 
-The clients of FedPG's Table 1, for example:
+For example, makes the clients of FedPG's Table 1:
 
     images = load("cifar10")
     dataset = federate(
@@ -52,39 +52,47 @@ def federate(
     imbalanced_test: bool = True,
     seed: int,
 ) -> FederatedDataset:
-    """Spreads a data set over clients; realises the protocols of the papers.
+    """Spreads a data set over clients, by the protocols of the papers.
 
     With `merge`, the training and test splits are pooled, the pool is partitioned, and each
     client's examples are shuffled and cut by `fractions` (FedPG: in the original ratio of train
-    to test; PGFed: 75 % to 25 %). Without, the training split is partitioned, and the test split
-    is distributed in the same way, class by class, as is a validation split of `num_validation`
-    examples cut off the training split first (pFedMB: 40,000 / 10,000 / 10,000 of CIFAR-10).
-    With natural clients each keeps its own rows of every split.
+    to test; PGFed: 75 % to 25 %).
 
-    With an `imbalance`, all of that is done with what is left of the data set when its classes have
-    been made long-tailed; see `long_tailed_sizes`.
+    Without `merge`, a validation split of `num_validation` examples is cut off the training split,
+    and the rest is partitioned. The validation and test splits are then distributed in the same
+    proportions, class by class (pFedMB: 40,000 / 10,000 / 10,000 of CIFAR-10). Natural clients keep
+    their own rows of every split instead.
+
+    With an `imbalance`, the classes of the data set are made long-tailed first; see
+    `long_tailed_sizes`.
+
+    Example:
+        >>> images = tff_pfl.load("digits")
+        >>> dataset = tff_pfl.federate(images, num_clients=20, partitioner="iid", seed=1)
+        >>> int(dataset.sizes("train").sum()), int(dataset.sizes("test").sum())
+        (1440, 357)
 
     Args:
         images: The data set.
-        num_clients: N; `None` for natural clients, whose number the data set knows.
-        partitioner: One of `PARTITIONERS`: `"dirichlet"`, `"classes_per_client"`, `"iid"`,
-            `"natural"`, and what users register.
-        partition_args: The partitioner's options, such as `{"alpha": 0.1}`; others have their
-            defaults.
+        num_clients: N; `None` for natural clients, whose number follows from the data set.
+        partitioner: A name in `PARTITIONERS`: `"dirichlet"`, `"classes_per_client"`, `"iid"`,
+            `"natural"`, or a partitioner that you registered.
+        partition_args: The partitioner's options, such as `{"alpha": 0.1}`; missing options have
+            their defaults.
         merge: Whether to pool the original splits.
-        fractions: With `merge`: relative sizes of a client's (train, validation, test) parts;
-            by default those of the original split, without validation.
-        num_validation: Without `merge`: size of the validation split.
-        imbalance: The number of examples of the first class over that of the last, in the
-            training split, or with `merge` in the pool. 1: classes stay as they are.
-        imbalanced_test: Whether the test split is made long-tailed likewise, by a draw of its own,
-            so that clients are tested on classes as frequent as those they train on. Otherwise it
-            is left whole, which takes `merge=False`.
-        seed: Non-negative; the same seed gives the same partition.
+        fractions: With `merge`, the relative sizes of a client's (train, validation, test) parts.
+            By default the ratio of the original splits, without validation.
+        num_validation: Without `merge`, the size of the validation split.
+        imbalance: The number of examples of the first class divided by the number of the last, in
+            the training split, or with `merge` in the pool. With 1, classes stay as they are.
+        imbalanced_test: Whether the test split is made long-tailed too, by a separate draw, so that
+            classes are equally frequent in training and test. Otherwise it is left whole, which
+            requires `merge=False`.
+        seed: A non-negative integer; the same seed gives the same partition.
 
     Raises:
-        ValueError: The partitioner is unknown, arguments of it are unknown or missing, or
-            arguments contradict each other.
+        ValueError: The partitioner is unknown, its options are unknown or missing, or arguments
+            contradict each other.
         ExamplesError: See `checked_images`.
         PartitionError: The partition cannot be made.
     """
@@ -119,7 +127,7 @@ def federate(
 
 @dataclasses.dataclass(frozen=True)
 class _Draw:
-    """A random partition; see `federate`. All splits are rows of each client."""
+    """A random partition; see `federate`. Its methods return the rows of each client."""
 
     images: LabelledImages
     partitioner: str
@@ -129,7 +137,7 @@ class _Draw:
     seed: int
 
     def merged(self, fractions):
-        """Cuts each client's part of all examples."""
+        """Partitions the pool of all examples, and cuts each client's part into splits."""
         num_rows, num_train = len(self.images.y), self.images.num_train
         ratio = (num_train, 0, num_rows - num_train) if fractions is None else fractions
         parts = self._distributed(self._thinned(np.arange(num_rows), 6))
@@ -137,7 +145,7 @@ class _Draw:
         return zip(*cut, strict=True)
 
     def original_splits(self, num_validation, imbalanced_test):
-        """Distributes the training split, and the others likewise."""
+        """Partitions the training split, and distributes the other splits in proportion to it."""
         pool, test = np.split(np.arange(len(self.images.y)), [self.images.num_train])
         pool = self._thinned(pool, 6)
         if imbalanced_test:
@@ -174,14 +182,14 @@ class _Draw:
         parts, drawn = made_of_shared_draws(dealt, lambda parts: [*map(bytes, parts)])
         if drawn:
             raise PartitionError(
-                f"The partitioner {self.partitioner!r} draws from NumPy's, or Python's, own "
-                "generator: no run could be repeated, resumed or evaluated. Take the generator "
-                "that it is given, `rng`."
+                f"The partitioner {self.partitioner!r} draws from NumPy's, or Python's, global "
+                "generator, so that no run could be repeated, resumed or evaluated. Draw from the "
+                "generator that is passed in, `rng`."
             )
         return [rows[part] for part in parts]
 
     def _checked_parts(self, parts, num_rows) -> ClientRows:
-        """Checks the result of a partitioner, perhaps a user's, for `num_rows` rows."""
+        """Checks the result of a partitioner for `num_rows` rows; it may be a user's function."""
         if parts is None:  # a user's function without `return`
             raise PartitionError(
                 f"The partitioner {self.partitioner!r} must return the rows of each client, got "
@@ -197,7 +205,7 @@ class _Draw:
         return parts
 
     def _like(self, train, rows, stage):
-        """Distributes rows as `train` distributes those that it has."""
+        """Distributes rows over clients in the proportions of `train`."""
         if self.partitioner == "natural":
             return self._distributed(rows)
         labels = self.images.y
@@ -214,10 +222,10 @@ def _check_partitioner(images, partitioner, args, num_clients):
         raise ValueError(f"Partitioner {partitioner!r} needs partition_args for {missing}.")
     is_natural = partitioner == "natural"
     if is_natural and images.writer is None:
-        raise ValueError(f"Data set {images.name!r} has no natural clients (writer is None).")
+        raise ValueError(f"Data set {images.name!r} has no natural clients: its writer is None.")
     if is_natural != (num_clients is None):
         raise ValueError(
-            "Natural clients have their own number: leave num_clients None."
+            "The number of natural clients follows from the data set: leave num_clients None."
             if is_natural
             else f"Partitioner {partitioner!r} needs num_clients."
         )
@@ -226,12 +234,12 @@ def _check_partitioner(images, partitioner, args, num_clients):
 def _check_splits(merge, fractions, num_validation, imbalance, imbalanced_test):
     """Checks that the options of splits do not contradict each other."""
     if merge and num_validation:
-        raise ValueError("With merge=True validation is a part of fractions, not num_validation.")
+        raise ValueError("num_validation has no effect with merge=True: set fractions instead.")
     if not merge and fractions is not None:
-        raise ValueError("With merge=False the splits are the original ones: fractions is unused.")
+        raise ValueError("fractions has no effect with merge=False, which keeps original splits.")
     if merge and imbalance > 1 and not imbalanced_test:
         raise ValueError(
-            f"imbalanced_test=False with imbalance={imbalance:g} and merge=True: there, a client's "
-            "test examples are cut from the same pool as those it trains on. Set merge=False, "
+            f"imbalanced_test=False is impossible with imbalance={imbalance:g} and merge=True, "
+            "where a client's training and test examples are cut from one pool. Set merge=False, "
             "which leaves the original test split whole."
         )

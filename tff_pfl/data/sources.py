@@ -1,4 +1,4 @@
-"""Where images come from: scikit-learn, TFDS, TFF's natural clients, files in a folder."""
+"""Loads images from scikit-learn, TFDS, TFF's federated data sets or files in a folder."""
 
 import functools
 import os
@@ -17,7 +17,7 @@ DATASETS = Registry("data set", "data_dir")
 """Functions `(data_dir: str | None) -> LabelledImages`."""
 
 _ENVIRONMENT = "TFDS_DATA_DIR"
-_DOWNLOAD_RETRIES = 4  # within some seconds
+_DOWNLOAD_RETRIES = 4  # take a few seconds
 
 NORMALIZATIONS: dict[str, tuple[tuple[float, ...] | None, tuple[float, ...]]] = {
     # For inputs that are not images of bytes.
@@ -29,26 +29,26 @@ NORMALIZATIONS: dict[str, tuple[tuple[float, ...] | None, tuple[float, ...]]] = 
     # PGFed, all its data sets.
     "half": ((0.5,), (0.5,)),
 }
-"""(mean, std) by name; see `normalization`. Add your own here."""
+"""The (mean, std) by name; see `normalization`. Add your own here."""
 
 
 class DataNotFoundError(FileNotFoundError):
-    """A data set is not on disk, and could not be downloaded."""
+    """An error for a data set that is not on disk and could not be downloaded."""
 
 
 class LabelledImages(NamedTuple):
     """A whole data set; arrays may be memory-mapped.
 
     Attributes:
-        name: Its name, as given to `load`.
-        x: uint8 `[n, height, width, channels]`, 0..255; or inputs that are no images, of another
-            type or shape.
+        name: The name of the data set, as given to `load`.
+        x: uint8 `[n, height, width, channels]`, 0..255. Inputs that are not images may have
+            another type or shape.
         y: int32 `[n]` class labels, 0..num_classes-1.
-        num_classes: Number of classes.
+        num_classes: The number of classes.
         num_train: The first `num_train` rows are the original training split, the rest the test
             split.
-        writer: int32 `[n]`, from 0 the natural client of each row, in both splits, whom the
-            partitioner `natural` gives it to; or `None` where there is none.
+        writer: int32 `[n]`, the natural client of each row of both splits, numbered from 0, for the
+            partitioner `natural`; `None` if the data set has no natural clients.
     """
 
     name: str
@@ -66,43 +66,49 @@ def load(name: str, data_dir: str | os.PathLike | None = None) -> LabelledImages
       no original split: here the last 20 % of its rows (360) are the test split.
     * `"mnist"`, `"fashion_mnist"`, `"cifar10"`, `"cifar100"`: TFDS, in the order TFDS reads them.
     * `"cifar10_binary"`, `"cifar100_binary"`: the same images as `"cifar10"` and `"cifar100"`, in
-      the order of the publisher's binary files, `cifar-10-binary.tar.gz` and
-      `cifar-100-binary.tar.gz` unpacked; never downloaded. See `cifar_binary`.
-    * `"emnist"`: the 62 classes of Federated EMNIST by writer, in sorted order of writer ids; a
+      the order of the publisher's unpacked archives `cifar-10-binary.tar.gz` and
+      `cifar-100-binary.tar.gz`; never downloaded. See `cifar_binary`.
+    * `"emnist"`: the 62 classes of Federated EMNIST by writer, in sorted order of writer ids. A
       writer has the same number in train and test. As in TFF, 255 is the background and 0 ink.
-    * `"emnist_synthetic"`: TFF's stand-in for it in tests: 2 writers with one drawing of each
-      digit 0..9, the same ones in train and test (40 rows). Labels are among 62 classes.
-    * `"cifar100_natural"`: TFF's CIFAR-100 by Pachinko allocation. Train clients (500) and
-      test clients (100) are different ones: test clients are numbered after the train clients.
+    * `"emnist_synthetic"`: TFF's small replacement of `"emnist"` for tests: 2 writers with one
+      drawing of each digit 0..9, the same in train and test (40 rows). There are 62 classes.
+    * `"cifar100_natural"`: TFF's CIFAR-100 by Pachinko allocation. The 500 train clients and the
+      100 test clients are different clients; test clients are numbered after train clients.
     * `"tiny_imagenet"`: the 200 classes of Tiny ImageNet, numbered in sorted order of their ids,
       from the unpacked archive; never downloaded. Its 10,000 validation images (`val`) are the
-      test split: the archive's own test images have no labels. See `image_folder`.
+      test split, since the archive's own test images have no labels. See `image_folder`.
+
+    Example:
+        >>> images = tff_pfl.load("digits")
+        >>> images.x.shape, images.num_classes, images.num_train
+        ((1797, 8, 8, 1), 10, 1437)
 
     Args:
-        name: One of `DATASETS`; those above, and what users register.
-        data_dir: Folder of prepared TFDS data sets (default: the environment variable
-            TFDS_DATA_DIR, then TFDS' own default), for the federated ones TFF's cache folder
-            (default: TFF's own). Missing data are downloaded to it. For Tiny ImageNet the
-            folder that holds tiny-imagenet-200, or that one (default: TFDS_DATA_DIR), and likewise
-            for the binary files of CIFAR cifar-10-batches-bin and cifar-100-binary.
+        name: A name in `DATASETS`: a data set above, or one that you registered.
+        data_dir: The folder of the data set; missing data are downloaded to it.
+            * TFDS: the folder of prepared data sets. Default: the environment variable
+              TFDS_DATA_DIR, then TFDS' own default.
+            * `"emnist"` and `"cifar100_natural"`: TFF's cache folder. Default: TFF's own.
+            * Tiny ImageNet and CIFAR's binary files: the folder tiny-imagenet-200,
+              cifar-10-batches-bin or cifar-100-binary, or its parent. Default: TFDS_DATA_DIR.
 
     Returns:
         The images, training split first.
 
     Raises:
         ValueError: The name is unknown, or files of Tiny ImageNet or CIFAR are damaged or missing.
-        DataNotFoundError: The data set is not there, and downloading it failed or is not possible.
+        DataNotFoundError: The data set is not on disk, and was not or cannot be downloaded.
     """
     return DATASETS[name](os.fspath(data_dir) if data_dir is not None else None)
 
 
 def normalization(name: str) -> tuple[tuple[float, ...] | None, tuple[float, ...]]:
-    """Returns the (mean, std) to normalise images by, from `NORMALIZATIONS`.
+    """Returns the (mean, std) that normalise images, from `NORMALIZATIONS`.
 
     Returns:
-        Two tuples with one number per channel, or a single one for all channels, in units of an
-        image scaled to [0, 1]: the model's input is `(x / 255 - mean) / std`. With a mean of
-        `None` it is `x`.
+        Two tuples with one number per channel, or with a single number for all channels, for
+        images scaled to [0, 1]: the model's input is `(x / 255 - mean) / std`. If the mean is
+        `None`, the input is `x`.
 
     Raises:
         ValueError: The name is unknown.
@@ -120,7 +126,7 @@ def _digits(data_dir):
 
 @functools.cache
 def _digits_of_sklearn():
-    """Images and labels, from a file of text."""
+    """Returns images and labels, cached because scikit-learn parses a text file."""
     from sklearn import datasets
 
     digits = datasets.load_digits()
@@ -136,10 +142,10 @@ def _tfds(name, data_dir):
     if not builder.is_prepared():
         logging.warning("%s is not prepared in %s, downloading it.", name, builder.data_dir)
         try:
-            # TFDS tries ten times, for over three minutes, before it says that there is no network.
+            # By default, TFDS tries ten times, for over three minutes, without a network.
             with mock.patch.object(downloader, "MAX_RETRIES", _DOWNLOAD_RETRIES):
                 builder.download_and_prepare()
-        except Exception as error:  # TFDS lets errors of every library below it through
+        except Exception as error:  # TFDS passes on the errors of all libraries that it uses
             raise DataNotFoundError(
                 f"Data set {name!r} is not prepared in {builder.data_dir}, and downloading it "
                 f"failed ({type(error).__name__}: {error}). Set data_dir (config.data.data_dir) or "
@@ -188,7 +194,7 @@ def _cifar100_natural(data_dir):
 
     load_data = simulation.datasets.cifar100.load_data
     train, test = _fetch("cifar100_natural", load_data, data_dir)
-    # Equal ids in the two are different clients.
+    # Equal ids in the two splits are different clients.
     numbers = _numbered(train.client_ids)
     test_numbers = _numbered(test.client_ids, first=len(numbers))
     return _by_client("cifar100_natural", 100, "image", (train, numbers), (test, test_numbers))
@@ -217,47 +223,47 @@ def _cifar_binary(name, layout, archive, data_dir):
     return LabelledImages(name, x, y, layout.num_classes, num_train)
 
 
-def _unpacked(name, data_dir, find, archive, holds):
-    """Returns the folder of an unpacked archive, in `data_dir` or where TFDS has its data sets."""
+def _unpacked(name, data_dir, find, archive, file):
+    """Returns the folder of an unpacked archive, searched in `data_dir` or TFDS_DATA_DIR."""
     data_dir = data_dir or os.environ.get(_ENVIRONMENT)
     folder = find(data_dir) if data_dir else None
     if folder is None:
         raise DataNotFoundError(
-            f"Data set {name!r} is not in {data_dir or 'any folder'}, and is not downloaded: "
-            f"unpack its archive, {archive}, and set data_dir (config.data.data_dir) or "
-            f"{_ENVIRONMENT} to the folder that then has {holds}, or to the one above."
+            f"Data set {name!r} is not in {data_dir or 'any folder'}, and cannot be downloaded. "
+            f"Unpack its archive, {archive}, and set data_dir (config.data.data_dir) or "
+            f"{_ENVIRONMENT} to the folder that has {file}, or to its parent."
         )
     return folder
 
 
 def _fetch(name, load_data, data_dir):
-    """Returns TFF's (train, test) `ClientData`, downloaded if needed."""
+    """Returns TFF's (train, test) `ClientData`, and downloads them if necessary."""
     try:
         return load_data(cache_dir=data_dir)
-    except Exception as error:  # of the network, of the archive, of the data base
+    except Exception as error:  # errors of the network, the archive or the data base
         raise DataNotFoundError(
             f"Data set {name!r} is not in {data_dir or 'the default cache folder of TFF, ~/.tff'}, "
             f"and downloading it failed ({type(error).__name__}: {error}). Set data_dir "
             "(config.data.data_dir) to a folder that holds TFF's .sqlite file, or use a machine "
-            "with a network, after deleting what an interrupted download left there."
+            "with a network, after deleting any files that an interrupted download left there."
         ) from error
 
 
 def _numbered(client_ids, first=0):
-    """Numbers ids in their order; ids that are digits, in the order of their values."""
+    """Returns the number of each id, in sorted order; ids of digits are sorted by their values."""
     ids = sorted(client_ids, key=lambda i: (len(i), i) if i.isdigit() else (0, i))
     return {client: number for number, client in enumerate(ids, first)}
 
 
 def _by_client(name, num_classes, image_key, *pools):
-    """Gathers pools of (client data, `{id: number}`): the training split, then the test split."""
+    """Reads two pools of (client data, `{id: number}`), the training and the test split."""
     train, test = (_read_clients(*pool, image_key) for pool in pools)
     x, y, writer = map(np.concatenate, zip(train, test, strict=True))
     return LabelledImages(name, x, y, num_classes, len(train[1]), writer)
 
 
 def _read_clients(clients, numbers, image_key):
-    """Reads all clients in one `tf.data` pipeline: thousands of small ones are slow."""
+    """Reads all clients in one `tf.data` pipeline, since thousands of small pipelines are slow."""
     import tensorflow as tf
 
     def convert(number, example):
