@@ -1,4 +1,4 @@
-"""A source of cohorts of small clients, and rounds that count how often each takes part."""
+"""Makes cohorts of small clients, and runs rounds that count how often each takes part."""
 
 import collections
 
@@ -25,7 +25,10 @@ def client_type(state_type=STATE_TYPE, capacity=None):
 
 
 class FakeDataset:
-    """Client `i` has `i % 4 + 1` train and `i % 4` test examples, each pixel `10 * i + row`."""
+    """A data set in which client `i` has `i % 4 + 1` train and `i % 4` test examples.
+
+    All pixels of a row are `10 * i + row`.
+    """
 
     num_clients = 10
 
@@ -53,7 +56,7 @@ def make_source(store=None, seed=1, **kwargs):
 
 
 def train(clients):
-    """A round's new states: counts participations, and keeps the id and the data's sum."""
+    """Returns new states, with the client's participations so far, id and sum of data."""
     return [
         collections.OrderedDict(
             w=np.array([c.client_id, c.data.x.sum()], np.float32), n=np.int32(c.state["n"] + 1)
@@ -63,7 +66,7 @@ def train(clients):
 
 
 def run_rounds(iterator, count):
-    """Runs rounds; returns what they saw."""
+    """Runs rounds; returns the ids and participation counts of each cohort."""
     seen = []
     for _ in range(count):
         clients = iterator.select(3)

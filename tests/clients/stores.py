@@ -1,4 +1,4 @@
-"""Stores of small client states."""
+"""Makes stores of small client states."""
 
 import collections
 
@@ -31,7 +31,7 @@ def numbers(store, ids):
 
 @pytest.fixture(autouse=True)
 def small_first_map(monkeypatch):
-    """The first map has 8 MiB; it grows as a larger one does."""
+    """Makes the first map 8 MiB large, so that small states make it grow."""
     monkeypatch.setattr(records, "_INITIAL_MAP_SIZE", 8 * MIB)
 
 

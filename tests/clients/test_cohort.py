@@ -1,4 +1,4 @@
-"""Tests of `tff_pfl.clients.cohort`."""
+"""Tests `tff_pfl.clients.cohort`."""
 
 import collections
 import copy
@@ -36,7 +36,7 @@ def inputs_of(shape, dtype=np.uint8):
 
 
 class TestSource:
-    def test_is_a_tff_data_source(self):
+    def test_source_is_a_tff_data_source(self):
         source = make_source()
         iterator = source.iterator()
         assert isinstance(source, tff.program.FederatedDataSource)
@@ -47,7 +47,7 @@ class TestSource:
     @pytest.mark.parametrize(
         ("capacity", "rows"), [(None, [1, 3, 2]), ("cohort", [3, 3, 3]), (4, [4, 4, 4])]
     )
-    def test_capacity(self, capacity, rows):
+    def test_capacity_sets_the_number_of_rows(self, capacity, rows):
         clients = make_source(capacity=capacity).select_clients([4, 2, 9])
         assert [len(c.data.x) for c in clients] == rows
         assert [len(c.data.y) for c in clients] == rows
@@ -55,16 +55,16 @@ class TestSource:
         assert [c.client_id for c in clients] == [4, 2, 9]
         assert clients[1].data.y[:3].tolist() == [20, 21, 22]
 
-    def test_a_client_is_selected_once(self):
-        with pytest.raises(ValueError, match=r"is in a cohort once .* twice: \[2, 4\]"):
+    def test_select_clients_refuses_repeated_ids(self):
+        with pytest.raises(ValueError, match=r"must not occur twice in a cohort.* twice: \[2, 4\]"):
             make_source().select_clients([4, 2, 4, 9, 2])
         assert len(make_source().select_examples([4, 2, 4], "train")) == 3
 
-    def test_a_client_over_the_capacity_is_named(self):
+    def test_error_names_the_client_over_the_capacity(self):
         with pytest.raises(ValueError, match="Client 7 has 4 train examples.*capacity of 3"):
             make_source(capacity=3).select_clients([4, 7])
 
-    def test_an_id_is_an_integer(self):
+    def test_ids_must_be_integers(self):
         with pytest.raises(TypeError, match="'float' object cannot be interpreted as an int"):
             make_source().select_clients([1.9])
         [client] = make_source().select_clients(np.array([4], np.int64))
@@ -85,7 +85,7 @@ class TestSource:
             [10 * i + j for j in range(i % 4 + 1)] for i in PINNED
         ]
 
-    def test_numpy_integers_are_integers(self):
+    def test_numpy_integers_are_accepted(self):
         source = make_source(seed=np.int64(1), capacity=np.int32(4))
         assert source.fingerprint == make_source(seed=1).fingerprint
         clients = source.iterator().select(np.int64(3))
@@ -104,21 +104,21 @@ class TestSource:
                 TypeError,
                 r"of float32\[2,2\], but .*uint8\[2,2\]",
             ),
-            (inputs_of([2]), {}, TypeError, r"inputs of uint8\[2\], but .* are uint8\[2,2\]"),
-            (client_type(capacity=4), {"capacity": 5}, ValueError, "4 rows, the capacity is 5"),
+            (inputs_of([2]), {}, TypeError, r"inputs of uint8\[2\], but .* of uint8\[2,2\]"),
+            (client_type(capacity=4), {"capacity": 5}, ValueError, "4 rows, but capacity is 5"),
             (client_type(), {"seed": -1}, ValueError, "found -1"),
             (client_type(), {"capacity": "cohrt"}, ValueError, "'cohort' or a whole number of at"),
             (client_type(), {"capacity": 0}, ValueError, "at least 1, got 0"),
         ],
     )
-    def test_refuses_what_does_not_fit(self, type_, options, error, message):
+    def test_source_refuses_wrong_arguments(self, type_, options, error, message):
         with pytest.raises(error, match=message):
             CohortDataSource(FakeDataset(), make_store(), type_, **{"seed": 0} | options)
 
 
 class TestIterator:
-    def test_a_deep_copy_goes_on_by_itself(self):
-        """As `tff.learning.programs` make one of the source of each round."""
+    def test_deep_copy_continues_independently(self):
+        """Copies an iterator as `tff.learning.programs` do in each round."""
         iterator = make_source().iterator()
         run_rounds(iterator, 1)
         copied = copy.deepcopy(iterator)
@@ -127,7 +127,7 @@ class TestIterator:
         assert copied.round_num == 1 < iterator.round_num
         assert [int(client.client_id) for client in copied.select(3)] == ids
 
-    def test_a_cohort_says_how_it_came_about(self):
+    def test_iterator_has_the_participants_of_the_last_round(self):
         iterator = make_source(participation=Participation(dropout=(0.5,))).iterator()
         assert iterator.participants is None
         clients = iterator.select(5)
@@ -135,7 +135,7 @@ class TestIterator:
         assert [client.client_id for client in clients] == found.reported.tolist()
         assert len(clients) == 5 - len(found.dropped) < 5
 
-    def test_who_does_not_report_keeps_its_state(self):
+    def test_client_that_does_not_report_keeps_its_state(self):
         source = make_source(participation=Participation(dropout=(0.5,)))
         iterator, taken = source.iterator(), collections.Counter()
         for round_num, clients in enumerate(run_rounds(iterator, 9)):
@@ -145,11 +145,11 @@ class TestIterator:
         assert iterator.cohort.tolist() == found.reported.tolist()
         assert source.store.known_clients() == sorted(taken)
 
-    def test_none_selects_all_clients(self):
+    def test_select_without_size_selects_all_clients(self):
         clients = make_source().iterator().select()
         assert [c.client_id for c in clients] == list(range(10))
 
-    def test_update_wants_one_state_for_each_client_once(self):
+    def test_update_takes_one_state_for_each_client_once(self):
         iterator = make_source().iterator()
         with pytest.raises(RuntimeError, match="select"):
             iterator.update([])
@@ -162,16 +162,16 @@ class TestIterator:
         with pytest.raises(RuntimeError, match="select"):
             iterator.update(states)
 
-    def test_states_that_were_not_taken_are_not_given_to_the_next_cohort(self):
+    def test_select_refuses_to_skip_an_update(self):
         iterator = make_source().iterator()
         states = train(iterator.select(3))
-        with pytest.raises(RuntimeError, match="`update` takes them, before `select` gives"):
+        with pytest.raises(RuntimeError, match="Call `update` with them before the next `select`"):
             iterator.select(3)
         assert iterator.round_num == 1
         iterator.update(states)
         assert iterator.select(3)
 
-    def test_a_failed_select_stays_at_its_round(self):
+    def test_failed_select_stays_at_its_round(self):
         iterator = make_source(capacity=3).iterator()
         for k in (11, 0, 10, 2.5, True):
             with pytest.raises(ValueError):
@@ -180,7 +180,7 @@ class TestIterator:
         with pytest.raises(RuntimeError):
             iterator.update([])
 
-    def test_equality(self):
+    def test_iterators_with_equal_positions_are_equal(self):
         source = make_source()
         a, b = source.iterator(), source.iterator()
         assert a == b
@@ -197,7 +197,7 @@ class TestIterator:
 
 class TestBytes:
     @pytest.mark.parametrize("outstanding", [False, True])
-    def test_those_in_memory_go_on_identically_in_a_new_process(self, outstanding):
+    def test_iterator_and_states_in_memory_continue_identically(self, outstanding):
         reference = run_rounds(make_source().iterator(), 9)
 
         source = make_source()
@@ -207,11 +207,11 @@ class TestBytes:
         buffer, digest = iterator.to_bytes(), source.store.digest
         assert buffer == iterator.to_bytes()
         del source, iterator
-        gc.collect(1)  # young objects only
+        gc.collect(1)  # collects young objects only, to be fast
         with pytest.raises(UnknownCohortSourceError, match="construct the CohortDataSource"):
             CohortIterator.from_bytes(buffer)
 
-        resumed = make_source()  # in the process that resumes, its store is empty
+        resumed = make_source()  # a resumed process starts with an empty store
         iterator = CohortIterator.from_bytes(buffer)
         assert resumed.store.digest == digest and iterator.to_bytes() == buffer
         if outstanding:
@@ -220,7 +220,7 @@ class TestBytes:
         rest = run_rounds(iterator, 4 if outstanding else 5)
         assert rest == reference[-len(rest) :]
 
-    def test_they_and_a_store_on_disk_are_one_generation(self, tmp_path):
+    def test_iterator_and_states_on_disk_are_one_generation(self, tmp_path):
         reference = run_rounds(make_source().iterator(), 9)
 
         with make_store(tmp_path) as store:
@@ -234,8 +234,8 @@ class TestBytes:
             iterator = CohortIterator.from_bytes(store.attachment("iterator"))
             assert run_rounds(iterator, 5) == reference[4:]
 
-    def test_they_are_refused_by_a_store_that_has_other_states(self, tmp_path):
-        """A program that saves its state itself may end before the commit, or after it."""
+    def test_store_with_other_states_refuses_the_iterator(self, tmp_path):
+        """Saves iterators before and after commits, as a program that is killed may leave them."""
         iterator = make_source().iterator()
         run_rounds(iterator, 2)
         in_memory = iterator.to_bytes()
@@ -257,24 +257,25 @@ class TestBytes:
         with make_store(tmp_path, read_only=True) as store:
             source = make_source(store)
             for round_num in (0, 1, 3):
-                message = f"of digest {digests[round_num]:08x}, .* {tmp_path} have {digests[2]:08x}"
+                saved_digest, digest = digests[round_num], digests[2]
+                message = f"of digest {saved_digest:08x}, .* {tmp_path} have digest {digest:08x}"
                 with pytest.raises(ForeignStateError, match=message):
                     CohortIterator.from_bytes(saved[round_num])
             assert CohortIterator.from_bytes(saved[2]).to_bytes() == saved[2]
-            message = f"states in memory of digest .*, but those in {tmp_path} have"
+            message = f"states in memory of digest .*, but the states in {tmp_path} have"
             with pytest.raises(ForeignStateError, match=message):
                 CohortIterator.from_bytes(in_memory)
         source = make_source()
-        with pytest.raises(ForeignStateError, match="those in memory have 00000000"):
+        with pytest.raises(ForeignStateError, match="states in memory have digest 00000000"):
             CohortIterator.from_bytes(saved[2])
         assert source.store.known_clients() == []
 
     @pytest.mark.parametrize("change", ["dataset", "type", "seed", "participation"])
-    def test_those_of_another_run_are_refused(self, change):
+    def test_iterator_of_another_run_is_refused(self, change):
         source = make_source()
         buffer = source.iterator().to_bytes()
         del source
-        gc.collect(1)  # young objects only
+        gc.collect(1)  # collects young objects only, to be fast
         dataset = FakeDataset("other" if change == "dataset" else "fake")
         capacity = 4 if change == "type" else None
         source = CohortDataSource(

@@ -1,4 +1,4 @@
-"""Stores on disk: full disks, damaged files, locked directories and killed processes."""
+"""Tests stores on full disks, with damaged files, locked directories and killed processes."""
 
 import collections
 import contextlib
@@ -30,7 +30,7 @@ from tff_pfl.clients import CorruptStateError, ForeignStateError, StateStoreErro
 from tff_pfl.clients.records import DiskRecords
 
 
-def test_the_map_grows_and_the_file_is_sparse(tmp_path):
+def test_map_grows_and_file_is_sparse(tmp_path):
     with open_store(tmp_path) as store:
         store.put([0], [state(0)])
         store.commit()
@@ -45,8 +45,8 @@ def test_the_map_grows_and_the_file_is_sparse(tmp_path):
         assert store.known_clients() == list(range(41))
 
 
-class TestCommitsThatFail:
-    def test_a_record_that_is_too_large(self, tmp_path, monkeypatch):
+class TestFailedCommits:
+    def test_too_large_record_is_refused(self, tmp_path, monkeypatch):
         monkeypatch.setattr(records, "_LARGEST_RECORD", 2 * MIB)  # LMDB's own limit is 4 GiB
         with open_store(tmp_path) as store:
             store.commit({"server": b"1"})
@@ -55,8 +55,8 @@ class TestCommitsThatFail:
             store.commit({"other": b"2"})
             assert store.attachment("server") == b"1"
 
-    @pytest.mark.parametrize("size", [MIB // 2, 2 * MIB])  # fails in LMDB's write; in the growing
-    def test_a_full_disk_keeps_both_generations(self, tmp_path, size):
+    @pytest.mark.parametrize("size", [MIB // 2, 2 * MIB])  # fails in a write; while the map grows
+    def test_full_disk_keeps_both_generations(self, tmp_path, size):
         with open_store(tmp_path) as store:
             store.put([1], [state(1)])
             store.commit({"round": b"1"})
@@ -75,7 +75,7 @@ class TestCommitsThatFail:
             assert numbers(store, [1, 2, 3]) == [10, 20, 30]
             assert store.attachment("round") == b"2"
 
-    def test_a_full_disk_then_a_crash_leaves_the_old_generation(self, tmp_path):
+    def test_crash_after_a_full_disk_leaves_the_old_generation(self, tmp_path):
         with open_store(tmp_path) as store:
             store.put([1], [state(1)])
             store.commit()
@@ -86,10 +86,8 @@ class TestCommitsThatFail:
             assert numbers(store, [1]) == [1]
 
     @pytest.mark.parametrize("is_on_disk", [False, True])
-    def test_a_commit_that_is_interrupted_may_be_done_again(
-        self, tmp_path, monkeypatch, is_on_disk
-    ):
-        """Ctrl-C may come before the transaction, or right after it."""
+    def test_interrupted_commit_may_be_repeated(self, tmp_path, monkeypatch, is_on_disk):
+        """Interrupts a commit before its transaction, or right after it."""
         with open_store(tmp_path) as store:
             store.put([1], [state(1)])
             store.commit({"round": b"1"})
@@ -116,7 +114,7 @@ class TestCommitsThatFail:
 
 @contextlib.contextmanager
 def files_end_at(num_bytes):
-    """No file can be written past `num_bytes`, as on a full disk: a write comes back short."""
+    """Limits files to `num_bytes`; a longer write is cut short, as on a full disk."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, limits[1]))
     try:
@@ -127,17 +125,17 @@ def files_end_at(num_bytes):
 
 class TestDamage:
     @pytest.mark.parametrize("size", [0, 5000, 9 * MIB, 16 * MIB - 1])
-    def test_a_truncated_file_is_noticed_on_opening(self, tmp_path, size):
+    def test_truncated_file_is_detected_on_opening(self, tmp_path, size):
         os.truncate(filled(tmp_path), size)
         with pytest.raises(CorruptStateError, match=rf"data\.mdb is damaged: {size} bytes"):
             open_store(tmp_path)
 
-    def test_a_damaged_header_of_the_file_is_noticed_on_opening(self, tmp_path):
+    def test_damaged_file_header_is_detected_on_opening(self, tmp_path):
         overwrite(filled(tmp_path), 0, b"\xff" * 8192)
         with pytest.raises(CorruptStateError, match="not an LMDB file"):
             open_store(tmp_path)
 
-    def test_a_damaged_state_is_noticed_when_it_is_read(self, tmp_path):
+    def test_damaged_state_is_detected_on_reading(self, tmp_path):
         data = filled(tmp_path)
         position = data.read_bytes().index(np.full([8], 17, np.float32).tobytes())
         overwrite(data, position + 999, b"!")
@@ -147,13 +145,13 @@ class TestDamage:
             with pytest.raises(CorruptStateError, match=message):
                 store.get([17])
 
-    def test_a_damaged_attachment_is_noticed_when_it_is_read(self, tmp_path):
+    def test_damaged_attachment_is_detected_on_reading(self, tmp_path):
         data = filled(tmp_path)
         overwrite(data, data.read_bytes().index(b"17 of 20"), b"18")
         with open_store(tmp_path) as store, pytest.raises(CorruptStateError, match="'attachment p"):
             store.attachment("progress")
 
-    def test_a_client_does_not_get_the_state_of_another(self, tmp_path):
+    def test_client_never_gets_the_state_of_another(self, tmp_path):
         filled(tmp_path)
         with lmdb.open(str(tmp_path), map_size=0, lock=False) as env, env.begin(write=True) as txn:
             txn.put(b"client 0000000016", txn.get(b"client 0000000017"))
@@ -161,15 +159,15 @@ class TestDamage:
         with open_store(tmp_path) as store, pytest.raises(CorruptStateError, match=message):
             store.get([16])
 
-    def test_a_record_that_is_missing_is_not_taken_for_a_new_one(self, tmp_path):
+    def test_missing_record_does_not_count_as_a_new_client(self, tmp_path):
         filled(tmp_path)
         with lmdb.open(str(tmp_path), map_size=0, lock=False) as env, env.begin(write=True) as txn:
             assert txn.delete(b"client 0000000017") and txn.delete(b"attachment progress")
         with open_store(tmp_path) as store:
             assert numbers(store, [3, 25]) == [3, -26]
-            with pytest.raises(CorruptStateError, match=f"{tmp_path} .* the state of client 17 is"):
+            with pytest.raises(CorruptStateError, match=f"{tmp_path} .* state of client 17 is mis"):
                 store.get([17])
-            with pytest.raises(CorruptStateError, match=f"{tmp_path} .* its 'progress' is"):
+            with pytest.raises(CorruptStateError, match=f"{tmp_path} .* attachment 'progress' is"):
                 store.attachment("progress")
 
 
@@ -180,7 +178,7 @@ def overwrite(path, position, content):
 
 
 class TestOpening:
-    def test_a_store_of_another_type_prints_both(self, tmp_path):
+    def test_error_for_another_type_prints_both_types(self, tmp_path):
         filled(tmp_path)
         other = tff.types.to_type(collections.OrderedDict(w=np.float64))
         with pytest.raises(ForeignStateError) as error:
@@ -190,15 +188,15 @@ class TestOpening:
         open_store(tmp_path).close()
 
     @pytest.mark.parametrize("key", [b"meta", b"header"])
-    def test_a_store_of_another_format_is_refused(self, tmp_path, key):
+    def test_store_of_another_format_is_refused(self, tmp_path, key):
         open_store(tmp_path).close()
         record = b'{"format": 5}\n'
         with lmdb.open(str(tmp_path), map_size=0, lock=False) as env, env.begin(write=True) as txn:
             txn.put(key, records._checksum(key, record) + record)
-        with pytest.raises(ForeignStateError, match=f"{tmp_path} are of another format"):
+        with pytest.raises(ForeignStateError, match=f"{tmp_path} have another format"):
             open_store(tmp_path)
 
-    def test_a_directory_of_something_else_is_left_alone(self, tmp_path):
+    def test_directory_of_other_files_is_left_alone(self, tmp_path):
         (tmp_path / "weights.h5").write_bytes(b"precious")
         with pytest.raises(ForeignStateError, match=r"weights\.h5"):
             open_store(tmp_path)
@@ -206,27 +204,27 @@ class TestOpening:
         with pytest.raises(StateStoreError, match="Cannot open .*File exists"):
             open_store(tmp_path / "weights.h5")
 
-    def test_a_store_that_is_only_read(self, tmp_path):
-        """It may be on a read-only disk, and several processes may read it at once."""
+    def test_read_only_store_is_shared_and_unchanged(self, tmp_path):
+        """Reads from a read-only directory while another process reads too."""
         filled(tmp_path)
         before = sorted(os.listdir(tmp_path))
         with read_only(tmp_path), open(tmp_path / "client_states.lock") as another:
-            fcntl.flock(another, fcntl.LOCK_SH)  # as a second reader
+            fcntl.flock(another, fcntl.LOCK_SH)  # the lock of a second reader
             with open_store(tmp_path, read_only=True) as store:
                 assert numbers(store, [1, 22]) == [1, -23]
                 assert store.attachment("progress") == b"round 17 of 20"
                 store.put([1], [state(2)])
-                with pytest.raises(StateStoreError, match="opened to be read only"):
+                with pytest.raises(StateStoreError, match="opened read-only"):
                     store.commit()
         assert sorted(os.listdir(tmp_path)) == before
 
     @pytest.mark.parametrize(("first", "second"), [(False, False), (False, True), (True, False)])
-    def test_who_writes_is_alone(self, tmp_path, first, second):
+    def test_writer_excludes_others(self, tmp_path, first, second):
         filled(tmp_path)
         with open_store(tmp_path, read_only=first), pytest.raises(StateStoreError, match="already"):
             open_store(tmp_path, read_only=second)
 
-    def test_a_store_that_nobody_has_any_more_is_not_open(self, tmp_path):
+    def test_deleted_store_releases_its_lock(self, tmp_path):
         store = open_store(tmp_path)
         store.put([1], [state(1)])
         store.commit()
@@ -234,7 +232,7 @@ class TestOpening:
         with open_store(tmp_path) as store:
             assert numbers(store, [1]) == [1]
 
-    def test_what_cannot_be_opened(self, tmp_path):
+    def test_missing_and_forbidden_stores_are_reported(self, tmp_path):
         for missing in (tmp_path, tmp_path / "missing"):
             with pytest.raises(
                 StateStoreError, match=f"Cannot open the client states in {missing}"
@@ -269,19 +267,19 @@ for n in itertools.count(int(done or 0) + 1):
 
 
 def commit_rounds(path, call=""):
-    """A process that commits rounds until it is killed, or calls a function of `os`."""
+    """Starts a process that commits rounds until it is killed, or until it calls `os.<call>`."""
     command = [sys.executable, "-c", COMMIT_ROUNDS, str(path), call]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
 def last_round(client, n):
-    """The round in which a client last took part in `COMMIT_ROUNDS`, up to round `n`."""
+    """Returns the last round up to `n` in which a client took part in `COMMIT_ROUNDS`."""
     rounds = (r for r in range(n, 0, -1) if client in (0, 1 + r % 5, 6 + r % 7))
     return next(rounds, None)
 
 
 class TestKills:
-    def test_at_any_moment_the_generation_is_consistent(self, tmp_path):
+    def test_kill_at_any_moment_leaves_a_consistent_generation(self, tmp_path):
         done, moments = 0, np.random.default_rng(0)
         for _ in range(5):
             with commit_rounds(tmp_path) as process:
@@ -299,7 +297,7 @@ class TestKills:
             done = n
 
     @pytest.mark.parametrize("call", ["truncate", "rename", "fsync"])
-    def test_while_the_file_is_made(self, tmp_path, call):
+    def test_kill_during_creation_leaves_a_usable_directory(self, tmp_path, call):
         with commit_rounds(tmp_path, call) as process:
             assert process.wait() == -signal.SIGKILL
         if call == "rename":

@@ -1,3 +1,5 @@
+"""Tests data sources without client ids and states."""
+
 import copy
 
 import numpy as np
@@ -30,30 +32,30 @@ def source():
     return make_source(process, process.initialize_clients)
 
 
-def test_cohorts_are_those_of_the_source(source):
+def test_cohorts_equal_the_cohorts_of_the_source(source):
     iterator, expected = ExamplesDataSource(source).iterator(), source.iterator()
     for _ in range(2):
         assert_equal(iterator.select(2), [client.data for client in expected.select(2)])
 
 
-def test_another_split(source):
+def test_split_may_be_chosen(source):
     assert [len(d.y) for d in ExamplesDataSource(source, "test").iterator().select(3)] == [2] * 3
 
 
-def test_sequences(source):
-    of_sequences = ExamplesDataSource(source, as_sequences=True)
+def test_sequences_have_the_same_examples(source):
+    sequence_source = ExamplesDataSource(source, as_sequences=True)
     examples = ExamplesDataSource(source).iterator().select(2)
-    sequences = of_sequences.iterator().select(2)
+    sequences = sequence_source.iterator().select(2)
     for sequence, data in zip(sequences, examples, strict=True):
         assert_equal([row["x"] for row in sequence], list(data.x))
         assert_equal([row["y"] for row in sequence], list(data.y))
     found = tff.types.SequenceType(tff.types.tensorflow_to_type(sequences[0].element_spec))
-    assert of_sequences.federated_type.member.is_assignable_from(found)
+    assert sequence_source.federated_type.member.is_assignable_from(found)
     assert isinstance(sequences[0], tf.data.Dataset)
 
 
 @pytest.mark.parametrize("options", [{"split": "test"}, {"as_sequences": True}])
-def test_restored_and_copied_iterators_go_on_alone(source, options):
+def test_restored_and_copied_iterators_continue_independently(source, options):
     iterator = ExamplesDataSource(source, **options).iterator()
     iterator.select(2)
     restored, copied = type(iterator).from_bytes(iterator.to_bytes()), copy.deepcopy(iterator)
@@ -66,24 +68,24 @@ def test_restored_and_copied_iterators_go_on_alone(source, options):
 
 
 def no_states(client_ids):
-    raise AssertionError(f"The states of {client_ids} were asked for.")
+    raise AssertionError(f"The states of {client_ids} were read.")
 
 
 @pytest.mark.parametrize("split", ["train", "test"])
-def test_methods_with_client_states_are_asked_for_data_alone(split):
+def test_client_states_are_not_read(split):
     source = make_source(tiny_process(build_ditto), no_states)
     iterator = ExamplesDataSource(source, split).iterator()
     assert [len(iterator.select(2)) for _ in range(2)] == [2, 2]
 
 
-def test_the_capacity_is_for_the_split_that_is_asked_for():
+def test_capacity_applies_to_the_selected_split():
     source = make_source(tiny_process(build_fedavg), no_states, capacity=2)
     assert [len(d.y) for d in ExamplesDataSource(source, "test").iterator().select()] == [2] * 4
     with pytest.raises(ValueError, match="more than the capacity of 2"):
         ExamplesDataSource(source).iterator().select()
 
 
-def test_restoring_an_iterator_leaves_the_states_of_clients_as_they_are():
+def test_restored_iterator_does_not_change_client_states():
     process = tiny_process(build_ditto)
     source = make_source(process, process.initialize_clients)
     cohorts, buffer = source.iterator(), ExamplesDataSource(source).iterator().to_bytes()
@@ -94,7 +96,7 @@ def test_restoring_an_iterator_leaves_the_states_of_clients_as_they_are():
     assert len(ExamplesDataSource(source).iterator().to_bytes()) == len(buffer)
 
 
-def test_bytes_that_are_damaged_or_of_another_iterator_are_refused(source):
+def test_damaged_and_foreign_bytes_are_refused(source):
     iterator = ExamplesDataSource(source, "test").iterator()
     buffer = iterator.to_bytes()
     damaged = (b"", buffer[:-1], buffer.replace(b"test", b"tset"), buffer[:-1] + b"!")

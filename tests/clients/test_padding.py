@@ -1,4 +1,4 @@
-"""Tests of `tff_pfl.clients.padding`."""
+"""Tests `tff_pfl.clients.padding`."""
 
 import numpy as np
 import pytest
@@ -47,11 +47,11 @@ class TestPadExamples:
         (np.array([5, 9]), 12),
     ],
 )
-def test_shared_capacity(sizes, capacity):
+def test_shared_capacity_is_the_next_step(sizes, capacity):
     assert shared_capacity(sizes) == capacity
 
 
-def test_shared_capacities_are_few_and_near():
+def test_shared_capacities_are_few_and_close_to_the_sizes():
     capacities = {size: shared_capacity([size]) for size in range(1, 3000)}
     assert all(size <= capacity < 1.5 * size + 1 for size, capacity in capacities.items())
     assert len(set(capacities.values())) < 25

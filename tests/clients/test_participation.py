@@ -1,4 +1,4 @@
-"""The clients that are selected in a round, and those that report."""
+"""Tests the clients that are selected in a round, and the clients that report."""
 
 import dataclasses
 import math
@@ -21,28 +21,28 @@ def rounds_of(participation, rounds=ROUNDS, seed=5):
 
 
 def cohort(seed, round_num, num_clients, cohort_size):
-    """The cohort of a round in which everybody reports."""
+    """Returns the cohort of a round in which all selected clients report."""
     return EVERYBODY_REPORTS.participants(seed, round_num, num_clients, cohort_size).reported
 
 
 def assert_share(hits, trials, probability):
-    """Within 4.5 standard deviations of a binomial count; all is seeded, so that none flakes."""
+    """Asserts that a binomial count is within 4.5 standard deviations; seeds prevent flakiness."""
     deviation = math.sqrt(trials * probability * (1 - probability))
     assert abs(hits - trials * probability) <= 4.5 * deviation
 
 
-class TestCohortsOfWhichAllReport:
-    def test_is_a_pure_function_of_seed_and_round(self):
+class TestCohortsWithoutDropout:
+    def test_cohort_is_a_pure_function_of_seed_and_round(self):
         np.testing.assert_array_equal(cohort(3, 5, 100, 10), cohort(3, 5, 100, 10))
         cohorts = {tuple(cohort(s, r, 100, 10)) for s in range(10) for r in range(10)}
         assert len(cohorts) == 100
 
-    def test_stays_what_it_was(self):
+    def test_cohort_equals_the_golden_value(self):
         # np.sort(np.random.default_rng([1, 0, 0xC0403]).choice(10, 3, replace=False))
         assert cohort(1, 0, 10, 3).tolist() == [1, 2, 9]
         assert cohort(1, 0, 10, 3).dtype == np.int32
 
-    def test_is_uniform_without_replacement(self):
+    def test_cohort_is_uniform_without_replacement(self):
         counts = np.zeros(10)
         for round_num in range(5000):
             client_ids = cohort(0, round_num, 10, 3)
@@ -52,7 +52,7 @@ class TestCohortsOfWhichAllReport:
         assert np.abs(counts - 1500).max() < 4.5 * 32.4
 
 
-def test_by_default_everybody_reports_and_cohorts_are_what_they_were():
+def test_all_selected_clients_report_by_default():
     for number, found in enumerate(rounds_of(EVERYBODY_REPORTS, 20)):
         drawn = np.random.default_rng([5, number, 0xC0403]).choice(40, 10, replace=False)
         expected = np.sort(drawn).astype(np.int32)
@@ -70,7 +70,7 @@ def test_by_default_everybody_reports_and_cohorts_are_what_they_were():
 
 @pytest.mark.parametrize("seed", range(3))
 def test_every_selected_client_has_one_fate(seed):
-    """All options are drawn."""
+    """Draws all options at random."""
     rng = np.random.default_rng(seed)
     poisson = rng.random() < 0.3
     participation = Participation(
@@ -104,14 +104,14 @@ def test_every_selected_client_has_one_fate(seed):
 
 
 class TestSampling:
-    def test_poisson_takes_each_client_with_its_probability(self):
+    def test_poisson_selects_each_client_with_its_probability(self):
         poisson = Participation(sampling="poisson")
         probability = COHORT_SIZE / NUM_CLIENTS
         cohorts = rounds_of(poisson)
         taken = np.array([np.isin(range(NUM_CLIENTS), found.reported) for found in cohorts])
         for client in taken.T:
             assert_share(client.sum(), ROUNDS, probability)
-        # Clients are independent: the variance of a cohort's size is that of a binomial.
+        # Clients are independent, so the size of a cohort has the variance of a binomial.
         sizes = taken.sum(axis=1)
         assert np.var(sizes) == pytest.approx(NUM_CLIENTS * 0.25 * 0.75, rel=0.25)
         both = np.mean(taken[:, 0] & taken[:, 1])
@@ -122,13 +122,13 @@ class TestSampling:
         for number, found in enumerate(rounds_of(over, 30)):
             assert len(found.selected) == 15
             assert len(found.reported) == COHORT_SIZE
-            # With the time of the slowest as deadline, they alone are in time.
+            # With the time of the slowest as deadline, the same clients report in time.
             deadline = dataclasses.replace(over, deadline=found.seconds)
             in_time = deadline.participants(5, number, NUM_CLIENTS, COHORT_SIZE)
             np.testing.assert_array_equal(in_time.reported, found.reported)
             np.testing.assert_array_equal(in_time.late, found.surplus)
 
-    def test_without_times_who_is_first_is_drawn(self):
+    def test_over_selection_draws_the_first_clients_without_times(self):
         over = Participation(over_selection=2.0)
         counts = np.zeros(NUM_CLIENTS)
         for found in rounds_of(over):
@@ -136,7 +136,7 @@ class TestSampling:
         for count in counts:
             assert_share(count, ROUNDS, COHORT_SIZE / NUM_CLIENTS)
 
-    def test_factors_are_not_rounded_up_for_their_last_digit(self):
+    def test_over_selection_ignores_rounding_errors(self):
         assert len(Participation(over_selection=1.1).participants(0, 0, 60, 50).selected) == 55
 
 
@@ -151,8 +151,8 @@ def test_availability_selection_and_dropout_are_independent():
 
 
 @dataclasses.dataclass(frozen=True)
-class Later:
-    """An availability that is one until a round."""
+class FromRound:
+    """An availability of 0.5 before a round, and of `value` from that round on."""
 
     value: float
     from_round: int
@@ -164,15 +164,15 @@ class Later:
 
 class TestAvailability:
     @pytest.mark.parametrize("value", [-0.1, math.nan])
-    def test_what_is_no_probability_is_refused(self, value):
-        with pytest.raises(ValueError, match=f"gives {value} in round 0, but must give a prob"):
-            Participation(availability=Later(value, 0))
-        participation = Participation(availability=Later(value, 3))
+    def test_availability_must_return_probabilities(self, value):
+        with pytest.raises(ValueError, match=f"returns {value} in round 0, but must return a prob"):
+            Participation(availability=FromRound(value, 0))
+        participation = Participation(availability=FromRound(value, 3))
         participation.participants(0, 2, 10, 5)
-        with pytest.raises(ValueError, match=rf"Later\(.*\) gives {value} in round 3"):
+        with pytest.raises(ValueError, match=rf"FromRound\(.*\) returns {value} in round 3"):
             participation.participants(0, 3, 10, 5)
 
-    def test_by_class(self):
+    def test_by_class_uses_the_probability_of_the_class(self):
         participation = Participation(
             class_shares=(1, 1), availability=ByClass(probabilities=(0.2, 0.8))
         )
@@ -192,7 +192,7 @@ class TestAvailability:
         assert diurnal(12, devices) == pytest.approx([0.1, 0.5])
         assert diurnal(24, devices) == pytest.approx(diurnal(0, devices))
 
-    def test_of_too_few_all_are_selected(self):
+    def test_too_few_available_clients_are_all_selected(self):
         rare = Participation(availability=ByClass(probabilities=(0.1,)))
         found = rounds_of(rare, 50)
         few = [f for f in found if len(f.available) < COHORT_SIZE]
@@ -200,7 +200,7 @@ class TestAvailability:
         for f in few:
             np.testing.assert_array_equal(f.selected, f.available)
 
-    def test_nobody_is_there(self):
+    def test_round_may_have_no_available_clients(self):
         never = Participation(availability=ByClass(probabilities=(0.0,)), median_seconds=(1.0,))
         (found,) = rounds_of(never, 1)
         assert [len(ids) for ids in found[:-1]] == [0] * 6
@@ -208,12 +208,12 @@ class TestAvailability:
 
 
 class TestDevices:
-    def test_shares_of_classes(self):
+    def test_classes_have_their_shares(self):
         classes = Participation(class_shares=(3, 0, 1)).devices(0, 4000).classes
         assert_share(np.sum(classes == 0), 4000, 0.75)
         assert not np.any(classes == 1)
 
-    def test_a_clients_device_does_not_depend_on_how_many_there_are(self):
+    def test_device_does_not_depend_on_the_number_of_clients(self):
         participation = Participation(class_shares=(1, 1))
         few, many = participation.devices(3, 10), participation.devices(3, 500)
         np.testing.assert_array_equal(few.classes, many.classes[:10])
@@ -222,7 +222,7 @@ class TestDevices:
 
 
 class TestDropoutAndDeadline:
-    def test_dropout_by_class(self):
+    def test_dropout_depends_on_the_class(self):
         participation = Participation(class_shares=(1, 1), dropout=(0.1, 0.6))
         classes = participation.devices(5, NUM_CLIENTS).classes
         selected, dropped = np.zeros(2), np.zeros(2)
@@ -232,7 +232,7 @@ class TestDropoutAndDeadline:
         assert_share(dropped[0], selected[0], 0.1)
         assert_share(dropped[1], selected[1], 0.6)
 
-    def test_a_higher_dropout_and_an_earlier_deadline_lose_the_same_and_others(self):
+    def test_higher_dropout_and_earlier_deadline_lose_the_same_and_further_clients(self):
         for losing in ("dropout", "deadline"):
             less, more = {"dropout": ((0.2,), (0.4,)), "deadline": (20.0, 8.0)}[losing]
             lost = [
@@ -242,7 +242,7 @@ class TestDropoutAndDeadline:
             assert all(few <= many for few, many in zip(*lost, strict=True))
             assert sum(map(len, lost[0])) < sum(map(len, lost[1]))
 
-    def test_log_normal_seconds(self):
+    def test_seconds_are_log_normal(self):
         """P(seconds > 10 e) = P(z > 1) = 0.1587 for a spread of 1."""
         late = Participation(median_seconds=(10.0,), round_spread=1.0, deadline=10.0 * math.e)
         hits = sum(len(found.late) for found in rounds_of(late))
@@ -254,16 +254,16 @@ class TestDropoutAndDeadline:
         in_time = [set(found.reported) for found in rounds_of(slow, 40)]
         assert not set.union(*late) & set.union(*in_time)
 
-    def test_seconds_of_a_round(self):
+    def test_round_lasts_until_the_last_report_or_the_deadline(self):
         exact = Participation(class_shares=(1, 1), median_seconds=(3.0, 7.0))
         assert {found.seconds for found in rounds_of(exact, 20)} == {7.0}
-        late = dataclasses.replace(exact, deadline=5.0)  # waits until then for the slow ones
+        late = dataclasses.replace(exact, deadline=5.0)  # waits until then for slow clients
         assert {found.seconds for found in rounds_of(late, 20)} == {5.0}
-        over = dataclasses.replace(late, over_selection=4.0)  # enough of the fast ones are there
+        over = dataclasses.replace(late, over_selection=4.0)  # selects enough fast clients
         assert {found.seconds for found in rounds_of(over, 20)} == {3.0}
         assert rounds_of(late, 1)[0].metrics()["participation/seconds"] == 5.0
 
-    def test_a_round_ends_when_all_have_reported_that_could_be_selected(self):
+    def test_round_ends_when_all_selected_clients_have_reported(self):
         rare = Participation(
             availability=ByClass(probabilities=(0.1,)), median_seconds=(3.0,), deadline=5.0
         )
@@ -278,7 +278,7 @@ class TestDropoutAndDeadline:
         ({"sampling": "poison"}, "Unknown sampling 'poison'. Did you mean 'poisson'"),
         (
             {"sampling": "poisson", "over_selection": 1.5},
-            "over_selection=1.5, but sampling='poisson' has no number .* Set over_selection=1 or",
+            "over_selection=1.5 has no meaning with sampling='poisson', .* Set over_selection=1 or",
         ),
         ({"dropout": (0.1, 0.2)}, "dropout=.* has 2 numbers, but class_shares has 1 device class"),
         (
@@ -291,7 +291,7 @@ class TestDropoutAndDeadline:
         ({"over_selection": 0.5}, "over_selection must be a finite number of at least 1, got 0.5"),
     ],
 )
-def test_what_does_not_fit_together(options, message):
+def test_contradictory_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         Participation(**options)
 
@@ -303,7 +303,7 @@ def test_numbers_of_classes_may_be_lists():
     assert len(found.participants(0, 1, 20, 5).selected) == 5
 
 
-def test_spread_and_deadline_without_times_have_no_effect():
+def test_spread_and_deadline_have_no_effect_without_times():
     idle = Participation(deadline=5.0, client_spread=1.0)
     for number in range(3):
         found, expected = (p.participants(0, number, 10, 4) for p in (idle, Participation()))
@@ -311,8 +311,8 @@ def test_spread_and_deadline_without_times_have_no_effect():
         assert found.seconds is None
 
 
-def test_a_day_has_its_best_time_at_the_most_probable():
-    with pytest.raises(ValueError, match="least=0.9 is above most=0.1"):
+def test_diurnal_least_must_not_exceed_most():
+    with pytest.raises(ValueError, match="least=0.9 must not be above most=0.1"):
         Diurnal(least=0.9, most=0.1)
 
 
@@ -325,7 +325,7 @@ def test_a_day_has_its_best_time_at_the_most_probable():
         (6, 1.5, "over_selection=1.5 asks for 9 clients, but the federation has only 8"),
     ],
 )
-def test_a_federation_has_the_clients_that_are_selected(size, over_selection, message):
+def test_check_refuses_cohorts_larger_than_the_federation(size, over_selection, message):
     participation = Participation(over_selection=over_selection)
     participation.check(8, np.int32(5))
     with pytest.raises(ValueError, match=message):

@@ -1,4 +1,4 @@
-"""Tests of `tff_pfl.clients.serialization`."""
+"""Tests `tff_pfl.clients.serialization`."""
 
 import collections
 from typing import Any, NamedTuple
@@ -78,7 +78,7 @@ def assert_same_bits(a, b):
         assert (x.dtype, x.shape, x.tobytes()) == (y.dtype, y.shape, y.tobytes())
 
 
-def test_values_come_back_bit_for_bit_in_their_containers():
+def test_values_are_restored_bit_for_bit_in_their_containers():
     state = make_state()
     result = deserialize(serialize(state, STATE_TYPE), STATE_TYPE)
     assert_same_bits(result, state)
@@ -89,7 +89,7 @@ def test_values_come_back_bit_for_bit_in_their_containers():
     assert isinstance(result.step, np.ndarray)
 
 
-def test_equal_values_have_equal_bytes_and_results_can_be_written():
+def test_equal_values_have_equal_bytes_and_results_are_writable():
     buffer = serialize(make_state(), STATE_TYPE)
     assert all(serialize(make_state(), STATE_TYPE) == buffer for _ in range(5))
     first = deserialize(buffer, STATE_TYPE)
@@ -97,7 +97,7 @@ def test_equal_values_have_equal_bytes_and_results_can_be_written():
     assert_same_bits(deserialize(buffer, STATE_TYPE), make_state())
 
 
-def test_packed_leaves_are_their_bytes_after_a_shape_that_is_open():
+def test_packed_leaves_are_bytes_preceded_by_unknown_shapes():
     value_type = tff.types.to_type(
         collections.OrderedDict([("w", (BFLOAT16, [2])), ("n", [np.int32, (np.uint8, [None])])])
     )
@@ -125,7 +125,7 @@ class Attrs:
 
 
 @pytest.mark.parametrize("container", [Pair, Attrs, dict, None])
-def test_the_container_of_the_type_is_returned(container):
+def test_result_has_the_container_of_the_type(container):
     elements = [("a", np.int32), ("b", tff.types.StructType([np.float32]))]
     if container is None:
         value_type, container = tff.types.StructType(elements), collections.OrderedDict
@@ -148,14 +148,14 @@ def test_the_container_of_the_type_is_returned(container):
         (1, 2),
     ],
 )
-def test_accepts_the_containers_and_leaves_of_tff(value):
+def test_serialize_accepts_the_containers_and_leaves_of_tff(value):
     value_type = tff.types.to_type(collections.OrderedDict(a=np.int32, b=np.float32))
     result = deserialize(serialize(value, value_type), value_type)
     assert result == collections.OrderedDict(a=np.int32(1), b=np.float32(2))
     assert [x.dtype for x in result.values()] == [np.int32, np.float32]
 
 
-def test_transposed_and_strided_arrays():
+def test_transposed_and_strided_arrays_are_restored():
     value_type = tff.types.TensorType(np.int32, [None, None])
     base = np.arange(12, dtype=np.int32).reshape(3, 4)
     for value in (base.T, base[::2, ::-1]):
@@ -163,7 +163,7 @@ def test_transposed_and_strided_arrays():
 
 
 @pytest.mark.parametrize("container", [None, Nothing])
-def test_empty_structs(container):
+def test_empty_structs_are_restored(container):
     if container is None:
         value_type, value = tff.types.StructType([]), ()
     else:
@@ -181,7 +181,7 @@ def test_empty_structs(container):
         (np.array([[b"a", b""], ["b\0", b"cc"]], object), (np.str_, [None, 2]), None),
     ],
 )
-def test_strings(value, leaf_type, restored):
+def test_strings_are_restored(value, leaf_type, restored):
     value_type = tff.types.to_type(collections.OrderedDict(text=leaf_type))
     buffer = serialize({"text": value}, value_type)
     assert buffer == serialize({"text": value}, value_type)
@@ -207,7 +207,7 @@ def test_strings(value, leaf_type, restored):
         ((1, 2), tff.types.StructType([np.int32, ("c", np.int32)]), "all named or all unnamed"),
     ],
 )
-def test_refuses_a_value_of_another_type(value, leaf_type, message):
+def test_serialize_refuses_a_value_of_another_type(value, leaf_type, message):
     value_type = tff.types.to_type(
         collections.OrderedDict(a=collections.OrderedDict(b=tff.types.to_type(leaf_type)))
     )
@@ -215,7 +215,7 @@ def test_refuses_a_value_of_another_type(value, leaf_type, message):
         serialize({"a": {"b": value}}, value_type)
 
 
-def test_bytes_of_another_type_print_both():
+def test_error_for_another_type_prints_both_types():
     stored_type = tff.types.to_type(collections.OrderedDict(a=np.int32))
     other_type = tff.types.to_type(collections.OrderedDict(a=np.int64))
     with pytest.raises(ForeignStateError) as error:
@@ -224,7 +224,7 @@ def test_bytes_of_another_type_print_both():
     assert str(other_type) in str(error.value)
 
 
-def test_every_damaged_byte_and_every_cut_is_noticed():
+def test_damaged_and_truncated_bytes_are_refused():
     value_type = tff.types.to_type(collections.OrderedDict(a=(np.float32, [2]), b=(np.int32, [2])))
     value = {"a": np.ones([2], np.float32), "b": np.ones([2], np.int32)}
     buffer = serialize(value, value_type)
@@ -246,5 +246,5 @@ def test_packed_bytes_of_another_length_are_refused(leaf, value):
     value_type = tff.types.to_type(leaf)
     buffer = pack(value, value_type)
     for wrong in (b"", buffer[:-1], buffer + b"!"):
-        with pytest.raises(CorruptStateError, match="bytes are not those of a"):
+        with pytest.raises(CorruptStateError, match="bytes are not a packed"):
             unpack(wrong, value_type)

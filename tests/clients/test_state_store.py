@@ -1,4 +1,4 @@
-"""Stores of client states, in memory and on disk alike; `test_disk.py` has what a disk adds."""
+"""Tests stores of client states, in memory and on disk; `test_disk.py` tests failures of disks."""
 
 import collections
 from typing import NamedTuple
@@ -27,29 +27,29 @@ def store(request, tmp_path):
         yield store
 
 
-def test_a_client_never_seen_gets_its_initial_state_which_is_not_stored(store):
+def test_new_client_gets_an_initial_state_that_is_not_stored(store):
     assert numbers(store, [3, 0]) == [-4, -1]
     store.commit()
     assert store.known_clients() == []
 
 
-def test_first_states_are_made_in_one_call_for_new_clients():
-    asked, shared = [], state(-1)
+def test_initial_states_are_made_in_one_call_for_new_clients():
+    calls, shared = [], state(-1)
 
     def initialize(client_ids):
-        asked.append(client_ids)
+        calls.append(client_ids)
         return [shared] * len(client_ids)
 
     store = ClientStateStore(initialize, STATE_TYPE)
     store.put([5, 2], [state(50), state(20)])
     assert numbers(store, [7, 5, 0, 2]) == [-1, 50, -1, 20]
     assert numbers(store, [2, 5]) == [20, 50]
-    assert asked == [[7, 0]]
+    assert calls == [[7, 0]]
     store.get([0])[0]["w"][:] = 9
     assert shared["w"].tolist() == store.get([1])[0]["w"].tolist() == [-1] * 4
 
 
-def test_put_is_seen_at_once_and_others_keep_their_state_bit_for_bit(store):
+def test_put_is_visible_at_once_and_leaves_other_states_unchanged(store):
     odd = collections.OrderedDict(w=np.array([np.nan, -0.0, 1e-45], np.float32), n=np.int32(7))
     store.put([300, 2], [odd, state(2)])
     assert numbers(store, [2, 300, 1]) == [2, 7, -2]
@@ -80,12 +80,12 @@ def test_states_share_no_memory_with_the_store(store):
         ([4, 5, 4], [state(0)] * 3, ValueError, r"twice: \[4\]"),
         ([4, 5], [state(0)], ValueError, "2 client ids, but 1 states"),
         ([4, 5], [state(0), {"w": np.zeros(1, np.float32), "n": 1.5}], TypeError, "at 'n'"),
-        ([-1], [state(0)], ValueError, "found -1. Number the clients from 0"),
-        ([2**31], [state(0)], ValueError, f"found {2**31}. Number the clients from 0"),
+        ([-1], [state(0)], ValueError, "found -1. Number clients from 0"),
+        ([2**31], [state(0)], ValueError, f"found {2**31}. Number clients from 0"),
         ([1.9], [state(0)], TypeError, "'float' object cannot be interpreted as an integer"),
     ],
 )
-def test_a_put_that_is_refused_puts_nothing(ids, states, error, message):
+def test_refused_put_changes_nothing(ids, states, error, message):
     store = open_store()
     with pytest.raises(error, match=message):
         store.put(ids, states)
@@ -93,14 +93,14 @@ def test_a_put_that_is_refused_puts_nothing(ids, states, error, message):
 
 
 @pytest.mark.parametrize("number", [0, 3])
-def test_too_few_or_too_many_first_states_are_refused(number):
+def test_number_of_initial_states_must_fit_the_clients(number):
     store = ClientStateStore(lambda client_ids: [state(0)] * number, STATE_TYPE)
-    message = f"`initialize_clients` returned {number} states for 2 clients; it returns one for"
+    message = f"`initialize_clients` returned {number} states for 2 clients. It must return one"
     with pytest.raises(ValueError, match=message):
         store.get([4, 5])
 
 
-def test_a_commit_writes_the_pending_states_alone(store, monkeypatch):
+def test_commit_writes_only_pending_states(store, monkeypatch):
     written = []
     write = store._records.write
     monkeypatch.setattr(store._records, "write", lambda records: written.append(records))
@@ -115,7 +115,7 @@ def test_a_commit_writes_the_pending_states_alone(store, monkeypatch):
     ]
 
 
-def test_attachments_of_earlier_commits_stay_and_are_copies(store):
+def test_attachments_are_copied_and_kept(store):
     assert store.attachment("server") is None
     mine = bytearray(b"1")
     store.commit({"server": mine, "iterator": memoryview(b"a")})
@@ -129,7 +129,7 @@ def test_attachments_of_earlier_commits_stay_and_are_copies(store):
         assert store.attachment("server") == b"2"
 
 
-def test_a_state_without_tensors_stores_nothing(tmp_path):
+def test_state_without_tensors_is_not_stored(tmp_path):
     state_type = tff.types.StructWithPythonType(
         [("a", tff.types.StructWithPythonType([], Empty))], collections.OrderedDict
     )
@@ -144,7 +144,7 @@ def test_a_state_without_tensors_stores_nothing(tmp_path):
         assert store.attachment("server") == b"1"
 
 
-def test_only_commits_survive_reopening(tmp_path):
+def test_reopened_store_has_only_committed_states(tmp_path):
     with open_store(tmp_path) as store:
         store.put([1, 2], [state(1), state(2)])
         store.commit({"round": b"1"})
@@ -153,12 +153,12 @@ def test_only_commits_survive_reopening(tmp_path):
         assert numbers(store, [1, 2, 3]) == [1, 2, -4]
         assert store.attachment("round") == b"1"
         assert store.path == str(tmp_path)
-        put_again = open_store()
-        put_again.put([1, 2], [state(1), state(2)])
-        assert store.digest == put_again.digest
+        same = open_store()
+        same.put([1, 2], [state(1), state(2)])
+        assert store.digest == same.digest
 
 
-def test_the_digest_is_of_all_puts_whenever_they_are_committed(tmp_path):
+def test_digest_does_not_depend_on_the_times_of_commits(tmp_path):
     digests = []
     for path, commits in ((tmp_path / "one", (1, 2, 3)), (tmp_path / "other", (3,))):
         with open_store(path) as store:
@@ -185,7 +185,7 @@ def test_other_states_have_another_digest(other):
     assert len(digests) == 2
 
 
-def test_a_snapshot_restores_a_store_in_memory():
+def test_snapshot_restores_a_store_in_memory():
     store = open_store()
     store.put([1], [state(1)])
     store.commit()
@@ -197,11 +197,11 @@ def test_a_snapshot_restores_a_store_in_memory():
     assert numbers(store, [1, 2, 3]) == [1, 2, -4]
 
 
-def test_a_closed_store_on_disk_says_so(tmp_path):
+def test_closed_store_raises_an_error(tmp_path):
     store = open_store(tmp_path)
     store.put([0], [state(0)])
     store.commit()
     store.close()
     for use in (lambda: store.get([0]), lambda: store.attachment("a"), store.commit):
-        with pytest.raises(StateStoreError, match=f"{tmp_path} were closed. Open them anew"):
+        with pytest.raises(StateStoreError, match=f"{tmp_path} were closed. Open them again"):
             use()

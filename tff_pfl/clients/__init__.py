@@ -1,4 +1,4 @@
-"""Client states, the data of clients, and the cohort of a round."""
+"""The states of clients, their data, and the cohorts of rounds."""
 
 from tff_pfl.lazy import offer
 

@@ -1,4 +1,4 @@
-"""Draws which clients attack."""
+"""Draws the clients that attack."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,19 +7,19 @@ import numpy as np
 
 from tff_pfl.ranges import between, takes, whole
 
-# The stream of random numbers of a run's seed from which attackers, and nothing else, are drawn.
+# The stream of random numbers of a run's seed that is used for attackers only.
 _STREAM = 0x477A
 
 
 @takes(fraction=between(0, 1), num_clients=whole(1), seed=whole(0))
 def drawn_attackers(fraction: float, num_clients: int, seed: int) -> tuple[int, ...]:
-    """Returns the ids of a share of the clients, in ascending order.
+    """Draws the ids of a fraction of the clients, in ascending order.
 
-    The ids of a smaller share are among those of a larger one.
+    A larger fraction includes the clients of a smaller one.
 
     Args:
-        fraction: The share, rounded to whole clients, at least one; 0 selects nobody.
-        num_clients: Ids are below it.
+        fraction: The fraction, rounded to whole clients, at least one; 0 selects nobody.
+        num_clients: The number of clients; ids are 0..num_clients-1.
         seed: The seed of the draw.
     """
     number = max(1, round(fraction * num_clients)) if fraction else 0
@@ -31,8 +31,8 @@ def attackers_of(attack: Mapping[str, Any], num_clients: int, seed: int) -> tupl
     """Returns the ids of the attackers of a config, in ascending order.
 
     Args:
-        attack: Its section `attack`: `client_ids`, or a `fraction` of all clients.
-        num_clients: Clients that train.
+        attack: The section `attack` of the config, with `client_ids` or a `fraction` of clients.
+        num_clients: The number of clients that train.
         seed: The seed of the config.
     """
     if attack.get("fraction"):

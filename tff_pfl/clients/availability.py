@@ -1,4 +1,4 @@
-"""Which clients can be reached in a round: by name, a probability for each client and round.
+"""Availabilities, which give the probability that a client can be reached in a round, by name.
 
 An availability is a frozen dataclass that is called with a round and the `Devices` of the clients.
 """
@@ -17,12 +17,12 @@ AVAILABILITIES = Registry("availability")
 
 
 class Devices(NamedTuple):
-    """Properties of the clients' devices, which last as long as the run.
+    """The properties of the clients' devices, which are the same in all rounds.
 
     Attributes:
-        classes: int64 `[clients]`, the device class of each, from 0.
+        classes: int64 `[clients]`, the device class of each client, from 0.
         num_classes: The number of classes.
-        phases: float64 `[clients]` in [0, 1), the share of a day by which a client's day is later.
+        phases: float64 `[clients]` in [0, 1), the delay of each client's day, as a share of a day.
     """
 
     classes: np.ndarray
@@ -34,37 +34,38 @@ class Devices(NamedTuple):
         return Devices(self.classes[client_ids], self.num_classes, self.phases[client_ids])
 
     def of_classes(self, name: str, values: Sequence[float]) -> np.ndarray:
-        """Returns float64 `[clients]`, the number of each client's class.
+        """Returns float64 `[clients]`, the value of each client's device class.
 
         Args:
-            name: The name of the numbers, for the message.
-            values: One for each class, or one for all.
+            name: The name of the values, for the message.
+            values: One value for each class, or one for all classes.
 
         Raises:
-            ValueError: If there are more or fewer.
+            ValueError: The number of values is neither 1 nor the number of classes.
         """
         if len(values) not in (1, self.num_classes):
             raise ValueError(
                 f"{name}={tuple(values)} has {len(values)} numbers, but class_shares has "
-                f"{self.num_classes} device classes. Give one number for each, or one for all."
+                f"{self.num_classes} device classes. Give one number for each class or one for all."
             )
         return np.broadcast_to(np.asarray(values, np.float64), [self.num_classes])[self.classes]
 
 
 class Availability(Protocol):
-    """How probable it is that clients can be reached; a frozen dataclass."""
+    """A frozen dataclass that gives the probability that each client can be reached."""
 
     def __call__(self, round_num: int, devices: Devices) -> np.ndarray:
-        """Returns float64 `[clients]`, the probability of each in a round, from 0."""
+        """Returns float64 `[clients]`, each client's probability in round `round_num`, from 0."""
         ...
 
 
 @AVAILABILITIES.register("always")
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Always:
-    """Makes all clients available in all rounds."""
+    """An availability of all clients in all rounds."""
 
     def __call__(self, round_num: int, devices: Devices) -> np.ndarray:
+        """Returns ones."""
         return np.ones(len(devices.classes))
 
 
@@ -72,15 +73,16 @@ class Always:
 @takes(probabilities=each(between(0, 1), fewest=1))
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ByClass:
-    """Draws each client anew in each round, by the probability of its device class.
+    """An availability that depends on the device class of a client, but not on the round.
 
     Attributes:
-        probabilities: One for each class, or one for all.
+        probabilities: One probability for each class, or one for all classes.
     """
 
     probabilities: tuple[float, ...] = (1.0,)
 
     def __call__(self, round_num: int, devices: Devices) -> np.ndarray:
+        """Returns the probability of each client's class."""
         return devices.of_classes("probabilities", self.probabilities)
 
 
@@ -88,14 +90,14 @@ class ByClass:
 @takes(rounds_per_day=above(0), least=between(0, 1), most=between(0, 1))
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Diurnal:
-    """Draws each client by a probability that is a cosine of its own time of day.
+    """An availability that varies as a cosine of the client's time of day.
 
         least + (most - least) (1 + cos(2 pi (round / rounds_per_day - phase))) / 2
 
     Attributes:
-        rounds_per_day: Rounds, after which all is as before.
+        rounds_per_day: The number of rounds in a day.
         least: The probability at the worst time of the day.
-        most: The probability at the best time.
+        most: The probability at the best time of the day.
     """
 
     rounds_per_day: float = 24.0
@@ -103,11 +105,11 @@ class Diurnal:
     most: float = 1.0
 
     def __post_init__(self):
+        """Checks that `least` is not above `most`."""
         if self.least > self.most:
-            raise ValueError(
-                f"least={self.least} is above most={self.most}, but must be at most that."
-            )
+            raise ValueError(f"least={self.least} must not be above most={self.most}.")
 
     def __call__(self, round_num: int, devices: Devices) -> np.ndarray:
+        """Returns each client's probability at its time of day."""
         angle = 2.0 * math.pi * (round_num / self.rounds_per_day - devices.phases)
         return self.least + (self.most - self.least) * 0.5 * (1.0 + np.cos(angle))

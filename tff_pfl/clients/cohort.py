@@ -1,4 +1,4 @@
-"""The clients of each round: who takes part, with which state and which data."""
+"""A data source of the clients of each round, with their states and data."""
 
 import collections
 import copy
@@ -22,22 +22,22 @@ from tff_pfl.templates.blocks import is_empty
 from tff_pfl.templates.process import Client
 
 _CAPACITY = whole(1)
-# `from_bytes` gets bytes alone; the data and the store are those of the source of this process.
+# `from_bytes` gets only bytes, and finds the source with the data and the store here.
 _SOURCES: "weakref.WeakValueDictionary[bytes, CohortDataSource]" = weakref.WeakValueDictionary()
 
 
 class UnknownCohortSourceError(LookupError):
-    """An iterator was restored before the data source it belongs to was constructed."""
+    """An error for an iterator that is restored before its data source was constructed."""
 
 
 class CohortDataSource(tff.program.FederatedDataSource):
-    """The clients of a federation, with their states and data, as a `tff.program` data source.
+    """A `tff.program` data source of the clients of a federation, with their states and data.
 
-    Its federated type is `{<client_id=int32,state=C,data=D>}@CLIENTS`, what
-    `PersonalizedProcess.next` takes.
+    Its federated type is `{<client_id=int32,state=C,data=D>}@CLIENTS`, the type of the clients in
+    `PersonalizedProcess.next`.
 
-    A source can be found by the bytes of its iterators as long as it lives; of two with the same
-    data set, type, seed and participation, the one constructed last is.
+    The bytes of an iterator are restored with a source that exists in the process. If several
+    sources have the same data set, type, seed and participation, the last one constructed is used.
     """
 
     def __init__(
@@ -53,21 +53,22 @@ class CohortDataSource(tff.program.FederatedDataSource):
         """Makes the source of a run.
 
         Args:
-            dataset: A `tff_pfl.data.FederatedDataset`: `num_clients`, `examples(client_id, split)`
-                and `fingerprint`.
-            store: The states of the clients, of type `C`.
-            client_type: `<client_id=int32,state=C,data=D>` with `D` an `Examples`.
-            seed: Seed of the cohorts, not negative.
-            capacity: Rows of a client's examples. `None`: each client's own number, which saves
-                work where clients are computed one by one. "cohort": the `shared_capacity` of the
-                clients selected together, which lets the graph runtime compute them all at once.
-                An int: that many.
-            participation: The clients that are selected in a round, and that report.
+            dataset: A `tff_pfl.data.FederatedDataset`, or an object with `num_clients`,
+                `examples(client_id, split)` and `fingerprint`.
+            store: The store of the clients' states, of type `C`.
+            client_type: `<client_id=int32,state=C,data=D>`; `D` is the type of an `Examples`.
+            seed: The seed of the cohorts, not negative.
+            capacity: The number of rows of a client's examples, padding included. `None`: no
+                padding, which saves work if clients are computed one by one. "cohort": the
+                `shared_capacity` of the cohort, with which the graph runtime computes all clients
+                at once. An int: this number of rows.
+            participation: The rule by which clients are selected and report.
 
         Raises:
-            TypeError: If `client_type` is not as above, its `C` is not the store's, or its `D` not
-                what the data are.
-            ValueError: If `seed` is negative, or `capacity` is none of these, or not that of `D`.
+            TypeError: `client_type` has another form, its `C` is not the store's type, or its `D`
+                is not the data's type.
+            ValueError: `seed` is negative, or `capacity` is invalid or differs from the rows of
+                `D`.
         """
         if (
             _names(client_type) != Client._fields
@@ -87,16 +88,16 @@ class CohortDataSource(tff.program.FederatedDataSource):
         _check_inputs(dataset, client_type.data.x)
         if not (capacity in (None, "cohort") or _CAPACITY.contains(capacity)):
             raise ValueError(
-                f"The capacity must be None, 'cohort' or {_CAPACITY.text}, got {capacity!r}."
+                f"capacity must be None, 'cohort' or {_CAPACITY.text}, got {capacity!r}."
             )
         rows = client_type.data.x.shape[0]
         if rows is not None and capacity != rows:
             raise ValueError(
-                f"The examples of the client type have {rows} rows, the capacity is {capacity!r}. "
-                f"Give the capacity {rows}, or a type with an unknown number of rows."
+                f"The examples of client_type have {rows} rows, but capacity is {capacity!r}. Set "
+                f"capacity={rows}, or give a type with an unknown number of rows."
             )
         if seed < 0:
-            raise ValueError(f"The seed of the cohorts is 0 or greater, found {seed}.")
+            raise ValueError(f"seed must be 0 or greater, found {seed}.")
         self._dataset = dataset
         self._store = store
         self._seed = seed
@@ -116,27 +117,27 @@ class CohortDataSource(tff.program.FederatedDataSource):
 
     @property
     def num_clients(self) -> int:
-        """Number of clients in the federation."""
+        """The number of clients in the federation."""
         return self._dataset.num_clients
 
     @property
     def seed(self) -> int:
-        """Seed of the cohorts."""
+        """The seed of the cohorts."""
         return self._seed
 
     @property
     def participation(self) -> Participation:
-        """The clients that are selected in a round, and that report."""
+        """The rule by which clients are selected and report."""
         return self._participation
 
     @property
     def store(self) -> ClientStateStore:
-        """The states of the clients."""
+        """The store of the clients' states."""
         return self._store
 
     @property
     def fingerprint(self) -> bytes:
-        """32 bytes that tell apart sources with other data, types, seeds or participation."""
+        """A digest of the data, the client type, the seed and the participation; 32 bytes."""
         return self._fingerprint
 
     def iterator(self) -> "CohortIterator":
@@ -145,17 +146,17 @@ class CohortDataSource(tff.program.FederatedDataSource):
 
     @classmethod
     def of_fingerprint(cls, fingerprint: bytes) -> "CohortDataSource":
-        """Returns the source of this process with a `fingerprint`.
+        """Returns the source with this fingerprint that was constructed in this process.
 
         Raises:
-            UnknownCohortSourceError: If no such source was constructed in this process.
+            UnknownCohortSourceError: The source was not constructed, or does not exist any more.
         """
         source = _SOURCES.get(fingerprint)
         if source is None:
             raise UnknownCohortSourceError(
-                "The iterator belongs to a CohortDataSource that this process does not have. First "
-                "construct the CohortDataSource of this run, with the same data set, client type, "
-                "seed and participation, and keep it."
+                "The iterator's CohortDataSource does not exist in this process. First construct "
+                "the CohortDataSource of this run, with the same data set, client type, seed and "
+                "participation, and keep a reference to it."
             )
         return source
 
@@ -165,22 +166,22 @@ class CohortDataSource(tff.program.FederatedDataSource):
         return self._participation.participants(self._seed, round_num, self.num_clients, k)
 
     def select_clients(self, client_ids: Iterable[int], split: str = "train") -> list[Client]:
-        """Returns clients of one's own choice, with their states and their data of a split.
+        """Returns the given clients, with their states and their examples of a split.
 
         Raises:
-            ValueError: If an id occurs twice, or a client has more examples than the capacity.
-            TypeError: If an id is no integer.
+            ValueError: An id occurs twice, or a client has more examples than the capacity.
+            TypeError: An id is not an integer.
         """
         client_ids = list(client_ids)
         examples, states = self.select_examples(client_ids, split), self._store.get(client_ids)
         return list(map(Client, map(np.int32, client_ids), states, examples))
 
     def select_examples(self, client_ids: Iterable[int], split: str) -> list[Examples]:
-        """Returns the data of a split of these clients, with as many rows as the capacity says.
+        """Returns the examples of a split of the given clients, padded to the capacity.
 
         Raises:
-            ValueError: If a client has more examples than the capacity.
-            TypeError: If an id is no integer.
+            ValueError: A client has more examples than the capacity.
+            TypeError: An id is not an integer.
         """
         client_ids = list(map(operator.index, client_ids))
         examples = [self._dataset.examples(client_id, split) for client_id in client_ids]
@@ -193,7 +194,7 @@ class CohortDataSource(tff.program.FederatedDataSource):
             if size > capacity:
                 raise ValueError(
                     f"Client {client_id} has {size} {split} examples, more than the capacity of "
-                    f"{capacity}. Give a capacity of {max(sizes)} or more."
+                    f"{capacity}. Set capacity to {max(sizes)} or more."
                 )
         return list(map(pad_examples, examples, capacities))
 
@@ -204,27 +205,26 @@ def _names(type_signature) -> tuple:
     return tuple(tff.structure.name_list_with_nones(type_signature))
 
 
-# A `CohortIterator` as a structure of tensors.
+# The TFF type of a `CohortIterator` as a structure of tensors.
 _POSITION_TYPE = tff.types.to_type(
     collections.OrderedDict(
-        source=(np.uint8, [32]),  # the fingerprint of the source; it covers the seed
-        round_num=np.int64,  # the round selected next
-        cohort=(np.int32, [None]),  # the clients that reported last
-        outstanding=np.bool_,  # whether `update` is due for them
+        source=(np.uint8, [32]),  # the fingerprint of the source, which covers the seed
+        round_num=np.int64,  # the next round
+        cohort=(np.int32, [None]),  # the last cohort
+        outstanding=np.bool_,  # whether `update` must still be called for it
         digest=np.int64,  # the digest of the store
         client_ids=(np.int64, [None]),  # the clients with a state, for a store in memory
-        states=(np.str_, [None]),  # their states
+        states=(np.str_, [None]),  # the states of `client_ids`
     )
 )
 
 
 class CohortIterator(tff.program.FederatedDataSourceIterator):
-    """The rounds of a run: `select` gives a round's cohort, `update` takes its new states back.
+    """An iterator over rounds: `select` returns a cohort, `update` stores its new states.
 
-    The iterators of a source share its store. The bytes of an iterator carry its position and, for
-    a store in memory, every state. A store on disk has its states itself, and the bytes have their
-    digest: they belong into the attachments of the `commit` that makes the states of the same
-    round durable.
+    The iterators of a source share its store. The bytes of an iterator contain its position. For a
+    store in memory they also contain every state, for a store on disk only the digest of the
+    states: save them as an attachment of the `commit` of the states of the same round.
     """
 
     def __init__(self, source: CohortDataSource):
@@ -236,7 +236,7 @@ class CohortIterator(tff.program.FederatedDataSourceIterator):
         self._outstanding = False
 
     def __deepcopy__(self, memo: Any) -> "CohortIterator":
-        """Returns a copy with a position of its own, of the same source."""
+        """Returns a copy with its own position, of the same source."""
         del memo
         return copy.copy(self)
 
@@ -245,9 +245,9 @@ class CohortIterator(tff.program.FederatedDataSourceIterator):
         """Restores an iterator, and the states of a store in memory.
 
         Raises:
-            UnknownCohortSourceError: If no such source was constructed in this process.
-            CorruptStateError: If the bytes are damaged.
-            ForeignStateError: If the store has other states than those of the iterator.
+            UnknownCohortSourceError: The source was not constructed in this process.
+            CorruptStateError: The bytes are damaged.
+            ForeignStateError: The store has other states than the iterator was saved with.
         """
         position = deserialize(buffer, _POSITION_TYPE)
         source = CohortDataSource.of_fingerprint(position["source"].tobytes())
@@ -259,8 +259,8 @@ class CohortIterator(tff.program.FederatedDataSourceIterator):
         elif has_states or digest != store.digest:
             raise ForeignStateError(
                 f"The iterator was saved with client states{' in memory' * has_states} of digest "
-                f"{digest:08x}, but those in {store.path or 'memory'} have {store.digest:08x}: "
-                "load what was saved together with these states."
+                f"{digest:08x}, but the states in {store.path or 'memory'} have digest "
+                f"{store.digest:08x}. Load an iterator that was saved together with these states."
             )
         iterator = cls(source)
         iterator._round_num = int(position["round_num"])
@@ -269,7 +269,7 @@ class CohortIterator(tff.program.FederatedDataSourceIterator):
         return iterator
 
     def to_bytes(self) -> bytes:
-        """Serializes the position and, for a store in memory, all states, pending ones too."""
+        """Serializes the position and, for a store in memory, all stored and pending states."""
         store = self._source.store
         states = store.snapshot() if store.path is None else {}
         position = dict(
@@ -290,59 +290,59 @@ class CohortIterator(tff.program.FederatedDataSourceIterator):
 
     @property
     def round_num(self) -> int:
-        """The round that `select` gives next, from 0."""
+        """The next round, from 0."""
         return self._round_num
 
     @property
     def cohort(self) -> np.ndarray:
-        """int32 ids of the clients that reported last, none before the first round."""
+        """The int32 ids of the last cohort, empty before the first round."""
         return self._cohort.copy()
 
     @property
     def participants(self) -> Participants | None:
-        """How the cohort came about that reported last; `None` before, or once restored."""
+        """The participants of the last round; `None` before the first `select` of this object."""
         return self._participants
 
     def select(self, k: int | None = None) -> list[Client]:
-        """Returns the clients that report in this round, with their train examples.
+        """Returns the clients that report in this round, with their training examples.
 
-        The iterator goes on to the next round.
+        The iterator advances to the next round.
 
         Args:
-            k: Size of the cohort, see `Participation`; `None` for all clients.
+            k: The size of the cohort, see `Participation`; `None` for all clients.
 
         Raises:
-            RuntimeError: If the states of the cohort before are to be stored, and were not.
-            ValueError: If `k` is no integer, or not positive, or the federation has fewer clients,
-                or a client has more examples than the capacity. The iterator stays at this round.
+            RuntimeError: `update` was not called for the last cohort, and clients have states.
+            ValueError: `k` is not an integer in 1..num_clients, or a client has more examples than
+                the capacity. The iterator stays at this round.
         """
         source = self._source
         if self._outstanding and not is_empty(source.store.state_type):
             raise RuntimeError(
-                "The cohort that was selected last has no new states yet: `update` takes them, "
-                "before `select` gives the next cohort."
+                "The last cohort has no new states yet. Call `update` with them before the next "
+                "`select`."
             )
-        found = source.participants(self._round_num, k)
-        clients = source.select_clients(found.reported)
-        self._cohort, self._participants = found.reported, found
+        participants = source.participants(self._round_num, k)
+        clients = source.select_clients(participants.reported)
+        self._cohort, self._participants = participants.reported, participants
         self._outstanding = True
         self._round_num += 1
         return clients
 
     def update(self, clients: Iterable[Any]) -> None:
-        """Takes the new states of the cohort selected last, in its order, into the store.
+        """Puts the new states of the last cohort, in its order, into the store.
 
-        They are pending there until its `commit`.
+        The states are pending until the store's `commit`.
 
         Raises:
-            RuntimeError: If no cohort was selected since the last update.
-            ValueError: If there are not as many states as clients in the cohort.
-            TypeError: If a state is not of type `C`.
+            RuntimeError: No cohort was selected since the last update.
+            ValueError: The number of states differs from the number of clients in the cohort.
+            TypeError: A state is not of type `C`.
         """
         clients = list(clients)
         if not self._outstanding:
             raise RuntimeError(
-                "No cohort waits for new states: `select` comes first, and `update` once after it."
+                "No cohort waits for new states. Call `select` first, then `update` once."
             )
         if len(clients) != len(self._cohort):
             raise ValueError(
@@ -353,6 +353,7 @@ class CohortIterator(tff.program.FederatedDataSourceIterator):
         self._outstanding = False
 
     def __eq__(self, other: object) -> bool:
+        """Returns whether both have the same source, position and last cohort."""
         if not isinstance(other, CohortIterator):
             return NotImplemented
         return (
@@ -364,12 +365,12 @@ class CohortIterator(tff.program.FederatedDataSourceIterator):
 
 
 def _check_inputs(dataset: Any, expected: tff.types.TensorType) -> None:
-    """Checks that the inputs of a data set are of a type, by those of its first client."""
+    """Checks that the inputs of the first client have the expected type."""
     x = np.asarray(dataset.examples(0, "train").x)
     wanted = tff.types.TensorType(expected.dtype, expected.shape[1:])
     found = tff.types.TensorType(x.dtype.type, x.shape[1:])
     if not wanted.is_assignable_from(found):
         raise TypeError(
-            f"The process takes inputs of {wanted}, but those of the data are {found}. Compose it "
-            f"with examples_type({x.shape[1:]}, np.{x.dtype}), or convert the data."
+            f"The process takes inputs of {wanted}, but the data have inputs of {found}. Compose "
+            f"it with examples_type({x.shape[1:]}, np.{x.dtype}), or convert the data."
         )

@@ -1,13 +1,13 @@
-"""Errors of client states that are kept."""
+"""Errors of stored client states."""
 
 
 class ForeignStateError(ValueError):
-    """Stored data is sound, but of another type or made by something else."""
+    """An error for stored data that is intact, but has another type or another origin."""
 
 
 class CorruptStateError(ValueError):
-    """Stored data is damaged."""
+    """An error for stored data that is damaged."""
 
 
 class StateStoreError(RuntimeError):
-    """The store cannot be opened or written now; what it holds is intact."""
+    """An error for a store that cannot be opened or written now; its content is intact."""

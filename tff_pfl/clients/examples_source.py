@@ -1,4 +1,4 @@
-"""The data of clients without their ids and states: what processes of `tff.learning` take."""
+"""A data source without client ids and states, for processes of `tff.learning`."""
 
 import collections
 import copy
@@ -14,10 +14,10 @@ from tff_pfl.local.examples import Examples
 
 
 class ExamplesDataSource(tff.program.FederatedDataSource):
-    """The clients' data of a `CohortDataSource`, `{D}@CLIENTS`, in the same cohorts.
+    """The data `{D}@CLIENTS` of the cohorts of a `CohortDataSource`.
 
-    It is for processes that know no clients but their data, as `compose_stateless_view` and
-    `compose_global_evaluation` make them.
+    For processes that take the clients' data only, such as the results of
+    `compose_stateless_view` and `compose_global_evaluation`.
     """
 
     def __init__(
@@ -28,8 +28,8 @@ class ExamplesDataSource(tff.program.FederatedDataSource):
         Args:
             source: The source of cohorts and examples.
             split: The split of the examples: "train", "test" or "validation".
-            as_sequences: Whether a client's data are a sequence of examples, `<x=..., y=...>*`, in
-                the place of `Examples`.
+            as_sequences: Whether a client's data are a sequence of examples, `<x=..., y=...>*`,
+                instead of `Examples`.
         """
         self._source = source
         self._split = split
@@ -45,21 +45,21 @@ class ExamplesDataSource(tff.program.FederatedDataSource):
         return ExamplesIterator(self._source, self._split, self._as_sequences)
 
 
-# An `ExamplesIterator` as a structure of tensors.
+# The TFF type of an `ExamplesIterator` as a structure of tensors.
 _POSITION_TYPE = tff.types.to_type(
     collections.OrderedDict(
         source=(np.uint8, [32]),  # the fingerprint of the `CohortDataSource`
         split=np.str_,
         as_sequences=np.bool_,
-        round_num=np.int64,  # the round selected next
+        round_num=np.int64,  # the next round
     )
 )
 
 
 class ExamplesIterator(tff.program.FederatedDataSourceIterator):
-    """The rounds of an `ExamplesDataSource`: `select` gives the data of a round's cohort.
+    """An iterator over rounds; `select` returns the data of a round's cohort.
 
-    It neither reads nor carries states of clients.
+    It neither reads nor stores client states.
     """
 
     def __init__(self, source: CohortDataSource, split: str = "train", as_sequences: bool = False):
@@ -70,7 +70,7 @@ class ExamplesIterator(tff.program.FederatedDataSourceIterator):
         self._round_num = 0
 
     def __deepcopy__(self, memo: Any) -> "ExamplesIterator":
-        """Returns a copy with a position of its own, of the same source."""
+        """Returns a copy with its own position, of the same source."""
         del memo
         return copy.copy(self)
 
@@ -79,9 +79,9 @@ class ExamplesIterator(tff.program.FederatedDataSourceIterator):
         """Restores an iterator.
 
         Raises:
-            UnknownCohortSourceError: If its source was not constructed in this process.
-            CorruptStateError: If the bytes are damaged.
-            ForeignStateError: If they are those of something else.
+            UnknownCohortSourceError: The source was not constructed in this process.
+            CorruptStateError: The bytes are damaged.
+            ForeignStateError: The bytes are not from an `ExamplesIterator`.
         """
         position = deserialize(buffer, _POSITION_TYPE)
         source = CohortDataSource.of_fingerprint(position["source"].tobytes())
@@ -90,7 +90,7 @@ class ExamplesIterator(tff.program.FederatedDataSourceIterator):
         return iterator
 
     def to_bytes(self) -> bytes:
-        """Serializes the split, the form of the data and the position."""
+        """Serializes the fingerprint of the source, the split, the data format and the position."""
         position = dict(
             source=np.frombuffer(self._source.fingerprint, np.uint8),
             split=self._split,
@@ -111,18 +111,18 @@ class ExamplesIterator(tff.program.FederatedDataSourceIterator):
 
     @property
     def round_num(self) -> int:
-        """The round that `select` gives next, from 0."""
+        """The next round, from 0."""
         return self._round_num
 
     def select(self, k: int | None = None) -> list:
-        """Returns the data of the clients of this round; goes on to the next round.
+        """Returns the data of the cohort of this round, and advances to the next round.
 
         Args:
-            k: Size of the cohort, `None` for all clients.
+            k: The size of the cohort; `None` for all clients.
 
         Raises:
-            ValueError: If `k` is not positive or the federation has fewer clients, or a client has
-                more examples than the capacity. The iterator stays at this round.
+            ValueError: `k` is not in 1..num_clients, or a client has more examples than the
+                capacity. The iterator stays at this round.
         """
         cohort = self._source.participants(self._round_num, k).reported
         data = self._source.select_examples(cohort, self._split)
@@ -130,6 +130,7 @@ class ExamplesIterator(tff.program.FederatedDataSourceIterator):
         return list(map(_as_sequence, data)) if self._as_sequences else data
 
     def __eq__(self, other: object) -> bool:
+        """Returns whether both have the same source, split, data format and position."""
         if not isinstance(other, ExamplesIterator):
             return NotImplemented
         return self.to_bytes() == other.to_bytes()

@@ -1,4 +1,4 @@
-"""Rows for the examples of clients that are computed together."""
+"""Pads the examples of clients that are computed together."""
 
 from collections.abc import Iterable
 
@@ -8,16 +8,16 @@ from tff_pfl.local.examples import Examples
 
 
 def pad_examples(examples: Examples, capacity: int) -> Examples:
-    """Returns the `size` examples of a client in `capacity` rows, filled up with zeros.
+    """Returns a client's `size` examples in `capacity` rows; the other rows are zeros.
 
     Raises:
-        ValueError: If the client has more than `capacity` examples, or `size` is not in 0 .. rows.
+        ValueError: The client has more than `capacity` examples, or `size` is not in 0..rows.
     """
     size, rows = int(examples.size), (len(examples.x), len(examples.y))
     if not 0 <= size <= min(rows):
         raise ValueError(
-            f"A client's Examples have the size {size}, which must be in 0 to {min(rows)}, the "
-            f"rows of x ({rows[0]}) and y ({rows[1]})."
+            f"A client's Examples have size {size}, which must be in 0 to {min(rows)}, the rows of "
+            f"x ({rows[0]}) and y ({rows[1]})."
         )
     if size > capacity:
         raise ValueError(f"{size} examples do not fit into a capacity of {capacity}.")
@@ -32,10 +32,10 @@ def pad_examples(examples: Examples, capacity: int) -> Examples:
 
 
 def shared_capacity(sizes: Iterable[int]) -> int:
-    """Returns the least of 0, 1, 2, 3, 4, 6, 8, 12, ... that is not below any of `sizes`.
+    """Returns the least of 0, 1, 2, 3, 4, 6, 8, 12, ... that is at least the largest of `sizes`.
 
-    Cohorts of similar clients get the same capacity, so that what is compiled for one cohort
-    serves others; the largest client is padded by less than half of its rows.
+    Cohorts of similar clients get the same capacity and so share compiled functions. The largest
+    client is padded by less than half of its rows.
     """
     largest = int(max(sizes, default=0))
     power = 1 << max(largest - 1, 0).bit_length()

@@ -1,7 +1,7 @@
-"""The clients that are selected in a round, and report: a pure function of seed and round.
+"""Draws the clients that are selected and report in a round, from the seed and the round only.
 
-A client that is selected and does not report, for whatever reason, is not part of the round: it
-sends nothing to the server and keeps the state that it had.
+A selected client that does not report, for whatever reason, is not part of the round: it sends
+nothing to the server and keeps its state.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from tff_pfl.ranges import above, at_least, between, each, takes, whole
 
 SAMPLINGS = ("fixed", "poisson")
 
-# Streams of random numbers that share a seed, also with the partition.
+# Separate streams of random numbers for one seed, which partitions use too.
 _COHORT_STREAM = 0xC0403
 _AVAILABILITY_STREAM = 0xA7A11
 _DROPOUT_STREAM = 0xD2080
@@ -29,7 +29,7 @@ _SPEED_STREAM = 0x59EED
 
 
 def _uniform(seed, round_num, stream, num_clients) -> np.ndarray:
-    """Draws float64 `[clients]` in [0, 1); a client's does not depend on how many follow."""
+    """Draws float64 `[clients]` in [0, 1); client i's number does not depend on `num_clients`."""
     return np.random.default_rng([seed, round_num, stream]).random(num_clients)
 
 
@@ -39,8 +39,8 @@ def _normal(seed, round_num, stream, num_clients) -> np.ndarray:
 
 
 @functools.lru_cache(4)
-def _for_life(draw, seed, stream, num_clients) -> np.ndarray:
-    """Draws once for each client, and remembers it for every round."""
+def _drawn_once(draw, seed, stream, num_clients) -> np.ndarray:
+    """Draws a number for each client that is the same in all rounds."""
     drawn = draw(seed, 0, stream, num_clients)
     drawn.flags.writeable = False
     return drawn
@@ -48,27 +48,27 @@ def _for_life(draw, seed, stream, num_clients) -> np.ndarray:
 
 @functools.lru_cache(4)
 def _classes(seed, shares, num_clients) -> np.ndarray:
-    """Draws int64 `[clients]`, the device class of each."""
+    """Draws int64 `[clients]`, the device class of each client."""
     bounds = np.cumsum(shares) / sum(shares)
-    drawn = _for_life(_uniform, seed, _CLASS_STREAM, num_clients)
+    drawn = _drawn_once(_uniform, seed, _CLASS_STREAM, num_clients)
     classes = np.searchsorted(bounds[:-1], drawn, side="right")
     classes.flags.writeable = False
     return classes
 
 
 class Participants(NamedTuple):
-    """The clients of a round: int32 ids in ascending order.
+    """The clients of a round, as int32 ids in ascending order.
 
-    `selected` are `dropped`, `late`, `surplus` and `reported`, each client once.
+    Each client in `selected` is in one of `dropped`, `late`, `surplus` and `reported`.
 
     Attributes:
-        available: Clients that could have been selected.
-        selected: Clients that were selected.
-        dropped: Selected clients that never reported.
-        late: Selected clients that would have reported after the deadline.
-        surplus: Selected clients that reported when there were enough.
-        reported: The cohort: clients that the server heard from in time.
-        seconds: The simulated duration of the round; `None` where nothing takes time.
+        available: The clients that could be selected.
+        selected: The clients that were selected.
+        dropped: The selected clients that never report.
+        late: The selected clients that would report after the deadline.
+        surplus: The selected clients that report after the cohort is complete.
+        reported: The cohort: the clients whose reports count.
+        seconds: The simulated duration of the round; `None` if times are not simulated.
     """
 
     available: np.ndarray
@@ -80,7 +80,7 @@ class Participants(NamedTuple):
     seconds: float | None
 
     def metrics(self) -> dict[str, float]:
-        """Returns the number of each, as `participation/num_dropped`, and `.../seconds`."""
+        """Returns the counts, such as `participation/num_dropped`, and `participation/seconds`."""
         measured = {f"num_{name}": len(getattr(self, name)) for name in self._fields[:-1]}
         if self.seconds is not None:
             measured["seconds"] = self.seconds
@@ -98,33 +98,36 @@ class Participants(NamedTuple):
 )
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Participation:
-    """How clients come to take part in rounds; by default all that are selected report.
+    """The rule by which clients are selected and report; by default all selected clients report.
 
-    A client's draws depend on the seed, the round and the client alone: a higher
-    `dropout` or an earlier `deadline` loses the same clients, and others besides.
+    A client's draws depend on the seed, the round and the client only: a higher `dropout` or an
+    earlier `deadline` loses the same clients and further ones.
 
-    A round lasts until the last report that counts; if fewer come than the server waits for, until
-    the deadline.
+    A round lasts until the last report that counts. If fewer clients report than the server waits
+    for, it lasts until the deadline.
 
-    Numbers of device classes are one for each class, or one for all.
+    `dropout` and `median_seconds` have one number for each device class, or one for all classes.
 
     Attributes:
-        sampling: "fixed": so many clients as a cohort has, without replacement. "poisson": each
-            client by itself, with such a probability that so many are expected; cohorts are of any
-            size, of nobody, too.
-        over_selection: So many times the clients of a cohort are selected, rounded up, and the
-            first that report are the cohort.
-        availability: The clients that can be selected; if they are too few, all of them are.
-        class_shares: The shares of the device classes, relative to their sum; a client's class is
+        sampling: With "fixed", a cohort of the given size is drawn without replacement. With
+            "poisson", each client is drawn independently, and the given size is the expected
+            number of clients. Such a cohort may have any size and may be empty.
+        over_selection: The number of selected clients divided by the size of the cohort; the number
+            is rounded up. The first clients that report are the cohort.
+        availability: The rule for the clients that can be selected. If there are too few, all of
+            them are selected.
+        class_shares: The shares of the device classes, relative to their sum. A client's class is
             drawn once.
         dropout: The probability that a selected client never reports.
-        median_seconds: The median time until a client reports, which is log-normal. 0: no time.
-        client_spread: The standard deviation of its logarithm between clients, drawn once for each.
-        round_spread: The standard deviation between the rounds of a client.
-        deadline: Seconds after which reports are lost. `None`: nobody is late.
+        median_seconds: The median of the log-normal time until a client reports. With 0, reports
+            take no time.
+        client_spread: The standard deviation of the logarithm of this time between clients, drawn
+            once for each client.
+        round_spread: The same standard deviation between the rounds of a client.
+        deadline: The seconds after which reports are lost. With `None`, no client is late.
 
     Raises:
-        ValueError: If some of these do not fit together.
+        ValueError: Some of the values contradict each other.
     """
 
     sampling: str = "fixed"
@@ -138,6 +141,7 @@ class Participation:
     deadline: float | None = None
 
     def __post_init__(self):
+        """Checks the values."""
         for name in ("class_shares", "dropout", "median_seconds"):
             object.__setattr__(self, name, tuple(getattr(self, name)))  # lists have no hash
         check_names("sampling", [self.sampling], SAMPLINGS)
@@ -145,23 +149,24 @@ class Participation:
         if isinstance(availability, type) or not dataclasses.is_dataclass(availability):
             raise ValueError(
                 f"availability={availability!r} must be an instance of a frozen dataclass, whose "
-                "options tell it apart from others when a run is resumed."
+                "options are compared when a run is resumed."
             )
         if self.sampling == "poisson" and self.over_selection != 1.0:
             raise ValueError(
-                f"over_selection={self.over_selection}, but sampling='poisson' has no number of "
-                "clients that would be enough. Set over_selection=1 or sampling='fixed'."
+                f"over_selection={self.over_selection} has no meaning with sampling='poisson', "
+                "which has no fixed cohort size. Set over_selection=1 or sampling='fixed'."
             )
         if not sum(self.class_shares):
             raise ValueError(f"class_shares={self.class_shares} must not all be 0.")
         without_effect = self.client_spread or self.round_spread or self.deadline
         if without_effect and not self.takes_time:
             logging.warning(
-                "client_spread, round_spread and deadline have no effect: median_seconds=%s, and "
-                "nothing takes time.",
+                "client_spread, round_spread and deadline have no effect, since reports take no "
+                "time: median_seconds=%s.",
                 self.median_seconds,
             )
-        devices = self.devices(0, 1)  # refuses more or fewer numbers than classes
+        # Checks that there is one number for each device class.
+        devices = self.devices(0, 1)
         devices.of_classes("dropout", self.dropout)
         devices.of_classes("median_seconds", self.median_seconds)
         self._probabilities(0, devices)
@@ -172,27 +177,27 @@ class Participation:
         return any(self.median_seconds)
 
     def check(self, num_clients: int, cohort_size: int) -> None:
-        """Checks that a federation has the clients to be selected.
+        """Checks that a federation has enough clients for a cohort.
 
         Raises:
-            ValueError: If `cohort_size` is not an integer or, times `over_selection`, not in
-                `1 .. num_clients`.
+            ValueError: `cohort_size` is not a positive integer, or `cohort_size * over_selection`
+                is more than `num_clients`.
         """
         whole(1).check("The size of a cohort", cohort_size, ValueError)
         wanted = self._num_wanted(cohort_size)
         if wanted > num_clients:
-            with_more = f" with over_selection={self.over_selection}" * (wanted > cohort_size)
+            reason = f" with over_selection={self.over_selection}" * (wanted > cohort_size)
             raise ValueError(
-                f"A cohort of {cohort_size} clients{with_more} asks for {wanted} clients, but the "
+                f"A cohort of {cohort_size} clients{reason} asks for {wanted} clients, but the "
                 f"federation has only {num_clients}."
             )
 
     def devices(self, seed: int, num_clients: int) -> Devices:
-        """Draws the clients' devices; a client's does not depend on `num_clients`."""
+        """Draws the clients' devices; a client's device does not depend on `num_clients`."""
         return Devices(
             classes=_classes(seed, self.class_shares, num_clients),
             num_classes=len(self.class_shares),
-            phases=_for_life(_uniform, seed, _PHASE_STREAM, num_clients),
+            phases=_drawn_once(_uniform, seed, _PHASE_STREAM, num_clients),
         )
 
     def participants(
@@ -202,16 +207,16 @@ class Participation:
 
         Args:
             seed: The run's seed, not negative.
-            round_num: Number of the round, from 0.
-            num_clients: Number of clients in the federation.
-            cohort_size: The number of clients to take part; with "poisson", its mean.
+            round_num: The round, from 0.
+            num_clients: The number of clients in the federation.
+            cohort_size: The size of the cohort; with "poisson", its expected size.
 
         Raises:
             ValueError: See `check`.
         """
         self.check(num_clients, cohort_size)
         if self == EVERYBODY_REPORTS:
-            return _all_of_a_cohort(seed, round_num, num_clients, cohort_size)
+            return _everybody_reports(seed, round_num, num_clients, cohort_size)
         devices = self.devices(seed, num_clients)
         available = self._available(seed, round_num, devices)
         selected = self._selected(seed, round_num, available, num_clients, cohort_size)
@@ -221,22 +226,22 @@ class Participation:
         arrives = ~(drops | is_late)
         order = np.argsort(seconds[arrives], kind="stable")
         arriving, seconds = selected[arrives][order], seconds[arrives][order]
-        enough = cohort_size if self.sampling == "fixed" else num_clients
-        reported = arriving[:enough]
-        waits_in_vain = len(reported) < min(enough, len(selected))
+        most = cohort_size if self.sampling == "fixed" else num_clients
+        reported = arriving[:most]
+        is_incomplete = len(reported) < min(most, len(selected))
         return Participants(
-            available=available.astype(np.int32),  # which are in order
+            available=available.astype(np.int32),  # sorted already
             selected=_ids(selected),
             dropped=_ids(selected[drops]),
             late=_ids(selected[is_late]),
-            surplus=_ids(arriving[enough:]),
+            surplus=_ids(arriving[most:]),
             reported=_ids(reported),
-            seconds=self._duration(seconds[:enough], waits_in_vain),
+            seconds=self._duration(seconds[:most], is_incomplete),
         )
 
     def _num_wanted(self, cohort_size) -> int:
         exact = cohort_size * self.over_selection
-        return math.ceil(round(exact, 9))  # 50 times 1.1 is 55, and not a little more
+        return math.ceil(round(exact, 9))  # 50 * 1.1 is 55, not 55.000000000000007
 
     def _available(self, seed, round_num, devices) -> np.ndarray:
         """Draws the ids of the clients that can be selected."""
@@ -246,17 +251,17 @@ class Participation:
         return np.flatnonzero(drawn < self._probabilities(round_num, devices))
 
     def _probabilities(self, round_num, devices) -> np.ndarray:
-        """Returns the probabilities of the availability, and checks them."""
+        """Returns the checked probabilities of the availability."""
         given = np.asarray(self.availability(round_num, devices))
         if given.dtype.kind not in "biuf" or given.shape not in ((), devices.classes.shape):
             raise ValueError(
-                f"{self.availability} gives {given.dtype} of shape {given.shape} in round "
-                f"{round_num}, but must give a number for each client: {devices.classes.shape}."
+                f"{self.availability} returns {given.dtype} of shape {given.shape} in round "
+                f"{round_num}, but must return one number per client: {devices.classes.shape}."
             )
-        wrong = given[~((given >= 0) & (given <= 1))]  # NaN is neither
+        wrong = given[~((given >= 0) & (given <= 1))]  # includes NaN
         if wrong.size:
             raise ValueError(
-                f"{self.availability} gives {wrong[0]} in round {round_num}, but must give a "
+                f"{self.availability} returns {wrong[0]} in round {round_num}, but must return a "
                 "probability in [0, 1] for each client."
             )
         return given
@@ -264,7 +269,7 @@ class Participation:
     def _selected(self, seed, round_num, available, num_clients, cohort_size) -> np.ndarray:
         """Draws the clients that are selected from `available`.
 
-        With "fixed" they are in a random order, which decides between simultaneous reports.
+        With "fixed", the clients are in a random order, which decides between simultaneous reports.
         """
         if self.sampling == "poisson":
             drawn = _uniform(seed, round_num, _COHORT_STREAM, num_clients)
@@ -273,35 +278,35 @@ class Participation:
         return _choose(seed, round_num, available, number)
 
     def _drops(self, seed, round_num, devices, selected) -> np.ndarray:
-        """Returns bool `[selected]`: whether each drops out."""
+        """Draws bool `[selected]`, whether each client drops out."""
         drawn = _uniform(seed, round_num, _DROPOUT_STREAM, len(devices.classes))
         return drawn[selected] < devices.of(selected).of_classes("dropout", self.dropout)
 
     def _seconds(self, seed, round_num, devices, selected) -> np.ndarray:
-        """Draws float64 `[selected]`, the time until each would report."""
+        """Draws float64 `[selected]`, the time until each client would report."""
         if not self.takes_time:
             return np.zeros(len(selected))
         num_clients = len(devices.classes)
-        of_life = _for_life(_normal, seed, _SPEED_STREAM, num_clients)
-        of_round = _normal(seed, round_num, _DURATION_STREAM, num_clients)
-        spread = self.client_spread * of_life[selected] + self.round_spread * of_round[selected]
+        client_noise = _drawn_once(_normal, seed, _SPEED_STREAM, num_clients)[selected]
+        round_noise = _normal(seed, round_num, _DURATION_STREAM, num_clients)[selected]
+        spread = self.client_spread * client_noise + self.round_spread * round_noise
         medians = devices.of(selected).of_classes("median_seconds", self.median_seconds)
         return medians * np.exp(spread)
 
-    def _duration(self, seconds, waits_in_vain) -> float | None:
-        """Returns the seconds of a round, given those of the reports that count."""
+    def _duration(self, seconds, is_incomplete) -> float | None:
+        """Returns the seconds of a round, given the times of the reports that count."""
         if not self.takes_time:
             return None
-        if waits_in_vain and self.deadline:
+        if is_incomplete and self.deadline:
             return self.deadline
         return float(seconds.max(initial=0))
 
 
 EVERYBODY_REPORTS = Participation()
-"""The default: a cohort of a fixed size, and all of it reports."""
+"""The default participation: cohorts have a fixed size, and all selected clients report."""
 
 
-def _all_of_a_cohort(seed, round_num, num_clients, cohort_size) -> Participants:
+def _everybody_reports(seed, round_num, num_clients, cohort_size) -> Participants:
     """Draws the clients of `EVERYBODY_REPORTS`, without a draw for each client."""
     nobody = np.zeros([0], np.int32)
     cohort = _ids(_choose(seed, round_num, num_clients, cohort_size))
@@ -317,7 +322,7 @@ def _all_of_a_cohort(seed, round_num, num_clients, cohort_size) -> Participants:
 
 
 def _choose(seed, round_num, client_ids, number) -> np.ndarray:
-    """Draws from ids, or from a number of clients, uniformly without replacement."""
+    """Draws `number` clients, from an array of ids or `range(client_ids)`, without replacement."""
     rng = np.random.default_rng([seed, round_num, _COHORT_STREAM])
     return rng.choice(client_ids, number, replace=False)
 

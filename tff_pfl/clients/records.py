@@ -1,4 +1,4 @@
-"""Records by key, in memory or on disk: what is written at once is written whole, or not at all."""
+"""Key-value records in memory or on disk; each write is atomic."""
 
 import contextlib
 import fcntl
@@ -13,17 +13,17 @@ from tff_pfl.clients.errors import CorruptStateError, ForeignStateError, StateSt
 from tff_pfl.files import sync_folder
 
 _DATA_FILE = "data.mdb"
-_LOCK_FILE = "client_states.lock"  # present in every directory of records, and in no other
+_LOCK_FILE = "client_states.lock"  # identifies a directory of records
 _INITIAL_MAP_SIZE = 64 << 20
 _LARGEST_RECORD = (1 << 32) - 1  # LMDB's limit
 _CHECKSUM_BYTES = 4
 
 
 class MemoryRecords(dict):
-    """Records in memory."""
+    """Records in memory; see `DiskRecords`."""
 
     def read(self, keys: Iterable[bytes]) -> list[bytes | None]:
-        """Returns the value of each key, `None` for a missing one."""
+        """Returns the value of each key, `None` for a missing key."""
         return [self.get(key) for key in keys]
 
     def is_empty(self) -> bool:
@@ -35,29 +35,30 @@ class MemoryRecords(dict):
         self.update(records)
 
     def close(self) -> None:
-        """Does nothing: there is nothing to release."""
+        """Does nothing, since there is nothing to release."""
 
 
 class DiskRecords:
-    """Records in an LMDB environment in a directory, for one that writes or several that read.
+    """Records in an LMDB environment in a directory, for one writer or several readers.
 
-    LMDB makes a write all or nothing, whenever the process is killed, and reads only what is asked
-    for. It has no checksums: each record begins with one of its key and value. LMDB also opens a
-    truncated file, and then reading kills the process: so `data.mdb` is made under another name, is
-    extended, as a sparse file, before the map grows, and counts as damaged if it is shorter.
+    LMDB makes writes atomic even if the process is killed, and reads only the requested records. It
+    has no checksums, so each record begins with a checksum of its key and value. LMDB also opens
+    truncated files, and reading them kills the process. Therefore `data.mdb` is created under
+    another name, is extended as a sparse file before the map grows, and is refused as damaged if it
+    is shorter than the map.
     """
 
     def __init__(self, path: str, *, read_only: bool = False):
-        """Opens the directory, and makes what is missing unless it is for reading.
+        """Opens the directory; creates it and its files if missing, unless `read_only`.
 
         Raises:
-            ForeignStateError: If the directory holds something else.
-            CorruptStateError: If its file is damaged.
-            StateStoreError: If it is locked, or cannot be opened.
+            ForeignStateError: The directory holds something else.
+            CorruptStateError: Its data file is damaged.
+            StateStoreError: The directory is locked or cannot be opened.
         """
         self._path, self._read_only = path, read_only
         self._data_path = os.path.join(path, _DATA_FILE)
-        # The lock ends with `close`, or when nobody has the object any more.
+        # `close` releases the lock, and so does the end of the object.
         self._unlock = weakref.finalize(self, os.close, _lock(path, read_only))
         try:
             self._env = self._open()
@@ -71,7 +72,7 @@ class DiskRecords:
                 self._create()
             size = os.path.getsize(self._data_path)
             if size < _INITIAL_MAP_SIZE:
-                raise self._damaged(f"{size} bytes of {_INITIAL_MAP_SIZE} or more are left")
+                raise self._damaged(f"{size} bytes of at least {_INITIAL_MAP_SIZE} are left")
             env = lmdb.open(
                 self._path, map_size=0, readonly=self._read_only, create=False, lock=False
             )
@@ -88,7 +89,7 @@ class DiskRecords:
     def _create(self) -> None:
         new_path = f"{self._data_path}.new"
         with contextlib.suppress(FileNotFoundError):
-            os.remove(new_path)  # left by a process that was killed here
+            os.remove(new_path)  # left by a process killed before the rename
         with lmdb.open(new_path, subdir=False, lock=False, map_size=_INITIAL_MAP_SIZE) as env:
             env.sync(True)
         os.truncate(new_path, _INITIAL_MAP_SIZE)
@@ -100,10 +101,10 @@ class DiskRecords:
         return self._opened().stat()["entries"] == 0
 
     def read(self, keys: Iterable[bytes]) -> list[bytes | None]:
-        """Returns the value of each key, `None` for a missing one, all of one state of the file.
+        """Returns the value of each key, `None` for a missing key, in one transaction.
 
         Raises:
-            CorruptStateError: If one of these records is damaged.
+            CorruptStateError: One of these records is damaged.
         """
         try:
             with self._opened().begin(buffers=True) as txn:
@@ -123,17 +124,17 @@ class DiskRecords:
         """Sets the values of some keys, all or none.
 
         Raises:
-            StateStoreError: If the disk is full or fails, a value is too large, or the records are
-                only to be read.
+            StateStoreError: The disk is full or fails, a value is too large, or the records were
+                opened read-only.
         """
         env = self._opened()
         if self._read_only:
-            raise StateStoreError(f"The client states in {self._path} were opened to be read only.")
+            raise StateStoreError(f"The client states in {self._path} were opened read-only.")
         for key, value in records.items():
             if len(value) + _CHECKSUM_BYTES > _LARGEST_RECORD:
                 raise StateStoreError(
-                    f"'{key.decode()}' takes {len(value) >> 20} MiB, but a checkpoint holds at "
-                    f"most {_LARGEST_RECORD >> 20} MiB of it."
+                    f"'{key.decode()}' takes {len(value) >> 20} MiB, but a record of a checkpoint "
+                    f"has at most {_LARGEST_RECORD >> 20} MiB."
                 )
         try:
             while not _try_write(env, records):
@@ -142,8 +143,8 @@ class DiskRecords:
                 env.set_mapsize(map_size)
         except (lmdb.Error, OSError) as error:
             raise StateStoreError(
-                f"Cannot write client states in {self._path} ({error}). If its disk is full, free "
-                "space and commit again. The states committed before are intact."
+                f"Cannot write client states in {self._path} ({error}). If the disk is full, free "
+                "space and commit again; all states committed before are intact."
             ) from error
 
     def close(self) -> None:
@@ -155,18 +156,20 @@ class DiskRecords:
 
     def _opened(self) -> lmdb.Environment:
         if self._env is None:
-            raise StateStoreError(f"The client states in {self._path} were closed. Open them anew.")
+            raise StateStoreError(
+                f"The client states in {self._path} were closed. Open them again."
+            )
         return self._env
 
     def _damaged(self, cause) -> CorruptStateError:
         return CorruptStateError(
             f"{self._data_path} is damaged: {cause}. Restore the directory from a copy, or start "
-            "the run in a new one."
+            "the run in a new directory."
         )
 
 
 def _lock(path, read_only) -> int:
-    """Locks a directory, which is made unless it is for reading; returns the open lock file."""
+    """Locks a directory, created unless `read_only`; returns the open lock file."""
     lock_file = os.path.join(path, _LOCK_FILE)
     try:
         if not read_only:
@@ -174,8 +177,8 @@ def _lock(path, read_only) -> int:
         names = os.listdir(path)
         if names and _LOCK_FILE not in names:
             raise ForeignStateError(
-                f"{path} holds something else than a store of client states, such as "
-                f"{min(names)!r}. Give a new or an empty directory."
+                f"{path} is not a store of client states: it holds {min(names)!r}. Give a new or "
+                "an empty directory."
             )
         lock = os.open(lock_file, os.O_RDONLY if read_only else os.O_RDWR | os.O_CREAT)
     except OSError as error:
@@ -185,14 +188,14 @@ def _lock(path, read_only) -> int:
     except BlockingIOError as error:
         os.close(lock)
         raise StateStoreError(
-            f"The client states in {path} are open already, here or in another process. Close them "
+            f"The client states in {path} are already open, in this process or another. Close them "
             "there, or give another directory."
         ) from error
     return lock
 
 
 def _try_write(env, records) -> bool:
-    """Returns whether the map had room."""
+    """Writes records, and returns whether the map was large enough."""
     try:
         with env.begin(write=True) as txn:
             for key, value in records.items():

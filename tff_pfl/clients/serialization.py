@@ -1,8 +1,8 @@
-"""Values of any TFF structure of tensors as bytes, and back bit for bit.
+"""Converts values of any TFF structure of tensors to bytes, and back bit for bit.
 
-`pack` writes the leaves one after the other, in the order of the type: the bytes of each array,
-after its shape where the type leaves that open. `serialize` adds the type and a checksum, for bytes
-that are kept where nothing else says what they are.
+`pack` writes the leaves one after the other, in the order of the type. A leaf is the bytes of the
+array, preceded by its shape if the type does not fix it. `serialize` adds the type and a checksum,
+for bytes that are stored on their own.
 """
 
 import collections
@@ -19,21 +19,21 @@ import tensorflow_federated as tff
 from tff_pfl.clients.errors import CorruptStateError, ForeignStateError
 from tff_pfl.structures import container_of
 
-_NUMBER = struct.Struct("<I")  # a checksum; the length of a type
+_NUMBER = struct.Struct("<I")  # for a checksum, or the length of a type
 
 
 def serialize(value: Any, type_signature: tff.types.Type) -> bytes:
     """Serializes `value` to bytes; equal values give equal bytes.
 
     Args:
-        value: A value of `type_signature`. Containers are what TFF accepts (NamedTuples, mappings,
-            sequences, attrs, `tff.structure.Struct`), leaves NumPy arrays, TF tensors or Python
-            scalars. Only Python scalars are converted to the leaf's data type.
-        type_signature: A `tff.types.TensorType` of booleans, integers, floats or strings, or any
-            nested `tff.types.StructType` of them.
+        value: A value of `type_signature`. Containers may be all that TFF accepts (NamedTuples,
+            mappings, sequences, attrs, `tff.structure.Struct`). Leaves may be NumPy arrays, TF
+            tensors or Python scalars. Only Python scalars are converted to the leaf's data type.
+        type_signature: A `tff.types.TensorType` of booleans, integers, floats or strings, or a
+            nested `tff.types.StructType` of such tensors.
 
     Raises:
-        TypeError: If `value` is not of `type_signature`, or `type_signature` is not as above.
+        TypeError: `value` is not of `type_signature`, or `type_signature` has other leaves.
     """
     kind = str(type_signature).encode()
     content = _NUMBER.pack(len(kind)) + kind + pack(value, type_signature)
@@ -48,18 +48,19 @@ def deserialize(buffer: bytes, type_signature: tff.types.Type) -> Any:
         type_signature: The type it was serialized with.
 
     Returns:
-        The value in the Python containers of `type_signature` (without one: an `OrderedDict` if
-        elements are named, else a `tuple`). Leaves are NumPy arrays of its own that can be written.
+        The value in the Python containers of `type_signature`. A structure without a container
+        becomes an `OrderedDict` if its elements are named, else a `tuple`. Leaves are writable
+        NumPy arrays that share no memory with `buffer`.
 
     Raises:
-        ForeignStateError: If the bytes are a value of another type.
-        CorruptStateError: If the bytes are damaged.
-        TypeError: If `type_signature` is not one that `serialize` takes.
+        ForeignStateError: The bytes are a value of another type.
+        CorruptStateError: The bytes are damaged.
+        TypeError: `type_signature` is not supported; see `serialize`.
     """
     content = memoryview(buffer)[_NUMBER.size :]
     if not content or _NUMBER.pack(zlib.crc32(content)) != buffer[: _NUMBER.size]:
         raise CorruptStateError(
-            f"The {len(buffer)} bytes are not a serialized {type_signature}, or are damaged."
+            f"The {len(buffer)} bytes are not a serialized {type_signature}, or they are damaged."
         )
     end = _NUMBER.size + _NUMBER.unpack_from(content)[0]
     stored, expected = str(content[_NUMBER.size : end], "utf-8"), str(type_signature)
@@ -81,18 +82,18 @@ def unpack(buffer: bytes | memoryview, type_signature: tff.types.Type) -> Any:
     """Restores a value that `pack` wrote; see `deserialize`.
 
     Raises:
-        CorruptStateError: If there are more or fewer bytes than `type_signature` has.
+        CorruptStateError: The number of bytes does not fit `type_signature`.
     """
     try:
         value, end = _plan(type_signature).unpack(buffer, 0)
     except (ValueError, struct.error):
         end = None
     if end != len(buffer):
-        raise CorruptStateError(f"The {len(buffer)} bytes are not those of a {type_signature}.")
+        raise CorruptStateError(f"The {len(buffer)} bytes are not a packed {type_signature}.")
     return value
 
 
-# Looking into a type takes longer than writing a small state.
+# Cached, since inspecting a type takes longer than packing a small state.
 @functools.lru_cache
 def _plan(type_signature, key="") -> "_Tensor | _Structure | _Text":
     if isinstance(type_signature, tff.types.StructType):
@@ -107,14 +108,14 @@ def _plan(type_signature, key="") -> "_Tensor | _Structure | _Text":
 
 
 class _Structure:
-    """A structure in a type."""
+    """A packer of a structure."""
 
     def __init__(self, struct_type: tff.types.StructType, key: str):
         names = tuple(tff.structure.name_list_with_nones(struct_type))
         if None in names and set(names) != {None}:
             raise TypeError(
-                f"Expected the elements of '{key}' to be all named or all unnamed, as no Python "
-                f"container holds both; found {struct_type}."
+                f"Expected the elements of '{key}' to be all named or all unnamed, since no Python "
+                f"container holds both kinds; found {struct_type}."
             )
         self._type, self._key, self._names = struct_type, key, names
         self._parts = [
@@ -128,7 +129,7 @@ class _Structure:
             part.pack(element, parts)
 
     def unpack(self, buffer, start: int) -> tuple[Any, int]:
-        """Returns the value that begins at `start`, and where it ends."""
+        """Returns the value that begins at `start`, and the position of its end."""
         elements = []
         for part in self._parts:
             element, start = part.unpack(buffer, start)
@@ -152,12 +153,12 @@ class _Structure:
         named = any(name is not None for name in names)
         if len(names) != len(self._names) or (named and set(names) != set(self._names)):
             raise TypeError(_mismatch(self._key, self._type, f"elements {names}"))
-        # By name where there are names: the order of a mapping is not part of its value.
+        # Named elements are taken by name, since the order of a mapping does not matter.
         return [found[name] for name in self._names] if named else found
 
 
 class _Tensor:
-    """A tensor in a type: its bytes, after its shape, int64, where that is open."""
+    """A packer of a tensor: its bytes, preceded by its int64 shape if the type does not fix it."""
 
     def __init__(self, tensor_type: tff.types.TensorType, key: str):
         self._type, self._key = tensor_type, key
@@ -192,7 +193,7 @@ class _Tensor:
 
 
 class _Text:
-    """A tensor of strings in a type: its shape, the lengths of the strings, and the strings."""
+    """A packer of a tensor of strings: its shape, the lengths of the strings, and the strings."""
 
     def __init__(self, tensor_type: tff.types.TensorType, key: str):
         self._type, self._key = tensor_type, key
@@ -208,7 +209,7 @@ class _Text:
         parts += texts
 
     def unpack(self, buffer, start: int) -> "tuple[np.ndarray | bytes, int]":
-        """Returns an array of bytes, or the bytes of a scalar, as TensorFlow has strings."""
+        """Returns an array of bytes, or the bytes of a scalar, and the position of its end."""
         shape, start = _unpacked_shape(buffer, start)
         lengths = np.frombuffer(buffer, "<i8", math.prod(shape), start)
         ends = start + lengths.nbytes + np.cumsum(lengths)

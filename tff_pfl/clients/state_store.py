@@ -1,4 +1,4 @@
-"""The states that the clients of a federation keep between rounds."""
+"""A store of the states that clients keep between rounds."""
 
 import collections
 import copy
@@ -25,18 +25,18 @@ _MAX_CLIENTS = 1 << 31  # ids are int32
 
 
 class ClientStateStore:
-    """The state of every client that took part, in memory or on disk.
+    """A store of the state of every client that took part, in memory or on disk.
 
-    `put` keeps new states aside until `commit`, which makes them and the caller's attachments one
-    generation: a process that is killed at any instruction leaves the old generation or the new
-    one. A client that no `put` names keeps its state bit for bit.
+    New states that `put` takes are pending until `commit`, which stores them together with the
+    caller's attachments as one generation. A process that is killed, at any instruction, leaves
+    either the old or the new generation. All other clients keep their states bit for bit.
 
-    A returned state shares no memory with the store or with another one returned: the store has
-    bytes. A state type without tensors stores nothing.
+    States are stored as bytes, so that returned states share no memory with the store or with each
+    other. Nothing is stored for a state type without tensors.
 
-    On disk only the pending states are in memory, whatever the number of clients. The directory
-    holds an LMDB environment; `data.mdb` is a sparse file that looks larger than what it occupies.
-    A store is for one thread at a time, of one process.
+    A store on disk keeps only pending states in memory. Its directory holds an LMDB environment, of
+    which `data.mdb` is a sparse file: it occupies less space than its size. Only one thread of one
+    process may use a store at a time.
     """
 
     def __init__(
@@ -47,21 +47,23 @@ class ClientStateStore:
         *,
         read_only: bool = False,
     ):
-        """Opens the store, creating what is missing.
+        """Opens the store, and creates it if it does not exist.
 
         Args:
-            initialize_clients: The states of clients never seen, by their ids, in their order; a
-                computation, such as that of a process, inside a federated program as well.
-            state_type: TFF type of a client's state, a structure of tensors.
-            path: Directory of the store, or `None` to keep the states in memory.
-            read_only: For a store on disk: create and change nothing, and let others read it, too.
+            initialize_clients: A function from the ids of new clients to their initial states, in
+                the same order. It may be a computation, such as `initialize_clients` of a process,
+                also inside a federated program.
+            state_type: The TFF type of a client's state, a structure of tensors.
+            path: The directory of the store, or `None` to keep the states in memory.
+            read_only: Whether to open a store on disk without changing it; then several processes
+                may read it at once.
 
         Raises:
-            ForeignStateError: If the directory holds something else, or states of another type or
-                of another version of this library.
-            CorruptStateError: If its file is damaged.
-            StateStoreError: If it is open already, here or in another process, or the disk is full,
-                or it is to be read only and is not there, or this user may not open it.
+            ForeignStateError: The directory holds something else, or states of another type or of
+                another version of this library.
+            CorruptStateError: Its data file is damaged.
+            StateStoreError: The store is already open, in this process or another, or the disk is
+                full, or access is denied, or `read_only` is set and there is no store.
         """
         self._initialize_clients = initialize_clients
         self._state_type = state_type
@@ -80,28 +82,28 @@ class ClientStateStore:
 
     @property
     def state_type(self) -> tff.types.Type:
-        """TFF type of a client's state."""
+        """The TFF type of a client's state."""
         return self._state_type
 
     @property
     def path(self) -> str | None:
-        """Directory of the store, `None` for one in memory."""
+        """The directory of the store, `None` for a store in memory."""
         return self._path
 
     @property
     def digest(self) -> int:
-        """A checksum of all states in the order they were put, pending ones too; 0 without any."""
+        """A checksum of all `put` calls, including pending ones, in their order; 0 before any."""
         return self._digest
 
     def get(self, client_ids: Iterable[int]) -> list[Any]:
-        """Returns the state of each client: pending, else stored, else initial.
+        """Returns the pending state of each client, else its stored state, else its initial state.
 
-        Initial states are not stored. All have the containers of `state_type` and NumPy leaves.
+        Initial states are not stored. States have the containers of `state_type` and NumPy leaves.
 
         Raises:
-            CorruptStateError: If a stored state is damaged.
-            ValueError: If an id is not in 0 .. 2**31 - 1 or occurs twice, or there are more or
-                fewer first states than new clients.
+            CorruptStateError: A stored state is damaged.
+            ValueError: An id is not in 0..2**31-1 or occurs twice, or `initialize_clients` returned
+                the wrong number of states.
         """
         client_ids = _checked_ids(client_ids)
         if self._stateless:
@@ -115,11 +117,11 @@ class ClientStateStore:
         ]
 
     def put(self, client_ids: Iterable[int], states: Iterable[Any]) -> None:
-        """Sets the states of clients, pending until `commit`.
+        """Sets the states of clients, which are pending until `commit`.
 
         Raises:
-            ValueError: If an id occurs twice, or there are not as many states as ids.
-            TypeError: If a state is not of `state_type`; nothing is put then.
+            ValueError: An id occurs twice, or the numbers of ids and states differ.
+            TypeError: A state is not of `state_type`; then no state is set.
         """
         client_ids, states = _checked_ids(client_ids), list(states)
         if len(client_ids) != len(states):
@@ -131,17 +133,18 @@ class ClientStateStore:
                 self._digest = zlib.crc32(state, zlib.crc32(_client_key(client_id), self._digest))
 
     def commit(self, attachments: Mapping[str, bytes] | None = None) -> None:
-        """Stores all pending states and `attachments`, all or nothing.
+        """Stores all pending states and `attachments` atomically.
 
         Args:
-            attachments: Bytes by name; a name has at most 500 bytes of UTF-8. Attachments of
-                earlier commits under other names stay.
+            attachments: Bytes by name; a name has at most 500 bytes of UTF-8. Earlier attachments
+                with other names are kept.
 
         Raises:
-            ValueError: If a name is too long.
-            TypeError: If an attachment is not of bytes.
-            StateStoreError: If the disk is full or fails. The previous generation is intact and the
-                states are still pending: free space and commit again. Or if it is read-only.
+            ValueError: A name is too long.
+            TypeError: An attachment is not bytes.
+            StateStoreError: The disk is full or fails, or the store is read-only. The previous
+                generation is intact and the states are still pending, so that you can free space
+                and commit again.
         """
         attachments = {
             name: _checked_attachment(name, v) for name, v in (attachments or {}).items()
@@ -161,32 +164,34 @@ class ClientStateStore:
         """Returns the bytes last committed under `name`, or `None`."""
         (value,) = self._records.read([_attachment_key(name)])
         if value is None and name in self._header.attachments:
-            raise self._lacks(f"its {name!r}")
+            raise self._damaged_without(f"the attachment {name!r}")
         return value
 
     def known_clients(self) -> list[int]:
-        """Returns the ids of the clients with a stored or a pending state, in order."""
+        """Returns the ids of the clients with a stored or pending state, in ascending order."""
         return np.flatnonzero(_with(self._header.has_state, self._pending)).tolist()
 
     def snapshot(self) -> dict[int, bytes]:
-        """Returns every state, stored or pending, as bytes by client id in order."""
+        """Returns all stored and pending states, as bytes by client id in ascending order."""
         return self._known(self.known_clients())
 
     def restore(self, snapshot: Mapping[int, bytes], digest: int) -> None:
-        """Replaces all states of a store in memory by those of a `snapshot` with its `digest`."""
+        """Replaces all states of a store in memory by a `snapshot` and its `digest`."""
         self._header = self._header._replace(has_state=np.zeros([0], np.bool_))
         self._pending, self._digest = dict(snapshot), digest
         self.commit()
 
     def close(self) -> None:
-        """Closes the store; pending states are dropped."""
+        """Closes the store, and drops pending states."""
         self._records.close()
         self._pending = {}
 
     def __enter__(self) -> "ClientStateStore":
+        """Returns the store."""
         return self
 
     def __exit__(self, *exc_info) -> None:
+        """Closes the store."""
         self.close()
 
     def _read_header(self) -> "_Header":
@@ -197,56 +202,56 @@ class ClientStateStore:
         header = None if buffer is None else _Header.from_bytes(buffer)
         if header is None:
             raise ForeignStateError(
-                f"The client states in {self._path} are of another format: the version of this "
-                "library that wrote them can read them."
+                f"The client states in {self._path} have another format. Read them with the "
+                "version of this library that wrote them."
             )
         if header.state_type != expected:
             raise ForeignStateError(
                 f"{self._path} holds client states of another type.\n"
                 f"Stored:   {header.state_type}\n"
                 f"Expected: {expected}\n"
-                "Give the directory of a run with the same algorithm and model, or a new one."
+                "Give the directory of a run with the same algorithm and model, or a new directory."
             )
         return header
 
     def _known(self, client_ids: Iterable[int]) -> dict[int, bytes]:
-        """Returns the packed states of the clients that have one, by id."""
+        """Returns the packed stored or pending states by id, without clients that have none."""
         found = {i: self._pending.get(i) for i in client_ids}
         has_state = self._header.has_state
         stored = [i for i in found if found[i] is None and i < len(has_state) and has_state[i]]
         for i, state in zip(stored, self._records.read(map(_client_key, stored)), strict=True):
             if state is None:
-                raise self._lacks(f"the state of client {i}")
+                raise self._damaged_without(f"the state of client {i}")
             found[i] = state
         return {i: state for i, state in found.items() if state is not None}
 
-    def _lacks(self, what) -> CorruptStateError:
+    def _damaged_without(self, record) -> CorruptStateError:
         return CorruptStateError(
-            f"The client states in {self._path} are damaged: {what} is not there any more. Restore "
-            "the directory from a copy, or start the run in a new one."
+            f"The client states in {self._path} are damaged: {record} is missing. Restore the "
+            "directory from a copy, or start the run in a new directory."
         )
 
     def _initial(self, client_ids: list[int]) -> list[bytes]:
-        """Returns first states, packed."""
+        """Returns the packed initial states of clients."""
         if not client_ids:
             return []
         states = list(materialized(self._initialize_clients, client_ids))
         if len(states) != len(client_ids):
             raise ValueError(
                 f"`initialize_clients` returned {len(states)} states for {len(client_ids)} "
-                "clients; it returns one for each of the ids that it is given, in their order."
+                "clients. It must return one state for each id, in the order of the ids."
             )
         return [pack(state, self._state_type) for state in states]
 
 
 class _Header(NamedTuple):
-    """The contents of a store, by which a missing record is damage, and not a new client.
+    """The contents of a store, which tell a missing record from a new client.
 
     Attributes:
         state_type: The type of a client's state, as text.
         digest: See `ClientStateStore.digest`.
-        attachments: Their names.
-        has_state: bool, for each client up to the last that has a state.
+        attachments: The names of the attachments.
+        has_state: bool `[n]`, whether each client has a state, up to the last client with one.
     """
 
     state_type: str
@@ -267,7 +272,7 @@ class _Header(NamedTuple):
 
     @classmethod
     def from_bytes(cls, buffer: bytes) -> "_Header | None":
-        """Reads what `to_bytes` wrote; returns `None` if it is of another format."""
+        """Restores a header that `to_bytes` wrote; returns `None` for another format."""
         line, _, bits = buffer.partition(b"\n")
         content = json.loads(line)
         if content["format"] != _FORMAT:
@@ -282,7 +287,7 @@ class _Header(NamedTuple):
 
 
 def _with(has_state: np.ndarray, client_ids: Iterable[int]) -> np.ndarray:
-    """Returns `has_state`, also for these clients."""
+    """Returns a copy of `has_state` in which these clients have a state too."""
     ids = np.fromiter(client_ids, np.int64)
     grown = np.zeros([max(len(has_state), ids.max(initial=-1) + 1)], np.bool_)
     grown[: len(has_state)] = has_state
@@ -291,7 +296,7 @@ def _with(has_state: np.ndarray, client_ids: Iterable[int]) -> np.ndarray:
 
 
 def _client_key(client_id: int) -> bytes:
-    return f"client {client_id:010d}".encode()  # in the order of the ids
+    return f"client {client_id:010d}".encode()  # sorted as the ids are
 
 
 def _attachment_key(name: str) -> bytes:
@@ -299,10 +304,10 @@ def _attachment_key(name: str) -> bytes:
 
 
 def _checked_attachment(name: str, value: Any) -> bytes:
-    """Returns the bytes of an attachment, which nobody can change any more."""
+    """Returns an immutable copy of the bytes of an attachment."""
     if len(name.encode()) > _MAX_NAME_BYTES:
         raise ValueError(
-            f"The name of an attachment has at most {_MAX_NAME_BYTES} bytes, found {name!r}."
+            f"The name of an attachment must have at most {_MAX_NAME_BYTES} bytes, found {name!r}."
         )
     if isinstance(value, bytes):
         return value
@@ -317,9 +322,9 @@ def _checked_ids(client_ids: Iterable[int]) -> list[int]:
     wrong = next((client_id for client_id in ids if not 0 <= client_id < _MAX_CLIENTS), None)
     if wrong is not None:
         raise ValueError(
-            f"Client ids are 0, 1, 2, ... below 2**31; found {wrong}. Number the clients from 0."
+            f"Client ids must be 0, 1, 2, ... below 2**31, found {wrong}. Number clients from 0."
         )
     twice = sorted(i for i, count in collections.Counter(ids).items() if count > 1)
     if twice:
-        raise ValueError(f"A client is in a cohort once and has one state, found twice: {twice}.")
+        raise ValueError(f"A client id must not occur twice in a cohort; found twice: {twice}.")
     return ids

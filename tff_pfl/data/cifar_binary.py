@@ -33,6 +33,7 @@ class CifarLayout(NamedTuple):
 
     @property
     def num_classes(self) -> int:
+        """The number of classes of the last label."""
         return self.num_labels[-1]
 
     def find(self, data_dir: str | os.PathLike) -> pathlib.Path | None:

@@ -89,9 +89,11 @@ class ClientRows(Sequence):
         return int(np.searchsorted(self.offsets, place, side="right")) - 1
 
     def __len__(self) -> int:
+        """Returns the number of clients."""
         return len(self.offsets) - 1
 
     def __getitem__(self, index):
+        """Returns the rows of a client, or a tuple of them for a slice."""
         if isinstance(index, slice):
             return tuple(self[i] for i in range(*index.indices(len(self))))
         if not -len(self) <= index < len(self):
@@ -100,4 +102,5 @@ class ClientRows(Sequence):
         return self.rows[self.offsets[index] : self.offsets[index + 1]]
 
     def __iter__(self) -> Iterator[np.ndarray]:
+        """Yields the rows of each client."""
         return (self.rows[start:end] for start, end in itertools.pairwise(self.offsets))

@@ -116,6 +116,7 @@ class FederatedDataset:
 
     @property
     def num_clients(self) -> int:
+        """The number of clients."""
         return self.partition.num_clients
 
     @property
@@ -125,6 +126,7 @@ class FederatedDataset:
 
     @property
     def x_dtype(self) -> np.dtype:
+        """The data type of the inputs as they are stored."""
         return self.x.dtype
 
     @functools.cached_property

@@ -44,6 +44,7 @@ class Partition:
     metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):
+        """Converts the splits to `ClientRows`."""
         for split in SPLITS:
             parts = getattr(self, split)
             if not isinstance(parts, ClientRows):
@@ -54,6 +55,7 @@ class Partition:
 
     @property
     def num_clients(self) -> int:
+        """The number of clients."""
         return len(self.train)
 
     def check(self, num_examples: int) -> None:
