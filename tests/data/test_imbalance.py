@@ -114,7 +114,7 @@ def test_without_imbalance_nothing_changes(merge):
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"imbalanced_test": False}, ValueError, "imbalance=16 and merge=True: .* merge=False"),
+        ({"imbalanced_test": False}, ValueError, "imbalance=16 and merge=True, .* merge=False"),
         ({"imbalance": 0.5}, ValueError, "imbalance must be a finite number of at least 1"),
         ({"imbalance": 300}, PartitionError, "300 leaves the last of 5 classes .* at most 250"),
         (

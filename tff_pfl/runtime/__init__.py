@@ -1,4 +1,4 @@
-"""Execution contexts. Knows TFF, no algorithm.
+"""Execution contexts for TFF computations, independent of algorithms.
 
 A program begins with
 
@@ -6,8 +6,8 @@ A program begins with
 
     prepare_process()
 
-which must come before TensorFlow is imported. So this package imports the contexts, and TensorFlow
-with them, only when one is asked for.
+which must come before TensorFlow is imported. Therefore this package imports its modules, and
+TensorFlow with them, only when one of their names is used.
 """
 
 from tff_pfl.lazy import offer

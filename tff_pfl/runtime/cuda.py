@@ -1,17 +1,17 @@
-"""Loads the CUDA libraries that `make gpu` installs, ahead of any others the machine has.
+"""Loads the CUDA libraries that `make gpu` installs, instead of others on the machine.
 
 This module imports neither TensorFlow nor TensorFlow Federated.
 
-TensorFlow 2.14 opens CUDA 11.8 and cuDNN 8 by name, and looks for them in NVIDIA's packages, which
-lie beside its own: a program that embeds this library gets its GPUs without a call of anything
-here. But where there is another CUDA as well, that may win:
+TensorFlow 2.14 opens CUDA 11.8 and cuDNN 8 by name, and finds them in NVIDIA's packages, which are
+installed beside its own. On a machine with no other CUDA, GPUs work without this module. Another
+CUDA may take precedence:
 
-*   `LD_LIBRARY_PATH` comes before the packages, and CUDA 12 has libraries of the same names;
-*   CUPTI, the profiler's, is not looked for in the packages: any `libcupti.so` will do;
+*   `LD_LIBRARY_PATH` is searched before the packages, and CUDA 12 has libraries of the same names.
+*   CUPTI, the profiler's library, is not searched in the packages; any `libcupti.so` is used.
 *   XLA compiles with the `ptxas` on the `PATH` and with the libdevice in `/usr/local/cuda`.
 
-`load_cuda_libraries` makes the packages win. `tff_pfl.runtime.startup.prepare_process` calls it;
-programs without that call it before they import TensorFlow. No import of this library does.
+`load_cuda_libraries` gives the packages precedence. `tff_pfl.runtime.startup.prepare_process` calls
+it; other programs must call it before they import TensorFlow. Importing tff_pfl does not call it.
 """
 
 import ctypes
@@ -19,8 +19,8 @@ import importlib.util
 import os
 import pathlib
 
-# What TensorFlow opens before it registers a GPU, and the parts that cuDNN opens when it needs
-# them: files of NVIDIA's packages, each after those it is linked to.
+# Files of NVIDIA's packages that TensorFlow opens before it registers a GPU, and the parts that
+# cuDNN opens later. Each file comes after the files it is linked to.
 _FOR_DEVICES = (
     "cuda_runtime/lib/libcudart.so.11.0",
     "cublas/lib/libcublasLt.so.11",
@@ -40,13 +40,13 @@ _FOR_PROFILER = ("cuda_cupti/lib/libcupti.so.11.8",)
 
 
 def load_cuda_libraries() -> None:
-    """Makes TensorFlow, if it is imported after this, use the installed CUDA libraries.
+    """Makes TensorFlow use the installed CUDA libraries, if it is imported afterwards.
 
-    A library that is loaded already is what its name finds from then on. The folder with `ptxas`
-    becomes the first in `PATH`, and the one with libdevice is added to `XLA_FLAGS`; both are left
-    alone where `XLA_FLAGS` names an `xla_gpu_cuda_data_dir`, or a file of flags.
+    The libraries are loaded here, so that TensorFlow finds them by their names. The folder of
+    `ptxas` is put first in `PATH`, and the folder of libdevice is added to `XLA_FLAGS`. Both
+    variables stay unchanged if `XLA_FLAGS` sets `xla_gpu_cuda_data_dir` or names a file of flags.
 
-    Does nothing without NVIDIA's driver, and nothing about what is not installed.
+    Does nothing without NVIDIA's driver, and skips libraries that are not installed.
     """
     if not has_driver():
         return
@@ -58,14 +58,14 @@ def load_cuda_libraries() -> None:
 
 
 def has_driver() -> bool:
-    """Returns whether NVIDIA's driver is installed; even then, there may be no GPU."""
+    """Returns whether NVIDIA's driver is installed; there may still be no GPU."""
     return _opens("libcuda.so.1")
 
 
 def missing_libraries() -> list[str]:
-    """Returns the names of the libraries that TensorFlow needs for a GPU and cannot open.
+    """Returns the names of the libraries that TensorFlow needs for a GPU but cannot open.
 
-    The others are loaded into the process. The driver's own library is not checked.
+    All other libraries are loaded into the process. The driver's own library is not checked.
     """
 
     def is_missing(library):

@@ -2,8 +2,8 @@
 
 
 class DeviceError(ValueError):
-    """A choice of runtime or devices is impossible; the message names what is possible."""
+    """An error for an impossible choice of runtime or devices; the message names possible ones."""
 
 
 class WorkerDiedError(RuntimeError):
-    """A process that computes for this program did not start, ended, or does not answer."""
+    """An error for a worker process that did not start, has ended or does not answer."""

@@ -1,4 +1,4 @@
-"""Flags by which programs choose the runtime. Programs import this; the library does not."""
+"""Flags for the choice of the runtime, which programs import and the library does not."""
 
 import os
 import sys
@@ -8,35 +8,35 @@ from absl import flags, logging
 
 from tff_pfl import runtime
 
-if TYPE_CHECKING:  # a program that shows its flags does without TensorFlow
+if TYPE_CHECKING:  # `--help` must not import TensorFlow
     import tensorflow_federated as tff
 
 _RUNTIME = flags.DEFINE_enum(
     "runtime",
     "graph",
     ["graph", "cpp", "remote"],
-    "graph: TensorFlow in this process, on GPUs or CPUs. cpp: TFF's stock runtime. remote: the "
-    "same in a worker of --tff_worker.",
+    "graph: TensorFlow in this process, on GPUs or CPUs. cpp: TFF's C++ runtime, in a process of "
+    "its own. remote: TFF's C++ runtime at the address --tff_worker.",
 )
 _DEVICES = flags.DEFINE_list(
     "devices",
     None,
-    "Where the graph runtime computes clients, as in GPU:0,GPU:1; by default on all GPUs, or the "
-    "CPU; with --workers on these.",
+    "Devices on which the graph runtime computes clients, such as GPU:0,GPU:1. Default: the "
+    "devices of --workers, else all GPUs, else the CPU.",
 )
 _WORKERS = flags.DEFINE_list(
     "workers",
     [],
-    "Other machines that compute clients, as HOST:PORT,HOST:PORT; each runs programs/worker.py "
-    "with the same list.",
+    "Other machines that compute clients, such as HOST:PORT,HOST:PORT. Each of them runs "
+    "programs/worker.py with the same list.",
 )
 _TFF_WORKER = flags.DEFINE_string(
-    "tff_worker", None, "For --runtime=remote: HOST:PORT, where programs/tff_worker.py runs."
+    "tff_worker", None, "HOST:PORT of programs/tff_worker.py, for --runtime=remote."
 )
 
 
 def set_context_from_flags() -> None:
-    """Makes the runtime that the flags name the one in which TFF computations are executed.
+    """Makes the runtime of the flags the default context of TFF computations.
 
     Raises:
         DeviceError: A device or the worker of --runtime=remote is missing.
@@ -46,7 +46,7 @@ def set_context_from_flags() -> None:
 
 
 def async_context_from_flags() -> "tff.framework.AsyncExecutionContext":
-    """Returns what a `tff_pfl.runtime.ProgramContext` executes in, on the runtime of the flags.
+    """Returns an asynchronous context of the runtime of the flags, for a `ProgramContext`.
 
     Raises:
         DeviceError: A device or the worker of --runtime=remote is missing.
@@ -56,27 +56,27 @@ def async_context_from_flags() -> "tff.framework.AsyncExecutionContext":
 
 
 def restart(*arguments: str) -> NoReturn:
-    """Starts this program anew, as the same process, on those of --workers that answer now.
+    """Restarts this program in the same process, with the --workers that answer now.
 
     Args:
-        *arguments: Flags added to the command line, where the last value of a flag counts.
+        *arguments: Flags to append to the command line; the last value of a flag counts.
     """
     answering = list(filter(runtime.answers, _WORKERS.value))
     if _WORKERS.value:
         arguments += (f"--workers={','.join(answering or _WORKERS.value)}",)
-    print(f"starting again: {' '.join(arguments)}", file=sys.stderr)
+    print(f"Restarting with: {' '.join(arguments)}", file=sys.stderr)
     sys.stdout.flush()
     sys.stderr.flush()
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:], *arguments])
 
 
 def _context(verb: str):
-    """Calls the function `runtime.{verb}_{kind}_context` for the kind of runtime in the flags."""
+    """Calls `runtime.{verb}_{kind}_context` for the value `kind` of --runtime."""
     kind = _RUNTIME.value
     if kind == "remote" and not _TFF_WORKER.value:
         raise runtime.DeviceError("--runtime=remote needs --tff_worker=HOST:PORT.")
-    needs = {"devices": "graph", "workers": "graph", "tff_worker": "remote"}
-    for name, needed in needs.items():
+    needed_runtimes = {"devices": "graph", "workers": "graph", "tff_worker": "remote"}
+    for name, needed in needed_runtimes.items():
         if flags.FLAGS[name].value and kind != needed:
             logging.warning("--%s has no effect without --runtime=%s.", name, needed)
     function = getattr(runtime, f"{verb}_{kind}_context")

@@ -1,4 +1,4 @@
-"""A context for federated programs (`tff.program`) whose clients keep states."""
+"""A context for federated programs (`tff.program`) whose clients have states."""
 
 import asyncio
 import concurrent.futures
@@ -14,13 +14,12 @@ from tff_pfl.structures import container_of, elements_of
 class ProgramContext(tff.program.FederatedContext):
     """A `tff.program.NativeFederatedContext` that allows results placed at clients.
 
-    TFF's own context refuses a computation that returns values placed at clients, as the `next` of
-    a `PersonalizedProcess` does. Here such a value is one reference, which materializes to a list
-    with a value a client, in the order of the cohort: what `CohortIterator.update` takes. Values
-    placed at the server are structures of references, as with TFF's context.
+    TFF's own context refuses computations that return values placed at clients, such as `next` of
+    a `PersonalizedProcess`. Here such a value is one reference. It materializes to a list with one
+    value per client, in the order of the cohort, which `CohortIterator.update` takes. Values placed
+    at the server are structures of references, as in TFF's context.
 
     Example:
-
         tff.framework.set_default_context(ProgramContext(create_async_cpp_context()))
 
         async def program(process, source, rounds):
@@ -33,7 +32,7 @@ class ProgramContext(tff.program.FederatedContext):
     """
 
     def __init__(self, context: tff.framework.AsyncExecutionContext):
-        """Makes the context; it executes in `context`."""
+        """Makes a context that executes computations in `context`."""
         self._context = context
 
     def invoke(self, comp: tff.Computation, arg):
@@ -51,9 +50,9 @@ class ProgramContext(tff.program.FederatedContext):
 def materialized(function: Callable[..., Any], *args) -> Any:
     """Calls a function that calls computations, and returns values instead of references.
 
-    Inside a federated program, where computations return references and only coroutines can wait
-    for them, it is called in an event loop of its own; the program stands still until it is done.
-    In any other context this is a plain call.
+    In a federated program, computations return references that only coroutines can await. There
+    the function is called in a separate event loop, and the program waits until it returns. In
+    any other context this is a plain call.
     """
     context = tff.framework.get_context_stack().current
     if not isinstance(context, tff.program.FederatedContext):
@@ -71,7 +70,7 @@ def materialized(function: Callable[..., Any], *args) -> Any:
 
 
 async def _materialize(value, type_signature):
-    """Returns a value with its references replaced by what they refer to."""
+    """Returns a value in which references are replaced by their values."""
     if isinstance(value, tff.program.MaterializableValueReference):
         return await value.get_value()
     if isinstance(type_signature, tff.types.FederatedType):
@@ -87,7 +86,7 @@ async def _materialize(value, type_signature):
 
 
 def _references(result, type_signature):
-    """Returns a structure of references to the result, of a type, of a task or an `_Element`."""
+    """Returns a structure of references to the result of a task or an `_Element`."""
     if isinstance(type_signature, tff.types.FederatedType):
         if type_signature.placement is tff.CLIENTS:
             return tff.program.NativeValueReference(result, type_signature)
@@ -102,9 +101,9 @@ def _references(result, type_signature):
 
 
 class _Element:
-    """An element of an awaitable structure, which can be awaited repeatedly.
+    """An element of an awaitable structure; it can be awaited repeatedly.
 
-    It is not a task: asyncio would report the error of the whole for each task that nobody awaits.
+    It is not a task, since asyncio would report an error again for each task that is not awaited.
     """
 
     def __init__(self, whole, index: int):
@@ -117,8 +116,8 @@ class _Element:
 
 
 def _container_of(struct_type: tff.types.StructType) -> Callable[[list], Any]:
-    """Returns a function from references to a structure's elements to TFF's container for it."""
-    # The elements have their containers already; as they are no values, they pass for scalars.
+    """Returns a function that puts references to elements into TFF's container of a structure."""
+    # Elements, which are in their containers already, are treated as scalars.
     scalars = [(name, np.int32) for name in tff.structure.name_list_with_nones(struct_type)]
     if struct_type.python_container is None:
         return container_of(tff.types.StructType(scalars))

@@ -1,4 +1,4 @@
-"""Prepares a process before it imports TensorFlow: its output, its CUDA libraries.
+"""Prepares the output and the CUDA libraries of a process before it imports TensorFlow.
 
 This module imports neither TensorFlow nor TensorFlow Federated.
 """
@@ -13,11 +13,10 @@ import absl.logging
 
 from tff_pfl.runtime.cuda import load_cuda_libraries
 
-# In place of Python's 700, 10 and 10; the memory at the peak of runs is the same.
+# Python's thresholds are 700, 10 and 10. These ones do not raise the peak memory of runs.
 _GARBAGE_COLLECTION = (10_000, 20, 20)
 
-# TensorFlow and TFF leave these to the interpreter's last moments, when the modules that they use
-# are gone already: nothing is lost, but a traceback is printed.
+# Destructors that run at exit after their modules are gone. They only print a traceback.
 _HARMLESS_AT_EXIT = frozenset(
     {
         (
@@ -34,49 +33,47 @@ _HARMLESS_AT_EXIT = frozenset(
 
 @functools.cache
 def prepare_process() -> None:
-    """Keeps the noise of TensorFlow and TFF out of a program's output, and other CUDAs out of them.
+    """Silences needless output of TensorFlow and TFF, and selects the right CUDA libraries.
 
     Call it before TensorFlow is imported. It does seven things, once in a process:
 
-    *   Sets `TF_CPP_MIN_LOG_LEVEL=3`, unless it is set, for TensorFlow's C++ part, which reads it
-        when it is loaded: that part logs as errors, on every machine, that cuDNN, cuFFT and cuBLAS
-        are registered twice, and 3 is the level that holds errors back. Failures there still
-        arrive as Python exceptions. Set the variable to 0 to see all it has to say.
-    *   Gives the root logger absl's handler, as `absl.app.run` does, but in time: TensorFlow adds
-        a handler of its own where it finds none, and then every warning appears twice.
-    *   Leaves absl's verbosity at warnings, which `absl.app` raises to INFO for everybody, TFDS
-        included, unless the flag is given.
-    *   Drops two tracebacks that are printed as "Exception ignored in" at exit, of destructors that
-        run too late to find their modules (`AtomicFunction.__del__` of TensorFlow 2.14,
-        `ServiceManager.__del__` of TFF 0.87). Any other exception in a destructor is reported.
-    *   Has Ctrl-C be one line in the place of a traceback, also while modules are imported; the
-        process ends as by the signal all the same.
-    *   Where there is NVIDIA's driver, makes TensorFlow use the CUDA libraries of `make gpu` rather
-        than others that the machine may have; see `tff_pfl.runtime.cuda`.
-    *   Has Python look for reference cycles less often. Imports and graphs are objects that stay:
-        to go through them again and again is a tenth of the time until the first round is done.
+    *   Sets `TF_CPP_MIN_LOG_LEVEL=3`, unless it is set. TensorFlow's C++ part logs as errors, on
+        every machine, that cuDNN, cuFFT and cuBLAS are registered twice; level 3 suppresses errors.
+        Failures are still raised as Python exceptions. Set the variable to 0 to see all messages.
+    *   Gives the root logger absl's handler, as `absl.app.run` does later. Otherwise TensorFlow
+        adds its own handler, and every warning appears twice.
+    *   Keeps absl's verbosity at warnings. `absl.app` would raise it to INFO for all libraries,
+        including TFDS, unless the flag is given.
+    *   Drops two tracebacks that are printed as "Exception ignored in" at exit, from destructors
+        that run after their modules are gone (`AtomicFunction.__del__` of TensorFlow 2.14,
+        `ServiceManager.__del__` of TFF 0.87). Other exceptions in destructors are reported.
+    *   Prints one line instead of a traceback on Ctrl-C, also while modules are imported. The
+        process still ends by the signal.
+    *   If NVIDIA's driver is installed, makes TensorFlow use the CUDA libraries of `make gpu`
+        instead of others on the machine; see `tff_pfl.runtime.cuda`.
+    *   Makes Python search for reference cycles less often. Searching the many permanent objects of
+        imports and graphs takes a tenth of the time until the end of the first round.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     absl.logging.use_absl_handler()
     absl.flags.FLAGS["verbosity"].using_default_value = False
     sys.unraisablehook = _without(_HARMLESS_AT_EXIT, sys.unraisablehook)
-    sys.excepthook = _briefly(sys.excepthook)
+    sys.excepthook = _without_interruptions(sys.excepthook)
     load_cuda_libraries()
     gc.set_threshold(*_GARBAGE_COLLECTION)
 
 
 def announce_tensorflow() -> None:
-    """Tells the user at a terminal that TensorFlow is being loaded, unless it is already.
+    """Tells a user at a terminal that TensorFlow is being loaded, unless it is loaded already.
 
-    A program calls it once it knows that its flags are right. Where nobody watches, as in a file or
-    a pipe, the output is the result alone.
+    Call it after the flags were checked. It prints nothing into a file or a pipe.
     """
     if "tensorflow" not in sys.modules and sys.stderr.isatty():
         print("Loading TensorFlow and TFF ...", file=sys.stderr, flush=True)
 
 
-def _briefly(report):
-    """Returns a `sys.excepthook` that passes to `report` all but Ctrl-C."""
+def _without_interruptions(report):
+    """Returns a `sys.excepthook` that prints a line for Ctrl-C and calls `report` otherwise."""
 
     def hook(kind, error, traceback):
         if issubclass(kind, KeyboardInterrupt):
@@ -88,9 +85,9 @@ def _briefly(report):
 
 
 def _without(functions, report):
-    """Returns a `sys.unraisablehook` that reports all but what fails in `functions` at exit.
+    """Returns a `sys.unraisablehook` that ignores failures of `functions` at exit.
 
-    A closure, since this module's globals are gone by the time it is needed.
+    It is a closure, since this module's globals are gone at exit.
     """
     is_finalizing = sys.is_finalizing
 

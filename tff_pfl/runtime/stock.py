@@ -1,13 +1,13 @@
-"""TFF's stock C++ runtime, in a worker process of this program or of somebody else.
+"""TFF's stock C++ runtime, in a worker process that this program starts or that runs elsewhere.
 
 TFF 0.87 executes computations in `worker_binary`, a gRPC server in its wheel. TFF's own context
 starts it at the first call, lets it write to the program's output, restarts it silently when it
-dies, and leaves it behind when the program is killed. `create_cpp_context`
+dies, and leaves it running when the program is killed. `create_cpp_context` instead
 
-*   starts the worker at once and sends its output to a log;
-*   ends it however the program ends. A normal exit and an exception end it by a finalizer; after
-    SIGKILL, SIGTERM or `os._exit` the kernel kills it (`PR_SET_PDEATHSIG`). It has a session of
-    its own, so that Ctrl-C in a terminal reaches Python alone;
+*   starts the worker at once and writes its output to a log;
+*   ends the worker whenever the program ends. After a normal exit or an exception, a finalizer
+    ends it. After SIGKILL, SIGTERM or `os._exit`, the kernel kills it (`PR_SET_PDEATHSIG`). It has
+    its own session, so that Ctrl-C in a terminal reaches only Python;
 *   raises `WorkerDiedError` where TFF would retry for ever.
 
 `create_remote_context` uses a worker that runs elsewhere and outlives its programs:
@@ -15,8 +15,8 @@ dies, and leaves it behind when the program is killed. `create_cpp_context`
     programs/tff_worker.py --port=8470                          on the worker's machine
     programs/train.py --runtime=remote --tff_worker=HOST:8470   here
 
-A worker listens on all interfaces and authenticates nobody: it has flags for its port and its
-concurrency but none for its address. Where others reach the machine, run it behind a firewall.
+A worker listens on all interfaces and has no authentication; it has no flag for its address. If
+other people can reach the machine, run it behind a firewall.
 """
 
 import contextlib
@@ -50,9 +50,9 @@ _CHANNEL_OPTIONS = [
     ("grpc.enable_http_proxy", 0),
 ]
 
-# Becomes the worker, once the kernel has been told to kill it with its parent; a parent that was
-# gone before that is noticed by the change of the parent's id. A program of its own rather than a
-# `preexec_fn`, as gRPC and TensorFlow do not like being forked.
+# Asks the kernel to kill this process with its parent, then becomes the worker. If the parent's id
+# has changed, the parent ended before the request. This is a program, not a `preexec_fn`, since
+# forks of gRPC and TensorFlow are unsafe.
 _BECOME_WORKER = """
 import ctypes, os, signal, sys
 parent, *command = sys.argv[1:]
@@ -73,17 +73,17 @@ def create_cpp_context(
     The worker ends with the context, at the latest with the program.
 
     Args:
-        max_concurrent_clients: How many clients of a cohort are computed at a time; by default as
-            many as there are CPU cores. More need more memory and, for a model that keeps a core
-            busy, more time.
-        log_path: The file that the worker's output is appended to; by default a temporary one that
-            vanishes with the worker. Its end is shown when the worker dies.
+        max_concurrent_clients: The number of clients computed at a time, by default the number of
+            CPU cores. More clients need more memory and, if a model keeps a core busy, more time.
+        log_path: The file to which the worker's output is appended, by default a temporary file
+            that is deleted with the worker. Its end is shown when the worker dies.
 
     Raises:
         RangeError: `max_concurrent_clients` is not a whole number of at least 1.
-        RuntimeError: TFF's wheel has no worker for this platform, or this is not the main thread,
-            with which the kernel would end the worker.
-        WorkerDiedError: The worker did not start; in a later call of a computation: it died.
+        RuntimeError: TFF's wheel has no worker for this platform, or the caller is not in the main
+            thread, since the kernel ends the worker together with the thread that started it.
+        WorkerDiedError: The worker did not start. Later calls of computations raise it if the
+            worker has died.
     """
     return tff.framework.SyncExecutionContext(**_in_own_worker(max_concurrent_clients, log_path))
 
@@ -96,7 +96,16 @@ def create_async_cpp_context(
 
 
 def set_cpp_context(**options) -> None:
-    """Makes `create_cpp_context(...)` the context in which TFF computations are executed."""
+    """Makes `create_cpp_context(...)` the default context of TFF computations.
+
+    Example:
+        >>> tff_pfl.set_cpp_context(max_concurrent_clients=1)
+        >>> tff.tensorflow.computation(lambda x: x + 1, np.int32)(2)
+        3
+
+    Args:
+        **options: See `create_cpp_context`.
+    """
     tff.framework.set_default_context(create_cpp_context(**options))
 
 
@@ -107,8 +116,8 @@ def create_remote_context(address: str) -> tff.framework.SyncExecutionContext:
         address: The worker's `HOST:PORT`.
 
     Raises:
-        WorkerDiedError: The worker does not answer within 10 seconds; also in a later call of a
-            computation.
+        WorkerDiedError: The worker does not answer within 10 seconds. Later calls of computations
+            may raise it too.
     """
     return tff.framework.SyncExecutionContext(**_in_worker_at(address))
 
@@ -119,16 +128,16 @@ def create_async_remote_context(address: str) -> tff.framework.AsyncExecutionCon
 
 
 def set_remote_context(address: str) -> None:
-    """Makes `create_remote_context(address)` the context in which computations are executed."""
+    """Makes `create_remote_context(address)` the default context of TFF computations."""
     tff.framework.set_default_context(create_remote_context(address))
 
 
 def run_worker(port: int, max_concurrent_clients: int) -> NoReturn:
-    """Makes this process a worker, until it is ended.
+    """Turns this process into a worker, until it is killed.
 
     Args:
-        port: Where it listens.
-        max_concurrent_clients: How many clients of a cohort it computes at a time.
+        port: The port on which the worker listens.
+        max_concurrent_clients: The number of clients that it computes at a time.
 
     Raises:
         RuntimeError: TFF's wheel has no worker for this platform.
@@ -142,19 +151,19 @@ def worker_binary() -> str:
     """Returns the path of the worker in the wheel of TFF.
 
     Raises:
-        RuntimeError: The wheel has none for this platform.
+        RuntimeError: The wheel has no worker for this platform.
     """
     path = importlib.resources.files(tff).joinpath("data", "worker_binary")
     if not path.is_file():
         raise RuntimeError(
             f"TFF's C++ runtime needs {path}, which the installed wheel of tensorflow-federated "
-            "does not have. The one for 64-bit x86 Linux does."
+            "does not have. The wheel for 64-bit x86 Linux has it."
         )
     return str(path)
 
 
 def _in_own_worker(max_concurrent_clients, log_path) -> dict[str, Any]:
-    """Returns the arguments of a context whose worker ends with its executor factory."""
+    """Starts a worker that ends with its executor factory; returns the context's arguments."""
     if max_concurrent_clients is None:
         max_concurrent_clients = len(os.sched_getaffinity(0))
     whole(1).check("max_concurrent_clients", max_concurrent_clients)
@@ -170,13 +179,13 @@ def _in_worker_at(address) -> dict[str, Any]:
     channel = grpc.insecure_channel(address, _CHANNEL_OPTIONS)
 
     def check():
-        """Returns once the worker answers, where TFF would call it again and again for ever."""
+        """Waits for an answer of the worker, since TFF itself would retry for ever."""
         try:
             grpc.channel_ready_future(channel).result(timeout=_ANSWER_SECONDS)
         except grpc.FutureTimeoutError:
             raise WorkerDiedError(
                 f"The worker at {address} did not answer within {_ANSWER_SECONDS:.0f} s. Start "
-                "programs/tff_worker.py there, with this port."
+                "programs/tff_worker.py there, with the same port."
             ) from None
 
     check()
@@ -188,7 +197,7 @@ def _context_arguments(channel: grpc.Channel, check: Callable[[], None]) -> dict
 
     Args:
         channel: The connection to the worker.
-        check: Raises WorkerDiedError, before each call of a computation, if the worker is gone.
+        check: Called before each computation; raises WorkerDiedError if the worker has died.
     """
     stub = _Stub(channel)
 
@@ -207,9 +216,9 @@ def _context_arguments(channel: grpc.Channel, check: Callable[[], None]) -> dict
 
 
 class _Stub(tff.framework.RemoteExecutorGrpcStub):
-    """TFF's stub, which ignores that values of a dead worker cannot be disposed of.
+    """A stub of TFF that ignores failures to dispose of values of a dead worker.
 
-    They are disposed of by finalizers, whose exceptions nobody can catch.
+    Finalizers dispose of values, and their exceptions cannot be caught.
     """
 
     def dispose(self, request):
@@ -224,8 +233,8 @@ class _Worker:
     def __init__(self, binary, max_concurrent_clients, log_path):
         self._log = open(log_path, "ab+") if log_path else tempfile.TemporaryFile()  # noqa: SIM115
         self._log_start = os.fstat(self._log.fileno()).st_size
-        # Bound but not listening, this socket keeps the port from others for as long as the worker
-        # runs; the worker may share it, as gRPC's servers set SO_REUSEPORT too.
+        # This socket, bound but not listening, reserves the port while the worker runs. The worker
+        # can share the port, since gRPC's servers set SO_REUSEPORT too.
         self._port_holder = socket.socket()
         self._port_holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         self._port_holder.bind(("", 0))
@@ -242,7 +251,7 @@ class _Worker:
             stdout=self._log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "1"},  # the log is where warnings belong
+            env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "1"},  # keeps warnings in the log
         )
         try:
             self._wait_until_listening()
@@ -252,18 +261,18 @@ class _Worker:
         self.channel = grpc.insecure_channel(f"{_LOOPBACK}:{self.port}", _CHANNEL_OPTIONS)
 
     def check(self) -> None:
-        """Raises WorkerDiedError, with the exit code and the end of the log, if it ended."""
+        """Raises WorkerDiedError, with exit code and end of the log, if the worker has ended."""
         code = self._process.poll()
         if code is None:
             return
         how = f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
-        hint = "The kernel does this when memory runs out. " if code == -signal.SIGKILL else ""
+        hint = "The kernel sends it when memory runs out. " if code == -signal.SIGKILL else ""
         raise WorkerDiedError(
             f"The worker process of the C++ runtime ended with {how}. {hint}{self._log_tail()}"
         )
 
     def end(self) -> None:
-        """Ends the worker, unless this is a forked copy of the program that started it."""
+        """Ends the worker, unless this process is a fork of the program that started it."""
         if os.getpid() == self._owner:
             self._kill()
             self.channel.close()

@@ -1,4 +1,4 @@
-"""Devices on which computations run, of this machine and of others."""
+"""Devices of this machine and of workers, on which computations run."""
 
 import signal
 import socket
@@ -13,10 +13,10 @@ from tff_pfl.names import unknown_name
 from tff_pfl.runtime import cuda
 from tff_pfl.runtime.errors import DeviceError, WorkerDiedError
 
-# How long a worker may take to start; TensorFlow would wait for ever.
+# The time to wait for a worker to start; TensorFlow would wait for ever.
 _SECONDS_FOR_WORKERS = 10.0
 _LAST_PORT = 65535
-# The addresses of the cluster that this process has joined, in the order of its tasks.
+# The addresses of the workers that this process is connected to, in the order of their tasks.
 _workers: list[str] = []
 
 
@@ -45,20 +45,20 @@ def is_gpu(device: str) -> bool:
 
 
 def _full_name(device: str, present: Sequence[str]) -> str:
-    """Returns the name that TensorFlow has for `CPU:0`, `/GPU:1` or a longer name of a device."""
+    """Returns TensorFlow's full name of `CPU:0`, `/GPU:1` or a longer name of a device."""
     try:
         wanted = tf.DeviceSpec.from_string("/" + device.lstrip("/"))
     except ValueError:
         wanted = tf.DeviceSpec()
     if wanted.device_type is not None:
-        for name in present:  # in a cluster, the devices of this process come first
+        for name in present:  # devices of this process come first
             if _complete(name).make_merged_spec(wanted) == _complete(name):
                 return name
     raise DeviceError(unknown_name("device", device, present))
 
 
 def _complete(name: str) -> tf.DeviceSpec:
-    """Completes a name: outside a cluster, TensorFlow's names do not say which process has it."""
+    """Returns the spec of a device with its process, which names outside a cluster lack."""
     spec = tf.DeviceSpec.from_string(name)
     return spec if spec.job else spec.replace(job="localhost", replica=0, task=0)
 
@@ -66,7 +66,8 @@ def _complete(name: str) -> tf.DeviceSpec:
 def _warn_of_unused_gpu() -> None:
     if cuda.has_driver() and (missing := cuda.missing_libraries()):
         absl.logging.warning(
-            "NVIDIA's driver is here, but TensorFlow cannot use a GPU without %s: run `make gpu`.",
+            "NVIDIA's driver is installed, but TensorFlow cannot use a GPU without %s. Run "
+            "`make gpu`.",
             ", ".join(missing),
         )
 
@@ -75,8 +76,11 @@ def connect_to_workers(workers: Sequence[str] | str) -> list[str]:
     """Makes devices of other machines available, and returns their names.
 
     Args:
-        workers: The `HOST:PORT` of each; there runs `programs/worker.py`, or a
+        workers: The `HOST:PORT` of each worker, which runs `programs/worker.py` or a
             `tf.distribute.Server` of the cluster `{"worker": workers}`.
+
+    Returns:
+        The names of the workers' GPUs, or of all their devices if they have no GPUs.
 
     Raises:
         DeviceError: A worker is not written as `HOST:PORT`.
@@ -97,45 +101,45 @@ def connect_to_workers(workers: Sequence[str] | str) -> list[str]:
 
 
 def lend_devices(workers: Sequence[str], index: int) -> NoReturn:
-    """Lends this machine's devices, until it ends, to a program that connects to all workers.
+    """Lends this machine's devices to a program that connects to all workers, and never returns.
 
     Args:
-        workers: The `HOST:PORT` of each; see `connect_to_workers`.
-        index: Which of them this machine is, from 0.
+        workers: The `HOST:PORT` of each worker; see `connect_to_workers`.
+        index: The index of this machine in `workers`, from 0.
 
     Raises:
         DeviceError: A worker is not written as `HOST:PORT`, no worker has this index, or its port
-            is taken.
+            is in use.
     """
     for worker in workers:
         _address(worker)
     if index >= len(workers):
-        raise DeviceError(f"There is no worker {index} of {len(workers)}; the first one is 0.")
+        raise DeviceError(f"Worker {index} does not exist: indices are 0..{len(workers) - 1}.")
     cluster = tf.train.ClusterSpec({"worker": list(workers)})
     try:
         server = tf.distribute.Server(cluster, job_name="worker", task_index=index)
     except tf.errors.OpError as error:
         raise DeviceError(
-            f"Worker {index} cannot listen at {workers[index]}; perhaps another program does: "
+            f"Worker {index} cannot listen at {workers[index]}, which another program may use: "
             f"{error.message}."
         ) from error
     print(f"worker {index} listens at {workers[index]}", flush=True)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a handler of Python's would wait for the server
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a Python handler would wait for the server
     server.join()
 
 
 def lost_workers(devices: Sequence[str]) -> list[str]:
-    """Returns the addresses of those workers that have these devices and do not answer."""
+    """Returns the addresses of the workers of these devices that do not answer."""
     specs = map(tf.DeviceSpec.from_string, devices)
     lent = [s.task for s in specs if s.job == "worker" and s.task < len(_workers)]
     return [_workers[i] for i in dict.fromkeys(lent) if not answers(_workers[i])]
 
 
 def answers(worker: str) -> bool:
-    """Returns whether something listens at the `HOST:PORT` of a worker.
+    """Returns whether a process listens at the `HOST:PORT` of a worker.
 
     Raises:
-        DeviceError: It is not written as `HOST:PORT`.
+        DeviceError: The worker is not written as `HOST:PORT`.
     """
     address = _address(worker)
     try:
@@ -149,7 +153,7 @@ def _address(worker: str) -> tuple[str, int]:
     host, _, port = worker.rpartition(":")
     if not host or not port.isdecimal() or int(port) > _LAST_PORT:
         raise DeviceError(
-            "A worker is given as HOST:PORT, such as localhost:8470, with a port of at most "
+            "A worker must be HOST:PORT, such as localhost:8470, with a port of at most "
             f"{_LAST_PORT}, found {worker!r}."
         )
     return host, int(port)

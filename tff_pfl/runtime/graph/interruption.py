@@ -1,6 +1,6 @@
-"""Ends computations that nobody waits for any more: those of Ctrl-C, and of cancelled tasks.
+"""Cancels computations after Ctrl-C, or when the task that awaits them is cancelled.
 
-TensorFlow has a context for it, of all threads at a time; here each call has its own.
+TensorFlow's own context for cancellation covers all threads; here each call has its own.
 """
 
 import asyncio
@@ -18,23 +18,23 @@ from tff_pfl.runtime.graph import internals
 
 
 class _Interruption:
-    """Ends the graphs that a call of a computation runs."""
+    """A handle that cancels the graphs of one call of a computation."""
 
     def __init__(self):
         self._managers = []
-        self._has_come = False
+        self._is_cancelled = False
 
     def manager(self):
-        """Returns a manager of one graph: TensorFlow cancels the manager of a graph that fails."""
+        """Returns a new manager for each graph, since TensorFlow cancels those of failed graphs."""
         manager = internals.CancellationManager()
         self._managers.append(manager)
-        if self._has_come:  # in another thread, perhaps right now
+        if self._is_cancelled:  # another thread may cancel meanwhile
             manager.start_cancel()
         return manager
 
-    def come(self) -> None:
-        """Ends the graph that runs, and those that would follow."""
-        self._has_come = True
+    def cancel(self) -> None:
+        """Cancels the running graph and all later ones."""
+        self._is_cancelled = True
         for manager in list(self._managers):
             manager.start_cancel()
 
@@ -49,30 +49,31 @@ def _interrupted_by(errors):
     try:
         yield
     except errors:
-        interruption.come()
+        interruption.cancel()
         raise
     finally:
         _current.reset(token)
 
 
 class InterruptibleContext(tff.framework.SyncExecutionContext):
-    """TFF's context, which stops computing after an interruption such as Ctrl-C.
+    """A context of TFF that stops computing after an interruption such as Ctrl-C.
 
-    It also ends its thread and closes its files when nobody uses it any more.
+    It also ends its thread and closes its files when the context is deleted.
     """
 
     def __init__(self, *args, **kwargs):
+        """Makes the context, with the arguments of TFF's context."""
         super().__init__(*args, **kwargs)
         weakref.finalize(self, _end, self._async_runner).atexit = False
 
     def invoke(self, comp, arg):
-        """Executes a computation, in another thread, whose coroutine has the same `_current`."""
+        """Executes a computation in another thread, whose coroutine has the same `_current`."""
         with _interrupted_by(BaseException):
             return super().invoke(comp, arg)
 
 
 def _end(runner) -> None:
-    """Ends the thread of TFF's event loop, which holds what would end it, and so never does."""
+    """Ends the thread of TFF's event loop, whose own finalizer is never called."""
     if runner._thread is threading.current_thread():
         return
     runner._event_loop.call_soon_threadsafe(runner._event_loop.stop)
@@ -82,13 +83,13 @@ def _end(runner) -> None:
 
 
 async def in_thread(function: Callable, *args) -> Any:
-    """Like `asyncio.to_thread`, but a cancelled task ends the graphs that the function runs."""
+    """Like `asyncio.to_thread`, but cancels the function's graphs if the task is cancelled."""
     with _interrupted_by(asyncio.CancelledError):
         return await asyncio.to_thread(function, *args)
 
 
 def interruptible(function: tf.types.experimental.ConcreteFunction):
-    """Returns the function, which then ends with an error if its caller is interrupted."""
+    """Makes a function end with an error if its caller is interrupted, and returns it."""
 
     def manager():
         interruption = _current.get()

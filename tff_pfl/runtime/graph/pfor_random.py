@@ -1,8 +1,8 @@
-"""Stateless random numbers for many clients at once.
+"""Draws stateless random numbers for many clients at once.
 
 TensorFlow draws them by Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2,
-3", SC 2011) from a key and a counter, a client at a time. Here the same numbers, bit for bit, are
-drawn for a stack of keys and counters by arithmetic on 64-bit integers.
+3", SC 2011) from a key and a counter, one client at a time. This module draws the same numbers, bit
+for bit, for a stack of keys and counters by arithmetic on 64-bit integers.
 """
 
 import functools
@@ -15,21 +15,21 @@ _MASK = 0xFFFFFFFF
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
 _ROUNDS = 10
-_THREEFRY = 2  # the number of the other algorithm that TensorFlow has
+_THREEFRY = 2  # TensorFlow's number of its other algorithm
 _DTYPES = (tf.int32, tf.uint32, tf.float32)
-# TensorFlow mixes a seed with these to get a key and a counter.
+# Constants that TensorFlow mixes with a seed to get a key and a counter.
 _SEED_KEY = (0x3EC8F720, 0x02461E29)
 
 
-# As functions, these are traced once in a process, and are one operation where they are called.
+# Each function is traced once in a process, and each call of it is one operation.
 _traced_once = tf.function(autograph=False, reduce_retracing=True)
 
 
 @_traced_once
 def key_and_counter(seeds: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns keys `uint64[n, 1]` and counters `[n, 2]` of integer seeds `[n, 2]`.
+    """Computes the keys `uint64[n, 1]` and counters `uint64[n, 2]` of integer seeds `[n, 2]`.
 
-    They are those of `StatelessRandomGetKeyCounter`.
+    They equal the results of `StatelessRandomGetKeyCounter`.
     """
     seeds = tf.ensure_shape(tf.cast(seeds, tf.int64), [None, 2])
     key = tf.constant([_SEED_KEY], tf.int64)
@@ -41,7 +41,7 @@ def key_and_counter(seeds: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 @_traced_once
 def bits(keys: tf.Tensor, counters: tf.Tensor, count) -> tf.Tensor:
-    """Returns `count` numbers of 32 bits for each key, as `int64[n, count]`."""
+    """Draws `count` numbers of 32 bits for each key, as `int64[n, count]`."""
     blocks = tf.range(tf.cast((count + 3) // 4, tf.int64))
     keys, counters = (
         tf.ensure_shape(tf.bitcast(words, tf.int64), [None, length])
@@ -54,13 +54,13 @@ def bits(keys: tf.Tensor, counters: tf.Tensor, count) -> tf.Tensor:
 
 
 def uniform(bits_: tf.Tensor) -> tf.Tensor:
-    """Returns `float32` in [0, 1) from 32 bits: 23 become the mantissa of a number in [1, 2)."""
+    """Converts 32 bits to `float32` in [0, 1): 23 bits are the mantissa of a number in [1, 2)."""
     mantissa = tf.bitwise.bitwise_or(tf.bitwise.bitwise_and(bits_, 0x7FFFFF), 0x3F800000)
     return tf.bitcast(tf.cast(mantissa, tf.int32), tf.float32) - 1.0
 
 
 def rules(general) -> dict:
-    """Returns parallel-for's rules; what they do not cover they leave to the rules `general`."""
+    """Returns rules for parallel-for, which use the rules `general` for all other cases."""
     return {
         "StatelessRandomGetKeyCounter": _convert_key_and_counter,
         **{
@@ -95,21 +95,21 @@ def _convert_draw(general_rule, convert, pfor_input):
 
 
 def _words(numbers):
-    """Splits numbers of 64 bits `[..., k]` into words of 32, the lower first: `int64[..., 2 k]`."""
+    """Splits 64-bit numbers `[..., k]` into 32-bit words, lower first, `int64[..., 2 k]`."""
     pairs = tf.stack([numbers, tf.bitwise.right_shift(numbers, tf.constant(32, tf.int64))], axis=-1)
     words = tf.bitwise.bitwise_and(pairs, tf.constant(_MASK, tf.int64))
     return tf.reshape(words, tf.concat([tf.shape(numbers)[:-1], [2 * numbers.shape[-1]]], axis=0))
 
 
 def _join(words):
-    """Joins two words to a number of 64 bits: `int64[..., 1]` from `int64[..., 2]`."""
+    """Joins two words `int64[..., 2]` to a 64-bit number `int64[..., 1]`."""
     return tf.bitwise.bitwise_or(
         words[..., :1], tf.bitwise.left_shift(words[..., 1:], tf.constant(32, tf.int64))
     )
 
 
 def _philox(key, counter):
-    """Returns a block of words `int64[..., 4]` of a key `[..., 2]` and a counter `[..., 4]`."""
+    """Computes four words `int64[..., 4]` from a key `[..., 2]` and a counter `[..., 4]`."""
     mask = tf.constant(_MASK, tf.int64)
     multipliers = tf.constant(_MULTIPLIERS, tf.int64)
     steps = tf.constant(_KEY_STEPS, tf.int64)

@@ -6,7 +6,7 @@ import tensorflow_federated as tff
 from tff_pfl.runtime.graph import values
 from tff_pfl.runtime.graph.values import Function
 
-# Sequences of no more elements are reduced without a loop, so that they can be vectorized.
+# Sequences of at most this many elements are reduced without a loop, which can be vectorized.
 _FEW_ELEMENTS = 8
 
 
