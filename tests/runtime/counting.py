@@ -1,4 +1,4 @@
-"""Client work that takes as long as its argument says."""
+"""Client work whose duration is its argument."""
 
 import numpy as np
 import tensorflow as tf

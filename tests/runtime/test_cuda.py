@@ -1,4 +1,4 @@
-"""Which CUDA libraries are loaded, when and from where; with stand-ins, for want of a driver."""
+"""Tests the CUDA libraries that are loaded, with replacements, since tests need no driver."""
 
 import ctypes
 import os
@@ -15,7 +15,7 @@ from tff_pfl.runtime import cuda
 DRIVER = "libcuda.so.1"
 LIBRARIES = cuda._FOR_DEVICES + cuda._FOR_PROFILER
 
-# The libraries to which those of the packages are linked, among themselves (`readelf -d`).
+# The libraries of the packages to which others of them are linked (`readelf -d`).
 CUBLAS = {"libcublas.so.11", "libcublasLt.so.11"}
 LINKED_TO = {
     "libcublas.so.11": {"libcublasLt.so.11"},
@@ -35,33 +35,33 @@ LINKED_TO = {
 
 
 class Linker:
-    """In the place of `ctypes.CDLL`: opens what is `there`, and remembers what it has `opened`."""
+    """A replacement for `ctypes.CDLL` that opens libraries in `present` and lists them in `opened`."""
 
-    def __init__(self, there):
-        self.there = {str(library) for library in there}
+    def __init__(self, present):
+        self.present = {str(library) for library in present}
         self.opened = []
 
     def __call__(self, library):
-        if library not in self.there:
+        if library not in self.present:
             raise OSError(f"{library}: cannot open shared object file")
         self.opened.append(library)
 
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch):
-    """No settings of the user's, no packages that are really installed, and no `ptxas`."""
+    """Hides the user's settings, installed packages and `ptxas`."""
     monkeypatch.setenv("XLA_FLAGS", "")
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setattr(sys, "path", [])
     monkeypatch.delitem(sys.modules, "nvidia", raising=False)
 
 
-def make_packages(folder, *, of=LIBRARIES, fill=pathlib.Path.touch):
-    """NVIDIA's packages with stand-ins for these libraries, and with `ptxas`."""
-    for name in (*of, "__init__.py", "cuda_nvcc/bin/ptxas"):
+def make_packages(folder, *, fill=pathlib.Path.touch):
+    """Makes NVIDIA's packages, with files that `fill` makes for libraries, and with `ptxas`."""
+    for name in (*LIBRARIES, "__init__.py", "cuda_nvcc/bin/ptxas"):
         file = folder / "nvidia" / name
         file.parent.mkdir(parents=True, exist_ok=True)
-        fill(file) if name in of else file.touch(mode=0o755)
+        fill(file) if name in LIBRARIES else file.touch(mode=0o755)
     return folder / "nvidia"
 
 
@@ -74,15 +74,15 @@ def packages(tmp_path, monkeypatch):
 @pytest.fixture
 def linker(monkeypatch, request):
     """A linker that opens the driver and the packages' libraries, if there are packages."""
-    there = [DRIVER]
+    present = [DRIVER]
     if "packages" in request.fixturenames:
-        there += [request.getfixturevalue("packages") / library for library in LIBRARIES]
-    linker = Linker(there)
+        present += [request.getfixturevalue("packages") / library for library in LIBRARIES]
+    linker = Linker(present)
     monkeypatch.setattr(ctypes, "CDLL", linker)
     return linker
 
 
-def test_each_library_is_loaded_once_after_those_it_is_linked_to(packages, linker):
+def test_each_library_is_loaded_once_after_its_dependencies(packages, linker):
     cuda.load_cuda_libraries()
     driver, *libraries = linker.opened
     assert driver == DRIVER
@@ -93,8 +93,8 @@ def test_each_library_is_loaded_once_after_those_it_is_linked_to(packages, linke
         assert LINKED_TO.get(name, set()) <= set(names[:i]), name
 
 
-def test_without_a_driver_nothing_happens(packages, linker):
-    linker.there.remove(DRIVER)
+def test_nothing_is_loaded_without_a_driver(packages, linker):
+    linker.present.remove(DRIVER)
     before = dict(os.environ)
     cuda.load_cuda_libraries()
     assert not cuda.has_driver()
@@ -102,7 +102,7 @@ def test_without_a_driver_nothing_happens(packages, linker):
     assert dict(os.environ) == before
 
 
-def test_without_the_packages_nothing_happens(linker):
+def test_nothing_is_loaded_without_the_packages(linker):
     before = dict(os.environ)
     cuda.load_cuda_libraries()
     assert cuda.has_driver()
@@ -110,8 +110,8 @@ def test_without_the_packages_nothing_happens(linker):
     assert dict(os.environ) == before
 
 
-def test_a_library_that_cannot_be_opened_does_not_stop_the_rest(packages, linker):
-    linker.there.remove(str(packages / LIBRARIES[0]))
+def test_other_libraries_are_loaded_after_a_failure(packages, linker):
+    linker.present.remove(str(packages / LIBRARIES[0]))
     cuda.load_cuda_libraries()
     assert linker.opened[1:] == [str(packages / library) for library in LIBRARIES[1:]]
 
@@ -128,20 +128,20 @@ def test_xla_finds_libdevice_and_ptxas_in_the_packages(packages, linker, monkeyp
 
 
 @pytest.mark.parametrize("flags", ["--xla_gpu_cuda_data_dir=/opt/cuda", "flags.txt"])
-def test_a_user_who_names_a_folder_is_obeyed(packages, linker, monkeypatch, flags):
+def test_users_xla_flags_are_kept(packages, linker, monkeypatch, flags):
     monkeypatch.setenv("XLA_FLAGS", flags)
     cuda.load_cuda_libraries()
     assert os.environ["XLA_FLAGS"] == flags
     assert os.environ["PATH"] == "/nowhere"
 
 
-def test_what_is_missing_is_named(packages, linker):
+def test_missing_libraries_are_named(packages, linker):
     assert cuda.missing_libraries() == []
-    linker.there -= {str(packages / "cudnn/lib/libcudnn.so.8"), DRIVER}
-    linker.there.remove(str(packages / "cufft/lib/libcufft.so.10"))
-    linker.there.remove(str(packages / "cuda_cupti/lib/libcupti.so.11.8"))  # for profiles alone
+    linker.present -= {str(packages / "cudnn/lib/libcudnn.so.8"), DRIVER}
+    linker.present.remove(str(packages / "cufft/lib/libcufft.so.10"))
+    linker.present.remove(str(packages / "cuda_cupti/lib/libcupti.so.11.8"))  # only for profiles
     assert cuda.missing_libraries() == ["libcufft.so.10", "libcudnn.so.8"]
-    linker.there.add("libcudnn.so.8")  # the system's own
+    linker.present.add("libcudnn.so.8")  # the system's own
     assert cuda.missing_libraries() == ["libcufft.so.10"]
 
 
@@ -160,19 +160,19 @@ for name in sys.argv[1:]:
 """
 
 
-def test_the_name_of_a_library_finds_the_packages_own(tmp_path):
-    # A small library under other names, inside and out, as the dynamic linker goes by both.
+def test_names_of_libraries_find_the_packages(tmp_path):
+    # Copies of a small library get the name in the file too, since the linker uses both names.
     library = next((pathlib.Path(np.__file__).parents[1] / "numpy.libs").glob("libquadmath*"))
 
-    def stand_in(path):
+    def make_library(path):
         path.parent.mkdir(exist_ok=True)
         own_name = path.name.encode().ljust(len(library.name), b"\0")
         path.write_bytes(library.read_bytes().replace(library.name.encode(), own_name))
 
-    packages = make_packages(tmp_path, fill=stand_in)
+    packages = make_packages(tmp_path, fill=make_library)
     others = tmp_path / "others"  # a driver, and another CUDA
     for name in (DRIVER, "libcusolver.so.11"):
-        stand_in(others / name)
+        make_library(others / name)
     ended = subprocess.run(
         [sys.executable, "-c", PROGRAM, *(pathlib.Path(library).name for library in LIBRARIES)],
         capture_output=True,

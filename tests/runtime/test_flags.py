@@ -1,4 +1,4 @@
-"""Which context the flags of programs ask for."""
+"""Tests the contexts that the flags of programs select."""
 
 import os
 import sys
@@ -13,13 +13,13 @@ from tff_pfl.runtime import flags
 
 @pytest.fixture
 def parse():
-    """`(*arguments)`: parses a command line, for the time of a test."""
+    """A function `(*arguments)` that parses a command line for the duration of a test."""
     with flagsaver.flagsaver():
         yield lambda *arguments: FLAGS(["program", *arguments])
         FLAGS.unparse_flags()
 
 
-def test_a_remote_runtime_needs_a_worker(parse):
+def test_remote_runtime_needs_a_worker(parse):
     parse("--runtime=remote")
     with pytest.raises(runtime.DeviceError, match="--runtime=remote needs --tff_worker"):
         flags.set_context_from_flags()
@@ -35,14 +35,14 @@ def test_a_remote_runtime_needs_a_worker(parse):
         (["--runtime=remote", "--tff_worker=a:1"], "remote", ["a:1"], None),
     ],
 )
-def test_what_flags_choose(parse, monkeypatch, caplog, arguments, kind, given, unused):
+def test_flags_select_the_context(parse, monkeypatch, caplog, arguments, kind, given, unused):
     calls = []
 
     def record(*args, **options):
         calls.append([*args, *options.items()])
 
-    for how in ("set", "create_async"):
-        monkeypatch.setattr(runtime, f"{how}_{kind}_context", record, raising=False)
+    for verb in ("set", "create_async"):
+        monkeypatch.setattr(runtime, f"{verb}_{kind}_context", record, raising=False)
     parse(*arguments)
     with caplog.at_level("WARNING", logger="absl"):
         flags.set_context_from_flags()
@@ -57,11 +57,11 @@ def test_what_flags_choose(parse, monkeypatch, caplog, arguments, kind, given, u
     [
         (["a:1"], ["--workers=b:2"]),
         ([], ["--workers=a:1,b:2"]),
-        (["a:1", "b:2"], ["--workers=a:1,b:2"]),  # which says that nobody answers
+        (["a:1", "b:2"], ["--workers=a:1,b:2"]),  # connecting to them raises the error
         (None, []),
     ],
 )
-def test_restart_on_those_who_answer(parse, monkeypatch, capsys, lost, workers):
+def test_restart_uses_the_workers_that_answer(parse, monkeypatch, capsys, lost, workers):
     executed = []
     monkeypatch.setattr(os, "execv", lambda *command: executed.append(command))
     monkeypatch.setattr(sys, "orig_argv", ["python", "-I", "train.py", "--resume"])
@@ -72,4 +72,4 @@ def test_restart_on_those_who_answer(parse, monkeypatch, capsys, lost, workers):
     assert executed == [
         (sys.executable, [sys.executable, "-I", "train.py", "--resume", *added]),
     ]
-    assert capsys.readouterr().err == f"starting again: {' '.join(added)}\n"
+    assert capsys.readouterr().err == f"Restarting with: {' '.join(added)}\n"

@@ -1,4 +1,4 @@
-"""Federated programs whose clients keep states."""
+"""Tests federated programs whose clients have states."""
 
 import asyncio
 import collections
@@ -32,7 +32,7 @@ def dataset():
 
 @pytest.fixture
 def plain(dataset):
-    """`(state, metrics, source)` of a plain loop, in the context of the other tests."""
+    """The `(state, metrics, source)` of a plain loop, in the context of the other tests."""
     source = make_source(dataset)
     iterator, state = source.iterator(), process().initialize()
     for _ in range(2):
@@ -59,8 +59,8 @@ def run_in_program(coroutine_function, *args, create_context=create_async_graph_
         return asyncio.run(coroutine_function(*args))
 
 
-def test_a_program_trains_as_a_plain_loop_does(dataset, plain):
-    """Up to rounding, as they are executed by different runtimes."""
+def test_program_trains_as_a_plain_loop_does(dataset, plain):
+    """Compares up to rounding, since different runtimes execute them."""
     source = make_source(dataset)
     state, metrics = run_in_program(program, source, create_context=create_async_cpp_context)
     assert_close(state, plain[0])
@@ -68,7 +68,7 @@ def test_a_program_trains_as_a_plain_loop_does(dataset, plain):
     assert_close(source.store.get(range(4)), plain[2].store.get(range(4)))
 
 
-def test_a_computation_is_called_in_a_program_and_outside_of_one():
+def test_materialized_works_inside_and_outside_a_program():
     async def called():
         return materialized(process().initialize_client, 2)
 
@@ -95,15 +95,15 @@ def nested(value):
     return value, (value + 1.0, value + 2.0)
 
 
-def test_an_error_is_not_told_of_each_reference():
+def test_error_is_not_reported_for_each_reference():
     async def fail():
-        told = []
+        reports = []
         loop = asyncio.get_running_loop()
-        loop.set_exception_handler(lambda _, context: told.append(context["message"]))
-        with pytest.raises(TypeError, match="found one of dtype str"):
+        loop.set_exception_handler(lambda _, context: reports.append(context["message"]))
+        with pytest.raises(TypeError, match="found dtype str"):
             await tff.program.materialize_value(nested("1")[0])
         gc.collect()
-        return told
+        return reports
 
     assert run_in_program(fail) == []
 
@@ -127,11 +127,11 @@ async def called(computation, argument):
 
 
 @pytest.mark.parametrize("values", [{"b": 1.0, "a": 3.0}, [3.0, 1.0]])
-def test_elements_of_an_argument_are_found_by_name_or_else_by_position(values):
+def test_elements_of_an_argument_are_matched_by_name_or_position(values):
     assert run_in_program(called, difference, values) == difference(values) == 2.0
 
 
-def test_an_argument_of_other_elements_is_refused():
+def test_argument_with_other_elements_is_refused():
     values = {"a": 3.0, "b": 1.0, "c": 5.0}
     message = f"Expected a structure of 2 elements, .* found {len(values)} elements"
     with pytest.raises(TypeError, match=message):
@@ -145,7 +145,7 @@ def test_an_argument_of_other_elements_is_refused():
         (lambda a, b: (a, collections.OrderedDict(b=b)), (2.0, collections.OrderedDict(b=1.0))),
     ],
 )
-def test_results_whose_type_has_no_container_get_tffs(result, expected):
+def test_results_without_a_container_get_tffs_container(result, expected):
     made = tff.tensorflow.computation(result, np.float32, np.float32)
     read = tff.framework.deserialize_computation(tff.framework.serialize_computation(made))
     assert read.type_signature.result.python_container is None

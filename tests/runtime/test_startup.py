@@ -1,4 +1,4 @@
-"""`prepare_process` hides harmless output, and nothing else."""
+"""Tests that `prepare_process` hides harmless output only."""
 
 import gc
 import signal
@@ -25,26 +25,26 @@ keep = Fails()
 """
 
 
-def test_it_imports_no_tensorflow_and_other_exceptions_at_exit_are_reported():
+def test_prepare_process_imports_no_tensorflow_and_reports_other_exceptions_at_exit():
     ended = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
     assert ended.stderr.count("Exception ignored in") == 1
     assert ended.stderr.strip().endswith("ValueError: worth knowing")
 
 
-def test_ctrl_c_is_one_line_also_while_modules_are_imported():
+def test_ctrl_c_prints_one_line_even_during_imports():
     script = "from tff_pfl.runtime.startup import prepare_process; prepare_process(); raise "
     done = run_python("-c", script + "KeyboardInterrupt")
     assert (done.returncode, done.stderr) == (-signal.SIGINT, "\ninterrupted\n")
     assert "Traceback" in run_python("-c", script + "ValueError").stderr
 
 
-def test_the_process_looks_for_garbage_less_often():
+def test_garbage_collection_runs_less_often():
     startup.prepare_process()
     assert gc.isenabled() and gc.get_threshold() == (10_000, 20, 20)
 
 
-def test_the_known_destructors_are_dropped_only_at_exit(monkeypatch):
+def test_known_destructors_are_ignored_only_at_exit(monkeypatch):
     def fails():
         pass
 

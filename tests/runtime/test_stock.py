@@ -1,4 +1,4 @@
-"""The stock runtime's worker: it starts, says why it does not, and never outlives its program."""
+"""Tests that the stock runtime's worker starts, reports failures, and ends with its program."""
 
 import asyncio
 import gc
@@ -61,15 +61,15 @@ class Program:
         assert self.process.stdout.readline() == "ready 6\n"
         (self.worker,) = children(self.process.pid)
 
-    def go_on(self, how):
+    def proceed(self, how):
         self.process.stdin.write(how + "\n")
         self.process.stdin.flush()
         if how == "wait":
             assert self.process.stdout.readline() == "waiting\n"
-            time.sleep(0.5)  # the call is on its way
+            time.sleep(0.5)  # until the worker computes
 
     def end(self):
-        """Its output and exit code, once its pipes are closed, which a worker would hold open."""
+        """Waits for the program to end, which closes its pipes; returns output and exit code."""
         output, errors = self.process.communicate(timeout=20)
         assert is_gone_within(2.0, self.worker)
         return output, errors, self.process.returncode
@@ -84,14 +84,14 @@ def program():
 
 
 def children(parent):
-    """The ids of the processes that have the parent."""
+    """Returns the ids of the child processes of a process."""
     found = []
     for status in pathlib.Path("/proc").glob("[0-9]*/status"):
         try:
             if f"\nPPid:\t{parent}\n" in status.read_text():
                 found.append(int(status.parent.name))
         except OSError:
-            continue  # it ended meanwhile
+            continue  # the process has just ended
     return found
 
 
@@ -103,7 +103,7 @@ def is_gone_within(seconds, pid):
         except OSError:
             return True
         if "\nState:\tZ" in status:
-            return True  # ended, and not yet collected by the process that inherited it
+            return True  # a zombie, which its new parent has not collected yet
         time.sleep(0.02)
     return False
 
@@ -113,7 +113,7 @@ def is_gone_within(seconds, pid):
     ("how", "errors", "code"), [("return", "to stderr\n", 0), ("raise", "to stderr\nraised\n", 1)]
 )
 def test_worker_ends_with_the_program(program, how, errors, code):
-    program.go_on(how)
+    program.proceed(how)
     assert program.end() == ("", errors, code)
 
 
@@ -126,15 +126,15 @@ def test_worker_ends_with_the_program(program, how, errors, code):
         (signal.SIGKILL, "", -signal.SIGKILL),
     ],
 )
-def test_worker_ends_with_a_program_that_is_signalled_in_a_call(program, number, output, code):
-    program.go_on("wait")
+def test_worker_ends_with_a_program_that_gets_a_signal(program, number, output, code):
+    program.proceed("wait")
     program.process.send_signal(number)
     assert program.end() == (output, "to stderr\n", code)
 
 
 @pytest.mark.slow
-def test_worker_that_is_killed_in_a_call_raises(program):
-    program.go_on("wait")
+def test_worker_killed_during_a_call_raises(program):
+    program.proceed("wait")
     os.kill(program.worker, signal.SIGKILL)
     started = time.monotonic()
     output, errors, code = program.end()
@@ -148,9 +148,9 @@ def mean(values):
     return tff.federated_mean(values)
 
 
-def test_context_computes_for_any_cohort_and_its_worker_ends_with_it(tmp_path):
+def test_worker_ends_with_its_context(tmp_path):
     before = set(children(os.getpid()))
-    gc.freeze()  # to look at all that TensorFlow has takes seconds
+    gc.freeze()  # spares the collection TensorFlow's many objects, which take seconds
     context = runtime.create_cpp_context(max_concurrent_clients=1, log_path=tmp_path / "log")
     (worker,) = set(children(os.getpid())) - before
     with tff.framework.get_context_stack().install(context):
@@ -162,7 +162,7 @@ def test_context_computes_for_any_cohort_and_its_worker_ends_with_it(tmp_path):
     assert is_gone_within(2.0, worker)
 
 
-def test_worker_that_was_killed_raises():
+def test_killed_worker_raises():
     before = set(children(os.getpid()))
     context = runtime.create_cpp_context()
     (worker,) = set(children(os.getpid())) - before
@@ -174,7 +174,7 @@ def test_worker_that_was_killed_raises():
         mean([1.0])
 
 
-def test_worker_that_cannot_start_raises_with_its_log(tmp_path, monkeypatch):
+def test_failed_start_raises_with_the_log(tmp_path, monkeypatch):
     binary = tmp_path / "worker"
     binary.write_text("#!/bin/sh\necho no luck today\nexit 3\n")
     binary.chmod(0o755)
@@ -189,12 +189,12 @@ def test_wheel_without_a_worker_raises(tmp_path, monkeypatch):
         runtime.create_cpp_context()
 
 
-def test_no_client_at_a_time_raises():
+def test_max_concurrent_clients_must_be_positive():
     with pytest.raises(ValueError, match="must be a whole number of at least 1, got 0"):
         runtime.create_cpp_context(max_concurrent_clients=0)
 
 
-def test_another_thread_raises():
+def test_creation_in_another_thread_raises():
     raised = []
 
     def create():
@@ -216,7 +216,7 @@ def worker():
     worker.end()
 
 
-def test_remote_contexts_share_a_worker_until_it_is_gone(worker, monkeypatch):
+def test_remote_contexts_share_a_worker_until_it_ends(worker, monkeypatch):
     address = f"127.0.0.1:{worker.port}"
     context = runtime.create_remote_context(address)
     in_programs = runtime.ProgramContext(runtime.create_async_remote_context(address))
@@ -236,7 +236,7 @@ def test_remote_contexts_share_a_worker_until_it_is_gone(worker, monkeypatch):
         runtime.create_remote_context(address)
 
 
-def test_a_process_becomes_a_worker(monkeypatch):
+def test_run_worker_executes_the_binary(monkeypatch):
     executed = []
     monkeypatch.setattr(stock.os, "execv", lambda *arguments: executed.append(arguments))
     runtime.run_worker(1234, 3)

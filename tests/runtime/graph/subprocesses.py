@@ -1,4 +1,4 @@
-"""Scripts of tests that need a process of their own, and nothing of which outlives the test."""
+"""Runs scripts of tests in separate processes, which end with the test."""
 
 import contextlib
 import fcntl
@@ -21,8 +21,7 @@ def run_script(name: str, *args, wrapper=(), env=(), timeout: float = 280.0) -> 
         *args: Its command line.
         wrapper: A command that runs the command that follows it.
         env: Additions to the environment.
-        timeout: In seconds. After it, or with any exception here, the script and what it started
-            are killed.
+        timeout: Seconds after which the script and all processes that it started are killed.
     """
     module = f"tests.runtime.graph.scripts.{name}"
     process = subprocess.Popen(
@@ -46,14 +45,14 @@ def run_script(name: str, *args, wrapper=(), env=(), timeout: float = 280.0) -> 
 
 
 def saved_by_script(name: str, *args, tmp_path_factory, **options) -> Any:
-    """Returns what a script saves as a pickle in the file that its last argument names.
+    """Returns the value that a script pickles into the file of its last argument.
 
-    It runs once for all processes among which pytest divides the tests (`pytest -n`).
+    The script runs once for all processes of `pytest -n`.
 
     Args:
         name: The name of the module.
         *args: Its command line, without the file.
-        tmp_path_factory: The fixture.
+        tmp_path_factory: The fixture of pytest.
         **options: Options of `run_script`.
     """
     folder = tmp_path_factory.getbasetemp()

@@ -1,4 +1,4 @@
-"""Clients on two workers, as on other machines, give the results of one device."""
+"""Tests that clients on two workers give the same results as on one device."""
 
 import csv
 import subprocess
@@ -10,8 +10,8 @@ from tests.runtime.graph.subprocesses import run_script, saved_by_script
 
 pytestmark = pytest.mark.slow
 
-# A network of its own, as TensorFlow's servers are open to anybody who reaches them, and a process
-# namespace of its own, with whose first process all others end.
+# Separate namespaces: of the network, since TensorFlow's servers are open to everybody, and of
+# processes, which all end with the first process.
 _UNSHARED = ("unshare", "--map-root-user", "--net", "--pid", "--fork", "--kill-child")
 WORKERS = [f"/job:worker/replica:0/task:{index}/device:CPU:0" for index in (0, 1)]
 
@@ -37,7 +37,7 @@ def test_workers_lend_their_devices(saved):
     assert saved["workers"] == WORKERS
 
 
-# TensorFlow neither sends data sets to other machines and back, nor defines their functions on two.
+# TensorFlow neither sends data sets between machines nor defines their functions on two machines.
 RAISE_ON_TWO_MACHINES = {
     "select_that_returns_sequences",
     "sequence_identity-list",
@@ -48,11 +48,11 @@ RAISE_ON_TWO_MACHINES = {
 }
 
 
-def test_two_workers_give_what_cases_state(saved):
+def test_two_workers_give_the_stated_results(saved):
     assert {case.partition(":")[0] for case in saved["wrong"]} == RAISE_ON_TWO_MACHINES
 
 
-def test_operations_are_executed_where_they_were_asked_for(saved):
+def test_operations_run_on_the_requested_devices(saved):
     local = "/job:coordinator/replica:0/task:0/device:CPU:0"
     assert saved["executed_on"] == {
         tuple(WORKERS): {"Lgamma": WORKERS, "Digamma": WORKERS[:1]},
@@ -62,21 +62,21 @@ def test_operations_are_executed_where_they_were_asked_for(saved):
 
 
 @pytest.mark.parametrize("moment", ["dies in a call", "died before a call"])
-def test_a_worker_that_died_raises_within_seconds(saved, moment):
+def test_dead_worker_raises_within_seconds(saved, moment):
     assert saved["count"] == 3
     kind, message, seconds = saved[moment]
     assert kind == "WorkerDiedError"
-    assert message.startswith("The worker at 127.0.0.1:2302 does not answer, of those with the ")
+    assert message.startswith("The worker at 127.0.0.1:2302 does not answer; the devices are ")
     assert all(worker in message for worker in WORKERS)
     assert seconds < 10
 
 
-def test_a_run_goes_on_without_a_worker_that_died(tmp_path, unshared):
+def test_run_continues_without_a_dead_worker(tmp_path, unshared):
     run_script("lost_worker", tmp_path, **unshared)
     errors = (tmp_path / "errors.txt").read_text()
     assert "127.0.0.1:2302 does not answer" in errors
     assert (
-        "starting again: --resume --nooverwrite --restarts=0 --workers=127.0.0.1:2301\n" in errors
+        "Restarting with: --resume --nooverwrite --restarts=0 --workers=127.0.0.1:2301\n" in errors
     )
     found, expected = (
         list(csv.DictReader((tmp_path / run / "metrics.csv").open())) for run in ("lost", "one")

@@ -1,4 +1,4 @@
-"""Client work whose clients must wait for one another, since TensorFlow's kernels demand it."""
+"""Tests client work that TensorFlow's kernels can run for one client at a time only."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ ROWS = (None, 3)
 
 
 def normalize(x):
-    """As Keras' `LayerNormalization` does: each row is a channel."""
+    """Normalizes as Keras' `LayerNormalization` does: each row is a channel."""
     rows, columns = tf.unstack(tf.shape(x))
     normalized, _, _ = tf.compat.v1.nn.fused_batch_norm(
         tf.reshape(x, [1, rows, columns, 1]),
@@ -24,7 +24,7 @@ def normalize(x):
 
 
 def normalize_channels(x):
-    """As Keras' `BatchNormalization` does; there are as many channels for all clients."""
+    """Normalizes as Keras' `BatchNormalization` does, with the same channels for all clients."""
     images = x[:, tf.newaxis, tf.newaxis]
     normalized, _, _ = tf.compat.v1.nn.fused_batch_norm(images, tf.ones([3]), tf.zeros([3]))
     return normalized[:, 0, 0]
@@ -63,7 +63,7 @@ def gradient_alone(x):
         (in_a_loop, ROWS, 1),
     ],
 )
-def test_who_must_wait(function, shape, expected):
+def test_loops_with_unknown_channels_are_sequential(function, shape, expected):
     @tf.function(autograph=False, input_signature=[tf.TensorSpec(shape)])
     def run(x):
         def body(index, total):
@@ -72,7 +72,7 @@ def test_who_must_wait(function, shape, expected):
         index, _ = tf.while_loop(
             lambda index, _: index < 5, body, (tf.constant(0), 0.0), parallel_iterations=4
         )
-        mapping.one_at_a_time_where_needed(index.op)
+        mapping.forbid_unsafe_concurrency(index.op)
         found.append(index.op.get_attr("parallel_iterations"))
         return index
 
@@ -81,7 +81,7 @@ def test_who_must_wait(function, shape, expected):
     assert found == [expected]
 
 
-def test_rows_that_are_normalized_for_clients_of_different_sizes():
+def test_rows_of_clients_of_different_sizes_are_normalized():
     rng = np.random.default_rng(0)
     clients = [rng.normal(size=(size, 3)).astype(np.float32) for size in [1, 40, 7, 23] * 10]
     function = tff.tensorflow.computation(normalize, tff.types.TensorType(np.float32, ROWS))

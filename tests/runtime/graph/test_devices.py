@@ -1,4 +1,4 @@
-"""Clients divided among devices, and names of devices and workers."""
+"""Tests clients on several devices, and the names of devices and workers."""
 
 import itertools
 import signal
@@ -35,12 +35,12 @@ def saved(kind, tmp_path_factory):
 
 
 @pytest.mark.parametrize("vectorize", ["auto", "never"])
-def test_two_devices_give_what_cases_state(saved, vectorize):
+def test_two_devices_give_the_stated_results(saved, vectorize):
     assert saved["wrong"][vectorize] == []
 
 
-def test_operations_are_executed_where_they_were_asked_for(saved, kind):
-    """Clients on as many of the devices as there are clients for, the server on the first."""
+def test_operations_run_on_the_requested_devices(saved, kind):
+    """Checks that clients are divided among the devices, and the server uses the first device."""
     tried = itertools.product([(0, 1), (1, 0), (1,)], ["always", "never"], [1, 3])
     for indices, vectorize, size in tried:
         devices = tuple(f"{kind}:{index}" for index in indices)
@@ -49,7 +49,7 @@ def test_operations_are_executed_where_they_were_asked_for(saved, kind):
         assert saved["executed_on"][devices, vectorize, size] == expected
 
 
-def test_by_default_all_gpus_are_used_or_one_cpu(saved, kind):
+def test_default_is_all_gpus_or_one_cpu(saved, kind):
     indices = {"CPU": [0], "GPU": [0, 1]}[kind]
     names = [f"/job:localhost/replica:0/task:0/device:{kind}:{index}" for index in indices]
     assert saved["default"] == {"Lgamma": names, "Digamma": names[:1]}
@@ -62,7 +62,7 @@ CPU = tf.config.list_logical_devices("CPU")[0].name
     "devices",
     ["CPU:0", ["cpu:0"], ["/job:localhost/replica:0/task:0/device:CPU:0"]],
 )
-def test_a_device_has_many_names(devices):
+def test_device_may_have_several_names(devices):
     try:
         set_graph_context(devices=devices)
         assert current_devices() == (CPU,)
@@ -71,7 +71,7 @@ def test_a_device_has_many_names(devices):
 
 
 @pytest.mark.parametrize("name", ["CPU:1", "/job:worker/task:1/CPU:0", "CPU:x"])
-def test_unknown_device_raises_with_what_there_is(name):
+def test_error_for_an_unknown_device_lists_the_devices(name):
     with pytest.raises(DeviceError) as raised:
         create_graph_context(devices=["CPU:0", name])
     assert str(raised.value).startswith(f"Unknown device {name!r}.")
@@ -79,26 +79,26 @@ def test_unknown_device_raises_with_what_there_is(name):
 
 
 @pytest.mark.parametrize("worker", ["localhost", ":8470", "localhost:x", "a:65536"])
-def test_what_is_no_address_of_a_worker_raises(worker):
+def test_invalid_address_of_a_worker_raises(worker):
     message = f"HOST:PORT, such as localhost:8470, with a port of at most 65535, found '{worker}'"
     for use in (answers, connect_to_workers, lambda worker: lend_devices([worker], 0)):
         with pytest.raises(DeviceError, match=message):
             use(worker)
 
 
-def test_a_worker_that_cannot_listen_says_why():
-    with pytest.raises(DeviceError, match="There is no worker 1 of 1; the first one is 0"):
+def test_worker_that_cannot_listen_raises():
+    with pytest.raises(DeviceError, match="Worker 1 does not exist: indices are 0..0"):
         lend_devices(["localhost:8470"], 1)
     with socket.create_server(("localhost", 0)) as other:
         worker = f"localhost:{other.getsockname()[1]}"
         assert answers(worker)
-        with pytest.raises(DeviceError, match=f"Worker 0 cannot listen at {worker}; perhaps"):
+        with pytest.raises(DeviceError, match=f"Worker 0 cannot listen at {worker}, which another"):
             lend_devices([worker], 0)
     assert not answers(worker)
 
 
 def test_ctrl_c_ends_a_worker(monkeypatch):
-    """It waits in C++, where a handler of Python's would not be called."""
+    """Checks the default handler, since C++ waits and would not call a Python handler."""
     handlers = []
 
     class Server:

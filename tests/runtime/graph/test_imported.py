@@ -1,4 +1,4 @@
-"""The TensorFlow of a TFF computation as a function: resources, initialization, names, pruning."""
+"""Tests imports of TensorFlow from TFF computations: resources, initialization, names, pruning."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ def import_function(computation) -> imported.ImportedFunction:
     return imported.ImportedFunction(proto.tensorflow, list(map(values.tensor_spec, leaves)))
 
 
-def test_each_run_has_variables_of_its_own():
+def test_each_run_has_its_own_variables():
     @tff.tensorflow.computation(np.float32)
     def accumulate(x):
         variable = tf.Variable(1.0)
@@ -25,13 +25,13 @@ def test_each_run_has_variables_of_its_own():
     function = import_function(accumulate)
     assert function.is_stateful
     assert [function(tf.constant(x))[0].numpy() for x in (2.0, 3.0)] == [3.0, 4.0]
-    # All in flight at once, of one graph.
+    # All runs of one graph are simultaneous.
     many = tf.function(lambda xs: tf.map_fn(lambda x: function(x)[0], xs, parallel_iterations=50))
     np.testing.assert_array_equal(many(tf.range(50.0)), np.arange(50.0) + 1)
 
 
 def test_reductions_of_data_sets_may_read_variables():
-    """The step has lost the shapes of what it makes of them."""
+    """Covers a step that loses the shapes of its results."""
 
     @tff.tensorflow.computation(tff.types.SequenceType(tff.types.TensorType(np.float32, [None, 2])))
     def weighted_sum(rows):
@@ -57,7 +57,7 @@ def test_tables_are_initialized_and_not_shared():
 
 
 def test_initialization_comes_before_everything_else():
-    """Without an order between them, an uninitialized variable or table fails now and then."""
+    """Repeats the call, since an uninitialized variable or table would fail only sometimes."""
 
     @tff.tensorflow.computation(np.float32)
     def initialized(x):
@@ -101,12 +101,12 @@ def data_set(x):
         (variable, 1000),
         (static_table, 1000),
         (table, 1000),
-        (data_set, 60),  # slow, and 200 kB a run
+        (data_set, 60),  # slow, and takes 200 kB a run
     ],
     ids=["variable", "static table", "table", "data set"],
 )
-def test_nothing_is_left_of_many_runs(function, runs):
-    """Each run takes 40 kB or more."""
+def test_many_runs_leave_no_resources(function, runs):
+    """Measures the memory; each run takes 40 kB or more."""
 
     def resident_mib():
         with open("/proc/self/statm") as file:
@@ -147,7 +147,7 @@ def test_functions_of_the_same_name_do_not_clash():
     ("rows", "expected"), [(np.arange(5), [30, 32]), (np.zeros([0], np.int64), [0, 1])]
 )
 def test_reductions_of_data_sets_are_loops(rows, expected):
-    """`ReduceDataset` would prepare its function anew at each run."""
+    """Checks that `ReduceDataset`, which prepares its function in each run, is replaced."""
 
     @tff.tensorflow.computation(tff.types.SequenceType(np.int64), np.int64)
     def reduced(rows, factor):
@@ -168,7 +168,7 @@ def test_reductions_of_data_sets_are_loops(rows, expected):
     assert "ReduceDataset" not in {node.op for node in nodes}
 
 
-def test_a_reduction_of_a_data_set_whose_state_grows():
+def test_state_of_a_reduction_may_grow():
     @tff.tensorflow.computation(tff.types.SequenceType(np.int64))
     def collected(rows):
         return rows.reduce(

@@ -1,4 +1,4 @@
-"""Tests of what the graph executor has of TensorFlow that is not public."""
+"""Tests the private parts of TensorFlow that the graph executor uses."""
 
 import numpy as np
 import pytest
@@ -16,20 +16,20 @@ def double(x):
 
 @pytest.fixture
 def options_of_calls(monkeypatch):
-    """The options that each call of a graph gives to Grappler."""
-    told = []
+    """A list of Grappler's options in each call of a graph."""
+    options = []
     execute = internals._execute.execute_with_cancellation
 
     def watched(name, *, attrs, **call):
         config = dict(zip(attrs[::2], attrs[1::2], strict=True))["config_proto"]
-        told.append(tf.compat.v1.ConfigProto.FromString(config).graph_options.rewrite_options)
+        options.append(tf.compat.v1.ConfigProto.FromString(config).graph_options.rewrite_options)
         return execute(name, attrs=attrs, **call)
 
     monkeypatch.setattr(internals._execute, "execute_with_cancellation", watched)
-    return told
+    return options
 
 
-def test_graphs_are_optimized_once_and_else_as_a_program_says(options_of_calls):
+def test_graphs_are_optimized_once_with_the_options_of_the_program(options_of_calls):
     def run():
         with tff.framework.get_context_stack().install(create_graph_context()):
             assert double(2.0) == 4
@@ -61,7 +61,7 @@ def transposed(x):
 @pytest.mark.parametrize("vectorize", ["auto", "never"])
 @pytest.mark.parametrize("function", [normalized, transposed])
 def test_rewrites_that_break_graphs_are_off(function, vectorize):
-    """TensorFlow's remapper makes graphs of these that cannot be run."""
+    """Tries functions of which TensorFlow's remapper makes graphs that cannot run."""
 
     @tff.tensorflow.computation(tff.types.TensorType(np.float32, [4, 1]))
     def work(x):

@@ -1,4 +1,4 @@
-"""Computations end when they are interrupted, and not when they would have been done."""
+"""Tests that interrupted computations end early."""
 
 import asyncio
 import gc
@@ -22,12 +22,12 @@ def count_to(number):
     return tf.while_loop(lambda i: i < number, lambda i: i + 1, [0])[0]
 
 
-LONG = 10_000_000  # half a minute
+LONG = 10_000_000  # takes half a minute
 
 
 @pytest.fixture
 def runs(monkeypatch):
-    """`(started, ended)`: events of the computation that runs next."""
+    """The events `(started, ended)` of the next computation."""
     started, ended, run = threading.Event(), threading.Event(), executor.Program.run
 
     def watched(*args):
@@ -59,7 +59,7 @@ def test_ctrl_c_ends_the_computation(runs):
         assert count_to(4) == 4
 
 
-def test_a_task_that_is_cancelled_ends_its_computation_alone(runs):
+def test_cancelled_task_ends_only_its_computation(runs):
     started, _ = runs
     context = create_async_graph_context()
 
@@ -75,11 +75,11 @@ def test_a_task_that_is_cancelled_ends_its_computation_alone(runs):
         return await other
 
     start = time.monotonic()
-    assert asyncio.run(program()) == 100_000  # it waits for all threads
+    assert asyncio.run(program()) == 100_000  # `run` waits for all threads
     assert time.monotonic() - start < 10
 
 
-def test_a_context_that_nobody_has_any_more_leaves_no_thread_and_no_file():
+def test_deleted_context_leaves_no_thread_and_no_file():
     def resources():
         return threading.active_count(), len(os.listdir("/proc/self/fd"))
 
@@ -89,9 +89,9 @@ def test_a_context_that_nobody_has_any_more_leaves_no_thread_and_no_file():
             assert count_to(3) == 3
 
     run_one()
-    gc.collect()  # contexts of other tests, which would be collected meanwhile
+    gc.collect()  # collects contexts of other tests now
     before = resources()
     for _ in range(3):
         run_one()
-    # Threads that have computed something end by themselves, a little later.
+    # Threads that computed end by themselves a little later.
     wait_until(lambda: all(now <= then for now, then in zip(resources(), before, strict=True)))

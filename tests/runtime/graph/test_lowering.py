@@ -1,4 +1,4 @@
-"""Intrinsics where a plausible lowering would be wrong."""
+"""Tests intrinsics for which a plausible lowering would be wrong."""
 
 import ml_dtypes
 import numpy as np
@@ -32,7 +32,7 @@ def test_each_leaf_of_a_secure_sum_has_its_own_bound():
         twice([7, 3])
 
 
-def test_secure_sums_of_vectors_of_unknown_length():
+def test_secure_sums_accept_vectors_of_unknown_length():
     @tff.federated_computation(at_clients(VECTOR))
     def total(values):
         add = tff.tensorflow.computation(lambda x: x + 1, VECTOR)
@@ -57,8 +57,8 @@ def test_secure_sums_have_at_most_62_bits():
     ("dtype", "num_clients", "expected"),
     [(np.float16, 2049, 6148.0), (ml_dtypes.bfloat16, 257, 772.0)],
 )
-def test_half_precision_sums_of_what_is_the_same_for_all(dtype, num_clients, expected):
-    """There are more clients than such a number can count: only the sum is rounded."""
+def test_half_precision_sums_of_a_shared_value_are_rounded_once(dtype, num_clients, expected):
+    """Uses more clients than numbers of this type can count."""
 
     @tff.federated_computation(at_clients(np.int32), at_server(dtype))
     def total(clients, value):
@@ -67,7 +67,7 @@ def test_half_precision_sums_of_what_is_the_same_for_all(dtype, num_clients, exp
     assert total([1] * num_clients, dtype(3.0)) == dtype(expected)
 
 
-def test_a_lambda_that_captures_a_value():
+def test_lambda_may_capture_a_value():
     @tff.tensorflow.computation
     def constant():
         return np.float32(5.0)
@@ -82,7 +82,7 @@ def test_a_lambda_that_captures_a_value():
     assert with_constant([1.0, 2.0]) == ([(1.0, 5.0), (2.0, 5.0)], (3.0, 10.0))
 
 
-def test_keys_that_all_clients_share():
+def test_clients_may_share_keys():
     @tff.tensorflow.computation
     def keys():
         return tf.constant([0, 2])
@@ -102,7 +102,7 @@ def test_keys_that_all_clients_share():
     assert [list(map(float, dataset)) for dataset in selected] == [[1.0, 3.0]] * 2
 
 
-def test_random_work_on_what_was_broadcast_differs_by_client():
+def test_random_work_on_a_broadcast_value_differs_by_client():
     @tff.tensorflow.computation(np.float32)
     def noisy(x):
         return x + tf.random.uniform([])
@@ -116,8 +116,8 @@ def test_random_work_on_what_was_broadcast_differs_by_client():
     assert len(set(draw(0.0, [0, 0, 0]))) == 3
 
 
-def test_a_device_may_have_a_loop_and_another_a_stack():
-    """A CPU and a GPU differ so for convolutions; here the results have an open dimension."""
+def test_results_of_a_loop_and_of_a_stack_are_combined():
+    """Covers results with an unknown dimension; a CPU and a GPU differ so for convolutions."""
     member = tff.types.TensorType(np.float32, [None, 2])
     rows = tf.reshape(tf.range(12.0), [3, 2, 2])
     looped = Ragged.make(tf.reshape(rows[:1], [-1]), tf.constant([[2, 2]], tf.int64))

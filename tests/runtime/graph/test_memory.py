@@ -1,4 +1,4 @@
-"""Memory of long runs: graphs that are kept, and values that are not copied."""
+"""Tests the memory of long runs: graphs are reused, and values are not copied."""
 
 import contextlib
 import copy
@@ -18,8 +18,7 @@ from tff_pfl.runtime import create_graph_context
 from tff_pfl.runtime.graph import executor, vectorization
 
 SLACK = 10.0  # megabytes
-# Left out is what others keep on purpose: oneDNN a kernel for each shape that it has seen, malloc
-# an arena for each thread.
+# Disables caches of other libraries: a kernel per shape in oneDNN, an arena per thread in malloc.
 _ENVIRONMENT = {
     "CUDA_VISIBLE_DEVICES": "",
     "MALLOC_ARENA_MAX": "1",
@@ -28,17 +27,17 @@ _ENVIRONMENT = {
 
 
 @pytest.mark.slow
-def test_rounds_of_cohorts_of_all_sizes():
+def test_memory_stays_constant_over_rounds():
     lines = run_script("memory", 300, env=_ENVIRONMENT, timeout=280).splitlines()
     samples = np.array([list(map(float, line.split())) for line in lines])
     settled = samples[samples[:, 0] >= 50]
     before, after = (np.median(part, axis=0) for part in (settled[:8], settled[-8:]))
-    assert (samples[-1, 0], after[2]) == (300, before[2])  # as many functions
+    assert (samples[-1, 0], after[2]) == (300, before[2])  # the number of functions is the same
     assert after[1] - before[1] < SLACK
 
 
 def run_another(factor):
-    """Builds a computation with a large constant, and runs it."""
+    """Builds and runs a computation with a large constant."""
     table = np.full([100, 1000], factor, np.float32)
     scaled = tff.tensorflow.computation(lambda x: tf.reduce_sum(table * x), VECTOR)
 
@@ -49,15 +48,15 @@ def run_another(factor):
     assert of_clients([np.ones(1000, np.float32)] * 3) == 300_000 * factor
 
 
-def test_computations_that_are_run_once_leave_no_functions(installed, monkeypatch):
+def test_old_computations_leave_no_functions(installed, monkeypatch):
     monkeypatch.setattr(executor, "_MAX_PROGRAMS", 2)
     installed()
     numbers = []
-    gc.freeze()  # to look at all that TensorFlow has takes seconds
+    gc.freeze()  # spares the collection TensorFlow's many objects, which take seconds
     for index in range(6):
         run_another(index)
         if index in (3, 5):
-            gc.collect()  # graphs are in cycles
+            gc.collect()  # graphs are reference cycles
             numbers.append(len(eager_context.context().list_function_names()))
     assert numbers[1] == numbers[0]
 
@@ -80,7 +79,7 @@ def add(x, y):
     tff.types.FederatedType(VECTOR, tff.SERVER), tff.types.FederatedType(np.float32, tff.CLIENTS)
 )
 def next_state(state, values):
-    """The state after a round, and the one before it."""
+    """Returns the state after a round, and the state before it."""
     return tff.federated_map(add, (state, tff.federated_sum(values))), state
 
 
@@ -96,7 +95,7 @@ def total_of_all(x):
 
 @pytest.fixture
 def installed():
-    """Installs contexts on the CPU, whose memory can be looked at."""
+    """Installs contexts on the CPU, whose memory can be inspected."""
     with contextlib.ExitStack() as stack:
 
         def install(**options):
@@ -108,7 +107,7 @@ def installed():
 
 @pytest.fixture
 def traces(monkeypatch):
-    """The graphs that were traced, as a list with an element for each."""
+    """A list with an element for each traced graph."""
     made, trace = [], executor.Program._trace
 
     def counting(*args):
@@ -129,7 +128,7 @@ def test_cohorts_and_clients_of_all_sizes_share_a_graph(installed, traces, vecto
     for size, rows in [(3, 4), (1, 4), (7, 4), (2, 9), (40, 0)]:
         assert total_of_all([np.ones(rows, np.float32)] * size) == size * rows
     assert len(traces) == 1
-    for sizes in [(1, 2), (0, 3, 5)]:  # without a shape in common
+    for sizes in [(1, 2), (0, 3, 5)]:  # shapes differ by client
         assert total_of_all([np.ones(rows, np.float32) for rows in sizes]) == sum(sizes)
     assert len(traces) == 2
     assert total_of_all([]) == 0
@@ -137,7 +136,7 @@ def test_cohorts_and_clients_of_all_sizes_share_a_graph(installed, traces, vecto
 
 
 def test_leaves_whose_shapes_differ_share_a_graph(installed, traces):
-    """In whichever of them clients differ."""
+    """Tries all subsets of leaves in which clients differ."""
     installed()
     parts = tff.types.to_type([UNKNOWN] * 3)
 
@@ -161,7 +160,7 @@ def test_leaves_whose_shapes_differ_share_a_graph(installed, traces):
 
 
 def test_normalizations_leave_no_graphs_behind():
-    """TensorFlow keeps what it makes of them, for whole graphs, in a dictionary of a module."""
+    """Checks that TensorFlow's cache of normalizations, which keeps graphs alive, is cleared."""
 
     def normalized(x):
         return tf.raw_ops.FusedBatchNormV3(
@@ -171,7 +170,7 @@ def test_normalizations_leave_no_graphs_behind():
     images = np.random.default_rng(0).normal(size=(3, 2, 2, 2, 1)).astype(np.float32)
     specs = [tf.TensorSpec(images.shape[1:])]
     function = tf.function(lambda x: [normalized(x)]).get_concrete_function(*specs)
-    gc.freeze()  # to look at all that TensorFlow has takes seconds
+    gc.freeze()  # spares the collection TensorFlow's many objects, which take seconds
     graph = tf.Graph()
     with graph.as_default():
         vectorization.vectorize(function, tf.constant(3), [tf.constant(images)])
@@ -180,7 +179,7 @@ def test_normalizations_leave_no_graphs_behind():
     assert graph() is None
 
 
-def test_a_state_shares_its_graph_whatever_holds_it(installed, traces):
+def test_arrays_tensors_lists_and_variables_share_a_graph(installed, traces):
     installed()
     ones = np.ones(1000, np.float32)
     state, _ = next_state(ones, [np.float32(1)])
@@ -189,7 +188,7 @@ def test_a_state_shares_its_graph_whatever_holds_it(installed, traces):
     assert len(traces) == 1
 
 
-def test_a_state_is_not_copied(installed):
+def test_state_is_not_copied(installed):
     installed()
     state = identity(np.arange(1000, dtype=np.float32))
     for _ in range(3):
@@ -199,19 +198,19 @@ def test_a_state_is_not_copied(installed):
         np.testing.assert_array_equal(state, before + 1)
 
 
-def test_tensors_that_are_kept_are_taken(installed):
+def test_kept_tensors_are_not_copied(installed):
     installed(keep_tensors=True)
     state = identity(np.zeros(1000, np.float32))
     after, given = next_state(state, [np.float32(1)])
     assert isinstance(after, tf.Tensor)
     assert address(given) == address(state)
     np.testing.assert_array_equal(after, np.ones(1000))
-    count, text, clients = others_than_arrays([np.float32(1.5)])
+    count, text, clients = scalars_and_clients([np.float32(1.5)])
     assert (type(count), text, type(clients[0])) == (np.int32, b"x", np.float32)
 
 
 @tff.federated_computation(tff.types.FederatedType(np.float32, tff.CLIENTS))
-def others_than_arrays(x):
+def scalars_and_clients(x):
     return tff.federated_value(3, tff.SERVER), tff.federated_value("x", tff.SERVER), x
 
 
@@ -223,7 +222,7 @@ COMPUTED = {
 
 
 @pytest.mark.parametrize("name", COMPUTED)
-def test_what_is_computed_from_a_result_is_not_taken_for_it(installed, name):
+def test_derived_arrays_do_not_keep_the_tensor(installed, name):
     installed()
     result = identity(np.random.default_rng(0).normal(size=1000).astype(np.float32))
     computed = COMPUTED[name](result)
@@ -234,17 +233,17 @@ def test_what_is_computed_from_a_result_is_not_taken_for_it(installed, name):
         np.testing.assert_array_equal(identity(computed), np.array(result) + 1)
 
 
-@pytest.mark.parametrize("of", [lambda x: x, lambda x: x[3:], np.asarray])
-def test_a_result_cannot_be_changed(installed, of):
+@pytest.mark.parametrize("view", [lambda x: x, lambda x: x[3:], np.asarray])
+def test_results_are_read_only(installed, view):
     installed()
     result = identity(np.ones(1000, np.float32))
     with pytest.raises(ValueError, match="read-only"):
-        of(result)[5] = 2
+        view(result)[5] = 2
     with pytest.raises(ValueError, match="WRITEABLE"):
-        of(result).flags.writeable = True
+        view(result).flags.writeable = True
 
 
-def test_an_argument_can_be_changed_afterwards(installed):
+def test_argument_may_change_after_a_call(installed):
     installed()
     argument = np.ones(1000, np.float32)
     result = identity(argument)

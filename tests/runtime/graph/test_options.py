@@ -1,4 +1,4 @@
-"""The options of `create_graph_context`, what the log says of them, and what is refused."""
+"""Tests the options of `create_graph_context`, its log messages and its errors."""
 
 import logging
 import pathlib
@@ -40,8 +40,8 @@ def loop(condition):
     ("vectorize", "max_concurrent_clients"),
     [("always", 3), ("never", 1), slow("always", 1), slow("never", 3)],
 )
-def test_clients_at_a_time_do_not_change_results(vectorize, max_concurrent_clients):
-    train = loop(lambda i, x: tf.reduce_sum(x) < 100.0)  # with more steps for some clients
+def test_max_concurrent_clients_does_not_change_results(vectorize, max_concurrent_clients):
+    train = loop(lambda i, x: tf.reduce_sum(x) < 100.0)  # some clients need more steps
     options = {"vectorize": vectorize, "max_concurrent_clients": max_concurrent_clients}
     assert_close(run(train, CLIENTS, **options), run(train, CLIENTS))
 
@@ -55,11 +55,11 @@ def test_xla_does_not_change_results():
 
 
 @pytest.mark.slow
-def test_clients_at_a_time_bound_the_memory():
-    """60 clients that need 16 MiB several times each run one after another, and at once.
+def test_max_concurrent_clients_bounds_the_memory():
+    """Runs 60 clients, each of which needs 16 MiB several times, one by one and at once.
 
-    Half of what they need at once must be new: TensorFlow's allocator keeps what it has ever had,
-    and some of that may be free.
+    Only half of the memory for all clients must be new, since TensorFlow's allocator may have
+    free memory from before.
     """
 
     def peak_mib(**options):
@@ -67,7 +67,7 @@ def test_clients_at_a_time_bound_the_memory():
             lines = pathlib.Path("/proc/self/status").read_text().splitlines()
             return next(int(line.split()[1]) for line in lines if line.startswith(key)) / 2**10
 
-        pathlib.Path("/proc/self/clear_refs").write_text("5")  # the peak is what there is now
+        pathlib.Path("/proc/self/clear_refs").write_text("5")  # resets the peak
         before = status("VmRSS")
         clients = [np.float32([i, 0, 0]) for i in range(60)]
         run(mapped(work, VECTOR), clients, vectorize="always", **options)
@@ -89,7 +89,7 @@ def test_clients_at_a_time_bound_the_memory():
         ({"max_concurrent_clients": 2.5}, ValueError, "max_concurrent_clients must be a whole"),
     ],
 )
-def test_unknown_choices(options, error, message):
+def test_unknown_options_are_refused(options, error, message):
     with pytest.raises(error, match=message):
         runtime.create_graph_context(**options)
 
@@ -119,19 +119,19 @@ NOT_VECTORIZABLE = {
 
 
 @pytest.mark.parametrize("name", NOT_VECTORIZABLE)
-def test_what_cannot_be_vectorized_is_a_loop_or_refused(caplog, name):
+def test_unvectorizable_work_is_looped_or_refused(caplog, name):
     function, member, clients, reason = NOT_VECTORIZABLE[name]
     computation = mapped(function, member)
     with pytest.raises(NotVectorizableError, match=reason):
         run(computation, clients, vectorize="always")
     with caplog.at_level(logging.INFO, logger="absl"):
         assert run(computation, clients) == run(computation, clients, vectorize="never")
-    why, never = [m for m in caplog.messages if m.startswith("Client work")]
-    assert "a loop over clients (" in why and reason in why
+    auto, never = [m for m in caplog.messages if m.startswith("Client work")]
+    assert "a loop over clients (" in auto and reason in auto
     assert never.endswith("a loop over clients (vectorize='never').")
 
 
-def test_the_log_says_once_where_and_how_clients_are_computed(caplog):
+def test_log_names_devices_and_methods_once(caplog):
     with caplog.at_level(logging.INFO, logger="absl"):
         context = runtime.create_graph_context()
         with tff.framework.get_context_stack().install(context):
@@ -144,7 +144,7 @@ def test_the_log_says_once_where_and_how_clients_are_computed(caplog):
 
 
 def appended_ones(number):
-    """Counts the numbers after one more in each of `number` steps."""
+    """Appends a one in each of `number` steps, and returns the sum."""
     _, x = tf.while_loop(
         lambda i, _: i < number,
         lambda i, x: (i + 1, tf.concat([x, [1.0]], axis=0)),
@@ -169,20 +169,20 @@ LOGITS = [np.random.default_rng(i).normal(size=(3, 4)).astype(np.float32) for i 
         (losses_with_shared_labels, tensor(np.float32, 3, 4), LOGITS),
     ],
 )
-def test_what_fails_only_when_it_is_vectorized_is_a_loop(caplog, function, member, clients):
-    """TensorFlow's rule makes a graph that cannot be run."""
+def test_work_whose_vectorized_graph_fails_is_looped(caplog, function, member, clients):
+    """Tries functions of which TensorFlow's rule makes a graph that cannot run."""
     computation = mapped(function, member)
     expected = [function(tf.constant(client)).numpy() for client in clients]
     context = runtime.create_graph_context()
     with tff.framework.get_context_stack().install(context):
         for _ in range(2):
             assert_close(computation(clients), expected)
-    assert sum("fails when it is run" in message for message in caplog.messages) == 1
+    assert sum("fails when it runs" in message for message in caplog.messages) == 1
 
 
 @pytest.mark.parametrize("vectorize", ["auto", "never"])
-def test_an_error_of_client_work_is_its_own_and_forgotten(vectorize):
-    """It is also an error of gRPC, as in the stock runtime."""
+def test_error_of_client_work_is_raised_and_does_not_persist(vectorize):
+    """Checks that it is also an error of gRPC, as in the stock runtime."""
 
     def checked(x):
         assertion = tf.debugging.Assert(x < 2.0, ["the client's own mistake", x])
@@ -204,7 +204,7 @@ def test_an_error_of_client_work_is_its_own_and_forgotten(vectorize):
 
 
 @pytest.mark.parametrize("number", [1, 3])
-def test_a_cohort_of_another_size_than_was_inferred_is_refused(number):
+def test_cohort_of_another_size_is_refused(number):
     context = tff.framework.SyncExecutionContext(
         runtime.create_graph_context().executor_factory,
         cardinality_inference_fn=lambda *_: {tff.CLIENTS: number},
@@ -230,7 +230,7 @@ def jax_computation():
     ("build", "message"),
     [(data_elsewhere, r"cannot lower Data.*--runtime=cpp"), (jax_computation, "not 'xla'")],
 )
-def test_a_construct_that_cannot_be_lowered_is_named(build, message):
+def test_error_names_an_unsupported_construct(build, message):
     with pytest.raises(CannotLowerError, match=message):
         run(build())
 
@@ -249,8 +249,8 @@ STRUCT = tff.types.to_type([("b", np.float32), ("a", np.int32)])
         ({"a": np.int64(2**31), "b": 2.5}, "int32"),
     ],
 )
-def test_structures_are_matched_by_name_and_numpys_integers_are_integers(value, expected):
-    """The stock runtime matches by position alone, and mixes such structures up."""
+def test_structures_are_matched_by_name_and_accept_numpy_integers(value, expected):
+    """Differs from the stock runtime, which matches by position only and confuses elements."""
     function = identity(at_clients(STRUCT))
     if isinstance(expected, tuple):
         assert tuple(run(function, [value])[0].values()) == expected

@@ -1,4 +1,4 @@
-"""Random numbers of many clients at once are those that TensorFlow draws for each, bit for bit."""
+"""Tests that random numbers of many clients equal those of each client alone, bit for bit."""
 
 import numpy as np
 import pytest
@@ -43,25 +43,25 @@ DRAWS = {
 
 
 @pytest.mark.parametrize("name", DRAWS)
-def test_random_numbers_are_those_of_each_client_alone(name):
+def test_random_numbers_equal_those_of_each_client_alone(name):
     assert_equal(vectorize(DRAWS[name], SEEDS), alone(DRAWS[name], SEEDS))
 
 
 @pytest.mark.parametrize("name", ["uint32", "uniform", "fold in"])
-def test_seeds_of_64_bits(name):
+def test_seeds_may_have_64_bits(name):
     assert_equal(vectorize(DRAWS[name], LONG_SEEDS), alone(DRAWS[name], LONG_SEEDS))
 
 
 @pytest.mark.parametrize("name", ["int32", "normal", "uniform of no numbers"])
-def test_random_numbers_of_no_clients(name):
+def test_there_may_be_no_clients(name):
     drawn, one = vectorize(DRAWS[name], SEEDS[:0]), DRAWS[name](tf.constant(SEEDS[0]))
     assert (drawn.shape, drawn.dtype) == ((0, *one.shape), one.dtype)
 
 
 @pytest.mark.parametrize("count", [0, 3, 5])
-def test_as_many_numbers_as_are_known_at_run_time(count):
-    """The surplus words of the last block of four are dropped."""
-    count = tf.Variable(count)  # no constant
+def test_number_of_draws_may_be_known_at_run_time_only(count):
+    """Tries numbers that leave words of the last block of four unused."""
+    count = tf.Variable(count)  # not a constant
 
     def some(seed):
         return random.stateless_uniform([count], seed, None, None, tf.int32)
@@ -69,7 +69,7 @@ def test_as_many_numbers_as_are_known_at_run_time(count):
     assert_equal(vectorize(some, SEEDS), alone(some, SEEDS))
 
 
-def test_random_numbers_in_a_loop_and_of_seeds_without_a_shape():
+def test_draws_work_in_a_loop_and_with_seeds_of_unknown_shape():
     def draw(seed):
         def step(i, seed, total):
             seed = random.experimental.stateless_fold_in(seed, i)
@@ -87,7 +87,7 @@ def test_random_numbers_in_a_loop_and_of_seeds_without_a_shape():
     assert_equal(together(seeds)[0], tf.stack([one(seed)[0] for seed in tf.unstack(seeds)]))
 
 
-def test_a_shared_seed_is_drawn_from_once():
+def test_shared_seed_is_drawn_from_once():
     def draw(x):
         key, counter, alg = tf.raw_ops.StatelessRandomGetKeyCounterAlg(seed=[1, 2])
         drawn = tf.raw_ops.StatelessRandomUniformV2(shape=[2], key=key, counter=counter, alg=alg)

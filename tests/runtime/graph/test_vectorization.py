@@ -1,4 +1,4 @@
-"""Rules of vectorization: each against the operation called for every client alone."""
+"""Tests each rule of vectorization against calls of the operation for one client at a time."""
 
 import numpy as np
 import pytest
@@ -82,7 +82,7 @@ def shared_becomes_own(x):
     return tf.while_loop(lambda i, *_: i < 3, loop, (0, tf.zeros([3]), tf.zeros([3])))[1:]
 
 
-# Each has something that TensorFlow's parallel-for lacks, or gets wrong.
+# Each case has something that TensorFlow's parallel-for lacks or gets wrong.
 RULES = {
     "top_k": (lambda x: (tf.math.top_k(x, 2), tf.math.top_k(x, 6)), integers(0, 4, 3, 4, 6)),
     "l2_loss": (tf.nn.l2_loss, Y),
@@ -147,7 +147,7 @@ SLOW = [f"unsorted segments, {name}" for name in ("max", "min", "prod")]
 
 
 @pytest.mark.parametrize("name", [slow(name) if name in SLOW else name for name in RULES])
-def test_clients_together_give_what_each_gives_alone(name):
+def test_results_equal_those_of_each_client_alone(name):
     function, *stacks = RULES[name]
     for clients in (slice(None), slice(1)):  # TensorFlow's rules may drop the axis of one client
         rows = [stack[clients] for stack in stacks]
@@ -157,7 +157,7 @@ def test_clients_together_give_what_each_gives_alone(name):
 @pytest.mark.parametrize(
     "name", ["selection by a scalar", *(slow(name) for name in ("top_k", "pad", "roll"))]
 )
-def test_rules_in_a_loop_of_more_steps_for_some(name):
+def test_rules_work_in_a_loop_of_more_steps_for_some_clients(name):
     function, *stacks = RULES[name]
     stacks = [np.arange(len(stacks[0]), dtype=np.int32), *stacks]
     assert_equal(vectorize(in_loop(function), *stacks), alone(in_loop(function), *stacks))
@@ -187,7 +187,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("message", REFUSED)
-def test_what_has_no_right_rule_is_refused(message):
+def test_operations_without_a_correct_rule_are_refused(message):
     function, *stacks = REFUSED[message]
     with pytest.raises(NotVectorizableError, match=message):
         vectorize(function, *stacks)
@@ -204,7 +204,7 @@ def test_assertions_of_clients_hold():
         vectorize(checked, X)
 
 
-def test_tensorflows_own_vectorization_is_as_before():
+def test_tensorflows_own_vectorization_is_unchanged():
     def own():
         return tf.function(lambda xs: tf.vectorized_map(write_and_read, xs))(tf.constant(X))
 
@@ -220,11 +220,11 @@ def test_tensorflows_own_vectorization_is_as_before():
     assert_equal(own(), result)
 
 
-# Convolutions whose filters differ by client.
+# The tests below are of convolutions whose filters differ by client.
 
 
 def convolutions(name):
-    """Returns the three operations of a convolution, of images, filter and output gradient."""
+    """Returns the three operations of a convolution: output, input gradient, filter gradient."""
     options = {"strides": [1, 2, 2, 1], "padding": "SAME"}
     raw = [getattr(tf.raw_ops, f"{name}{end}") for end in ("", "BackpropInput", "BackpropFilter")]
     return (
@@ -234,14 +234,14 @@ def convolutions(name):
     )
 
 
-# For each of the three, the tensors that differ by client: its operands, or one that gives a shape.
+# For each of the three operations, the tensors that differ by client.
 STACKED = [("x", "w", "xw"), ("w", "g", "wg", "xg"), ("x", "g", "xg", "wg")]
 STACKED = [(which, stacked) for which, subsets in enumerate(STACKED) for stacked in subsets]
-NEED_GROUPS = [{"x", "w"}, {"w"}, {"x"}]  # if all of these differ by client
+NEED_GROUPS = [{"x", "w"}, {"w"}, {"x"}]  # groups are needed if all of these differ by client
 
 
 def with_shared(function, kernel_shape, stacked, groups=1):
-    """Returns a function of the operands in `stacked` and their values; others are constant."""
+    """Returns a function of the operands in `stacked`, and their values; the rest is constant."""
     *_, channels, out_channels = kernel_shape
     is_depthwise = function in DEPTHWISE
     values = {
@@ -262,7 +262,7 @@ DEPTHWISE = convolutions("DepthwiseConv2dNative")
 
 
 @pytest.mark.parametrize(("which", "stacked"), STACKED)
-def test_convolution(which, stacked):
+def test_convolution_equals_each_client_alone(which, stacked):
     function, args = with_shared(CONVOLUTIONS[which], (3, 2, 2, 4), stacked)
     if NEED_GROUPS[which] <= set(stacked):
         with pytest.raises(NotVectorizableError, match="grouped convolution"):
@@ -274,8 +274,8 @@ def test_convolution(which, stacked):
     assert_close(result, alone(function, *args))
 
 
-def test_convolution_that_has_groups_itself():
-    """Its rule asks for the number of groups."""
+def test_convolution_may_have_groups_itself():
+    """Covers the rule's check of the number of groups."""
     function, args = with_shared(CONVOLUTIONS[0], (3, 2, 2, 4), "w", groups=2)
     with grouped_convolutions(True):
         result = vectorize(function, *args, jit_compile=True)
@@ -285,7 +285,7 @@ def test_convolution_that_has_groups_itself():
 @pytest.mark.parametrize(
     ("which", "stacked"), [pair for pair in STACKED if pair[1] in ("w", "wg", "x")]
 )
-def test_depthwise_convolution(which, stacked):
+def test_depthwise_convolution_equals_each_client_alone(which, stacked):
     function, args = with_shared(DEPTHWISE[which], (3, 2, 3, 2), stacked)
     assert_close(vectorize(function, *args), alone(function, *args))
 
@@ -302,7 +302,9 @@ EXPLICIT = [[0, 0], [1, 2], [0, 1], [0, 0]]
         (2, "SAME", "NCHW", 3, 3),
     ],
 )
-def test_a_network_of_the_client(strides, padding, data_format, clients, channels):
+def test_gradients_of_own_filters_equal_each_client_alone(
+    strides, padding, data_format, clients, channels
+):
     def value_and_gradients(x, w):
         with tf.GradientTape() as tape:
             tape.watch([x, w])
@@ -319,8 +321,8 @@ def test_a_network_of_the_client(strides, padding, data_format, clients, channel
     assert_close(result, alone(tf.function(value_and_gradients, jit_compile=True), *args))
 
 
-def test_groups_are_allowed_within_the_context_alone():
-    """TensorFlow's own kernels compute them forward on every CPU, in loops as well."""
+def test_groups_are_allowed_only_within_the_context():
+    """Uses forward convolutions in a loop, whose groups TensorFlow computes on every CPU."""
     args = [np.arange(3, dtype=np.int32), normal(3, 2, 7, 6, 2), normal(3, 3, 3, 2, 4)]
     function = in_loop(lambda x, w: tf.nn.conv2d(x, w, 1, "SAME"))
     with pytest.raises(ZeroDivisionError), grouped_convolutions(True):

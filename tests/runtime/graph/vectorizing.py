@@ -1,4 +1,4 @@
-"""Applies functions to all clients together, and to each alone."""
+"""Applies functions to all clients together, and to each client alone."""
 
 import numpy as np
 import tensorflow as tf
@@ -7,7 +7,7 @@ from tff_pfl.runtime.graph import vectorization
 
 
 def vectorize(function, *stacks, jit_compile=False):
-    """Applies `function` to each row, in a graph that does not know the number of rows."""
+    """Applies `function` to each row, in a graph with an unknown number of rows."""
     stacks = [tf.constant(stack) for stack in stacks]
     specs = [tf.TensorSpec(stack.shape[1:], stack.dtype) for stack in stacks]
     axis = stacks[0].shape[0] if jit_compile else None
@@ -36,7 +36,7 @@ def alone(function, *stacks):
 
 
 def in_loop(function):
-    """Runs `function` in a loop of as many steps as its first argument says."""
+    """Returns a function that runs `function` in a loop; its first argument is the steps."""
 
     def run(steps, *args):
         nothing = tf.nest.map_structure(tf.zeros_like, function(*args))

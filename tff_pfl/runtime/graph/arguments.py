@@ -1,4 +1,4 @@
-"""Turns Python's values into a graph's tensors, and checks them against their types."""
+"""Checks arguments against their types, and converts them to the tensors of a graph."""
 
 import dataclasses
 import itertools
@@ -20,18 +20,18 @@ _STRING = tff.types.TensorType(np.str_).dtype.type
 def ingest(value, type_spec: tff.types.Type, server: str, shards) -> tuple[Layout, list[tf.Tensor]]:
     """Returns an argument's layout and tensors, on the devices where they are needed.
 
-    If the clients differ in the shape of one leaf, all leaves whose shapes may differ are laid out
-    as if they did: a type has two layouts, rather than two for each of its leaves.
+    If the clients differ in the shape of one leaf, all leaves whose shapes may differ are ragged.
+    So a type has two layouts only, instead of two for each leaf.
 
     Args:
-        value: An argument as TFF's stock runtime takes it.
-        type_spec: Its type.
-        server: The device of what is not placed at clients.
-        shards: A device and a slice of the cohort each.
+        value: An argument in a form that TFF's stock runtime takes.
+        type_spec: The type of the argument.
+        server: The device of values that are not placed at clients.
+        shards: The device and the slice of the cohort of each shard.
 
     Raises:
         TypeError: `value` is not of the type.
-        ValueError: The shards have more clients than the argument, or fewer.
+        ValueError: The numbers of clients in the shards and in the argument differ.
     """
     num_clients = shards[-1][1].stop if shards else 0
     parts = _checked_parts(value, type_spec, num_clients)
@@ -43,7 +43,7 @@ def ingest(value, type_spec: tff.types.Type, server: str, shards) -> tuple[Layou
 
 @dataclasses.dataclass(frozen=True)
 class _Clients:
-    """Values placed at clients: a column for each leaf, with the value of each client."""
+    """The values of clients, as a column for each leaf, with one value per client."""
 
     columns: list[Sequence]
     leaf_types: list[tff.types.Type]
@@ -64,7 +64,7 @@ class _Clients:
 
 
 def _checked_parts(value, type_spec, num_clients):
-    """Checks each leaf; returns a `Layout` of a function, `_Clients`, a leaf, or a tuple."""
+    """Checks each leaf; returns the `Layout` of a function, `_Clients`, a leaf, or a tuple."""
     if isinstance(type_spec, tff.types.FunctionType):
         return Layout("function", (value.to_building_block(),))
     if isinstance(type_spec, tff.types.FederatedType):
@@ -82,7 +82,7 @@ def _checked_clients(clients, member, num_clients) -> _Clients:
         raise TypeError(f"Expected a list with a value for each client, found {type(clients)}.")
     if len(clients) != num_clients:
         raise ValueError(
-            f"Expected values of {num_clients} clients, the cohort, found {len(clients)}."
+            f"Expected the values of {num_clients} clients, the cohort, found {len(clients)}."
         )
     leaf_types = values.leaf_types(member)
     flatten = _flattener(member)
@@ -115,7 +115,7 @@ def _lay_out(part, shapes_differ: bool, server: str, shards) -> tuple[Layout, li
 
 
 def _checked_column(column, leaf_type) -> Sequence:
-    """Checks what clients have of a leaf; many that are alike are checked at once."""
+    """Checks the clients' values of a leaf; values of the same form are checked at once."""
     if isinstance(leaf_type, tff.types.TensorType):
         dtype = leaf_type.dtype.type
         kinds = set(map(type, column))
@@ -144,7 +144,7 @@ def _stacked(column) -> list[tf.Tensor]:
 
 
 def _flattener(type_spec) -> Callable[[Any], list]:
-    """Returns a function from a value of a type to its leaves."""
+    """Returns a function that lists the leaves of a value of a type."""
     if not isinstance(type_spec, tff.types.StructType):
         return lambda value: [value]
     container = getattr(type_spec, "python_container", None)
@@ -163,7 +163,7 @@ def _flattener(type_spec) -> Callable[[Any], list]:
 
 
 def _checked(value, leaf_type):
-    """Returns a leaf as an array or tensor of its type, or a `_Sequence`."""
+    """Converts a leaf to an array or tensor of its type, or to a `_Sequence`."""
     if isinstance(leaf_type, tff.types.SequenceType):
         return _sequence(value, leaf_type)
     expected = leaf_type.dtype.type
@@ -182,7 +182,7 @@ def _checked(value, leaf_type):
             return value
         value = value.numpy()
     if isinstance(value, np.integer):
-        value = int(value)  # for any integer type that it fits, such as a client's id
+        value = int(value)  # so that a client's id fits any integer type
     if isinstance(value, (list, tuple)):
         cells = tf.nest.flatten(value)
         compatible = all(internals.is_compatible_dtype(cell, expected) for cell in cells)
@@ -190,23 +190,23 @@ def _checked(value, leaf_type):
         compatible = internals.is_compatible_dtype(value, expected)
     if not compatible:
         found = getattr(value, "dtype", type(value).__name__)
-        raise TypeError(f"Expected a value of type {leaf_type}, found one of dtype {found}.")
+        raise TypeError(f"Expected a value of type {leaf_type}, found dtype {found}.")
     array = np.asarray(value, object if expected is _STRING else expected)
     if not _fits(array.shape, leaf_type.shape):
-        raise TypeError(f"Expected a value of type {leaf_type}, found one of shape {array.shape}.")
+        raise TypeError(f"Expected a value of type {leaf_type}, found shape {array.shape}.")
     return array
 
 
 def _fits(shape, expected) -> bool:
     return expected is None or (
         len(shape) == len(expected)
-        and all(want in (None, have) for have, want in zip(shape, expected, strict=True))
+        and all(want in (None, found) for found, want in zip(shape, expected, strict=True))
     )
 
 
 @dataclasses.dataclass(frozen=True)
 class _Sequence:
-    """A data set as a graph, from which each device makes a data set of its own."""
+    """The graph of a data set, from which each device makes its own data set."""
 
     graph: bytes
     shape: tuple = ()
@@ -222,24 +222,24 @@ def _sequence(value, type_spec) -> _Sequence:
         raise TypeError(f"Expected a list or tf.data.Dataset for {type_spec}, found {type(value)}.")
     given = tff.types.SequenceType(tff.types.tensorflow_to_type(value.element_spec))
     if not type_spec.is_assignable_from(given):
-        raise TypeError(f"Expected a sequence of type {type_spec}, found one of type {given}.")
+        raise TypeError(f"Expected a sequence of type {type_spec}, found type {given}.")
     variant = values.to_variant(value)
     return _Sequence(_without_state(tf.raw_ops.DatasetToGraphV2(input_dataset=variant).numpy()))
 
 
 def _without_state(graph: bytes) -> bytes:
-    """Makes random orders begin anew in a data set, as they do in the stock runtime."""
+    """Restarts the random orders of a data set, as the stock runtime does."""
     if b"ShuffleDataset" not in graph:
         return graph
     graph_def = tf.compat.v1.GraphDef.FromString(graph)
     for node in graph_def.node:
         for handle in node.attr["value"].tensor.resource_handle_val:
-            handle.name += f"_copy_{next(_copies)}"  # a generator of orders that is not there yet
+            handle.name += f"_copy_{next(_copies)}"  # the name of a new generator of orders
     return graph_def.SerializeToString()
 
 
 def _to_tensor(leaf) -> tf.Tensor:
-    """Returns a leaf on the device of the context; a tensor already there is not copied."""
+    """Converts a leaf to a tensor on the current device; a tensor already there is not copied."""
     if isinstance(leaf, _Sequence):
         return leaf.to_variant()
     return tf.identity(leaf) if isinstance(leaf, tf.Tensor) else tf.convert_to_tensor(leaf)

@@ -25,15 +25,20 @@ from tff_pfl.runtime.graph import (
 from tff_pfl.runtime.graph.devices import lost_workers
 from tff_pfl.runtime.graph.results import Layout
 
-# How many computations have their graphs kept, and how many graphs each.
+# The numbers of computations whose graphs are kept, and of graphs of each.
 _MAX_PROGRAMS = 64
 _MAX_GRAPHS = 16
 _NAME_LENGTH = 200
-# Tracing changes TensorFlow's rules of vectorization for a moment, for all threads.
+# While a graph is traced, TensorFlow's rules of vectorization are changed for all threads.
 _TRACING = threading.Lock()
-# How those lines of TensorFlow's messages begin that say where an operation was made.
-_PLACE = ("Graph execution error:", "Detected at node ", "  File ", "<stack traces unavailable>")
-# Raised by a wrong rule of vectorization when its graph runs, and by client work itself.
+# The beginnings of the lines in TensorFlow's messages that say where an operation was made.
+_STACK_TRACE = (
+    "Graph execution error:",
+    "Detected at node ",
+    "  File ",
+    "<stack traces unavailable>",
+)
+# Errors that a wrong rule of vectorization or client work itself raises when a graph runs.
 _FAILURES = (
     tf.errors.FailedPreconditionError,
     tf.errors.InternalError,
@@ -45,7 +50,7 @@ _FAILURES = (
 
 
 class GraphExecutorFactory(tff.framework.ExecutorFactory):
-    """Makes executors that share their graphs; see `create_graph_context`."""
+    """A factory of executors that share their graphs; see `create_graph_context`."""
 
     def __init__(
         self,
@@ -53,6 +58,7 @@ class GraphExecutorFactory(tff.framework.ExecutorFactory):
         client_map: mapping.ClientMap,
         keep_tensors: bool,
     ):
+        """Makes the factory, with the full names of the devices."""
         self.devices = tuple(devices)
         self.client_map = client_map
         self.keep_tensors = keep_tensors
@@ -60,13 +66,14 @@ class GraphExecutorFactory(tff.framework.ExecutorFactory):
         self._lock = threading.Lock()
 
     def create_executor(self, cardinalities):
+        """Returns an executor for a cohort of the given size."""
         return _GraphExecutor(self, cardinalities.get(tff.CLIENTS, 0))
 
     def clean_up_executor(self, cardinalities):
-        """Does nothing: an executor holds no resources, and a graph that failed still works."""
+        """Does nothing, since executors hold no resources and failed graphs can run again."""
 
     def program(self, computation: tff.framework.ConcreteComputation) -> "Program":
-        """Returns the program of a computation; those used last are kept."""
+        """Returns the program of a computation; the programs used last are kept."""
         proto = tff.framework.ConcreteComputation.get_proto(computation)
         with self._lock:
             program = self._programs.pop(id(proto), None)
@@ -80,14 +87,14 @@ class GraphExecutorFactory(tff.framework.ExecutorFactory):
 
 @dataclasses.dataclass
 class _Graph:
-    """A computation for arguments of one layout.
+    """The graph of a computation for arguments of one layout.
 
     Attributes:
-        function: From the sizes of the shards and the tensors of the argument to those of the
-            result.
-        result_layout: How the result lies in its tensors.
+        function: A function from the sizes of the shards and the tensors of the argument to the
+            tensors of the result.
+        result_layout: The layout of the result.
         vectorizes: Whether some client work is vectorized.
-        loop: The same computation with loops over clients, once it was needed.
+        loop: The same computation with loops over clients, or `None` if it was not needed yet.
     """
 
     function: tf.types.experimental.ConcreteFunction
@@ -97,11 +104,12 @@ class _Graph:
 
 
 class Program:
-    """A computation, and its graphs."""
+    """A computation and its graphs."""
 
     def __init__(self, factory: GraphExecutorFactory, proto, block):
+        """Makes the program of a building block, without graphs."""
         self._factory = factory
-        self._proto = proto  # kept, so that its id is not given to another
+        self._proto = proto  # kept alive, so that its id stays unique
         self._block = block
         self._functions = {}
         self._announced = False
@@ -127,7 +135,7 @@ class Program:
             if not (graph.vectorizes and self._factory.client_map.falls_back):
                 raise
             reason = _cause(error)[:_NAME_LENGTH]
-        if reason is not None:  # outside of the handler, as an error of the loop is one of its own
+        if reason is not None:  # outside the handler, so that an error of the loop has no context
             graph = self._loop(graph, layout, type_signature, len(shards))
             outputs = graph.function(*tensors)
             self._announce(type_signature, reason)
@@ -151,10 +159,10 @@ class Program:
             return self._graphs[key]
 
     def _loop(self, graph, layout, type_signature, num_shards) -> _Graph:
-        """Returns the same graph with loops over clients, whose errors are those of client work.
+        """Returns the same computation with loops over clients, which raise client work's errors.
 
-        It replaces the vectorized one for this call only: what a call computes does not depend on
-        those before.
+        It replaces the vectorized graph for this call only, so that results do not depend on
+        earlier calls.
         """
         with self._lock:
             if graph.loop is None:
@@ -166,8 +174,8 @@ class Program:
         if not self._announced:
             self._announced = True
             absl.logging.warning(
-                "Client work of %s, vectorized, fails when it is run (%s): it is a loop over "
-                "clients wherever that happens, after the attempt.",
+                "The vectorized client work of %s fails when it runs (%s). Each call that fails is "
+                "repeated with a loop over clients.",
                 str(type_signature)[:_NAME_LENGTH],
                 reason,
             )
@@ -199,16 +207,16 @@ class Program:
 
 
 def _cause(error: tf.errors.OpError) -> str:
-    """Returns what went wrong, without the lines of TensorFlow around it."""
+    """Returns the cause of an error, without TensorFlow's stack trace."""
     lines = error.message.partition("[[{{node")[0].splitlines()
-    return "\n".join(line for line in lines if line.strip() and not line.startswith(_PLACE))
+    return "\n".join(line for line in lines if line.strip() and not line.startswith(_STACK_TRACE))
 
 
 def _as_of_tff(error: tf.errors.OpError) -> tf.errors.OpError:
-    """Returns a TensorFlow error that is also a gRPC error, as TFF's runtime raises.
+    """Returns a TensorFlow error that is also a gRPC error, as errors of TFF's runtime are.
 
     Both `except tf.errors.InvalidArgumentError` and `except grpc.RpcError` catch it. Its message is
-    the cause alone; TensorFlow's own error, which it is raised from, says where that was.
+    only the cause. It is raised from TensorFlow's own error, which has the stack trace.
     """
     return _class_of_tff(type(error))(error.node_def, error.op, _cause(error))
 
@@ -226,7 +234,7 @@ def _class_of_tff(kind):
 
 
 def _divided(num_clients: int, devices: Sequence[str]) -> list[tuple[str, slice]]:
-    """Divides a cohort among devices, in order; those without clients are left out."""
+    """Divides a cohort among devices, in order; devices without clients are left out."""
     share, rest = divmod(num_clients, len(devices))
     shards, start = [], 0
     for index, device in enumerate(devices):
@@ -238,7 +246,7 @@ def _divided(num_clients: int, devices: Sequence[str]) -> list[tuple[str, slice]
 
 
 class _Value(internals.ExecutorValue):
-    """A value of Python, or a computation, and its type."""
+    """A Python value or a computation, with its type."""
 
     def __init__(self, value, type_signature):
         self.value = value
@@ -257,7 +265,7 @@ class _Value(internals.ExecutorValue):
 
 
 class _GraphExecutor(internals.Executor):
-    """Collects an argument, as TFF hands it over in parts, and runs a computation on it."""
+    """An executor that collects the parts of an argument and runs a computation on it."""
 
     def __init__(self, factory: GraphExecutorFactory, num_clients: int):
         self._factory = factory
@@ -286,17 +294,16 @@ class _GraphExecutor(internals.Executor):
         program = self._factory.program(comp.value)
         argument = None if arg is None else arg.value
         try:
-            # In a thread, so that a program in the event loop goes on meanwhile.
+            # In a thread, so that the event loop is not blocked.
             result = await interruption.in_thread(
                 program.run, argument, comp.type_signature, self._num_clients
             )
         except tf.errors.UnavailableError as error:
             lost = ", ".join(lost_workers(self._factory.devices))
-            who = f"The worker at {lost}" if lost else "A worker"
+            worker = f"The worker at {lost}" if lost else "A worker"
             raise WorkerDiedError(
-                f"{who} does not answer, of those with the devices "
-                f"{', '.join(self._factory.devices)}: it ended or cannot be reached. Start it, and "
-                "this program, again."
+                f"{worker} does not answer; the devices are {', '.join(self._factory.devices)}. It "
+                "ended or cannot be reached: start it, and this program, again."
             ) from error
         except tf.errors.OpError as error:
             raise _as_of_tff(error) from error

@@ -1,4 +1,4 @@
-"""The TensorFlow graph of a TFF computation, made a function of this process."""
+"""Imports the TensorFlow graph of a TFF computation as a function of this process."""
 
 from collections.abc import Sequence
 
@@ -6,9 +6,9 @@ import tensorflow as tf
 
 from tff_pfl.runtime.graph import internals
 
-# A variable of this name is a new one at each run of its operation (TensorFlow's `ResourceHandle`).
+# TensorFlow makes a new variable of this name at each run of its operation (`ResourceHandle`).
 _ANONYMOUS = "cd2c89b7-88b7-44c8-ad83-06c2a9158347"
-# Resources whose operations have a twin that makes a new one at each run, freed when unused.
+# Operations of resources, and their variants that make a new resource at each run and free it.
 _ANONYMOUS_OPS = {
     "HashTableV2": "AnonymousHashTable",
     "MutableHashTableV2": "AnonymousMutableHashTable",
@@ -19,14 +19,14 @@ _SHARING_ATTRIBUTES = ("container", "shared_name", "use_node_name_sharing")
 
 
 class NotSingleElementError(ValueError):
-    """A computation does more with a sequence than to take its single element."""
+    """An error for a computation that does more with a sequence than take its single element."""
 
 
 class ImportedFunction:
-    """`(flat tensors) -> flat tensors`, from the `TensorFlow` message of a TFF computation.
+    """A function `(flat tensors) -> flat tensors`, imported from a TFF computation.
 
-    Sequences are variant tensors. Calling it adds one operation to the graph. Each run has
-    variables and tables of its own, as a session has in the stock runtime: clients that run at the
+    Sequences are variant tensors. A call adds one operation to the graph. Each run has its own
+    variables and tables, as a session in the stock runtime has, so that clients that run at the
     same time share none.
     """
 
@@ -34,17 +34,17 @@ class ImportedFunction:
         """Imports a computation.
 
         Args:
-            message: `tensorflow` of a TFF `Computation` message.
-            input_specs: The inputs in the order of the flattened parameter. A tuple is a sequence
-                of one element, given by the components of that element.
+            message: The field `tensorflow` of a TFF `Computation` message.
+            input_specs: The specs of the inputs, in the order of the flattened parameter. A tuple
+                stands for a sequence of one element, and has the specs of its components.
 
         Raises:
-            NotSingleElementError: The computation does more with such a sequence than to take its
+            NotSingleElementError: The computation does more with such a sequence than take its
                 single element.
         """
         graph_def = tf.compat.v1.GraphDef()
         if not message.graph_def.Unpack(graph_def):
-            raise ValueError("A TensorFlow computation without a graph.")
+            raise ValueError("The TensorFlow computation has no graph.")
         inputs = _tensor_names(message.parameter) if message.HasField("parameter") else []
         for position, spec in reversed(list(enumerate(input_specs))):
             if isinstance(spec, tuple):
@@ -65,8 +65,7 @@ class ImportedFunction:
             present = {node.name for node in graph_def.node}
             imported = tf.graph_util.import_graph_def(
                 graph_def,
-                # An argument that is captured from an outer graph only becomes an input by an
-                # operation that is built in Python; an import is not.
+                # `tf.identity` makes tensors of an outer graph inputs; an import would not.
                 input_map={
                     name: tf.identity(arg)
                     for name, arg in zip(inputs, args, strict=True)
@@ -92,7 +91,7 @@ class ImportedFunction:
 
     @property
     def appends(self) -> bool:
-        """Whether the outputs are the first inputs with rows appended, independent of them."""
+        """Whether the outputs are the first inputs with independent rows appended."""
         inputs, outputs = self._function.inputs, self._function.outputs
         if not 0 < len(outputs) <= len(inputs):
             return False
@@ -103,11 +102,12 @@ class ImportedFunction:
         )
 
     def __call__(self, *args: tf.Tensor) -> list[tf.Tensor]:
+        """Calls the function on flat tensors."""
         return self._function(*args)
 
 
 def _appended(tensor, first, independent_of) -> bool:
-    """Returns whether a tensor is `first` and then something else, concatenated along axis 0."""
+    """Returns whether a tensor concatenates `first` and independent rows along axis 0."""
     concatenation = _source(tensor)
     if concatenation.type != "ConcatV2" or len(concatenation.inputs) != 3:
         return False
@@ -120,7 +120,7 @@ def _appended(tensor, first, independent_of) -> bool:
 
 
 def _reachable_from(operation, sources) -> bool:
-    """Returns whether an operation depends on one of others."""
+    """Returns whether an operation depends on any of `sources`."""
     seen, waiting = set(), [operation]
     while waiting:
         operation = waiting.pop()
@@ -133,14 +133,14 @@ def _reachable_from(operation, sources) -> bool:
 
 
 def _source(tensor) -> tf.Operation:
-    """Returns the operation a tensor comes from, through identities."""
+    """Returns the operation that computes a tensor, skipping identities."""
     while tensor.op.type == "Identity":
         (tensor,) = tensor.op.inputs
     return tensor.op
 
 
 def _tensor_names(binding) -> list[str]:
-    """Returns the names of the tensors of a binding, flattened."""
+    """Returns the flat list of names of a binding's tensors."""
     kind = binding.WhichOneof("binding")
     if kind == "tensor":
         return [binding.tensor.tensor_name]
@@ -172,7 +172,7 @@ def _node_of(name: str) -> str:
 
 
 def _replace_session_token(graph_def, tensor_name) -> None:
-    """Makes a constant of the token, which only TFF's operations for remote data read."""
+    """Replaces the token, which only TFF's operations for remote data read, by a constant."""
     for node in graph_def.node:
         if node.name == _node_of(tensor_name):
             node.op = "Const"
@@ -183,7 +183,7 @@ def _replace_session_token(graph_def, tensor_name) -> None:
 
 
 def _ancestors(graph_def, names) -> set[str]:
-    """Returns the names of nodes and of all that they depend on."""
+    """Returns the names of nodes and of all their dependencies."""
     nodes = {node.name: node for node in graph_def.node}
     found, stack = set(), [_node_of(name) for name in names]
     while stack:
@@ -195,17 +195,17 @@ def _ancestors(graph_def, names) -> set[str]:
 
 
 def _prune(graph_def, names) -> None:
-    """Removes what the named tensors and operations do not need, as the stock runtime does."""
+    """Removes nodes that the named tensors and operations do not need, as TFF's runtime does."""
     needed = _ancestors(graph_def, names)
     for index in reversed(range(len(graph_def.node))):
         if graph_def.node[index].name not in needed:
             del graph_def.node[index]
     for node in graph_def.node:
-        node.attr.pop("_class", None)  # a wish to be near a node that may be gone
+        node.attr.pop("_class", None)  # may name a colocated node that was removed
 
 
 def _separate_resources(graph_def) -> list[str]:
-    """Gives each run its own variables and tables; returns the variables' nodes."""
+    """Gives each run its own variables and tables; returns the names of the variables' nodes."""
     variables = []
     for node in graph_def.node:
         if node.op == "VarHandleOp":
@@ -220,7 +220,7 @@ def _separate_resources(graph_def) -> list[str]:
 
 
 def _initialize_first(graph_def, initialize_op: str) -> None:
-    """Makes what follows the initialization, but is no part of it, wait for its end."""
+    """Makes nodes that use the initialization's results wait for its end."""
     initialization = _ancestors(graph_def, [initialize_op])
     for node in graph_def.node:
         if node.name not in initialization and any(
@@ -230,10 +230,10 @@ def _initialize_first(graph_def, initialize_op: str) -> None:
 
 
 def _load_library(graph_def) -> list:
-    """Takes the functions out of a graph and returns them as functions with Python graphs.
+    """Removes the functions from a graph, and returns them as functions with Python graphs.
 
-    Only such functions can be vectorized. Their names become unique: those of different
-    computations are often the same.
+    Only functions with Python graphs can be vectorized. They get unique names, since functions of
+    different computations often have the same name.
     """
     library = {definition.signature.name: definition for definition in graph_def.library.function}
     loaded, loops = {}, []
@@ -248,7 +248,7 @@ def _load_library(graph_def) -> list:
         loaded[name] = internals.concrete_function(definition, scratch, [*loaded.values(), *loops])
 
     def link(nodes):
-        """Loads what nodes call, and renames the calls."""
+        """Loads the functions that nodes call, and renames the calls."""
         for node in nodes:
             if node.op == "ReduceDataset":
                 step = node.attr["f"].func.name
@@ -273,7 +273,7 @@ def _load_library(graph_def) -> list:
 
 
 def _reduction(node, step):
-    """Returns a loop to replace `ReduceDataset`, which prepares its function anew at each run."""
+    """Returns a loop that replaces `ReduceDataset`, which prepares its function in each run."""
     num_states = len(node.attr["Tstate"].list.type)
     num_arguments = len(node.attr["Targuments"].list.type)
     inputs = step.graph.inputs
@@ -295,7 +295,7 @@ def _reduction(node, step):
             values = tf.raw_ops.OptionalGetValue(optional=optional, **element)
             state = step(*state, *values, *args[num_states:])
             for tensor, shape in zip(state, state_shapes, strict=True):
-                tensor.set_shape(shape)  # which the function has lost if it reads variables
+                tensor.set_shape(shape)  # a step that reads variables loses shapes
             return take(), *state
 
         with tf.control_dependencies([made]):
@@ -316,7 +316,7 @@ def _reduction(node, step):
 
 
 def _call(node, function) -> None:
-    """Makes a node the call of a function with the same inputs and outputs."""
+    """Turns a node into a call of a function with the same inputs and outputs."""
     node.op = "StatefulPartitionedCall"
     node.attr.clear()
     node.attr["f"].func.name = function.name.decode()
@@ -325,7 +325,7 @@ def _call(node, function) -> None:
 
 
 def _rename_outputs_of_reductions(definition) -> None:
-    """Names the outputs of `ReduceDataset`s as those of the calls are that they will be."""
+    """Renames outputs of `ReduceDataset` nodes, which will become calls, to outputs of calls."""
     reductions = {node.name for node in definition.node_def if node.op == "ReduceDataset"}
 
     def renamed(tensor):

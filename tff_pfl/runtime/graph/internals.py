@@ -1,6 +1,6 @@
-"""Names of TFF and TensorFlow that are not public and the graph executor needs, in one place.
+"""Private names of TFF and TensorFlow that the graph executor needs, in one place.
 
-Each name was checked with the versions below; with others the import fails, and says so.
+Each name was checked with the versions below. With other versions, the import raises an error.
 """
 
 import functools
@@ -15,9 +15,9 @@ def _check_versions() -> None:
         installed = metadata.version(package)
         if installed != checked:
             raise ImportError(
-                f"The graph executor uses internals of {package} that were checked with version "
-                f"{checked}; version {installed} is installed. Install {package}=={checked}, or "
-                "run on TFF's own runtime: --runtime=cpp, tff_pfl.runtime.create_cpp_context()."
+                f"The graph executor uses internals of {package} {checked}, but {installed} is "
+                f"installed. Install {package}=={checked}, or use TFF's own runtime: "
+                "--runtime=cpp, tff_pfl.runtime.create_cpp_context()."
             )
 
 
@@ -43,7 +43,7 @@ from tensorflow_federated.python.core.impl.utils.tensorflow_utils import (
     make_data_set_from_elements as dataset_of_elements,  # noqa: F401
 )
 
-# A function of the package has the same name.
+# Imported by its path, since a function of the package has the same name.
 _pfor = importlib.import_module("tensorflow.python.ops.parallel_for.pfor")
 
 PFor, PForInput = _pfor.PFor, _pfor._PforInput
@@ -57,12 +57,12 @@ pfor_unflatten_with_inner_dim = _pfor._unflatten_with_inner_dim
 
 
 def concrete_function(definition, graph: tf.Graph, callees):
-    """Returns a function from its definition, with a Python graph, as `tf.vectorized_map` demands.
+    """Makes a function from its definition, with the Python graph that `tf.vectorized_map` needs.
 
     Args:
         definition: A `FunctionDef`, whose nodes call the functions `callees` by their names.
-        graph: Any graph, to find the functions in.
-        callees: Functions that were made by this function.
+        graph: Any graph, to which the functions are added.
+        callees: Functions that `concrete_function` made.
     """
     with graph.as_default():
         function_graph = _function_def_to_graph.function_def_to_graph(definition)
@@ -86,19 +86,19 @@ def concrete_function(definition, graph: tf.Graph, callees):
 def run_with(function, manager) -> None:
     """Makes a concrete function run with the `CancellationManager` that `manager` returns, if any.
 
-    Its graph is optimized once: TensorFlow does so twice by default, and the second time, which
-    takes nearly as long, finds next to nothing in rounds. The remapper, which fuses operations, is
-    off, because it breaks graphs. It takes batch normalisations apart, and puts their constants
-    outside of the loop ("has inputs from different frames"). It also fuses products of transposed
-    matrices into operations that no kernel computes ("Fusion is not implemented"). Rounds of
-    networks are no faster with it. Other options of optimizers stay as they are.
+    The function's graph is optimized once. TensorFlow does so twice by default, but the second
+    pass takes nearly as long as the first and improves rounds hardly at all. The remapper, which
+    fuses operations, is off, because it breaks graphs. It splits batch normalisations and moves
+    their constants out of the loop ("has inputs from different frames"). It also fuses products of
+    transposed matrices into operations without a kernel ("Fusion is not implemented"). Rounds of
+    networks are no faster with it. Other options of optimizers are unchanged.
     """
     atomic = function._inference_function
     atomic._bound_context = _ContextOfCalls(atomic._bound_context, manager)
 
 
 class _ContextOfCalls:
-    """TensorFlow's eager context, with the calls that `run_with` describes."""
+    """A wrapper of TensorFlow's eager context that calls functions as `run_with` describes."""
 
     def __init__(self, context, manager):
         self._context = context
@@ -108,9 +108,9 @@ class _ContextOfCalls:
         return getattr(self._context, name)
 
     def call_function(self, name, tensor_inputs, num_outputs):
-        """Calls a function as the eager context does, but for what `run_with` changes."""
+        """Calls a function as the eager context does, with the changes of `run_with`."""
         attributes = self._context.function_call_options.as_attrs()
-        attributes["config_proto"] = _soundly_optimizing(attributes["config_proto"])
+        attributes["config_proto"] = _with_safe_optimization(attributes["config_proto"])
         call = {
             "num_outputs": num_outputs,
             "inputs": tensor_inputs,
@@ -125,8 +125,8 @@ class _ContextOfCalls:
 
 
 @functools.lru_cache
-def _soundly_optimizing(config: bytes) -> bytes:
-    """Returns a serialized `ConfigProto` for one pass of Grappler, without the remapper."""
+def _with_safe_optimization(config: bytes) -> bytes:
+    """Returns a serialized `ConfigProto` with one pass of Grappler, without the remapper."""
     proto = tf.compat.v1.ConfigProto.FromString(config)
     options = proto.graph_options.rewrite_options
     options.meta_optimizer_iterations = _RewriterConfig.ONE

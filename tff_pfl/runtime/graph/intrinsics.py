@@ -1,7 +1,7 @@
 """Lowers each of TFF's intrinsics.
 
-Reductions give what the bodies of TFF's stock runtime give. Secure sums are computed in the clear,
-with the checks of their bounds, as everywhere in simulations.
+Reductions have the same results as in TFF's stock runtime. Secure sums are computed in the clear,
+with checks of their bounds, as is usual in simulations.
 """
 
 import functools
@@ -14,11 +14,11 @@ import tensorflow_federated as tff
 from tff_pfl.runtime.graph import sequences, values
 from tff_pfl.runtime.graph.values import Clients, Function, Shared, Stacked
 
-# The bits of a secure sum: one of 63 is left for the sum of two values.
+# The largest number of bits in a secure sum. One of 63 bits is left for the sum of two values.
 _MAX_SECURE_BITS = 62
 _ABOVE_BOUND = "A client's value is larger than maximum of the secure sum."
 
-# By URI: (lowering, type signature, argument) -> value.
+# The handlers `(lowering, type signature, argument) -> value` by URI.
 HANDLERS: dict[str, Callable] = dict(sequences.HANDLERS)
 
 
@@ -30,7 +30,7 @@ def _lowers(*uris):
     return register
 
 
-# Placing, mapping, packing.
+# Placing, mapping and packing.
 
 
 @_lowers("federated_value_at_server")
@@ -112,14 +112,14 @@ def _sum(lowering, type_signature, argument):
 
 
 def _tensor(leaf) -> tf.Tensor:
-    """Returns the tensor of a leaf: a shared one, or the stack of the clients'."""
+    """Returns the tensor of a leaf: the shared tensor, or the stack of the clients' tensors."""
     return leaf.value if isinstance(leaf, Shared) else leaf.tensor
 
 
 def _sum_leaf(leaf, size):
     if isinstance(leaf, Shared):
         dtype = leaf.value.dtype
-        if dtype.size == 2 and dtype.is_floating:  # has no number for many sizes
+        if dtype.size == 2 and dtype.is_floating:  # cannot represent all sizes exactly
             return tf.cast(tf.cast(leaf.value, tf.float32) * tf.cast(size, tf.float32), dtype)
         return leaf.value * tf.cast(size, dtype)
     return tf.reduce_sum(leaf.tensor, axis=0)
@@ -148,7 +148,7 @@ def _weighted_mean(lowering, type_signature, argument):
 
 
 def _product(leaf, weights, size):
-    """Returns each client's leaf times its weight."""
+    """Multiplies each client's leaf by its weight."""
     leaf = values.aligned(leaf)
     tensor = _tensor(leaf)
     factors = tf.cast(_tensor(weights), tensor.dtype)
@@ -173,7 +173,7 @@ def _max(lowering, type_signature, argument):
 
 
 def _extreme(lowering, argument, combine, reduce, limit):
-    """Returns the least or greatest value; no clients and infinities give the type's limit."""
+    """Returns the least or greatest value; for no clients, or infinities, the type's limit."""
 
     def start(tensor_type):
         limits = np.iinfo if np.issubdtype(tensor_type.dtype, np.integer) else np.finfo
@@ -227,14 +227,14 @@ def _aggregate(lowering, type_signature, argument):
 
 
 def _appended(lowering, accumulator_type, clients, zero, accumulate) -> list:
-    """Returns `zero` with all rows that the clients append, for each shard.
+    """Returns, for each shard, `zero` with the appended rows of all clients.
 
-    The rows of each client are computed alone: a fold would copy those of the first client again
-    for each one after it.
+    The rows of each client are computed alone, since a fold would copy all earlier rows for each
+    client.
     """
-    none = tf.nest.map_structure(lambda leaf: leaf[:0], zero)
+    empty = tf.nest.map_structure(lambda leaf: leaf[:0], zero)
     appended = Function(
-        lambda value: accumulate.call((none, value)),
+        lambda value: accumulate.call((empty, value)),
         tff.types.FunctionType(clients.member, accumulator_type),
         accumulate.is_deterministic,
     )
@@ -262,7 +262,7 @@ def _secure_sum(lowering, type_signature, argument):
 
 
 def _bounded(leaf, bound):
-    """Returns a leaf, and asserts that no client's value is above the bound."""
+    """Asserts that no client's value is above the bound, and returns the leaf."""
     leaf = values.aligned(leaf)
     tensor = _tensor(leaf)
     check = tf.debugging.assert_less_equal(
@@ -299,7 +299,7 @@ def _secure_modular_sum(lowering, type_signature, argument):
 
 
 def _for_each_leaf(value, member) -> list:
-    """Returns a list with a number for each leaf, from one number or a structure of them."""
+    """Returns a list with one number per leaf, from a single number or a structure of numbers."""
     count = len(values.leaf_types(member))
     return values.flatten(value) if isinstance(value, tuple) else [value] * count
 

@@ -1,4 +1,4 @@
-"""Lowers a TFF computation: evaluates its building blocks while a TensorFlow graph is built."""
+"""Lowers TFF computations: evaluates building blocks while a TensorFlow graph is built."""
 
 import functools
 import hashlib
@@ -14,19 +14,19 @@ from tff_pfl.runtime.graph.values import CannotLowerError, Clients, Function, Sh
 
 
 class Lowering:
-    """Evaluates building blocks, under `tf.device` of the server or of the clients.
+    """An evaluator of building blocks, under `tf.device` of the server or of the clients.
 
     Attributes:
-        vectorizes: Whether client work that was met so far is vectorized.
+        vectorizes: Whether any client work so far is vectorized.
     """
 
     def __init__(self, functions, client_map, server_device: str, shards):
         """Makes a lowering.
 
         Args:
-            functions: A dictionary that keeps imported TensorFlow between lowerings.
+            functions: A dictionary that caches imported TensorFlow functions between lowerings.
             client_map: A `ClientMap`.
-            server_device: Where what is not placed at clients is computed.
+            server_device: The device of computations that are not placed at clients.
             shards: The shards of the cohort, without leaves.
         """
         self._functions = functions
@@ -36,7 +36,7 @@ class Lowering:
         self.vectorizes = False
 
     def evaluate(self, block, scope: Mapping[str, Any]) -> Any:
-        """Returns the value of a building block, in a scope of names that it may refer to."""
+        """Evaluates a building block; the scope has the values of names that it may refer to."""
         match block:
             case tff.framework.Reference():
                 return scope[block.name]
@@ -63,7 +63,7 @@ class Lowering:
                 return tf.constant(block.value, values.dtype(block.type_signature))
         raise CannotLowerError(
             f"The graph executor cannot lower {type(block).__name__}: "
-            f"{block.compact_representation()}. TFF's own runtime may: "
+            f"{block.compact_representation()}. Try TFF's own runtime: "
             "tff_pfl.runtime.create_cpp_context(), --runtime=cpp."
         )
 
@@ -109,7 +109,7 @@ class Lowering:
             arguments = () if parameter is None else values.flatten(argument)
             function = general
             if any(map(values.is_single, arguments)):
-                # A selected element is a tensor again, without a data set between.
+                # A single selected element is passed as tensors, without a data set.
                 specs = map(values.spec_of_single, arguments, parameter_types)
                 try:
                     function = self._import(block.proto, specs)
@@ -144,24 +144,26 @@ class Lowering:
             functools.partial(handler, self, block.type_signature), block.type_signature
         )
 
-    # Parts of the intrinsics.
+    # The methods below implement parts of the intrinsics.
 
     def at_server(self, function: Function, argument):
+        """Calls a function on the server's device."""
         with tf.device(self._server_device):
             return function.call(argument)
 
     def shared(self, value, member) -> Clients:
+        """Returns the clients of the cohort, all with the same value."""
         leaves = [Shared(leaf) for leaf in values.flatten(value)]
         return self.no_values().with_leaves(member, [leaves] * len(self._shards))
 
     def no_values(self) -> Clients:
-        """Returns the clients of the cohort, each with an empty structure."""
+        """Returns the clients of the cohort, all with an empty structure."""
         return Clients(tff.types.StructType([]), self._shards)
 
     def map_clients(self, function: Function, clients: Clients) -> Clients:
         """Applies a function to each client's value."""
         result = function.type_signature.result
-        # Which may be in another order for each client.
+        # Sequences may be in another order for each client.
         has_sequences = any(
             isinstance(leaf, tff.types.SequenceType) for leaf in values.leaf_types(clients.member)
         )
@@ -185,7 +187,11 @@ class Lowering:
         return clients.with_leaves(result, map(leaves, clients.shards))
 
     def reduce_clients(self, clients: Clients, reduce_leaf, combine, empty):
-        """Reduces leaves over clients: `reduce_leaf(leaf, size)`, then `combine(results)`."""
+        """Reduces leaves over clients.
+
+        Calls `reduce_leaf(leaf, size)` in each shard, then `combine(results)` at the server. In an
+        empty cohort, each leaf of the result is `empty(leaf_type)`.
+        """
         leaf_types = values.leaf_types(clients.member)
         partial = []
         for shard in clients.shards:
@@ -208,7 +214,7 @@ _STRUCTURAL = (
 
 
 def _calls_compiled(block) -> bool:
-    """Returns whether a lambda only calls a compiled computation with its parameter."""
+    """Returns whether a lambda only passes its parameter to a compiled computation."""
     call = block.result
     return (
         isinstance(call, tff.framework.Call)

@@ -1,10 +1,10 @@
-"""Applies a function to every client of a shard: vectorized, or in a loop.
+"""Applies a function to every client of a shard, vectorized or in a loop.
 
 Some client work must not run for two clients at the same time. TensorFlow's oneDNN kernels of
-`FusedBatchNorm` and of its gradient keep the number of channels of a call in the kernel, which all
-clients of a loop share. Simultaneous calls with different numbers of channels give wrong results,
-and write beyond their memory. Keras' `LayerNormalization` is such a normalization: its channels
-are the rows of its input. So loops with an unknown number of channels run one client at a time.
+`FusedBatchNorm` and its gradient store the number of channels of a call in the kernel, which all
+clients of a loop share. Simultaneous calls with different numbers of channels give wrong results
+and write beyond their memory. Keras' `LayerNormalization` uses these kernels, with the rows of its
+input as channels. Therefore loops with an unknown number of channels run one client at a time.
 """
 
 import os
@@ -21,16 +21,17 @@ VECTORIZE = (AUTO, ALWAYS, NEVER)
 _REASON_LENGTH = 200
 
 _NORMALIZATIONS = ("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3")
-# Which inputs are the images that are normalized, and the vector with a number for each channel.
+# The positions of two inputs: the images, and a vector with a number for each channel.
 _NORMALIZATION_INPUTS = {name: (0, 1) for name in _NORMALIZATIONS} | {
     name.replace("Norm", "NormGrad"): (1, 2) for name in _NORMALIZATIONS
 }
 
 
 class ClientMap:
-    """Applies functions to clients' values; see `create_graph_context` for the choices."""
+    """A map of functions over clients' values; `create_graph_context` explains the options."""
 
     def __init__(self, vectorize: str, max_concurrent_clients: int | None, jit_compile: bool):
+        """Makes the map; see `create_graph_context`."""
         self._vectorize = vectorize
         self._max_concurrent_clients = max_concurrent_clients
         self._jit_compile = jit_compile
@@ -38,7 +39,7 @@ class ClientMap:
 
     @property
     def falls_back(self) -> bool:
-        """Whether a loop may replace what cannot be vectorized."""
+        """Whether a loop may replace a function that cannot be vectorized."""
         return self._vectorize == AUTO
 
     def looping(self) -> "ClientMap":
@@ -52,13 +53,16 @@ class ClientMap:
         result: tff.types.Type,
         name: str,
     ) -> tuple[tuple[values.Leaf, ...], bool]:
-        """Returns the leaves of `{result}@CLIENTS` of a shard, and whether they are vectorized.
+        """Applies a function to the clients of a shard.
 
         Args:
-            function: From the leaves of a client's value to those of its result.
-            shard: Clients and their leaves.
+            function: A function from the leaves of a client's value to the leaves of its result.
+            shard: The clients and their leaves.
             result: The type of a client's result.
             name: The function's name in the log.
+
+        Returns:
+            The leaves of `{result}@CLIENTS`, and whether the function was vectorized.
         """
 
         def call(leaves):
@@ -76,13 +80,13 @@ class ClientMap:
                 return tuple(map(values.Stacked, stacks)), True
         if self._vectorize == ALWAYS:
             raise vectorization.NotVectorizableError(
-                f"{name} cannot be vectorized, as vectorize={ALWAYS!r} demands: {reason}"
+                f"{name} cannot be vectorized, but vectorize={ALWAYS!r} requires it: {reason}"
             )
         self._announce(name, shard.device, f"a loop over clients ({reason})")
         return self._looped(call, shard, result_types), False
 
     def _not_vectorizable(self, shard, result_types) -> str | None:
-        """Returns the reason why a function is not even tried, if there is one."""
+        """Returns the reason why vectorization is not even tried, or `None`."""
         if self._vectorize == NEVER:
             return f"vectorize={NEVER!r}"
         if any(isinstance(leaf, values.Ragged) for leaf in shard.leaves):
@@ -106,7 +110,7 @@ class ClientMap:
 
         specs = [tf.TensorSpec(stack.shape[1:], stack.dtype) for stack in stacks]
         with pfor_rules.grouped_convolutions(devices.is_gpu(shard.device)):
-            # In functions of their own: what fails half-way leaves nothing in the graph.
+            # In separate functions, so that a failure leaves no operations in the graph.
             function = tf.function(one, autograph=False).get_concrete_function(*specs)
             vectorized = tf.function(vectorized, autograph=False, jit_compile=self._jit_compile)
             if self._max_concurrent_clients is None:
@@ -132,33 +136,33 @@ class ClientMap:
             (tf.constant(0), [array for column in columns for array in column.arrays]),
             parallel_iterations=self._max_concurrent_clients or len(os.sched_getaffinity(0)),
         )
-        one_at_a_time_where_needed(index.op)
+        forbid_unsafe_concurrency(index.op)
         arrays = iter(arrays)
         return tuple(column.leaf(arrays) for column in columns)
 
-    def _announce(self, name, *what):
-        what = name[:_REASON_LENGTH], *what
-        if what not in self._announced:
-            self._announced.add(what)
-            absl.logging.info("Client work %s on %s: %s.", *what)
+    def _announce(self, name, device, method):
+        choice = name[:_REASON_LENGTH], device, method
+        if choice not in self._announced:
+            self._announced.add(choice)
+            absl.logging.info("Client work %s on %s: %s.", *choice)
 
 
 class _Column:
-    """The arrays in which a loop collects one leaf of the clients' results."""
+    """The tensor arrays in which a loop collects one leaf of the clients' results."""
 
     def __init__(self, leaf_type: tff.types.Type, size: tf.Tensor):
         spec = values.tensor_spec(leaf_type)
         self._rank = values.rank(leaf_type) if values.may_differ(leaf_type) else None
         if self._rank is None:
             self.arrays = [tf.TensorArray(spec.dtype, size, element_shape=spec.shape)]
-        else:  # elements, whose number differs, and shapes
+        else:  # elements, whose number may differ, and shapes
             self.arrays = [
                 tf.TensorArray(spec.dtype, size, element_shape=[None], infer_shape=False),
                 tf.TensorArray(tf.int64, size, element_shape=[self._rank]),
             ]
 
     def cells(self, leaf) -> list[tf.Tensor]:
-        """Returns what is written into each array for a client."""
+        """Returns the tensors to write into the arrays for a client."""
         if self._rank is None:
             return [leaf]
         shape = tf.shape(leaf, out_type=tf.int64)
@@ -166,7 +170,7 @@ class _Column:
         return [tf.reshape(leaf, [-1]), tf.ensure_shape(filled, [self._rank])]
 
     def leaf(self, arrays: Iterator[tf.TensorArray]) -> values.Leaf:
-        """Returns what all clients have, from the arrays after the loop."""
+        """Returns the leaf of all clients from the arrays after the loop."""
         if self._rank is None:
             return values.Stacked(next(arrays).stack())
         return values.Ragged.make(next(arrays).concat(), next(arrays).stack())
@@ -194,8 +198,8 @@ def _in_chunks(function, size, stacks, length) -> list[tf.Tensor]:
     return [array.concat() for array in arrays]
 
 
-def one_at_a_time_where_needed(loop: tf.Operation) -> None:
-    """Takes the concurrency from a loop over clients whose body must not have it."""
+def forbid_unsafe_concurrency(loop: tf.Operation) -> None:
+    """Makes a loop over clients sequential if its body normalizes an unknown number of channels."""
     body = loop.graph._get_function(loop.get_attr("body").name).graph
     if any(map(_has_unknown_channels, _operations(body, set()))):
         loop._set_attr("parallel_iterations", tf.compat.v1.AttrValue(i=1))
@@ -212,7 +216,7 @@ def _has_unknown_channels(operation) -> bool:
 
 
 def _operations(graph, seen: set[str]) -> Iterator[tf.Operation]:
-    """Yields the operations of a graph and of all functions it calls, these once."""
+    """Yields the operations of a graph and of the functions it calls, each function once."""
     for operation in graph.get_operations():
         yield operation
         for name in set(_callees(operation)) - seen:
@@ -222,7 +226,7 @@ def _operations(graph, seen: set[str]) -> Iterator[tf.Operation]:
 
 
 def _callees(operation) -> list[str]:
-    """Returns the functions that an operation calls, or has as attributes."""
+    """Returns the names of the functions that an operation calls or has as attributes."""
     if operation.graph._is_function(operation.type):
         return [operation.type]
     functions = []

@@ -1,34 +1,34 @@
-"""Rules that TensorFlow's parallel-for lacks, or has wrong.
+"""Rules that TensorFlow's parallel-for lacks or gets wrong.
 
-Parallel-for (`tf.vectorized_map`) rewrites a client's graph op by op: a tensor that differs between
-clients is "stacked", with the clients as its leading axis, and the rule of an op says what computes
-its stacked outputs. TensorFlow 2.14 has no rule for some ops of a client's work, for others a rule
-that is a loop or wants an input to be shared, and a few of its rules are wrong. `rules()` has, for
-as long as `vectorization` installs them:
+Parallel-for (`tf.vectorized_map`) rewrites a client's graph op by op. A tensor that differs between
+clients is "stacked": the clients are its leading axis. The rule of an op computes its stacked
+outputs. In TensorFlow 2.14, some ops of client work have no rule, some have a rule that loops or
+needs a shared input, and a few rules are wrong. `rules()` returns the following rules, which
+`vectorization` installs temporarily:
 
-    top_k                   itself, as it works on the last axis.
-    l2_loss                 a sum over all axes but the first.
-    stateless random ops    a loop over the clients. Every client draws the very numbers that it
-                            would draw alone, which no single draw of more numbers would give.
-    convolutions            where clients have filters of their own, one convolution with a group a
-                            client; see `grouped_convolutions`.
-    depthwise convolutions  TensorFlow's rules, for shared inputs as well.
-    pad                     with the constant that was asked for. TensorFlow's rule pads with 0.
-    roll                    of negative axes as well. TensorFlow's rule takes the axis after: for -1
-                            that of the clients, which mixes them.
-    matmul                  of clients without rows as well, whose shapes TensorFlow's rule gets
-                            wrong, and of complex matrices, which it conjugates where they are to be
-                            transposed.
-    slice                   from where each client says, if all slices have the same size.
-                            TensorFlow's rule gives all clients the largest.
-    searches                in sorted values that clients share. TensorFlow's rule copies these for
-                            every client.
-    unsorted segments       with negative ids as well, which drop a row. TensorFlow's rule gives
-                            such rows to the client before.
+    top_k                   the op itself, since it works on the last axis.
+    l2_loss                 a sum over all axes except the first.
+    stateless random ops    a loop over the clients, so that every client draws the same numbers as
+                            it would alone. One larger draw would give other numbers.
+    convolutions            if filters differ by client, one convolution with a group per client;
+                            see `grouped_convolutions`.
+    depthwise convolutions  TensorFlow's rules, extended to shared inputs.
+    pad                     pads with the given constant. TensorFlow's rule pads with 0.
+    roll                    extended to negative axes. TensorFlow's rule takes the next axis: for -1
+                            it takes the axis of the clients, and mixes them.
+    matmul                  extended to clients without rows, whose shapes TensorFlow's rule gets
+                            wrong, and to complex matrices, which it conjugates when it should only
+                            transpose them.
+    slice                   starts at each client's own position, if all slices have the same size.
+                            TensorFlow's rule gives all clients slices of the largest size.
+    searches                extended to sorted values that clients share, without copies.
+                            TensorFlow's rule copies these for every client.
+    unsorted segments       extended to negative ids, which drop a row. TensorFlow's rule gives
+                            such rows to the previous client.
     sparse segments         gradients by a loop over the clients. TensorFlow's rule returns numbers
-                            of other clients where segments at the end are empty.
+                            of other clients if the last segments are empty.
 
-All other cases of these ops stay with TensorFlow's rules.
+TensorFlow's rules remain for all other cases of these ops.
 """
 
 import contextlib
@@ -43,9 +43,9 @@ from tff_pfl.runtime.graph.internals import pfor_wrap as wrap
 
 
 class NotVectorizableError(ValueError):
-    """A client's graph cannot be vectorized; the message names the op."""
+    """An error for a client's graph that cannot be vectorized; the message names the op."""
 
-    ag_pass_through = True  # or AutoGraph replaces it by an exception of its own
+    ag_pass_through = True  # prevents AutoGraph from replacing the exception
 
 
 _groups_allowed = contextvars.ContextVar("grouped_convolutions", default=False)
@@ -55,9 +55,9 @@ _groups_allowed = contextvars.ContextVar("grouped_convolutions", default=False)
 def grouped_convolutions(enabled: bool):
     """Allows grouped convolutions in graphs that are traced within the context, if `enabled`.
 
-    They pay on GPUs only. On CPUs, TensorFlow has the gradients of grouped convolutions in oneDNN
-    alone, and a loop over the clients is as fast. Where they are not allowed, a convolution that
-    needs one raises `NotVectorizableError`.
+    They are faster on GPUs only. On CPUs, only oneDNN has the gradients of grouped convolutions,
+    and a loop over the clients is as fast. If they are not allowed, a convolution that needs groups
+    raises `NotVectorizableError`.
     """
     token = _groups_allowed.set(enabled)
     try:
@@ -66,7 +66,7 @@ def grouped_convolutions(enabled: bool):
         _groups_allowed.reset(token)
 
 
-# Stateless random ops that are missing here have a rule in TensorFlow, a loop as well.
+# TensorFlow has a rule, also a loop, for the stateless random ops that are missing here.
 _ONE_BY_ONE = (
     "RandomIndexShuffle",
     "SparseSegmentMeanGrad",
@@ -95,10 +95,10 @@ _SEGMENTS = {
 
 
 def rules(general: Mapping[str, Callable]) -> dict[str, Callable]:
-    """Returns rules by op type; a rule maps parallel-for's input to one or several wrapped outputs.
+    """Returns rules by op type; a rule maps parallel-for's input to wrapped outputs.
 
     Args:
-        general: TensorFlow's rules, for what these do not cover.
+        general: TensorFlow's rules, for all other cases.
     """
     extensions = {
         "Conv2D": _conv,
@@ -130,14 +130,14 @@ def rules(general: Mapping[str, Callable]) -> dict[str, Callable]:
 
 
 def _outputs(pfor_input, inputs):
-    """Returns the outputs of an op like the converted one, on other inputs."""
+    """Applies an op of the same type and attributes to other inputs; returns its outputs."""
     dtypes = [output.dtype for output in pfor_input.outputs]
     attributes = pfor_input.op.node_def.attr
     return internals.pfor_create_op(pfor_input.op_type, inputs, dtypes, attributes).outputs
 
 
 def _matmul(pfor_input):
-    """Inputs: matrices, of which one may be shared."""
+    """Converts MatMul; its inputs are two matrices, one of which may be shared."""
     left, right = pfor_input.inputs
     transposed = [pfor_input.get_attr(name) for name in ("transpose_a", "transpose_b")]
     if right.is_stacked:
@@ -152,7 +152,7 @@ def _matmul(pfor_input):
 
 
 def _unsorted_segments(reduce, pfor_input):
-    """Inputs: rows, the segment of each, the number of segments."""
+    """Converts segment ops; inputs are rows, the segment of each row, the number of segments."""
     pfor_input.stack_inputs([0, 1])
     rows, ids = pfor_input.stacked_input(0), tf.cast(pfor_input.stacked_input(1), tf.int64)
     num_segments = tf.cast(pfor_input.unstacked_input(2), tf.int64)
@@ -162,7 +162,7 @@ def _unsorted_segments(reduce, pfor_input):
         num_segments * tf.range(clients),
         tf.concat([[clients], tf.ones([tf.rank(ids) - 1], tf.int64)], 0),
     )
-    # Ids that are out of range stay so.
+    # Ids that are out of range stay out of range.
     own = tf.where(ids < num_segments, ids + offsets, tf.broadcast_to(total, tf.shape(ids)))
     reduced = reduce(rows, tf.where(ids < 0, tf.constant(-1, tf.int64), own), total)
     shape = tf.concat([[clients, num_segments], tf.shape(reduced, tf.int64)[1:]], axis=0)
@@ -180,7 +180,7 @@ def _l2_loss(pfor_input):
 
 
 def _pad(pfor_input):
-    """Inputs: values, number of constants before and after along every axis, constant."""
+    """Converts PadV2; inputs are values, paddings before and after every axis, a constant."""
     values = pfor_input.stacked_input(0)
     paddings = tf.pad(pfor_input.unstacked_input(1), [[1, 0], [0, 0]])
     (output,) = _outputs(pfor_input, [values, paddings, pfor_input.unstacked_input(2)])
@@ -188,7 +188,7 @@ def _pad(pfor_input):
 
 
 def _slice(pfor_input, otherwise):
-    """Inputs: values, where the slice begins, its size; -1 is all that is left."""
+    """Converts Slice; inputs are values, the beginning and the size, -1 for up to the end."""
     if pfor_input.input(1).is_stacked:
         begins = tf.get_static_value(pfor_input.op.inputs[1], partial=True)
         sizes = tf.get_static_value(pfor_input.unstacked_input(2))
@@ -197,12 +197,12 @@ def _slice(pfor_input, otherwise):
         if sizes is None or any(
             size < 0 and begin is None for begin, size in zip(begins, sizes, strict=True)
         ):
-            raise NotVectorizableError("Slices whose sizes may differ by client.")
+            raise NotVectorizableError("The sizes of slices may differ by client.")
     return otherwise(pfor_input)
 
 
 def _search(pfor_input, otherwise):
-    """Inputs: rows that are sorted, rows of values to search for."""
+    """Converts searches; inputs are sorted rows, and rows of values to search for."""
     if pfor_input.input(0).is_stacked:
         return otherwise(pfor_input)
     values = pfor_input.stacked_input(1)
@@ -214,7 +214,7 @@ def _search(pfor_input, otherwise):
 
 
 def _roll(pfor_input, otherwise):
-    """Inputs: values, distances, axes."""
+    """Converts Roll; inputs are values, distances, axes."""
     axes = pfor_input.unstacked_input(2)
     rank = tf.rank(pfor_input.stacked_input(0)) - 1
     pfor_input.inputs[2] = wrap(axes % tf.cast(rank, axes.dtype), False)
@@ -222,8 +222,8 @@ def _roll(pfor_input, otherwise):
 
 
 def _one_by_one(pfor_input):
-    """Runs the op for each client alone, one after the other."""
-    if not any(x.is_stacked for x in pfor_input.inputs):  # an op that TensorFlow calls stateful
+    """Runs the op for one client after the other."""
+    if not any(x.is_stacked for x in pfor_input.inputs):  # TensorFlow treats the op as stateful
         return [wrap(t, False) for t in _outputs(pfor_input, [x.t for x in pfor_input.inputs])]
 
     @tf.autograph.experimental.do_not_convert
@@ -238,7 +238,7 @@ def _one_by_one(pfor_input):
     return [wrap(t) for t in outputs]
 
 
-# The axis of channels, behind the batch, is `_channels(pfor_input)`; a filter's are these.
+# The axes of channels in a filter. `_channels(pfor_input)` is the axis of channels in images.
 _FILTER_IN = 2
 _FILTER_OUT = 3
 
@@ -248,7 +248,7 @@ def _channels(pfor_input):
 
 
 def _conv(pfor_input, otherwise):
-    """Inputs: images, filter."""
+    """Converts Conv2D; inputs are images, a filter."""
     images, kernel = pfor_input.inputs
     channels = _channels(pfor_input)
     if not kernel.is_stacked:
@@ -259,7 +259,7 @@ def _conv(pfor_input, otherwise):
 
 
 def _conv_input_gradient(pfor_input, otherwise):
-    """Inputs: shape of the images, filter, gradient of the outputs."""
+    """Converts its input gradient; inputs are the images' shape, a filter, the output gradient."""
     if not pfor_input.input(1).is_stacked:
         return otherwise(pfor_input)
     channels = _channels(pfor_input)
@@ -267,9 +267,9 @@ def _conv_input_gradient(pfor_input, otherwise):
 
 
 def _conv_filter_gradient(pfor_input, otherwise):
-    """Inputs: images, shape of the filter, gradient of the outputs.
+    """Converts its filter gradient; inputs are images, the filter's shape, the output gradient.
 
-    The gradient of a filter that is shared differs by client, too.
+    Gradients of a shared filter differ by client too.
     """
     images = pfor_input.input(0)
     if not images.is_stacked and _has_one_group(pfor_input, kernel=pfor_input.output(0)):
@@ -279,7 +279,7 @@ def _conv_filter_gradient(pfor_input, otherwise):
 
 
 def _has_one_group(pfor_input, kernel):
-    """Returns whether each client's own convolution is known to be an ordinary one."""
+    """Returns whether each client's own convolution is known to have one group."""
     in_channels = pfor_input.op.inputs[0].shape[_channels(pfor_input)]
     return in_channels is not None and in_channels == kernel.shape[_FILTER_IN]
 
@@ -287,8 +287,8 @@ def _has_one_group(pfor_input, kernel):
 def _grouped(pfor_input, axes, out_axis, shape=None):
     if not _groups_allowed.get():
         raise NotVectorizableError(
-            f"{pfor_input.op_type} ({pfor_input.op.name}) with a filter, or the gradient of one, "
-            "that differs by client takes a grouped convolution, which is not enabled here."
+            f"{pfor_input.op_type} ({pfor_input.op.name}) has a filter, or a filter gradient, that "
+            "differs by client. It needs a grouped convolution, which is not enabled here."
         )
     return _side_by_side(pfor_input, axes, out_axis, shape)
 
@@ -298,9 +298,9 @@ def _side_by_side(pfor_input, axes, out_axis, shape=None):
 
     Args:
         pfor_input: The op's inputs.
-        axes: From the index of an input to the axis in which its clients come to lie.
-        out_axis: The axis in which they lie in the output.
-        shape: Index of the input that holds the shape of the output.
+        axes: The axis of the clients, by the index of an input.
+        out_axis: The axis of the clients in the output.
+        shape: The index of the input that has the shape of the output.
     """
     pfor_input.stack_inputs(list(axes))
     num_clients = pfor_input.pfor.loop_len_vector
@@ -318,7 +318,7 @@ def _side_by_side(pfor_input, axes, out_axis, shape=None):
 
 
 def _depthwise(pfor_input, otherwise):
-    """Inputs: images, filter."""
+    """Converts depthwise convolutions; inputs are images, a filter."""
     if not pfor_input.input(1).is_stacked:
         return internals.pfor_convert_flatten_batch(pfor_input, pfor_input.op_type, dims=[0])
     pfor_input.stack_inputs([0])
@@ -326,7 +326,7 @@ def _depthwise(pfor_input, otherwise):
 
 
 def _depthwise_input_gradient(pfor_input, otherwise):
-    """Inputs: shape of the images, filter, gradient of the outputs."""
+    """Converts their input gradient; inputs are as in `_conv_input_gradient`."""
     if not pfor_input.input(1).is_stacked:
         return internals.pfor_convert_flatten_batch_shape_input(
             pfor_input, pfor_input.op_type, flatten_dims=[2], shape_dim=0
@@ -336,6 +336,6 @@ def _depthwise_input_gradient(pfor_input, otherwise):
 
 
 def _depthwise_filter_gradient(pfor_input, otherwise):
-    """Inputs: images, shape of the filter, gradient of the outputs."""
+    """Converts their filter gradient; inputs are as in `_conv_filter_gradient`."""
     pfor_input.stack_inputs([0, 2])
     return otherwise(pfor_input)

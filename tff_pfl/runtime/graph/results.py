@@ -1,4 +1,4 @@
-"""How Python's values lie in lists of tensors, and a graph's tensors as Python's values."""
+"""Layouts of values in lists of tensors, and conversion of results to Python values."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
@@ -13,9 +13,9 @@ from tff_pfl.structures import container_of
 
 
 class ResidentArray(np.ndarray):
-    """A read-only array that knows the tensor whose memory it shows.
+    """A read-only array that keeps the tensor whose memory it shares.
 
-    A computation takes the tensor and copies nothing. Arrays computed from it know no tensor.
+    Computations use the tensor without a copy. Arrays computed from this array have no tensor.
     """
 
     tensor: tf.Tensor | None = None
@@ -23,20 +23,20 @@ class ResidentArray(np.ndarray):
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """How a value lies in a list of tensors; arguments of equal layouts share a graph.
+    """The layout of a value in a list of tensors; arguments of equal layouts share a graph.
 
     Attributes:
-        kind: `leaf`, `struct`, `clients` (with a value each) or `function`.
-        parts: A struct has its layouts. Clients have the class of each leaf; in a result each
-            shard has its own classes, which may depend on the kind of device. A function has its
-            building block.
+        kind: `leaf`, `struct`, `clients` (one value per client) or `function`.
+        parts: The layouts of a struct's elements, the classes of clients' leaves, or the building
+            block of a function. In a result, each shard has its own classes of leaves, which may
+            depend on the type of its device.
     """
 
     kind: str
     parts: tuple = ()
 
     def specs(self, type_spec, num_shards: int) -> list[tf.TensorSpec]:
-        """Returns the specifications of the tensors."""
+        """Returns the specs of the tensors."""
         if isinstance(type_spec, tff.types.FederatedType):
             type_spec = type_spec.member
         match self.kind:
@@ -51,7 +51,7 @@ class Layout:
         return []
 
     def build(self, type_spec, tensors: Iterator[tf.Tensor], lowering) -> Any:
-        """Returns the value in a graph that is being built."""
+        """Builds the value from its tensors, in a graph that is being built."""
         if isinstance(type_spec, tff.types.FederatedType):
             if type_spec.placement is tff.CLIENTS and type_spec.all_equal:
                 value = self.build(type_spec.member, tensors, lowering)
@@ -92,12 +92,12 @@ def emit(value, type_spec) -> tuple[Layout, list[tf.Tensor]]:
 
 
 def to_python(type_spec, layout: Layout, tensors: Iterator[tf.Tensor], sizes, keep_tensors) -> Any:
-    """Returns a result as the stock runtime does, in the containers of its type.
+    """Converts a result to Python values in the containers of its type, as the stock runtime does.
 
     Args:
-        type_spec: The result's type.
-        layout: How the result lies in the tensors.
-        tensors: The tensors of `emit`, computed.
+        type_spec: The type of the result.
+        layout: The layout of the result.
+        tensors: The computed tensors of `emit`.
         sizes: The number of clients of each shard.
         keep_tensors: Whether arrays that are not placed at clients stay tensors.
     """
@@ -126,7 +126,7 @@ def _leaf_result(tensor, type_spec, keep_tensors=False):
 
 
 def _client_results(member, shards, tensors, sizes) -> list:
-    """Returns a value a client, from the classes of the leaves of each shard."""
+    """Returns one value per client, from the classes of the leaves of each shard."""
     leaf_types = values.leaf_types(member)
     make = _maker(member)
     clients = []
@@ -141,7 +141,7 @@ def _client_results(member, shards, tensors, sizes) -> list:
 
 
 def _column(kind, leaf_type, tensors, size) -> Sequence:
-    """Returns what each client of a shard has of a leaf."""
+    """Returns the value of a leaf of each client of a shard."""
     if kind is values.Shared:
         return [_leaf_result(next(tensors), leaf_type)] * size
     if kind is values.Ragged:
@@ -162,7 +162,7 @@ def _dataset(variant, element_type) -> tf.data.Dataset:
 
 
 def _maker(type_spec) -> Callable[[Iterator], Any]:
-    """Returns a function from an iterator over leaves to a value of the type."""
+    """Returns a function that makes a value of the type from an iterator over leaves."""
     if not isinstance(type_spec, tff.types.StructType):
         return next
     container = container_of(type_spec)

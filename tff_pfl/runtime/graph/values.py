@@ -1,7 +1,7 @@
-"""Values while a computation is lowered: nested tuples of tensors, and clients' values in stacks.
+"""Values while a computation is lowered: nested tuples of tensors, and stacks of clients' values.
 
-A structure is a tuple, whatever names TFF gives its elements: types know them. A sequence is a
-variant tensor, as TensorFlow's data sets are, or `Elements`.
+A structure is a tuple; the names of its elements are in its TFF type. A sequence is a variant
+tensor, as TensorFlow's data sets are, or `Elements`.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ import tensorflow_federated as tff
 
 
 class CannotLowerError(NotImplementedError):
-    """A computation has a construct that the graph executor does not know."""
+    """An error for a computation that the graph executor does not support."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,12 +22,12 @@ class Function:
     """A function in a computation.
 
     Attributes:
-        call: From the argument (`None` without a parameter) to the result.
-        type_signature: Its type.
+        call: The Python function from the argument (`None` without a parameter) to the result.
+        type_signature: The TFF type of the function.
         is_deterministic: Whether equal arguments give equal results.
-        is_structural: Whether it only selects and packs, so that it may be given anything.
-        appends: Whether it appends rows, which depend on the second element of its argument alone,
-            to each tensor of the first.
+        is_structural: Whether it only selects and packs elements, which then may be any objects.
+        appends: Whether it appends rows to each tensor of the first element of its argument, and
+            these rows depend on the second element only.
     """
 
     call: Callable[[Any], Any]
@@ -37,11 +37,11 @@ class Function:
     appends: bool = False
 
 
-_MAX_RANK = 8  # most of TensorFlow's operations take no higher rank
+_MAX_RANK = 8  # the limit of most TensorFlow operations
 
 
 def rank(leaf_type: tff.types.TensorType) -> int:
-    """Returns how many numbers a row of `Ragged.shapes` has."""
+    """Returns the length of a row of `Ragged.shapes`."""
     return _MAX_RANK if leaf_type.shape is None else len(leaf_type.shape)
 
 
@@ -56,7 +56,7 @@ flatten = tf.nest.flatten
 
 
 def pack(type_spec: tff.types.Type, leaves: Iterator) -> Any:
-    """Returns the value of a type from an iterator over its leaves, as the inverse of `flatten`."""
+    """Packs leaves into a value of a type; the inverse of `flatten`."""
     if not isinstance(type_spec, tff.types.StructType):
         return next(leaves)
     return tuple(pack(element, leaves) for element in type_spec)
@@ -71,18 +71,19 @@ def may_differ(leaf_type: tff.types.Type) -> bool:
 
 
 def tensor_spec(type_spec: tff.types.Type) -> tf.TensorSpec:
-    """Returns the spec of a leaf in a graph, where a sequence is a variant."""
+    """Returns the spec of a leaf in a graph; a sequence is a variant tensor."""
     if isinstance(type_spec, tff.types.SequenceType):
         return tf.TensorSpec([], tf.variant)
     return tf.TensorSpec(type_spec.shape, dtype(type_spec))
 
 
 def dtype(type_spec: tff.types.TensorType) -> tf.DType:
+    """Returns TensorFlow's data type of a tensor type."""
     return tf.dtypes.as_dtype(type_spec.dtype.type)
 
 
 def zeros(leaf_type: tff.types.TensorType) -> tf.Tensor:
-    """Returns the zero of a type, which has no elements where a dimension is open."""
+    """Returns the zero of a type, in which unknown dimensions are 0."""
     shape = [0 if dimension is None else dimension for dimension in leaf_type.shape]
     return tf.zeros(shape, dtype(leaf_type))
 
@@ -96,9 +97,10 @@ class Elements:
     element_type: tff.types.Type
 
     def to_variant(self) -> tf.Tensor:
+        """Converts the sequence to a variant tensor."""
         specs = _component_specs(self.element_type)
         if all(spec.shape.is_fully_defined() for spec in specs):
-            # On other machines TensorFlow cannot call functions in functions of data sets.
+            # Data sets on workers cannot call functions that call functions.
             rows = tf.map_fn(self._components, self.keys, fn_output_signature=specs)
             return to_variant(tf.data.Dataset.from_tensor_slices(rows))
         return to_variant(tf.data.Dataset.from_tensor_slices(self.keys).map(self._components))
@@ -109,32 +111,32 @@ class Elements:
 
 
 def is_single(leaf) -> bool:
-    """Returns whether a leaf is a sequence of exactly one element."""
+    """Returns whether a leaf is `Elements` with exactly one element."""
     return isinstance(leaf, Elements) and leaf.keys.shape[0] == 1
 
 
 def single(leaf) -> Sequence[tf.Tensor]:
-    """Returns the components of a sequence's single element, or another leaf itself."""
+    """Returns the components of a single element, or any other leaf in a list."""
     if not is_single(leaf):
         return [leaf]
     return components(leaf.element_type, leaf.element(leaf.keys[0]))
 
 
 def spec_of_single(leaf, leaf_type) -> tf.TensorSpec | tuple[tf.TensorSpec, ...]:
-    """Returns the specs of what `single` returns, as `ImportedFunction` takes them."""
+    """Returns the specs of the tensors of `single`, in the form that `ImportedFunction` takes."""
     if not is_single(leaf):
         return tensor_spec(leaf_type)
     return _component_specs(leaf.element_type)
 
 
 def components(element_type, element) -> tuple[tf.Tensor, ...]:
-    """Returns the leaves of a sequence's element in the order that a data set has them."""
+    """Returns the leaves of a sequence's element in the order of a data set."""
     leaves = [as_tensor(leaf) for leaf in flatten(element)]
     return tuple(leaves[index] for index in _component_order(element_type))
 
 
 def from_components(element_type, tensors) -> Any:
-    """Returns the element of a sequence from its components, as the inverse of `components`."""
+    """Packs components into an element of a sequence; the inverse of `components`."""
     leaves = dict(zip(_component_order(element_type), tensors, strict=True))
     return pack(element_type, (leaves[index] for index in range(len(leaves))))
 
@@ -153,7 +155,7 @@ def _component_specs(element_type) -> tuple[tf.TensorSpec, ...]:
 
 
 def _component_order(element_type) -> list[int]:
-    """Returns which leaf each component of a data set is: dictionaries sort theirs."""
+    """Returns the index of the leaf of each component of a data set; dictionaries are sorted."""
 
     def number(type_spec):
         if not isinstance(type_spec, tff.types.StructType):
@@ -166,35 +168,40 @@ def _component_order(element_type) -> list[int]:
 
 
 def as_tensor(leaf) -> tf.Tensor:
-    """Returns a leaf as a graph takes it."""
+    """Converts a leaf to a tensor."""
     return leaf.to_variant() if isinstance(leaf, Elements) else tf.convert_to_tensor(leaf)
 
 
-# Classes of what the clients of a shard have of one leaf. `at(index)` returns one client's value,
-# and `of(rows)` returns it from that client's rows of the tensors `stacks()`.
+# Classes for the values of one leaf of all clients of a shard. `at(index)` returns one client's
+# value. `of(rows)` returns it too, given an iterator over the client's rows of the `stacks()`.
 
 
 @dataclasses.dataclass(frozen=True)
 class Shared:
-    """The same value for all clients: what was broadcast is not copied."""
+    """A value that all clients share; broadcast values are not copied."""
 
     value: Any
 
     def at(self, index):
+        """Returns the shared value."""
         del index
         return self.value
 
     def stacks(self):
+        """Returns an empty list."""
         return []
 
     def of(self, rows):
+        """Returns the shared value."""
         del rows
         return self.value
 
     def tensors(self):
+        """Returns the shared value as a tensor."""
         return [as_tensor(self.value)]
 
     def stacked(self, size) -> "Stacked":
+        """Returns a stack of `size` copies."""
         return Stacked(tf.repeat(self.value[tf.newaxis], size, axis=0))
 
 
@@ -205,44 +212,52 @@ class Stacked:
     tensor: tf.Tensor
 
     def at(self, index):
+        """Returns one client's tensor."""
         return tf.gather(self.tensor, index)
 
     def stacks(self):
+        """Returns the stack."""
         return [self.tensor]
 
     def of(self, rows):
+        """Returns the next row."""
         return next(rows)
 
     def tensors(self):
+        """Returns the stack."""
         return [self.tensor]
 
     @staticmethod
     def specs(leaf_type) -> list[tf.TensorSpec]:
+        """Returns the specs of `tensors()`."""
         spec = tensor_spec(leaf_type)
         return [tf.TensorSpec(tf.TensorShape([None]).concatenate(spec.shape), spec.dtype)]
 
     @classmethod
     def take(cls, tensors: Iterator[tf.Tensor]) -> "Stacked":
+        """Makes a leaf from the next tensor."""
         return cls(next(tensors))
 
 
 @dataclasses.dataclass(frozen=True)
 class Ragged:
-    """Tensors whose shapes differ: their elements, concatenated, and their shapes.
+    """Tensors whose shapes differ: their concatenated elements and their shapes.
 
-    The shapes of a type of unknown rank are filled up with -1, to as many as `rank` says.
+    If a type has unknown rank, shapes are padded with -1 to the length `rank(leaf_type)`.
     """
 
     elements: tf.Tensor  # [sum of the sizes]
     shapes: tf.Tensor  # int64[num_clients, rank]
-    ends: tf.Tensor  # int64[num_clients], of each client's elements
+    ends: tf.Tensor  # int64[num_clients], the end of each client's elements
 
     @classmethod
     def make(cls, elements: tf.Tensor, shapes: tf.Tensor) -> "Ragged":
+        """Makes a leaf from elements and shapes."""
         sizes = tf.reduce_prod(tf.where(shapes < 0, tf.ones_like(shapes), shapes), axis=1)
         return cls(elements, shapes, tf.cumsum(sizes))
 
     def at(self, index):
+        """Returns one client's tensor."""
         shape, end = self._shape(index), self.ends[index]
         return tf.reshape(self.elements[end - tf.reduce_prod(shape) : end], shape)
 
@@ -251,10 +266,12 @@ class Ragged:
         return tf.boolean_mask(row, row >= 0) if row.shape[0] == _MAX_RANK else row
 
     def tensors(self):
+        """Returns the elements and the shapes."""
         return [self.elements, self.shapes]
 
     @staticmethod
     def specs(leaf_type) -> list[tf.TensorSpec]:
+        """Returns the specs of `tensors()`."""
         return [
             tf.TensorSpec([None], dtype(leaf_type)),
             tf.TensorSpec([None, rank(leaf_type)], tf.int64),
@@ -262,10 +279,11 @@ class Ragged:
 
     @classmethod
     def take(cls, tensors: Iterator[tf.Tensor]) -> "Ragged":
+        """Makes a leaf from the next two tensors."""
         return cls.make(next(tensors), next(tensors))
 
     def to_stacked(self) -> Stacked:
-        """Returns the same values as a stack, and asserts that their shapes are equal."""
+        """Stacks the tensors, and asserts that their shapes are equal."""
         equal = tf.debugging.assert_equal(
             self.shapes,
             self.shapes[0],
@@ -277,7 +295,7 @@ class Ragged:
 
 
 def aligned(leaf: Shared | Stacked | Ragged) -> Shared | Stacked:
-    """Returns a leaf that can be aggregated."""
+    """Converts a `Ragged` leaf to a stack, so that it can be aggregated."""
     return leaf.to_stacked() if isinstance(leaf, Ragged) else leaf
 
 
@@ -294,19 +312,22 @@ def rows(leaf: Shared | Stacked | Ragged, size: tf.Tensor) -> tf.Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class Selected:
-    """Sequences of the elements that belong to each client's own keys."""
+    """Sequences of the elements for each client's own keys."""
 
     keys: Stacked
     element: Callable[[tf.Tensor], Any]
     element_type: tff.types.Type
 
     def at(self, index):
+        """Returns one client's sequence."""
         return Elements(self.keys.at(index), self.element, self.element_type)
 
     def stacks(self):
+        """Returns the stack of keys."""
         return self.keys.stacks()
 
     def tensors(self):
+        """Returns the sequences as a stack of variants."""
         return [
             tf.map_fn(
                 lambda keys: Elements(keys, self.element, self.element_type).to_variant(),
@@ -316,6 +337,7 @@ class Selected:
         ]
 
     def of(self, rows):
+        """Returns the sequence of the next row of keys."""
         return Elements(self.keys.of(rows), self.element, self.element_type)
 
 
@@ -324,13 +346,14 @@ Leaf = Shared | Stacked | Ragged | Selected
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """A part of the cohort, of `size` clients (an integer tensor), on one device."""
+    """A part of the cohort, `size` clients (an integer tensor), on one device."""
 
     device: str
     size: tf.Tensor
     leaves: tuple[Leaf, ...]
 
     def at(self, index, type_spec):
+        """Returns one client's value of a type."""
         return pack(type_spec, (leaf.at(index) for leaf in self.leaves))
 
 
@@ -342,7 +365,7 @@ class Clients:
     shards: tuple[Shard, ...]
 
     def with_leaves(self, member, leaves: Iterable[Iterable[Leaf]]) -> "Clients":
-        """Returns the same clients with other values, given for each shard."""
+        """Returns the same clients with the given leaves of each shard."""
         return Clients(
             member,
             tuple(

@@ -1,9 +1,9 @@
 """Vectorizes a function over clients, by the rules of TensorFlow's parallel-for and others.
 
-This module has the rules for calls of functions, for loops and for what broadcasting takes.
-TensorFlow's rule for loops also covers clients that leave the loop at different steps, for which it
-evaluates the condition with the body, branches at each step, and traces the body five times. Most
-loops of client work need none of this; the others are left to it.
+This module has the rules for function calls, loops and broadcasting. TensorFlow's rule for loops
+also covers clients that leave the loop at different steps. For these it evaluates the condition
+with the body, branches at each step, and traces the body five times. Most loops of client work are
+simpler and use the rule of this module; TensorFlow's rule is used for the rest.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ import tensorflow as tf
 from tff_pfl.runtime.graph import internals, pfor_random, pfor_rules
 from tff_pfl.runtime.graph.pfor_rules import NotVectorizableError
 
-# The lists that hold tensors of loops, and branches by number.
+# The operations of lists of tensors in loops, and branches by number.
 _REFUSED = ("TensorList", "Case", "StatelessCase")
 
 
@@ -22,16 +22,16 @@ def vectorize(function, size: tf.Tensor, stacks) -> list[tf.Tensor]:
     """Calls a function on each row of its inputs.
 
     Args:
-        function: A concrete function; the tensors it captures are the same for all rows.
+        function: A concrete function; its captured tensors are the same for all rows.
         size: The number of rows.
-        stacks: Its inputs, stacked on a leading axis.
+        stacks: The inputs, stacked on a leading axis.
 
     Returns:
-        Its outputs, stacked.
+        The outputs, stacked on a leading axis.
     """
     with installed():
         loop = internals.PFor(
-            loop_var=tf.compat.v1.placeholder_with_default(0, []),  # which nothing reads
+            loop_var=tf.compat.v1.placeholder_with_default(0, []),  # unused
             loop_len=size,
             pfor_ops=[],
             fallback_to_while_loop=False,
@@ -47,7 +47,7 @@ def vectorize(function, size: tf.Tensor, stacks) -> list[tf.Tensor]:
 
 @contextlib.contextmanager
 def installed():
-    """Makes these rules TensorFlow's, for as long as the context lasts."""
+    """Installs these rules in TensorFlow for the duration of the context."""
     before = dict(internals.pfor_rules)
     expand = internals.PForInput.expanddim_inputs_for_broadcast
     try:
@@ -75,17 +75,17 @@ def installed():
         internals.pfor_rules.update(before)
         for name in internals.pfor_rules.keys() - before.keys():
             del internals.pfor_rules[name]
-        internals.pfor_normalization_cache.clear()  # or the graphs of its tensors live for ever
+        internals.pfor_normalization_cache.clear()  # it would keep graphs alive for ever
         internals.PForInput.expanddim_inputs_for_broadcast = expand
 
 
 def _refuse(pfor_input):
-    """Refuses an operation for which TensorFlow's rule makes a graph that fails when it runs."""
+    """Refuses an operation whose rule in TensorFlow makes a graph that fails when it runs."""
     raise NotImplementedError(f"{pfor_input.op_type} of tensors that differ by client")
 
 
 class _Escape(BaseException):
-    """Carries an exception past parallel-for, which would log it as an error."""
+    """An exception that passes through parallel-for, which would log an `Exception` as an error."""
 
 
 def _escaping(rule):
@@ -99,7 +99,7 @@ def _escaping(rule):
 
 
 def _expand(pfor_input, general_rule):
-    """Inserts axes for broadcasting; known ranks leave no work for the graph."""
+    """Inserts axes for broadcasting, without operations in the graph if ranks are known."""
     inputs = pfor_input._inputs
     ranks = [None if x.t.shape.rank is None else x.t.shape.rank - x.is_stacked for x in inputs]
     if None in ranks:
@@ -114,7 +114,7 @@ def _expand(pfor_input, general_rule):
 
 
 def _stack(tensor, size):
-    """Stacks a tensor `size` times; a gather copies whole rows, as `tf.tile` does not."""
+    """Stacks a tensor `size` times by a gather, which, unlike `tf.tile`, copies whole rows."""
     if tensor.dtype == tf.variant:
         return internals.pfor_stack(tensor, size).t
     return tf.gather(tensor[tf.newaxis], tf.zeros(size, tf.int32))
@@ -133,21 +133,21 @@ def _convert_select(pfor_input):
 
 
 def _convert_bias_add(general_rule, pfor_input):
-    """Refuses channels first, which TensorFlow's rule for own biases takes for last."""
+    """Refuses stacked biases with channels first, which TensorFlow's rule treats as last."""
     if pfor_input.inputs[1].is_stacked and pfor_input.get_attr("data_format") == b"NCHW":
         return _refuse(pfor_input)
     return general_rule(pfor_input)
 
 
 def _convert_clip(general_rule, pfor_input):
-    """Refuses bounds that are not scalars: graphs of TensorFlow's rule fail when they run."""
+    """Refuses bounds that are not shared scalars; graphs of TensorFlow's rule fail at run time."""
     if any(bound.is_stacked or bound.t.shape.rank != 0 for bound in pfor_input.inputs[1:]):
         return _refuse(pfor_input)
     return general_rule(pfor_input)
 
 
 def _convert_squeeze(pfor_input):
-    """Names the axes: without names, TensorFlow's rule drops that of the clients if it has one."""
+    """Names the axes, since TensorFlow's rule may otherwise drop the axis of a single client."""
     (tensor,) = pfor_input.inputs
     shape = pfor_input.op.inputs[0].shape
     axes = [axis % shape.rank for axis in pfor_input.get_attr("squeeze_dims")] if shape.rank else []
@@ -165,7 +165,7 @@ def _function(pfor_input, attribute):
 
 
 def _vectorize(function, pfor, shapes, are_stacked):
-    """Returns a function of inputs, some of them stacked, and which outputs are stacked."""
+    """Returns the vectorized function, and whether each of its outputs is stacked."""
     outputs_are_stacked = []
 
     def vectorized(*tensors):
@@ -217,7 +217,7 @@ def _convert_while(general_rule, pfor_input):
     stacked = [x.is_stacked for x in inputs]
     if pfor.all_indices_partitioned:
         return general_rule(pfor_input)
-    while True:  # what the body makes different by client is so from the start
+    while True:  # a variable that the body makes differ by client is stacked from the start
         if any(flag and x.t.dtype == tf.variant for x, flag in zip(inputs, stacked, strict=True)):
             return general_rule(pfor_input)
         shapes = [
@@ -233,10 +233,10 @@ def _convert_while(general_rule, pfor_input):
         return general_rule(pfor_input)
 
     def stack(tensors, are_stacked):
-        """Stacks those tensors that are stacked in the loop."""
+        """Stacks the tensors that are stacked in the loop but not yet here."""
         return [
-            _stack(tensor, pfor.loop_len_vector) if want and not have else tensor
-            for tensor, have, want in zip(tensors, are_stacked, stacked, strict=True)
+            _stack(tensor, pfor.loop_len_vector) if in_loop and not is_stacked else tensor
+            for tensor, is_stacked, in_loop in zip(tensors, are_stacked, stacked, strict=True)
         ]
 
     results = tf.while_loop(

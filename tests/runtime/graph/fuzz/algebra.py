@@ -1,4 +1,4 @@
-"""Linear algebra, einsum, Fourier transforms."""
+"""Operations of linear algebra, einsum and Fourier transforms."""
 
 import numpy as np
 
@@ -28,7 +28,7 @@ _EQUATIONS = {
 
 
 def _products(kind, draw):
-    """Products of one kind of numbers, which a comment in each expression names."""
+    """Returns products of one kind of numbers, named in a comment in each expression."""
     products = {
         "tf.matmul(x, y) # 3 and 2 axes": [draw(2, "n", 3), draw(3, 2)],
         "tf.matmul(x, y) # 2 and 3 axes": [draw("n", 3), draw(2, 3, 2)],

@@ -1,4 +1,4 @@
-"""Reductions, shapes, gathering and scattering, segments, sorting."""
+"""Operations on arrays: reductions, shapes, gather and scatter, segments, sorting."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Operations of the fuzz, and how a module lists its own."""
+"""The operations of the fuzz, and a function with which a module lists its operations."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -13,14 +13,14 @@ _NAMES = "xyzvw"
 
 @dataclasses.dataclass(frozen=True)
 class Operation:
-    """A function of tensors, in client work.
+    """A function of tensors in client work.
 
     Attributes:
-        name: Unique in all families.
-        family: The family that it belongs to.
-        function: From tensors to a structure of tensors.
-        variants: How the arguments are drawn, in one way or several.
-        draws: Whether the function draws random numbers, which XLA draws otherwise.
+        name: The name, unique in all families.
+        family: The name of its family.
+        function: A function from tensors to a structure of tensors.
+        variants: The alternative lists of operands.
+        draws: Whether the function draws random numbers, which differ under XLA.
     """
 
     name: str
@@ -37,9 +37,9 @@ def family(
 
     Args:
         name: The name of the family.
-        table: The operands of each expression, which calls them x, y, z, v and w in this order.
+        table: The operands of each expression, in which they are x, y, z, v and w in this order.
         draws: See `Operation`.
-        **helpers: Names that expressions use besides `tf`.
+        **helpers: Further names in expressions, besides `tf`.
     """
     operations = []
     for expression, operands in table.items():

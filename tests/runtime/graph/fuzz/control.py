@@ -1,4 +1,4 @@
-"""Control flow within client work, and random numbers."""
+"""Operations of control flow and random numbers in client work."""
 
 import tensorflow as tf
 
@@ -15,7 +15,7 @@ from tests.runtime.graph.fuzz.operands import (
 
 
 def loop(steps, body, *start):
-    """Repeats a `x -> x` of one value or several."""
+    """Repeats a function of one or several values, from `start` on."""
     return tf.while_loop(lambda i, *_: i < steps, lambda i, *x: (i + 1, *body(*x)), (0, *start))[1:]
 
 

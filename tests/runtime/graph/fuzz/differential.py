@@ -1,4 +1,4 @@
-"""One case of the fuzz: an operation in a context, vectorized, against one client at a time."""
+"""Compares a vectorized operation in a context with one client at a time: a case of the fuzz."""
 
 import dataclasses
 import enum
@@ -10,12 +10,12 @@ from tests.runtime.graph.fuzz.catalogue import Operation
 from tff_pfl.runtime.graph import vectorization
 from tff_pfl.runtime.graph.pfor_rules import grouped_convolutions
 
-# Not every operation is for every context, and for types that do not tell shapes.
+# Raised for operations that do not support a context, or types with unknown shapes.
 UNTRACEABLE = (TypeError, ValueError, LookupError, NotImplementedError)
 
 
 class Shapes(enum.Enum):
-    """How much the types of clients' values tell about their shapes."""
+    """The knowledge of shapes in the types of clients' values."""
 
     KNOWN = "known"
     OPEN = "of known rank"
@@ -23,29 +23,29 @@ class Shapes(enum.Enum):
 
 
 class Outcome(enum.Enum):
-    """The outcome of a case; after all but the first, the runtime takes a loop."""
+    """The outcome of a case; for all outcomes except the first, the runtime uses a loop."""
 
     EQUAL = "equal"
     REFUSED = "refused when the graph is made"
-    FAILS = "fails when it is run"
-    INAPPLICABLE = "not for this operation"
+    FAILS = "fails when it runs"
+    INAPPLICABLE = "inapplicable to this operation"
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """An operation and what it is tried with.
+    """An operation and the conditions under which it is tried.
 
     Attributes:
         operation: The operation that clients compute.
         variant: The index of its operands.
-        context: A name of `CONTEXTS` or `SMOOTH_CONTEXTS`.
-        stacked: For each operand, whether clients have values of their own.
+        context: A name in `CONTEXTS` or `SMOOTH_CONTEXTS`.
+        stacked: For each operand, whether clients have their own values.
         constant: Whether shared values are known when the graph is made.
-        shapes: How much the types tell about shapes.
-        num_clients: At least 1.
+        shapes: The knowledge of shapes in the types.
+        num_clients: The number of clients, at least 1.
         size: The length of the axes `"n"`.
         seed: The seed of the values.
-        jit_compile: Whether XLA compiles it.
+        jit_compile: Whether XLA compiles the operation.
     """
 
     operation: Operation
@@ -64,7 +64,7 @@ def run(case: Case) -> Outcome:
     """Compares the vectorized graph with one client at a time.
 
     Raises:
-        AssertionError: The vectorized graph gives something else.
+        AssertionError: The results differ.
     """
     stacks, shared = _values(case)
     alone = _alone(case, shared)
@@ -80,7 +80,7 @@ def run(case: Case) -> Outcome:
         return Outcome.INAPPLICABLE
     try:
         vectorized, inputs = _vectorized(case, stacks, shared, specs)
-    except Exception:  # as the runtime does: TensorFlow's rules fail in many ways
+    except Exception:  # as in the runtime, since TensorFlow's rules fail in many ways
         return Outcome.REFUSED
     try:
         actual = vectorized(*inputs)
@@ -93,7 +93,7 @@ def run(case: Case) -> Outcome:
 
 
 def _values(case):
-    """The stacks, and the values that clients share (`None` where they have their own)."""
+    """Returns the stacks, and the values that clients share (`None` for their own values)."""
     rng = np.random.default_rng(case.seed)
     sizes = {"n": case.size}
     stacks, shared = [], []
@@ -131,7 +131,7 @@ def _spec(stack, shapes) -> tf.TensorSpec:
 
 
 def _vectorized(case, stacks, shared, specs):
-    """The function, and the tensors to call it with."""
+    """Returns the vectorized function, and its arguments."""
     stack_specs = [
         tf.TensorSpec([None, *spec.shape], spec.dtype)
         if spec.shape.rank is not None
@@ -152,7 +152,7 @@ def _vectorized(case, stacks, shared, specs):
         )
         return vectorized(size, *stacks)
 
-    with grouped_convolutions(case.jit_compile):  # of which only XLA has all gradients on a CPU
+    with grouped_convolutions(case.jit_compile):  # on a CPU, only XLA has all their gradients
         function = tf.function(outer, autograph=False).get_concrete_function(
             tf.TensorSpec([], tf.int32), *stack_specs, *shared_specs
         )
@@ -185,7 +185,7 @@ def _assert_same(actual, wanted, tolerance):
     )
 
 
-# Contexts: `(function, operands, steps)`, where `steps` is a number from 0 to 3 of each client.
+# Contexts have the arguments `(function, operands, steps)`; `steps` is 0 to 3 for each client.
 
 
 def _plain(function, operands, steps):
@@ -197,7 +197,7 @@ def _called(function, operands, steps):
 
 
 def _total(function, operands):
-    """A number that depends on all that is real in the results."""
+    """Returns a number that depends on all real parts of the results."""
     results = [tf.convert_to_tensor(x) for x in tf.nest.flatten(function(*operands))]
     smooth = [tf.cast(tf.math.real(x), tf.float64) for x in results if _is_smooth(x)]
     if not smooth:
@@ -236,7 +236,7 @@ def _second_order(function, operands, steps):
 
 
 def _shrunk(operands, index):
-    """Other values of the operands at each step."""
+    """Returns operands that differ at each step."""
     factor = 1 - 0.1 * tf.cast(index, tf.float64)
     return [x * tf.cast(factor, x.dtype) if _is_smooth(x) else x for x in operands]
 
@@ -266,7 +266,7 @@ def _branched(function, operands, steps):
 
 
 def _gradients_of_loop(function, operands, steps):
-    """Descends along the gradients in a loop, as clients that train do."""
+    """Runs gradient descent in a loop, as clients do in training."""
     smooth = [x for x in operands if _is_smooth(x)]
     if not smooth:
         raise NotImplementedError("Nothing has a gradient.")
@@ -277,7 +277,7 @@ def _gradients_of_loop(function, operands, steps):
         at = [x + next(rest) if _is_smooth(x) else x for x in operands]
         gradients = _gradients(function, at, steps)
         if len(gradients) != len(moved):
-            raise NotImplementedError("Some have no gradient.")
+            raise NotImplementedError("Some operands have no gradient.")
         return index + 1, [
             m - 0.01 * tf.cast(g, m.dtype) for m, g in zip(moved, gradients, strict=True)
         ]
@@ -302,7 +302,7 @@ _SECOND_ORDER = ("second-order gradients", "descent in a loop of more steps for 
 
 
 def contexts_of(operands) -> list[str]:
-    """Those that apply to an operation with these operands."""
+    """Lists the contexts for an operation with these operands."""
     drawn = [draw(np.random.default_rng(0), {"n": 1}) for draw in operands]
     is_smooth = any(np.issubdtype(value.dtype, np.inexact) for value in drawn)
     return [*CONTEXTS, *(SMOOTH_CONTEXTS if is_smooth else ())]

@@ -1,4 +1,4 @@
-"""How many cases are drawn, and from which seed: the same ones at every run."""
+"""Draws the same cases in every run."""
 
 import zlib
 from collections.abc import Callable
@@ -7,7 +7,10 @@ import hypothesis
 
 
 def draws(number: int, name: str) -> Callable[[Callable], Callable]:
-    """A decorator, above `hypothesis.given`: `number` cases, which the name decides."""
+    """Returns a decorator, to put above `hypothesis.given`, that draws `number` cases.
+
+    The seed is a hash of the name.
+    """
 
     def decorate(test):
         settings = hypothesis.settings(

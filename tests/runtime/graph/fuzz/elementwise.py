@@ -1,4 +1,4 @@
-"""Element-wise operations: all that parallel-for has a rule for, with each of their types."""
+"""Element-wise operations for which parallel-for has a rule, with each of their types."""
 
 import numpy as np
 import tensorflow as tf
@@ -8,7 +8,7 @@ from tests.runtime.graph.fuzz.catalogue import Operation, family
 from tests.runtime.graph.fuzz.operands import between, booleans, complexes, integers, nonzero, real
 from tff_pfl.runtime.graph import internals
 
-# Where the ordinary numbers are not in the domain, or the result is not continuous.
+# Intervals for operations that are undefined or discontinuous at ordinary numbers.
 _DOMAINS = {
     (-0.9, 0.9): "Acos Asin Atanh Erfinv",
     (1.1, 3): "Acosh",
@@ -21,10 +21,9 @@ _DOMAINS = {
     (1.5, 4): "Zeta",
 }
 _BETWEEN = {name: ends for ends, names in _DOMAINS.items() for name in names.split()}
-# At 0, XLA takes the gradient from the other side.
+# At 0, XLA uses the gradient of the other side.
 _BENT_AT_0 = ("Elu", "EluGrad", "Selu", "SeluGrad")
-# Integers of these are from 1 on: by zero cannot be divided, and shifts by less than none are not
-# defined.
+# These operations get integers from 1, since divisions by zero and negative shifts are undefined.
 _POSITIVE_INTEGERS = (
     *("Div", "FloorDiv", "RealDiv", "TruncateDiv", "FloorMod", "Mod", "TruncateMod", "Pow"),
     *("LeftShift", "RightShift"),
@@ -53,7 +52,7 @@ def _draw(name, dtype, shape):
 
 
 def _same_types(definition):
-    """The names of the inputs, if they are of one type that is the operation's only attribute."""
+    """Returns the inputs' names and types, if one type is the operation's only attribute."""
     attributes = {
         argument.type_attr for argument in definition.input_arg if not argument.number_attr
     }
@@ -89,7 +88,7 @@ def _operation(name):
     return Operation(f"element-wise/{name}", "element-wise", call, variants)
 
 
-# These operations have inputs of one type, and are not element-wise.
+# Operations with inputs of one type that are not element-wise.
 _OTHERS = (
     *("BiasAdd", "BiasAddGrad", "BiasAddV1", "Cholesky", "Cross", "Diag", "DiagPart", "FFT"),
     *("FFT2D", "FFT3D", "IFFT", "IFFT2D", "IFFT3D", "L2Loss", "LogSoftmax", "MatMul"),

@@ -1,4 +1,4 @@
-"""Convolutions, pooling, normalizations, losses, Keras layers."""
+"""Operations of networks: convolutions, pooling, normalizations, losses, Keras layers."""
 
 import functools
 
@@ -9,8 +9,8 @@ from tests.runtime.graph.fuzz.operands import distinct, integers, positive, prob
 from tff_pfl import models
 
 _IMAGES = real(2, 5, 6, 2)
-# TensorFlow's kernels give the gradient of equal maxima to one or to all of them, in a graph
-# otherwise than eagerly.
+# TensorFlow's kernels give the gradient of equal maxima to one or all of them, and graphs differ
+# from eager execution.
 _DISTINCT_IMAGES = distinct(2, 5, 6, 2)
 _STRIDED = {
     "tf.nn.conv2d(x, y, {strides}, '{padding}')": [_IMAGES, real(3, 2, 2, 3)],
@@ -143,7 +143,7 @@ def _model(name):
 
 
 def _loss(name, x, y, seed, near):
-    """The loss of a batch, of weights near a client's initial ones."""
+    """Computes the loss of a batch with weights near the initial weights."""
     model = _model(name)
     weights = tf.nest.map_structure(lambda w: w + 0.1 * tf.reduce_sum(near), model.init(0))
     logits = model.apply(weights, x, training=True, seed=seed)
@@ -159,6 +159,6 @@ def _operands(name):
 keras = family(
     "Keras layers",
     {f"loss('{name}', x, y, z, v)": _operands(name) for name in (*_LAYERS, *_FUNCTIONAL)},
-    draws=True,  # their initial weights
+    draws=True,  # initial weights are random
     loss=_loss,
 )

@@ -1,7 +1,7 @@
-"""Operands of the operations of the fuzz: arrays, drawn for each client anew.
+"""Draws the operands of the fuzz's operations, separately for each client.
 
-An operand is a function `(rng, sizes) -> array`; in a shape, a name such as `"n"` stands for the
-size that `sizes` has for it.
+An operand is a function `(rng, sizes) -> array`. A name such as `"n"` in a shape stands for the
+size `sizes["n"]`.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ def _shape(shape, sizes) -> tuple[int, ...]:
 
 
 def real(*shape, dtype=FLOAT) -> Operand:
-    """Normal numbers, some of them equal or zero."""
+    """Draws normal numbers, some of which are equal or zero."""
 
     def draw(rng, sizes):
         values = rng.normal(size=_shape(shape, sizes))
@@ -31,7 +31,7 @@ def real(*shape, dtype=FLOAT) -> Operand:
 
 
 def nonzero(*shape, dtype=FLOAT) -> Operand:
-    """Normal numbers, all of which are some way from 0."""
+    """Draws normal numbers that are not close to 0."""
 
     def draw(rng, sizes):
         values = rng.normal(size=_shape(shape, sizes))
@@ -57,7 +57,7 @@ def complexes(*shape, dtype=COMPLEX) -> Operand:
 
 
 def integers(low, high, *shape, dtype=INT) -> Operand:
-    """From `low` to `high - 1`."""
+    """Draws integers from `low` to `high - 1`."""
     return lambda rng, sizes: np.asarray(rng.integers(low, high, _shape(shape, sizes)), dtype)
 
 
@@ -66,7 +66,7 @@ def booleans(*shape) -> Operand:
 
 
 def ascending(low, high, *shape, dtype=INT) -> Operand:
-    """Integers, sorted along the last axis."""
+    """Draws integers that are sorted along the last axis."""
     draw = integers(low, high, *shape, dtype=dtype)
     return lambda rng, sizes: np.sort(draw(rng, sizes), axis=-1)
 
@@ -76,12 +76,12 @@ def permutation(size, dtype=INT) -> Operand:
 
 
 def seed(dtype=INT) -> Operand:
-    """A seed of a stateless random operation."""
+    """Draws the seed of a stateless random operation."""
     return integers(-(2**31), 2**31, 2, dtype=dtype)
 
 
 def probabilities(*shape, dtype=FLOAT) -> Operand:
-    """Positive numbers that add up to 1 along the last axis."""
+    """Draws positive numbers that add up to 1 along the last axis."""
 
     def draw(rng, sizes):
         values = rng.uniform(0.1, 1, _shape(shape, sizes))
@@ -91,7 +91,7 @@ def probabilities(*shape, dtype=FLOAT) -> Operand:
 
 
 def regular(*shape, dtype=FLOAT) -> Operand:
-    """Square matrices far from singular."""
+    """Draws square matrices that are far from singular."""
 
     def draw(rng, sizes):
         values = rng.normal(size=_shape(shape, sizes))
@@ -103,7 +103,7 @@ def regular(*shape, dtype=FLOAT) -> Operand:
 
 
 def definite(*shape, dtype=FLOAT) -> Operand:
-    """Symmetric positive definite matrices, whose eigenvalues are not near one another."""
+    """Draws symmetric positive definite matrices with well separated eigenvalues."""
     draw = regular(*shape, dtype=dtype)
 
     def draw_definite(rng, sizes):
@@ -120,7 +120,7 @@ def triangular(*shape, dtype=FLOAT) -> Operand:
 
 
 def distinct(*shape, dtype=FLOAT) -> Operand:
-    """No two numbers are equal: what sorting makes of them is certain."""
+    """Draws numbers that are all different, so that their order is unique."""
 
     def draw(rng, sizes):
         shape_ = _shape(shape, sizes)

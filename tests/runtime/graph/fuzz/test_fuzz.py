@@ -1,4 +1,4 @@
-"""A differential fuzz of the vectorization: operations in contexts against one client at a time."""
+"""Fuzzes the vectorization: compares operations in contexts with one client at a time."""
 
 import collections
 import os
@@ -50,7 +50,7 @@ def cases(draw, operation):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
-def test_operation(operation):
+def test_vectorized_operation_equals_each_client_alone(operation):
     """Tries all cases, even after one that differs."""
     outcomes, different = collections.Counter(), []
 

@@ -1,7 +1,7 @@
-"""A fuzz of models: stored types, preprocess, layers and losses, on clients of unequal sizes.
+"""Fuzzes models: stored types, preprocess, layers and losses, on clients of unequal sizes.
 
-Each client's training in the runtime, with batches filled up by padding rows, is compared with a
-plain loop of Keras over the client's own rows.
+Compares each client's training in the runtime, with padded batches, with a plain loop of Keras over
+the client's own rows.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ WIDTH, CLASSES, ROWS, EPOCHS, RATE = 4, 3, 6, 2, 0.1
 CASES = int(os.environ.get("FUZZ_MODEL_CASES", "1000"))
 PARTS = 10
 
-# Ranges that inputs are drawn from. Float32 lacks some integers above 2^24.
+# The ranges of inputs. Float32 cannot represent all integers above 2^24.
 STORED = {
     np.float32: (-3, 3),
     np.float64: (-3, 3),
@@ -46,7 +46,7 @@ def odd(x):
 
 
 def normalized(x):
-    """Normalizes by given moments: an operation that TensorFlow's remapper takes apart."""
+    """Normalizes by given moments, in an operation that TensorFlow's remapper splits."""
     ones = tf.ones([WIDTH])
     x, _, _ = tf.compat.v1.nn.fused_batch_norm(
         tf.reshape(odd(x), [-1, 1, 1, WIDTH]),
@@ -182,7 +182,7 @@ def try_case(case):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
-def test_models(part):
+def test_models_train_as_in_keras(part):
     different = []
 
     @draws(CASES // PARTS, f"part {part}")

@@ -1,4 +1,4 @@
-"""A fuzz of the types of clients' values: nested structures of leaves whose shapes may differ."""
+"""Fuzzes the types of clients' values: nested structures of leaves whose shapes may differ."""
 
 import collections
 import functools
@@ -38,7 +38,7 @@ types = strategies.recursive(leaves, _structs, max_leaves=5)
 
 
 def container(type_spec, leaf):
-    """A structure of Python with `leaf(type)` in the place of each leaf."""
+    """Returns a Python structure with `leaf(type)` for each leaf."""
     if not isinstance(type_spec, tff.types.StructType):
         return leaf(type_spec)
     named = [(name, container(t, leaf)) for name, t in tff.structure.iter_elements(type_spec)]
@@ -48,7 +48,7 @@ def container(type_spec, leaf):
 
 
 def draw_leaf(rng, leaf_type):
-    """Draws a leaf whose open dimensions are 0 to 3 long."""
+    """Draws a leaf whose unknown dimensions are 0 to 3."""
     shape = [rng.integers(0, 4) if size is None else size for size in leaf_type.shape]
     numbers = rng.integers(0, 9, shape)
     if leaf_type.dtype.type is np.str_:
@@ -64,7 +64,7 @@ def changed(value):
 
 
 def changed_leaf(leaf):
-    """Changes a leaf likewise in NumPy; TFF gives text as bytes."""
+    """Changes a leaf in the same way in NumPy; TFF returns text as bytes."""
     array = np.asarray(leaf)
     if array.dtype.kind in "OU":
         made = [f"{cell}x".encode() for cell in array.ravel()]
@@ -106,7 +106,7 @@ def check(type_spec, num_clients, seed, vectorize):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("vectorize", ["auto", "never"])
-def test_structures(vectorize):
+def test_structures_are_returned_and_summed(vectorize):
     @draws(200, vectorize)
     @hypothesis.given(types, strategies.integers(1, 4), strategies.integers(0, 2**32 - 1))
     def test(type_spec, num_clients, seed):

@@ -1,9 +1,9 @@
-"""Runs computations on two workers, ends one of them, and saves all that happened.
+"""Runs computations on two workers, kills one of them, and saves the results.
 
     unshare -rnpf --kill-child python -m tests.runtime.graph.scripts.cluster results.pickle
 
-TensorFlow's servers listen on all interfaces and do what anybody asks of them: this has a network
-of its own. In a process namespace of its own, the servers end with it, whatever happens.
+TensorFlow's servers listen on all interfaces and serve everybody, so the script runs in a separate
+network namespace. It runs in a separate process namespace too, so that the servers end with it.
 """
 
 import fcntl
@@ -32,7 +32,7 @@ _WORKER = ROOT / "programs" / "worker.py"
 
 
 def bring_loopback_up():
-    """A new network has an interface `lo` that is down."""
+    """Activates the interface `lo`, which is down in a new network."""
     get_flags, set_flags, up = 0x8913, 0x8914, 1
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         request = struct.pack("16sh22x", b"lo", 0)
@@ -69,7 +69,7 @@ def main(path):
     workers = start_workers(addresses)
     saved = {"workers": runtime.connect_to_workers(addresses)}
 
-    # Imported only now, as it computes, and a cluster is joined before.
+    # Imported only now, since a cluster must be joined before anything is computed.
     from tests.runtime.graph.scripts import placement
 
     first, second = saved["workers"]

@@ -1,8 +1,8 @@
-"""Runs computations on two devices, and saves which were wrong and where they ran.
+"""Runs computations on two devices, and saves wrong results and the devices that were used.
 
     python -m tests.runtime.graph.scripts.devices CPU results.pickle
 
-The devices are logical ones, both on the first device of the kind.
+Both devices are logical devices on the first physical device of the type.
 """
 
 import pickle
@@ -17,7 +17,7 @@ import tensorflow as tf
 
 
 def make_two_devices(kind):
-    """Must come before anything is computed."""
+    """Divides the first device into two logical devices, before anything is computed."""
     physical = tf.config.list_physical_devices(kind)[0]
     memory = {"memory_limit": 1024} if kind == "GPU" else {}
     logical = tf.config.LogicalDeviceConfiguration(**memory)

@@ -1,8 +1,8 @@
-"""Trains on two workers of which one ends in the middle, and without it; saves what came of it.
+"""Trains on two workers, one of which is killed, and then on one device; saves both runs.
 
     unshare -rnpf --kill-child python -m tests.runtime.graph.scripts.lost_worker FOLDER
 
-FOLDER receives the runs `lost` and `one`, and in `errors.txt` what the first one complained about.
+FOLDER receives the runs `lost` and `one`, and the standard error of the first in `errors.txt`.
 """
 
 import os

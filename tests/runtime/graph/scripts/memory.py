@@ -1,4 +1,4 @@
-"""Prints every ten rounds their number, resident megabytes, and functions TensorFlow keeps.
+"""Prints, every ten rounds, the round, resident megabytes and the number of TensorFlow functions.
 
 python -m tests.runtime.graph.scripts.memory 500
 """
@@ -25,7 +25,7 @@ from tff_pfl.templates import Client
 EVERY = 10
 MAX_COHORT = 40
 CAPACITIES = (8, 12, 20)
-# 160 kB: what is kept of every round shows.
+# The model has 160 kB, so that leaks in every round become visible.
 MODEL = models.build("mlp", IMAGE_SHAPE, NUM_CLASSES, hidden=(2000,))
 
 
@@ -35,7 +35,7 @@ def resident_megabytes() -> float:
 
 
 def rounds(number):
-    """Rounds of cohorts that differ in their size, capacity, and whether they have a capacity."""
+    """Runs rounds with cohorts that differ in size and capacity; some have no capacity."""
     process = build_fedavg(MODEL, EXAMPLES_TYPE, local_sgd(epochs=1), personalized="local")
     rng = np.random.default_rng(0)
     clients = [process.initialize_client(i) for i in range(MAX_COHORT)]
@@ -48,7 +48,7 @@ def rounds(number):
 
     def next_state(state, round_num):
         capacity, size = rng.choice(CAPACITIES), rng.integers(1, MAX_COHORT + 1)
-        if round_num < 10:  # what the largest cohort takes is taken early
+        if round_num < 10:  # the largest cohort's memory is allocated early
             capacity, size = max(CAPACITIES), MAX_COHORT
         ids = rng.permutation(MAX_COHORT)[:size].tolist()
         cohort = [client(i, int(capacity), is_padded=round_num % 3 > 0) for i in ids]
@@ -67,7 +67,7 @@ def main(number):
     set_graph_context(devices=["CPU:0"])
     for done, _ in enumerate(rounds(int(number)), start=1):
         if done % EVERY == 0:
-            gc.collect()  # graphs are in cycles
+            gc.collect()  # graphs are reference cycles
             ctypes.CDLL(None).malloc_trim(0)
             num_functions = len(eager_context.context().list_function_names())
             print(done, resident_megabytes(), num_functions)

@@ -1,4 +1,4 @@
-"""Conformance cases on several devices, and the devices on which operations are executed."""
+"""Runs conformance cases on several devices, and finds the devices that execute operations."""
 
 import numpy as np
 import tensorflow as tf
@@ -19,7 +19,7 @@ MODULES = (cases_placements, cases_aggregations, cases_cohorts, cases_sequences)
 
 
 def wrong_cases(**options) -> list[str]:
-    """Returns what is wrong with stated results in a context with these options."""
+    """Lists the cases whose results in a context with these options differ from the stated ones."""
     context, wrong = create_graph_context(keep_tensors=False, **options), []
     for case in (case for module in MODULES for case in module.case):
         run = built(case)
@@ -43,7 +43,7 @@ def digamma(x):
 
 @tff.federated_computation(tff.types.FederatedType(np.float32, tff.CLIENTS))
 def marked(x):
-    """Has operations that are nowhere else: `Lgamma` at the clients, `Digamma` at the server."""
+    """Runs unique operations: `Lgamma` at the clients, `Digamma` at the server."""
     return tff.federated_map(digamma, tff.federated_sum(tff.federated_map(log_gamma, x)))
 
 
