@@ -35,7 +35,7 @@ LINKED_TO = {
 
 
 class Linker:
-    """A replacement for `ctypes.CDLL` that opens libraries in `present` and lists them in `opened`."""
+    """A replacement for `ctypes.CDLL` that opens `present` libraries, and lists `opened` ones."""
 
     def __init__(self, present):
         self.present = {str(library) for library in present}

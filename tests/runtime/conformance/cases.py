@@ -1,4 +1,4 @@
-"""Conformance cases, how a module lists its own, and the comparison of two results.
+"""Conformance cases, the list of a module's cases, and the comparison of two results.
 
 A case is a function that builds something to run:
 
@@ -28,20 +28,20 @@ import tensorflow_federated as tff
 
 UNSTATED = object()
 TOLERANCE = 1e-5
-# Raised for a computation that fails while it runs, as the stock runtime is a server.
+# Errors of computations that fail while they run; the stock runtime is a server.
 RUN_ERRORS = (grpc.RpcError,)
 
 
 class Run:
-    """Something to run on both runtimes.
+    """A function with arguments, to run on both runtimes.
 
     Attributes:
         function: A computation, or a function that calls computations.
-        args: Its arguments.
-        gives: The expected result, where it is easily stated. In a case that must raise on the
-            stock runtime: the result that the graph runtime may give instead.
-        instead: The function for the stock runtime where that cannot run `function`.
-        is_divisible: Whether the result does not depend on how the cohort is divided among devices.
+        args: The arguments.
+        gives: The expected result, if it is easy to state. In a case that must raise on the stock
+            runtime, the result that the graph runtime may give instead.
+        instead: A replacement that the stock runtime runs if it cannot run `function`.
+        is_divisible: Whether the cohort may be divided among devices without another result.
     """
 
     def __init__(self, function, *args, gives=UNSTATED, instead=None, is_divisible=True):
@@ -57,11 +57,11 @@ class Case:
     """A named `Run`, which is built when it is needed.
 
     Attributes:
-        name: Unique among all cases.
-        build: Returns the run.
-        fast: Whether the graph runtime's result is compared with the stated one by default.
-        raises: The exceptions of which running it must raise one, if it must.
-        match: A regular expression found in the exception's message, if any.
+        name: The name, unique among all cases.
+        build: A function that returns the run.
+        fast: Whether the case runs by default, on the graph runtime only.
+        raises: The exceptions one of which must be raised, or `None`.
+        match: A regular expression for the exception's message, or `None`.
     """
 
     name: str
@@ -75,10 +75,10 @@ class Cases(list):
     """The cases of a module; see the module's docstring."""
 
     def __call__(self, *, fast=(), raises=None, match=None, **parameters):
-        """Decorates a function, which becomes a case for each combination of the parameters.
+        """Returns a decorator that makes a case for each combination of the parameters.
 
         Args:
-            fast: `True`, or the values of parameters whose cases are fast.
+            fast: `True`, or the values of parameters that make a case fast.
             raises: See `Case`.
             match: See `Case`.
             **parameters: The values of each parameter.
@@ -98,9 +98,9 @@ class Cases(list):
 
 
 def assert_same(actual, expected, path: str = "result") -> None:
-    """Raises AssertionError unless two results have the same containers, types and values.
+    """Asserts that two results have the same containers, types and values.
 
-    Floats are compared up to a tolerance, and everything else exactly.
+    Floats are compared up to a tolerance, everything else exactly.
     """
     if isinstance(expected, tf.data.Dataset):
         assert actual.element_spec == expected.element_spec, path
@@ -143,7 +143,7 @@ def _assert_same_leaf(actual, expected, path) -> None:
         )
 
 
-# Types and computations for cases.
+# The functions below make types and computations for cases.
 
 
 def at_clients(member: Any) -> tff.types.FederatedType:
@@ -159,7 +159,7 @@ def tensor(dtype, *shape) -> tff.types.TensorType:
 
 
 def mapped(function: Callable, member) -> tff.Computation:
-    """The federated computation that applies a TensorFlow function to every client's value."""
+    """Makes a federated computation that applies a TensorFlow function to each client's value."""
     function = tff.tensorflow.computation(function, member)
 
     @tff.federated_computation(at_clients(member))

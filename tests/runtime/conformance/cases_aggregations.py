@@ -66,7 +66,7 @@ def weighted_mean_of_structs(weight):
 
 
 @case(fast=True)
-def weighted_mean_of_nothing():
+def weighted_mean_with_zero_weights():
     mean = weighted_mean(np.float32, np.float32)
     return Run(mean, [1.0, 2.0], [0.0, 0.0], gives=np.float32(np.nan))
 
@@ -93,7 +93,7 @@ def extreme_with_nan(name):
 
 
 def largest_two() -> tff.Computation:
-    """A computation whose clients' values, accumulator and result have different types."""
+    """Makes an aggregation whose clients' values, accumulator and result differ in type."""
     accumulator = collections.OrderedDict(first=np.int32, second=np.int32)
 
     @tff.tensorflow.computation(accumulator, np.float32)
@@ -139,7 +139,7 @@ def aggregate_counts_zero_once():
 
 @case(fast=True)
 def aggregate_by_federated_lambdas():
-    """Functions that are no TensorFlow graphs, but structs and calls of such."""
+    """Uses functions that are structs and calls of TensorFlow, but not TensorFlow themselves."""
 
     @tff.tensorflow.computation(np.int32)
     def increment(n):
@@ -153,7 +153,7 @@ def aggregate_by_federated_lambdas():
 
     @tff.federated_computation(pair, pair)
     def merge(a, b):
-        return add(a[0], b[0]), increment(a[1])  # not used where clients are taken one by one
+        return add(a[0], b[0]), increment(a[1])  # unused if clients are accumulated one by one
 
     @tff.federated_computation(pair)
     def report(accumulator):
@@ -167,7 +167,7 @@ def aggregate_by_federated_lambdas():
     return Run(aggregate, [1.0, 2.0, 4.0], gives=gives)
 
 
-# Where `accumulate` and `merge` concatenate, clients need not be taken one by one.
+# If `accumulate` and `merge` concatenate, clients need not be accumulated one by one.
 
 ROWS = tensor(np.float32, None)
 ROWS_OF_TWO = tensor(np.float32, None, 2)
@@ -183,9 +183,9 @@ def empty(spec):
 
 
 def collection(member, rows, accumulate, merge=join, zero=None, arguments="named"):
-    """Returns a computation that adds the clients' values to `zero`, of the type `rows`.
+    """Makes a computation that appends the clients' values to `zero`, of the type `rows`.
 
-    TFF calls TensorFlow of two arguments by a lambda if they are named, or else as a pair.
+    TFF passes two arguments to TensorFlow by a lambda if they are named, otherwise as a pair.
     """
     specs = tff.types.type_to_tf_tensor_specs(tff.types.to_type(rows))
 
@@ -206,7 +206,7 @@ def collection(member, rows, accumulate, merge=join, zero=None, arguments="named
 
 
 def ranges(*sizes):
-    """Vectors of these sizes; their numbers are 0, 1, 2, ..."""
+    """Returns vectors of these sizes with the numbers 0, 1, 2, ..."""
     return [v.astype(np.float32) for v in np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])]
 
 
@@ -231,7 +231,7 @@ def concatenation_without_clients():
 
 
 @case(fast=True)
-def concatenation_of_what_was_broadcast():
+def concatenation_of_broadcast_values():
     collect = collection(np.float32, ROWS, lambda rows, x: join(rows, [x, 2 * x]))
 
     @tff.federated_computation(at_server(np.float32), at_clients(np.float32))
@@ -255,13 +255,13 @@ def concatenation_of_tensors_of_unknown_rank():
 
 
 @case(fast=True)
-def concatenation_to_rows_there_are():
+def concatenation_to_initial_rows():
     function = collection(ROWS, ROWS, join, zero=lambda: join(empty(tf.TensorSpec([None])), [9.0]))
     return Run(function, ranges(1, 2), gives=np.array([9, 0, 1, 2], np.float32), is_divisible=False)
 
 
 @case(fast=True)
-def concatenation_that_looks_at_the_rows():
+def concatenation_that_depends_on_earlier_rows():
     def accumulate(rows, value):
         return join(rows, [value + 10 * tf.cast(tf.size(rows), tf.float32)])
 
@@ -273,7 +273,7 @@ def concatenation_that_looks_at_the_rows():
 
 @case(fast=True)
 def concatenation_merged_in_the_wrong_order():
-    """Where clients are taken one by one, `merge` is not used."""
+    """Checks that `merge` is unused if clients are accumulated one by one."""
     function = collection(ROWS, ROWS, join, lambda first, second: join(second, first))
     return Run(function, ranges(1, 2, 1), gives=np.arange(4, dtype=np.float32), is_divisible=False)
 

@@ -1,4 +1,4 @@
-"""Cases of secure sums, and of cohorts of no clients, one and several."""
+"""Cases of secure sums, and of cohorts of zero, one and several clients."""
 
 import collections
 
@@ -68,7 +68,7 @@ def secure_sum_of_no_clients(name):
 
 @case(fast=["0", "1"], size=[0, 1, 2, 7])
 def cohort(size):
-    """Uses the number of clients, and means, which are NaN without clients."""
+    """Computes sums that depend on the number of clients, and means, NaN without clients."""
     three = tff.tensorflow.computation(lambda: tf.constant(3.0))
 
     @tff.federated_computation(at_clients(np.float32), at_server(np.int32))
@@ -98,7 +98,7 @@ def cohort(size):
     dtype=[np.float16, np.float32, np.float64, np.int8, np.uint8, np.int32, np.int64],
 )
 def extremes_of_no_clients(dtype):
-    """The minimum is the largest finite number, the maximum the smallest."""
+    """Checks that the minimum is the largest finite number, and the maximum the smallest."""
 
     @tff.federated_computation(at_clients(dtype))
     def extremes(x):
@@ -109,7 +109,7 @@ def extremes_of_no_clients(dtype):
 
 
 @case(fast=True)
-def cohort_that_no_argument_tells():
+def cohort_without_arguments():
     @tff.federated_computation
     def total():
         return tff.federated_sum(tff.federated_value(3.0, tff.CLIENTS))
@@ -117,7 +117,7 @@ def cohort_that_no_argument_tells():
     return Run(total, gives=np.float32(0))
 
 
-# The stock runtime does not return values of no clients.
+# The stock runtime does not return the values of an empty cohort.
 
 
 @case(fast=True, raises=ValueError)
@@ -133,7 +133,7 @@ def broadcast_to_no_clients():
 
 @case(fast=True)
 def cohorts_of_one_computation():
-    """Calls with cohorts of different sizes, and once more with an earlier size."""
+    """Calls a computation with cohorts of different sizes, one of them twice."""
     total = tff.federated_computation(tff.federated_sum, at_clients(np.float32))
     unknown = identity(at_clients(tensor(np.float32, None)))
 

@@ -1,4 +1,4 @@
-"""Cases of the parts of a computation: lambdas, calls, TensorFlow, numerical work."""
+"""Cases of the parts of a computation: TensorFlow, lambdas, functions, constants."""
 
 import collections
 

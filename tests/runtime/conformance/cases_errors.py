@@ -39,7 +39,7 @@ def assertion_at_server():
 
 @case(fast=True, raises=RUN_ERRORS, match="must be positive")
 def assertion_in_a_function():
-    """A `tf.function` runs what nothing depends on, too."""
+    """Checks that a `tf.function` also runs assertions on which no result depends."""
 
     @tf.function
     def function(x):
@@ -50,8 +50,8 @@ def assertion_in_a_function():
 
 
 @case(fast=True)
-def failure_is_forgotten():
-    """After a call that fails, the next is as if nothing had been."""
+def call_after_a_failure():
+    """Checks that a failed call does not change the next one."""
     function = mapped(check_positive, np.float32)
 
     def call():
@@ -69,7 +69,7 @@ def integer_division_by_zero():
 
 
 @case(fast=True, raises=RUN_ERRORS)
-def shape_that_a_client_does_not_have():
+def client_with_a_wrong_shape():
     values = [np.ones(n, np.float32) for n in (2, 3)]
     return Run(mapped(lambda x: tf.ensure_shape(x, [2]), UNKNOWN), values)
 
@@ -112,19 +112,19 @@ def bad_value_that_is_not_used():
 
 @case(fast=True, raises=ValueError)
 def string_that_is_not_ascii():
-    """To the stock runtime, though the same as bytes is fine."""
+    """Raises in the stock runtime only, which accepts the same text as bytes."""
     return Run(identity(np.str_), "h\u00e9", gives=b"h\xc3\xa9")
 
 
 @case(fast=["tuple"], name=["tuple", "array"], raises=TypeError)
-def clients_that_are_no_list(name):
+def clients_in_another_container(name):
     value = {"tuple": (1.0, 2.0), "array": np.ones(2, np.float32)}[name]
     return Run(identity(at_clients(np.float32)), value)
 
 
 @case(fast=True, raises=ValueError, match="non-sorted")
 def dataset_of_unsorted_dicts():
-    """To the stock runtime, their order is ambiguous, unless they are ordered dictionaries."""
+    """Raises in the stock runtime only, which accepts ordered dictionaries."""
     rows = tf.data.Dataset.from_tensor_slices({"b": [1.0], "a": [2]})
     struct = tff.types.StructWithPythonType([("b", np.float32), ("a", np.int32)], dict)
 

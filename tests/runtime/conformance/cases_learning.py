@@ -1,7 +1,7 @@
-"""Cases of whole algorithms: some of TFF's, and all of this library's.
+"""Cases of whole algorithms: some algorithms of TFF, and all algorithms of this library.
 
-There is one of TFF's for each way in which it makes computations: Keras and functional models,
-data sets of batches, estimated clipping bounds, secure sums, reconstruction, sketches.
+TFF's algorithms cover the ways in which it makes computations: Keras and functional models, data
+sets of batches, estimated clipping bounds, secure sums, reconstruction, sketches.
 """
 
 import collections
@@ -36,7 +36,7 @@ INPUT_SPEC = collections.OrderedDict(
 
 
 def batches(*sizes) -> list[tf.data.Dataset]:
-    """Each client's shuffled batches of two examples, the last one partial, for two epochs."""
+    """Returns each client's shuffled batches of two examples, for two epochs."""
     datasets = []
     for client, size in enumerate(sizes):
         rng = np.random.default_rng(client)
@@ -129,7 +129,7 @@ PROCESSES = {
 
 @case(name=list(PROCESSES))
 def process_of_tff(name):
-    """Rounds of cohorts that differ, with clients without data."""
+    """Runs rounds with different cohorts, some clients of which have no data."""
     process = PROCESSES[name]()
 
     def run():
@@ -166,10 +166,10 @@ def heavy_hitters():
     return Run(run)
 
 
-# This library's algorithms.
+# The cases below are of this library's algorithms.
 
 SIZES, ROWS = (6, 1, 9), 10
-OPTIONS = {"fedfomo": {"num_models": len(SIZES)}}  # where the defaults need more clients
+OPTIONS = {"fedfomo": {"num_models": len(SIZES)}}  # the default needs more clients
 
 
 def tiny_cnn() -> models.Model:
@@ -199,7 +199,7 @@ def build_algorithm(name, model):
 
 
 def padded(examples):
-    """The same examples in `ROWS` rows, so that all clients have one shape."""
+    """Returns the same examples in `ROWS` rows, so that all clients have one shape."""
     filling = random_examples(ROWS - int(examples.size), seed=99)
     x, y = (np.concatenate(pair) for pair in zip(examples[:2], filling[:2], strict=True))
     return examples._replace(x=x, y=y)
@@ -207,7 +207,7 @@ def padded(examples):
 
 @case(name=list(ALGORITHMS))
 def algorithm(name):
-    """Two rounds of padded clients, then the evaluation."""
+    """Runs two rounds of padded clients, then the evaluation."""
     model, process = build_algorithm(name, tiny_cnn)
     evaluation = build_evaluation(process, model, batch_size=4)
 
@@ -228,7 +228,7 @@ def algorithm(name):
 
 @case()
 def algorithm_on_sequences():
-    """Clients bring data sets of examples."""
+    """Runs a round whose clients have data sets of examples."""
     element = tff.types.StructWithPythonType(
         [("x", tff.types.TensorType(np.uint8, IMAGE_SHAPE)), ("y", np.int32)], dict
     )

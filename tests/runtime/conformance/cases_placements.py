@@ -50,7 +50,7 @@ def eval_at_clients():
 
 @case(fast=True)
 def value_at_clients():
-    """All clients' values are equal: the result is one value, and no list."""
+    """Checks that an all-equal result is one value, not a list."""
 
     @tff.federated_computation(at_clients(np.float32))
     def value(_):
@@ -129,7 +129,7 @@ def zip_with_all_equal_members():
 
 
 def select(keys, table, function, *, secure=False) -> tff.Computation:
-    """Each client's sequence of slices, in one batch."""
+    """Makes a computation that returns each client's sequence of slices in one batch."""
     intrinsic = tff.federated_secure_select if secure else tff.federated_select
     function = tff.tensorflow.computation(function, (table, np.int32))
 

@@ -1,4 +1,4 @@
-"""Cases of sequences: given as lists and as data sets, reduced, mapped, and in results."""
+"""Cases of sequences: as lists and as data sets, reduced, mapped, and in results."""
 
 import collections
 
@@ -37,7 +37,7 @@ DESCRIBE = tff.tensorflow.computation(describe, np.float32)
 
 @case(fast=["list"], name=["list", "dataset", "empty_list", "empty_dataset"])
 def sequence_given_as(name):
-    """In TensorFlow, at all placements."""
+    """Reduces a sequence in TensorFlow, at all placements."""
     value = {
         "list": [1.0, 2.0],
         "dataset": floats(1, 2),
@@ -71,7 +71,7 @@ def sequence_of_structs(name):
 
 @case(fast=True)
 def sequence_in_a_struct():
-    """As examples come to a learning algorithm: data with something beside it."""
+    """Passes a sequence beside another value, as learning algorithms do."""
     struct = (FLOATS, np.float32)
     function = mapped(lambda p: p[0].reduce(p[1], lambda a, b: a + p[1] * b), struct)
     gives = [np.float32(8), np.float32(50)]
@@ -80,7 +80,7 @@ def sequence_in_a_struct():
 
 @case()
 def sequences_of_different_static_shapes():
-    """Batches whose size is known, and batches whose size is not."""
+    """Passes batches of known and of unknown size."""
     batches = tff.types.SequenceType(tensor(np.float32, None))
 
     def function(elements):
@@ -93,7 +93,7 @@ def sequences_of_different_static_shapes():
 
 @case(fast=["True"], reshuffle=[False, True])
 def sequence_that_is_shuffled(reshuffle):
-    """The order is that of the seed: for each client, and again in the next call."""
+    """Checks that the seed determines the order for each client and each call."""
     numbers = floats(*range(10)).shuffle(10, seed=1, reshuffle_each_iteration=reshuffle)
     function = mapped(all_of, FLOATS)
 
@@ -163,7 +163,7 @@ def sequence_map_at_clients():
 
 @case(fast=True)
 def aggregate_of_sequences():
-    """The accumulator is a sequence: what clients sent, one after another."""
+    """Uses a sequence as accumulator, to which each client's value is appended."""
 
     @tff.tensorflow.computation
     def nothing():

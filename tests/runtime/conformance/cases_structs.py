@@ -1,4 +1,4 @@
-"""Cases of the containers of arguments and results, and of how the two are matched."""
+"""Cases of the containers of arguments and results, and of their matching."""
 
 import collections
 from typing import Any, NamedTuple
@@ -59,7 +59,7 @@ STRUCTS = {
 
 @case(fast=["list", "attrs", "other_names", "nested"], name=list(STRUCTS))
 def struct(name):
-    """At all placements, and mapped by TensorFlow."""
+    """Passes a struct at all placements, and maps it by TensorFlow."""
     type_signature, value, gives = STRUCTS[name]
     function = mapped(lambda x: x, type_signature)
 

@@ -1,4 +1,4 @@
-"""Cases of TensorFlow in a computation: loops, functions, resources, numerical work."""
+"""Cases of TensorFlow in a computation: branches, resources, assertions, results."""
 
 import collections
 
@@ -24,7 +24,7 @@ def mutable_table_of_a_client():
         table = tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, default_value=0)
         keys = tf.constant(["a", "b"])
         with tf.control_dependencies([table.insert([key], [5])]):
-            keys = tf.identity(keys)  # what the lookup waits for
+            keys = tf.identity(keys)  # makes the lookup wait for the insertion
             return table.size(), table.lookup(keys)
 
     gives = [(np.int64(1), np.array(v)) for v in ([5, 0], [0, 5])]
@@ -33,7 +33,7 @@ def mutable_table_of_a_client():
 
 @case(fast=True)
 def variable_of_a_client():
-    """Starts anew for every client, and in the next call."""
+    """Checks that the variable is initialized for every client and every call."""
 
     def function(x):
         variable = tf.Variable(1.0)
@@ -50,8 +50,8 @@ def variable_of_a_client():
 
 
 @case(fast=True)
-def assertion_that_nothing_depends_on():
-    """A computation is a graph, of which only that is run which results depend on."""
+def assertion_without_dependents():
+    """Checks that operations on which no result depends are not run."""
 
     def function(x):
         tf.raw_ops.Assert(condition=x > 0, data=["not positive"])
@@ -61,7 +61,7 @@ def assertion_that_nothing_depends_on():
 
 
 @case()
-def results_that_are_no_tensors():
+def results_that_are_python_values():
     function = mapped(lambda x: collections.OrderedDict(b=3, a=(np.ones(2), True, "s")), np.float32)
     gives = collections.OrderedDict(b=np.int32(3), a=(np.ones(2), np.bool_(True), b"s"))
     return Run(function, [1.0, 2.0], gives=[gives, gives])

@@ -1,4 +1,4 @@
-"""Cases of data types, shapes and strings, and of the values that arguments may have for them."""
+"""Cases of data types, shapes and strings, and of the Python values that they accept."""
 
 import numpy as np
 import tensorflow as tf
@@ -81,7 +81,7 @@ def clients_of_different_kinds():
 
 @case(fast=True)
 def arrays_that_change_between_calls():
-    """A result is no view of an argument, and an argument is read anew at every call."""
+    """Checks that results are not views of arguments, and arguments are read in every call."""
 
     @tff.federated_computation(at_clients(tensor(np.float32, 1000)), at_server(tensor(np.int32, 3)))
     def function(x, y):
@@ -123,7 +123,7 @@ def array_layout(name):
 
 @case(fast=True)
 def unknown_dimension():
-    """Clients' arrays of different lengths, in arguments, maps and results."""
+    """Uses clients' arrays of different lengths in arguments, maps and results."""
 
     def function(x):
         return x, tf.concat([x, x], axis=0), tf.shape(x)[0]
@@ -176,7 +176,7 @@ def string_as(name):
 
 
 @case(fast=True)
-def strings_that_are_no_text():
+def strings_of_arbitrary_bytes():
     values = [b"\xff\x00", b"a\x00", "h\u00e9".encode(), b""]
     function = mapped(lambda x: (x, tf.strings.length(x)), np.str_)
     return Run(function, values, gives=[(v, np.int32(len(v))) for v in values])
@@ -197,7 +197,7 @@ def string_arrays():
 
 
 @case(fast=True)
-def string_that_some_clients_are_given():
-    """A string and a number that a vectorised map computes side by side."""
+def strings_and_numbers_from_one_map():
+    """Computes a string and a number in one map."""
     function = mapped(lambda x: (tf.strings.as_string(x), x + 1), np.int32)
     return Run(function, [3, 40], gives=[(b"3", np.int32(4)), (b"40", np.int32(41))])

@@ -1,8 +1,8 @@
-"""Every federated computation gives the same result on the graph runtime and on the stock one.
+"""Tests that federated computations give equal results on the graph and the stock runtime.
 
-By default, the graph runtime is compared with the results that cases state. `make test-all` runs
-all cases on the stock runtime as well. That executes no secure intrinsics: TFF's plain bodies
-stand in for them.
+By default, results of the graph runtime are compared with the results that cases state.
+`make test-all` runs all cases on the stock runtime as well. There, TFF's plain bodies replace the
+secure intrinsics, which the stock runtime cannot execute.
 """
 
 import collections
@@ -43,7 +43,7 @@ MODULES = [
 
 
 def each_case(*, fast):
-    """Parametrizes a test by cases; one process runs those that share what a module builds."""
+    """Parametrizes a test by cases; one process runs all cases of a module, which share values."""
     return pytest.mark.parametrize(
         "case",
         [
@@ -74,7 +74,7 @@ DEVICE = "GPU:0" if tf.config.list_physical_devices("GPU") else "CPU:0"
 
 @functools.cache
 def graph_context(vectorize, num_shards):
-    """A device that is named twice has two shards of the cohort."""
+    """Returns a context with `num_shards` shards of the cohort on one device."""
     return runtime.create_graph_context(vectorize=vectorize, devices=[DEVICE] * num_shards)
 
 
@@ -84,7 +84,7 @@ def built(case):
 
 
 def outcome(context, function, args):
-    """Returns the result, or the exception."""
+    """Returns the result or the exception."""
     with tff.framework.get_context_stack().install(context):
         try:
             return function(*args)
@@ -99,7 +99,7 @@ def outcomes(run):
 
 
 def check(case, found, expected):
-    """Compares an outcome with a result; in a case that must raise, with its exceptions."""
+    """Compares an outcome with a result, or with the exceptions of a case that must raise."""
     if case.raises and (expected is UNSTATED or isinstance(found, Exception)):
         with pytest.raises(case.raises, match=case.match):
             raise_if_exception(found)
@@ -115,8 +115,8 @@ def raise_if_exception(value):
 
 
 @each_case(fast=True)
-def test_stated_result(case):
-    """The graph runtime gives what a case states, vectorized or in loops on two shards."""
+def test_graph_runtime_gives_the_stated_result(case):
+    """Runs each case vectorized, and in loops on two shards."""
     run = built(case)
     assert case.raises or run.gives is not UNSTATED
     for found in outcomes(run):
@@ -125,8 +125,8 @@ def test_stated_result(case):
 
 @pytest.mark.slow
 @each_case(fast=False)
-def test_result_of_both_runtimes(case):
-    """The stock runtime gives what a case states, and the graph runtime the same."""
+def test_both_runtimes_give_the_same_result(case):
+    """Compares the stock runtime with the stated result, and the graph runtime with both."""
     run = built(case)
     expected = outcome(stock_context(), run.instead, run.args)
     check(case, expected, UNSTATED if case.raises else run.gives)
@@ -162,7 +162,7 @@ def test_names_are_unique():
         (cases_sequences.floats(1, 2), cases_sequences.floats(1, 2, 3)),
     ],
 )
-def test_results_that_differ(actual, expected):
+def test_assert_same_finds_differences(actual, expected):
     for value in (actual, expected):
         assert_same([value], [value])
     with pytest.raises(AssertionError):
