@@ -59,7 +59,7 @@ def _classes(seed, shares, num_clients) -> np.ndarray:
 class Participants(NamedTuple):
     """The clients of a round, as int32 ids in ascending order.
 
-    Each client in `selected` is in one of `dropped`, `late`, `surplus` and `reported`.
+    Each client in `selected` is in exactly one of `dropped`, `late`, `surplus` and `reported`.
 
     Attributes:
         available: The clients that could be selected.
@@ -241,7 +241,7 @@ class Participation:
 
     def _num_wanted(self, cohort_size) -> int:
         exact = cohort_size * self.over_selection
-        return math.ceil(round(exact, 9))  # 50 * 1.1 is 55, not 55.000000000000007
+        return math.ceil(round(exact, 9))  # 50 * 1.1 is 55, not 55.00000000000001
 
     def _available(self, seed, round_num, devices) -> np.ndarray:
         """Draws the ids of the clients that can be selected."""

@@ -29,7 +29,7 @@ class ClientStateStore:
 
     New states that `put` takes are pending until `commit`, which stores them together with the
     caller's attachments as one generation. A process that is killed, at any instruction, leaves
-    either the old or the new generation. All other clients keep their states bit for bit.
+    either the old or the new generation. Clients without a `put` keep their states bit for bit.
 
     States are stored as bytes, so that returned states share no memory with the store or with each
     other. Nothing is stored for a state type without tensors.

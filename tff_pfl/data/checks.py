@@ -38,7 +38,7 @@ def check_examples(x: np.ndarray, y: np.ndarray, num_classes: int, where: str = 
         raise ExamplesError(
             f"{where}: inputs of shape {x.shape} for {len(y)} labels; each input needs one label."
         )
-    is_float = x.dtype.kind == "f" or x.dtype.name == "bfloat16"  # bfloat16 has another kind
+    is_float = x.dtype.kind == "f" or x.dtype.name == "bfloat16"  # bfloat16 has kind "V"
     if not (is_float or x.dtype.kind in "biu") or x.dtype.itemsize > 8:
         raise ExamplesError(
             f"{where}: inputs must be real numbers of up to 64 bits, got {x.dtype}."

@@ -22,9 +22,9 @@ class FederatedDataset:
     A client may have no examples in a split. Every row belongs to at most one client and split.
 
     Inputs need not fit into memory: arrays may be memory-mapped, for example by `np.load(path,
-    mmap_mode="r")`. Then a client's inputs are read, into a copy, when they are needed, and the
-    kernel is advised not to read ahead. Inputs of floats are however read once when the data set is
-    made, to check that they are finite. Labels and the rows of clients are always read then.
+    mmap_mode="r")`. Then a client's inputs are copied when they are needed, and the kernel is
+    advised not to read ahead. Labels, the rows of clients and inputs of floats, which must be
+    finite, are also read once when the data set is made.
 
     Attributes:
         x: `[n, ...]` inputs as they are stored.
