@@ -69,8 +69,8 @@ def federate(
     Example:
         >>> images = tff_pfl.load("digits")
         >>> dataset = tff_pfl.federate(images, num_clients=20, partitioner="iid", seed=1)
-        >>> int(dataset.sizes("train").sum()), int(dataset.sizes("test").sum())
-        (1440, 357)
+        >>> dataset.num_clients, int(dataset.sizes("train").sum())
+        (20, 1437)
 
     Args:
         images: The data set.

@@ -227,7 +227,7 @@ def _aggregate(lowering, type_signature, argument):
 
 
 def _appended(lowering, accumulator_type, clients, zero, accumulate) -> list:
-    """Returns, for each shard, `zero` with the appended rows of all clients.
+    """Appends the rows of all clients of each shard to `zero`; returns the result of each shard.
 
     The rows of each client are computed alone, since a fold would copy all earlier rows for each
     client.

@@ -147,7 +147,7 @@ def _convert_clip(general_rule, pfor_input):
 
 
 def _convert_squeeze(pfor_input):
-    """Names the axes, since TensorFlow's rule may otherwise drop the axis of a single client."""
+    """Squeezes explicit axes, since TensorFlow's rule may otherwise drop a single client's axis."""
     (tensor,) = pfor_input.inputs
     shape = pfor_input.op.inputs[0].shape
     axes = [axis % shape.rank for axis in pfor_input.get_attr("squeeze_dims")] if shape.rank else []
