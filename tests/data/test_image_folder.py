@@ -115,7 +115,7 @@ def test_read_images_converts_colour_to_grey(folder, monkeypatch):
     monkeypatch.setattr(image_folder, "_BATCH", 5)  # the last batch is smaller
     np.testing.assert_array_equal(image_folder.read_images(paths, (64, 64, 3)), colour)
     grey = image_folder.read_images(paths, (64, 64, 1))
-    luma = colour @ np.array([0.299, 0.587, 0.114])  # of JPEG's colour space
+    luma = colour @ np.array([0.299, 0.587, 0.114])  # JPEG's luma
     assert np.abs(grey[..., 0] - luma).max() <= 3
     assert image_folder.read_images([], (64, 64, 3)).shape == (0, 64, 64, 3)
 

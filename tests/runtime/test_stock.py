@@ -56,7 +56,8 @@ class Program:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"},  # jax's
+            # Without the variable, which JAX sets.
+            env={k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"},
         )
         assert self.process.stdout.readline() == "ready 6\n"
         (self.worker,) = children(self.process.pid)
