@@ -27,7 +27,7 @@ def build(config):
             tff_pfl.SCHEDULES,
             lambda: lambda round_num: tf.ones([2]),
             {"local": {"schedule": {"name": "own"}}},
-            "schedule.name='own': ValueError: Shape must be rank 0",
+            "config.local.schedule: Shape must be rank 0",
         ),
         (
             tff_pfl.SCHEDULES,
