@@ -1,7 +1,7 @@
 """Personalized federated learning on TensorFlow Federated.
 
-What most programs need is found here; the rooms behind it (`tff_pfl.templates`, `tff_pfl.local`,
-`tff_pfl.models`, ...) have the rest:
+This package offers the names that most programs need. Its subpackages (`tff_pfl.templates`,
+`tff_pfl.local`, `tff_pfl.models`, ...) offer the rest:
 
     import tff_pfl
 
@@ -10,7 +10,8 @@ What most programs need is found here; the rooms behind it (`tff_pfl.templates`,
     algorithm = tff_pfl.make("ditto", model, local, lambda_=0.5)
     process = tff_pfl.compose(algorithm, examples_type)
 
-Nothing is imported before it is asked for, so that `prepare_process` can come before TensorFlow.
+Each name is imported when it is first used, so that `prepare_process` can run before TensorFlow is
+imported.
 """
 
 from tff_pfl.lazy import offer

@@ -1,11 +1,13 @@
-"""`==` and `!=` of tensors while a block is traced: element by element, as in eager mode.
+"""Makes `==` and `!=` compare the elements of tensors while a block is traced, as in eager mode.
 
-TFF traces into graphs of TensorFlow 1, in which `==` asks whether two tensors are the same object:
-`tf.where(round_num == 0, ...)` has no error there, and never takes its first branch. While a
-function of `elementwise_equality` runs, in its thread, comparisons that are written outside of
-TensorFlow, Keras and TFF are of elements; shapes that do not fit are an error. These libraries look
-for objects in lists, and are left alone; so are variables. To this end, `==` and `!=` of
-`tf.Tensor` are replaced when this module is imported; elsewhere they do what they did.
+TFF traces into graphs of TensorFlow 1, in which `==` tests whether two tensors are the same object.
+There, `tf.where(round_num == 0, ...)` raises no error and never takes its first branch. Within
+`elementwise_equality`, in its thread, comparisons compare elements if they are written outside of
+TensorFlow, Keras and TFF, and incompatible shapes raise an error. These libraries search lists for
+objects, so their comparisons do not change. Neither do comparisons of variables.
+
+Importing this module replaces `==` and `!=` of `tf.Tensor`. Outside of `elementwise_equality` they
+behave as before.
 """
 
 import contextlib
@@ -28,7 +30,7 @@ _tracing = _Tracing()
 
 @contextlib.contextmanager
 def elementwise_equality() -> Iterator[None]:
-    """Inside of it, or of what `@elementwise_equality()` decorates, elements are compared."""
+    """Makes `==` and `!=` compare elements, as a context manager or a decorator."""
     _tracing.depth += 1
     try:
         yield
@@ -37,18 +39,18 @@ def elementwise_equality() -> Iterator[None]:
 
 
 def _compare(name, elementwise):
-    of_tensorflow = getattr(tf.Tensor, name)
+    original = getattr(tf.Tensor, name)
 
-    @functools.wraps(of_tensorflow)
+    @functools.wraps(original)
     def compare(self, other):
-        if not _tracing.depth or other is None or _is_of_libraries(sys._getframe(1)):
-            return of_tensorflow(self, other)
+        if not _tracing.depth or other is None or _is_library_code(sys._getframe(1)):
+            return original(self, other)
         return elementwise(self, other)
 
     return compare
 
 
-def _is_of_libraries(frame) -> bool:
+def _is_library_code(frame) -> bool:
     return frame.f_globals.get("__name__", "").partition(".")[0] in _LIBRARIES
 
 

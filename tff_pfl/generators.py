@@ -1,4 +1,4 @@
-"""NumPy's and Python's global random generators, which no seed of ours controls."""
+"""Detects values that depend on NumPy's or Python's global random generators."""
 
 import random
 from collections.abc import Callable
@@ -8,14 +8,14 @@ import numpy as np
 
 
 def made_of_shared_draws(make: Callable[[], Any], comparable: Callable[[Any], Any]) -> tuple:
-    """Makes a value, and finds whether it depends on NumPy's or Python's global generator.
+    """Makes a value, and finds whether it depends on NumPy's or Python's global random generator.
 
-    If a generator has moved meanwhile, perhaps by another thread, the value is made a second time
-    and depends on the generators if it differs.
+    If a generator's state changes meanwhile, perhaps in another thread, the value is made again. It
+    depends on the generators if the second value differs.
 
     Args:
         make: Makes the value.
-        comparable: Maps a value to one that `==` compares.
+        comparable: Maps a value to an object that `==` can compare.
 
     Returns:
         `(value, depends)`.

@@ -1,4 +1,4 @@
-"""Checks of the classes of values, where they enter, and the signatures of functions."""
+"""Checks the classes of users' values, and inspects the signatures of functions."""
 
 import functools
 import inspect
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class KindError(TypeError):
-    """A value has another class than it needs; the message says which."""
+    """An error for a value of the wrong class; the message names the right one."""
 
 
 def check_kind(
@@ -21,11 +21,11 @@ def check_kind(
     """Raises a `KindError` unless a value is an instance of a class.
 
     Args:
-        what: Names the value in the message.
+        what: The value's name in the message.
         value: The value.
-        kind: The class, or several of them, which `named` then has a name for.
-        tip: How to make a right value.
-        named: The class in words; by default "of type" and its name.
+        kind: The class, or several classes, which need `named`.
+        tip: A sentence that says how to make a valid value.
+        named: The class in words. Default: "of type" and its name.
     """
     if not isinstance(value, kind):
         named = named or f"of type {kind.__name__}"
@@ -33,15 +33,15 @@ def check_kind(
 
 
 def function_of(made: Callable) -> Callable:
-    """Returns the function inside of `functools.partial`s, or else the function itself."""
+    """Returns the function inside of nested `functools.partial`s, or the function itself."""
     while isinstance(made, functools.partial):
         made = made.func
     return made
 
 
 def signature_of(function: Callable) -> inspect.Signature:
-    """Returns the signature, with annotations evaluated where they are text."""
+    """Returns the signature of a function, with textual annotations evaluated if possible."""
     try:
         return inspect.signature(function, eval_str=True)
-    except NameError:  # an annotation that is imported for type checkers alone
+    except NameError:  # An annotation is imported for type checkers only.
         return inspect.signature(function)

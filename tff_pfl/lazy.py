@@ -1,10 +1,9 @@
-"""Packages that import their names when they are first used (PEP 562).
+"""Makes packages import their names on first use (PEP 562).
 
-A program that only shows its flags, or reads files, does not wait for TensorFlow:
+A program that only shows its flags or reads files need not wait for TensorFlow. With this line in
+the `__init__.py` of a package, `from package import MetricName` imports `package.metrics`:
 
     __getattr__, __dir__, __all__ = offer(__name__, {"metrics": ("MetricName", "direction")})
-
-in the `__init__.py` of a package makes `from package import MetricName` import `package.metrics`.
 """
 
 import importlib
@@ -18,12 +17,12 @@ def offer(
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Returns the `__getattr__`, `__dir__` and `__all__` of a package.
 
-    The modules of the package are attributes as well, whether they were imported or not. No name
-    may be that of a module: which of the two it meant would depend on earlier imports.
+    The package's modules are attributes too, imported or not. A name must differ from the names of
+    all modules, otherwise its meaning would depend on earlier imports.
 
     Args:
-        package: Its `__name__`.
-        names: The names it offers, by the module that defines them.
+        package: The package's `__name__`.
+        names: A mapping from modules to the names that they define.
     """
     module_of = {name: module for module, offered in names.items() for name in offered}
 
@@ -34,7 +33,7 @@ def offer(
             try:
                 return importlib.import_module(f"{package}.{name}")
             except ModuleNotFoundError as error:
-                if error.name != f"{package}.{name}":  # the module imports another one
+                if error.name != f"{package}.{name}":  # An import inside the module failed.
                     raise
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 

@@ -1,4 +1,4 @@
-"""Names that users type, and the message for an unknown one."""
+"""Checks the names that users type, and suggests a valid one."""
 
 import difflib
 import re
@@ -6,15 +6,15 @@ from collections.abc import Iterable
 from typing import Any
 
 IN_PARTS = "letters, digits, '_', '-' and '.'"
-"""The characters of names that `is_part` accepts, for messages."""
+"""The characters that `is_part` accepts, for messages."""
 
 
 class UnknownNameError(ValueError):
-    """A name does not exist; the message gives the nearest one that does."""
+    """An error for an unknown name; the message suggests the most similar valid one."""
 
 
 def unknown_name(kind: str, name: str, valid: Iterable[str]) -> str:
-    """Returns the message for an unknown name: the nearest valid one, then all of them."""
+    """Returns the message for an unknown name: the most similar valid name, then all of them."""
     valid = list(valid)
     near = difflib.get_close_matches(str(name), valid, n=1, cutoff=0.4)
     hint = f" Did you mean {near[0]!r}?" if near else ""
@@ -24,7 +24,7 @@ def unknown_name(kind: str, name: str, valid: Iterable[str]) -> str:
 def is_part(name: Any) -> bool:
     """Returns whether a name may be part of a metric's name, such as `train/server/NAME`.
 
-    Such names consist of `IN_PARTS`; letters are ASCII, as in names of TensorFlow.
+    Valid names consist of `IN_PARTS`. Letters are ASCII, as in TensorFlow's names.
     """
     return isinstance(name, str) and re.fullmatch(r"[\w.-]+", name, re.ASCII) is not None
 
@@ -35,12 +35,12 @@ def parts_of_choice(
     """Splits a choice such as "cifar10,25,pgfed" into its parts.
 
     Args:
-        choice: Parts with commas between them.
-        optional: The name of a last part that may be missing.
-        **valid: For each part, in order: its name, and its valid values.
+        choice: The parts, separated by commas.
+        optional: The name of an optional last part.
+        **valid: The name of each part, in order, with its valid values.
 
     Raises:
-        UnknownNameError: If there are fewer or more parts, or one is not valid.
+        UnknownNameError: The number of parts is wrong, or a part is not valid.
     """
     parts = choice.split(",")
     valid = {kind: list(names) for kind, names in valid.items()}
@@ -61,7 +61,7 @@ def check_names(
     error: type[Exception] = UnknownNameError,
     tip: str = "",
 ) -> None:
-    """Raises `error` with the message of `unknown_name`, and `tip`, if a name is not valid."""
+    """Raises `error`, with the message of `unknown_name` and `tip`, for the first unknown name."""
     valid = list(valid)
     for name in names:
         if name not in valid:

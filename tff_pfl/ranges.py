@@ -1,11 +1,11 @@
-"""Ranges of the numbers that users set, stated by the function or class that takes them.
+"""Declares the ranges of users' numbers on the functions and classes that take them.
 
     @takes(lambda_=at_least(0), personal_epochs=whole(0))
     def ditto(model, local, *, lambda_=0.1, personal_epochs=None): ...
 
-A call with a number out of range raises an error that names the argument, what is right and what
-was given. `ranges_of(ditto)` returns the ranges, so that numbers of a config can be checked before
-anything is built.
+A call with a number out of range raises an error that names the argument, its range and the number.
+`ranges_of(ditto)` returns the ranges, so that a config's numbers can be checked before anything is
+built.
 """
 
 import functools
@@ -24,16 +24,16 @@ from tff_pfl.kinds import function_of, signature_of
 
 
 class RangeError(ValueError):
-    """A number is out of range; the message names it and says what is right."""
+    """An error for a number out of range; the message names the number and its range."""
 
 
 class Range(NamedTuple):
-    """The values that a number, or each of several numbers, may have.
+    """A range of valid values for a number, or for each of several numbers.
 
     Attributes:
-        text: The right values in words, after "must be".
+        text: The valid values in words, after "must be".
         contains: `(value -> bool)`, for values of any type.
-        number: The type that a value is converted to; `None`: it is passed as given.
+        number: The type to which values are converted, or `None` to pass them as given.
     """
 
     text: str
@@ -51,7 +51,7 @@ def _is_number(value, kind=numbers.Real) -> bool:
 
 
 def _real(text, contains):
-    """A range of numbers that a float can hold."""
+    """Returns the range of the numbers that satisfy `contains` and that a float can hold."""
     return Range(
         text,
         lambda value: (
@@ -72,42 +72,42 @@ ANY_NUMBER = _real("a number", lambda value: True)
 
 
 def at_least(least: float) -> Range:
-    """Finite numbers of `least` or more."""
+    """Returns the range of finite numbers of `least` or more."""
     return _finite(f"of at least {least:g}", lambda value: value >= least)
 
 
 def above(least: float) -> Range:
-    """Finite numbers of more than `least`."""
+    """Returns the range of finite numbers above `least`."""
     return _finite(f"above {least:g}", lambda value: value > least)
 
 
 def above_or_infinite(least: float) -> Range:
-    """Numbers of more than `least`, infinity included."""
+    """Returns the range of numbers above `least`, including infinity."""
     return _real(f"a number above {least:g}", lambda value: value > least)
 
 
 def at_least_or_infinite(least: float) -> Range:
-    """Numbers of `least` or more, infinity included."""
+    """Returns the range of numbers of `least` or more, including infinity."""
     return _real(f"a number of at least {least:g}", lambda value: value >= least)
 
 
 def between(least: float, most: float) -> Range:
-    """Numbers from `least` to `most`, both included."""
+    """Returns the range of numbers from `least` to `most`, including both."""
     return _finite(f"in [{least:g}, {most:g}]", lambda value: least <= value <= most)
 
 
 def inside(least: float, most: float) -> Range:
-    """Numbers between `least` and `most`, both excluded."""
+    """Returns the range of numbers between `least` and `most`, excluding both."""
     return _finite(f"in ({least:g}, {most:g})", lambda value: least < value < most)
 
 
 def up_to(least: float, most: float) -> Range:
-    """Numbers from `least`, included, to `most`, excluded."""
+    """Returns the range of numbers from `least` to `most`, including only `least`."""
     return _finite(f"in [{least:g}, {most:g})", lambda value: least <= value < most)
 
 
 def whole(least: int, most: int | None = None) -> Range:
-    """Integers of `least` or more, and of `most` or less."""
+    """Returns the range of integers of at least `least`, and at most `most` unless it is `None`."""
     text = f"of at least {least}" if most is None else f"in {least} to {most}"
     return Range(
         f"a whole number {text}",
@@ -121,7 +121,7 @@ def whole(least: int, most: int | None = None) -> Range:
 
 
 def each(range_: Range, *, fewest: int = 0) -> Range:
-    """Sequences of `fewest` or more values, each in a range."""
+    """Returns the range of sequences of `fewest` or more values, each in `range_`."""
     many = f"{fewest} or more numbers, " if fewest else "a sequence of numbers, "
     return Range(
         f"{many}each {range_.text}",
@@ -142,14 +142,25 @@ def takes(
 ) -> Callable[[Callable], Callable]:
     """Decorates a function or a class with the ranges of its arguments, and checks each call.
 
-    Arguments that are annotated as `bool` must be `True` or `False`: "no" would count as true.
-    `None` is in range where it is an argument's default, or its annotation allows it. A number of
-    any type, NumPy's included, arrives as an `int` from a range of whole numbers, and as a `float`
-    from other ranges: TensorFlow computes in the type that it is given.
+    Arguments that are annotated as `bool` must be `True` or `False`, because "no" would count as
+    true. `None` is in range if it is an argument's default, or if the annotation allows it.
+    TensorFlow computes in the type that it is given, so numbers of all types, including NumPy's,
+    are converted: to `int` by ranges of whole numbers, and to `float` by other ranges.
+
+    Example:
+        >>> from tff_pfl.ranges import above
+        >>> @tff_pfl.takes(rate=above(0))
+        ... def scaled(value, *, rate=1.0):
+        ...     return rate * value
+        >>> scaled(3, rate=2)
+        6.0
+        >>> scaled(3, rate=0)
+        Traceback (most recent call last):
+        tff_pfl.ranges.RangeError: rate must be a finite number above 0, got 0.
 
     Args:
         range_error: The error to raise.
-        **ranges: By names of arguments.
+        **ranges: The ranges by names of arguments.
     """
 
     def decorate(owner):
@@ -188,7 +199,7 @@ def takes(
 
 
 def ranges_of(owner: Callable) -> Mapping[str, Range]:
-    """Returns the ranges that `takes` gave a function or class; of others, none."""
+    """Returns the ranges that `takes` gave a function or class, or an empty mapping."""
     return getattr(function_of(owner), "__ranges__", {})
 
 
@@ -198,11 +209,11 @@ def check_numbers(
     *,
     error: type[Exception] = RangeError,
 ) -> None:
-    """Checks values of arguments before the function or class is called with them.
+    """Checks the arguments of a function or class before it is called.
 
     Args:
-        owner: See `ranges_of`.
-        values: By names of arguments; those without a range are skipped.
+        owner: The function or class, as in `ranges_of`.
+        values: The values by names of arguments. Arguments without a range are skipped.
         error: The error to raise.
     """
     for name, range_ in ranges_of(owner).items():
@@ -214,5 +225,5 @@ def check_numbers(
 
 
 def may_be_none(parameter: inspect.Parameter) -> bool:
-    """Returns whether an argument may be `None`, by its default or its annotation."""
+    """Returns whether the default or the annotation of an argument allows `None`."""
     return parameter.default is None or types.NoneType in typing.get_args(parameter.annotation)

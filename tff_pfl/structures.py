@@ -1,4 +1,4 @@
-"""Python's containers for the structures of TFF's types."""
+"""Converts between the structures of TFF's types and Python's containers."""
 
 import collections
 import math
@@ -11,11 +11,11 @@ import tensorflow_federated as tff
 
 
 def container_of(struct_type: tff.types.StructType) -> Callable[[list], Any]:
-    """Returns a function that packs the elements of a structure into TFF's container for it.
+    """Returns a function that packs the elements of a structure into the type's container.
 
-    It does what `tff.types.type_to_py_container` does for one structure, but inspects the type only
-    once. Without a container in the type it is an `OrderedDict` if elements are named, else a
-    `tuple`.
+    The function is equivalent to `tff.types.type_to_py_container` for one structure, but inspects
+    the type only once. If the type has no container, it makes an `OrderedDict` of named elements
+    and a `tuple` of others.
     """
     names = tuple(tff.structure.name_list_with_nones(struct_type))
     named = any(name is not None for name in names)
@@ -32,7 +32,7 @@ def container_of(struct_type: tff.types.StructType) -> Callable[[list], Any]:
 
 
 def tensor_sizes(type_signature: tff.types.Type) -> dict[str, int]:
-    """Returns the bytes of each tensor in a type, by its path; 0 where its shape is not known."""
+    """Returns the bytes of each tensor in a type, by its path; 0 if a dimension is unknown."""
     return {
         path: tensor.dtype.itemsize * _num_elements(tensor)
         for path, tensor in _tensors(type_signature, ())
@@ -52,10 +52,12 @@ def _num_elements(tensor) -> int:
 
 
 def elements_of(value: Any, struct_type: tff.types.StructType) -> Sequence:
-    """Returns the elements of a structure in the order of its type: by name, or else by position.
+    """Returns the elements of a structure in the order of its type.
+
+    Elements are matched by name if all of the type's names are given, otherwise by position.
 
     Raises:
-        TypeError: If `value` is not a structure with as many elements as the type.
+        TypeError: `value` is not a structure, or has another number of elements than its type.
     """
     given = None
     if isinstance(value, (tuple, list)):

@@ -1,4 +1,4 @@
-"""Tables of numbers as text."""
+"""Formats tables of numbers as text."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ _NARROWEST = 10
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Returns a line for each row: the name left-aligned, the other cells right-aligned."""
+    """Returns one line for each row: the name left-aligned, the other cells right-aligned."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for name, *cells in rows:
@@ -19,5 +19,5 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def decimal(value: float) -> str:
-    """Formats a number with four decimals, or as a power of ten if it is large."""
+    """Formats a number with four decimals, or in scientific notation from a million on."""
     return f"{value:.3e}" if 1e6 <= abs(value) < float("inf") else f"{value:.4f}"

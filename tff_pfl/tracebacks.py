@@ -1,4 +1,4 @@
-"""The line of code that an error comes from."""
+"""Finds the line of code that raised an error."""
 
 import os
 import sysconfig
@@ -9,10 +9,10 @@ _INSTALLED = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib
 
 
 def place(error: Exception) -> str:
-    """Returns the line of a user's code that led to an error, for the end of a message.
+    """Returns the line of the user's code that led to an error, for the end of a message.
 
-    It is the last line outside of this library and of installed packages; if there is none, the
-    last line of this library.
+    This is the innermost line outside of this library and of installed packages. If no such line
+    exists, it is the innermost line of this library.
     """
     frames = [
         frame

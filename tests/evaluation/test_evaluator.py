@@ -1,4 +1,4 @@
-"""Models and clients that are evaluated, and when."""
+"""Tests which models and clients are evaluated, and when."""
 
 import numpy as np
 import pytest
@@ -30,7 +30,7 @@ POOLED = [
 
 @pytest.fixture(scope="module")
 def federation():
-    """`(process, server state, source, dataset)`, of clients that were trained for a round."""
+    """Returns `(process, server state, source, dataset)` after a round of training."""
     data = [random_examples(4 + i, seed=i) for i in range(4)]
     dataset = FederatedDataset.from_client_arrays([(d.x, d.y, d.x, d.y) for d in data], 3)
     process = tiny_process(build_local)
@@ -50,7 +50,9 @@ def federation():
         ("always", LOCAL + POOLED, LOCAL + POOLED),
     ],
 )
-def test_when_models_are_evaluated_on_other_clients(federation, generalization, before, last):
+def test_generalization_chooses_evaluations_on_other_clients(
+    federation, generalization, before, last
+):
     process, state, source, dataset = federation
     options = EvaluationOptions(generalization=generalization)
     evaluator = Evaluator(process, MODEL, dataset, options)
@@ -58,7 +60,7 @@ def test_when_models_are_evaluated_on_other_clients(federation, generalization, 
     assert list(evaluator(state, source, is_last=True).columns()) == last
 
 
-def test_all_options_reach_the_evaluations(federation):
+def test_options_are_passed_to_the_evaluations(federation):
     process, state, source, dataset = federation
     options = EvaluationOptions(
         clients_per_call=3, generalization="last", synthetic=(0.3, 1.0), subsample=True, seed=7
@@ -88,29 +90,29 @@ def test_all_options_reach_the_evaluations(federation):
         ({"synthetic": (0.5, 1.5)}, ValueError, r"synthetic must .* in \[0, 1\], got \(0.5, 1"),
     ],
 )
-def test_options_that_are_none(options, error, message):
+def test_options_refuse_invalid_values(options, error, message):
     with pytest.raises(error, match=message):
         EvaluationOptions(**options)
 
 
-def test_a_sample_has_the_numbers_that_its_clients_have_among_all(federation):
+def test_sample_has_the_metrics_of_its_clients(federation):
     process, state, source, dataset = federation
 
     def evaluate(number):
         options = EvaluationOptions(clients=number, generalization="last", clients_per_call=2)
         return Evaluator(process, MODEL, dataset, options)(state, source, is_last=True)
 
-    of_all, of_sample = evaluate(0), evaluate(3)
+    all_clients, sampled = evaluate(0), evaluate(3)
     ids = sampled_clients(0, 4, 3)
-    np.testing.assert_array_equal(of_sample.client_ids, ids)
-    np.testing.assert_array_equal(of_sample.num_examples, of_all.num_examples[ids])
-    assert list(of_sample.values) == list(of_all.values)
-    for name, values in of_sample.values.items():
-        np.testing.assert_allclose(values, of_all.values[name][ids], rtol=1e-6)
-    assert (of_all.population, of_sample.population) == (None, 4)
+    np.testing.assert_array_equal(sampled.client_ids, ids)
+    np.testing.assert_array_equal(sampled.num_examples, all_clients.num_examples[ids])
+    assert list(sampled.values) == list(all_clients.values)
+    for name, values in sampled.values.items():
+        np.testing.assert_allclose(values, all_clients.values[name][ids], rtol=1e-6)
+    assert (all_clients.population, sampled.population) == (None, 4)
 
 
-def test_those_without_examples_do_not_count_among_the_population(federation):
+def test_population_counts_clients_with_examples(federation):
     process, state, source, dataset = federation
     rows, none = dataset.partition.train, np.zeros([0], np.int64)
     partition = Partition((*rows[:2], none, none), (none, none, rows[2], none), (none,) * 4)
@@ -121,7 +123,7 @@ def test_those_without_examples_do_not_count_among_the_population(federation):
     assert (len(found.client_ids), found.population) == (4, 1)
 
 
-def test_who_is_in_a_sample():
+def test_sampled_clients_are_a_uniform_function_of_the_seed():
     ids = sampled_clients(3, 1000, 100)
     assert np.all(np.diff(ids) > 0) and ids[0] >= 0 and ids[-1] < 1000
     np.testing.assert_array_equal(ids, sampled_clients(3, 1000, 100))
@@ -129,11 +131,13 @@ def test_who_is_in_a_sample():
     counts = np.zeros(5)
     for seed in range(500):
         counts[sampled_clients(seed, 5, 2)] += 1
-    np.testing.assert_allclose(counts / 500, 0.4, atol=0.07)  # more than three deviations
+    np.testing.assert_allclose(
+        counts / 500, 0.4, atol=0.07
+    )  # The tolerance is more than three deviations.
     np.testing.assert_array_equal(sampled_clients(3, 7, 7), np.arange(7))
 
 
-def test_a_sample_of_more_than_there_are_is_refused(federation):
+def test_too_large_sample_is_refused(federation):
     process, _, _, dataset = federation
     with pytest.raises(ValueError, match="clients=5 are to be evaluated, .* has only 4 that train"):
         Evaluator(process, MODEL, dataset, EvaluationOptions(clients=5))

@@ -1,3 +1,5 @@
+"""Tests the evaluation of all clients on their own examples."""
+
 import dataclasses
 
 import numpy as np
@@ -35,7 +37,7 @@ def dataset():
 
 @pytest.fixture(scope="module")
 def ditto(dataset):
-    """`(process, server state, source, evaluation)` after a round of two of the three clients."""
+    """Returns `(process, server state, source, evaluation)` after a round of two clients of three."""
     process = tiny_process(build_ditto)
     store = ClientStateStore(process.initialize_clients, process.client_state_type)
     source = CohortDataSource(dataset, store, process.client_type, seed=0)
@@ -46,7 +48,7 @@ def ditto(dataset):
 
 
 def expected(weights, examples):
-    """Loss and accuracy by Keras's functions, on all examples at once."""
+    """Computes loss and accuracy with Keras's functions, on all examples at once."""
     logits = MODEL.apply(weights, examples.x)
     loss = tf.keras.losses.sparse_categorical_crossentropy(examples.y, logits, from_logits=True)
     accuracy = tf.keras.metrics.sparse_categorical_accuracy(examples.y, logits)
@@ -54,7 +56,7 @@ def expected(weights, examples):
 
 
 @pytest.mark.parametrize("clients_per_call", [2, 25])
-def test_both_models_of_every_client(ditto, dataset, clients_per_call):
+def test_evaluation_covers_both_models_of_every_client(ditto, dataset, clients_per_call):
     process, state, source, evaluation = ditto
     columns = evaluate_federation(
         evaluation, state, source, dataset, clients_per_call=clients_per_call
@@ -75,7 +77,7 @@ def test_both_models_of_every_client(ditto, dataset, clients_per_call):
     assert np.isnan(columns["personalized/local_test/accuracy"][1])
 
 
-def test_another_split_is_in_the_name(ditto, dataset):
+def test_names_contain_the_split(ditto, dataset):
     _, state, source, evaluation = ditto
     columns = evaluate_federation(evaluation, state, source, dataset, split="train").columns()
     loss, _ = expected(state.algorithm.weights, dataset.examples(1, "train"))
@@ -83,7 +85,7 @@ def test_another_split_is_in_the_name(ditto, dataset):
     np.testing.assert_array_equal(columns["num_examples"], TRAIN_SIZES)
 
 
-def test_the_type(ditto):
+def test_evaluation_has_the_documented_type(ditto):
     process, _, _, evaluation = ditto
     parameter = evaluation.type_signature.parameter
     tff.test.assert_types_identical(parameter[0], process.initialize.type_signature.result)
@@ -93,8 +95,8 @@ def test_the_type(ditto):
     assert tff.structure.name_list(result.member) == ["personalized", "global"]
 
 
-def test_further_models_on_own_and_on_pooled_examples(dataset):
-    """Each is what `personalized` is of the algorithm that it is made by."""
+def test_further_models_are_evaluated_on_own_and_pooled_examples(dataset):
+    """Compares each model with the personalized model of its algorithm."""
     fedavg = make("fedavg", MODEL, local_sgd())
     further = {
         "locally_trained": locally_trained(fedavg, MODEL, local_sgd()),

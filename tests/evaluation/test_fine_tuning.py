@@ -1,4 +1,4 @@
-"""Training before evaluation: of each client's own model, and of the global one."""
+"""Tests training before evaluation, of each client's own model and of the global model."""
 
 import dataclasses
 import functools
@@ -24,16 +24,16 @@ from tff_pfl.testing.eager import EagerProcess
 
 MODEL = tiny_model()
 SIZES = (4, 6, 3, 0)
-COHORTS = ((0, 1), (1, 3))  # the third client takes part in no round
-LAST_ROUND = len(COHORTS) - 1  # whose rate fine-tuning has
+COHORTS = ((0, 1), (1, 3))  # The third client takes part in no round.
+LAST_ROUND = len(COHORTS) - 1  # Fine-tuning has its rate.
 SEED, EPOCHS = 5, 2
-# Clients of Ditto keep models and optimizers; pFedHN sends each client a model of its own.
+# Clients of Ditto keep models and optimizers; pFedHN sends each client another model.
 ALGORITHMS = {"fedavg": {}, "ditto": {}, "pfedhn": {"hidden_width": 6}}
 each_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
 
 
 def local_of(name):
-    """With momentum that persists, where the algorithm keeps it, and a rate that decays."""
+    """Returns local training with a decaying rate, and persistent momentum except for pFedHN."""
     return LocalTraining(
         tff.learning.optimizers.build_sgdm(0.4, momentum=0.5),
         steps=2,
@@ -54,21 +54,21 @@ def tuned_algorithm_of(name, epochs=EPOCHS):
 
 @functools.cache
 def rounds_of(name):
-    """`(server state, clients)` after each round."""
+    """Returns `(server state, clients)` after each round."""
     process = EagerProcess(algorithm_of(name), SEED)
     return list(run_rounds(process, make_clients(process, SIZES), COHORTS))
 
 
 @functools.cache
 def models_of(name, epochs=None):
-    """The models of all clients after the last round, of one without examples, too."""
+    """Returns the models of all clients after the last round, including one without examples."""
     algorithm = algorithm_of(name) if epochs is None else tuned_algorithm_of(name, epochs)
     return EagerProcess(algorithm, SEED).personalize(*rounds_of(name)[-1])
 
 
 @each_algorithm
-def test_clients_train_their_own_models_on_their_examples(name):
-    """As in a round, but with a new optimizer, for other epochs and by other seeds."""
+def test_fine_tuned_trains_own_models_on_own_examples(name):
+    """Uses a new optimizer, and its own epochs and seeds."""
     local = dataclasses.replace(local_of(name), steps=None, persist_optimizer_state=False)
     state, clients = rounds_of(name)[-1]
     models = zip(clients, models_of(name), models_of(name, EPOCHS), strict=True)
@@ -83,14 +83,14 @@ def test_clients_train_their_own_models_on_their_examples(name):
             assert_equal(found, weights)
 
 
-def test_all_else_is_as_without():
-    """The same functions, and so the same rounds."""
+def test_fine_tuned_changes_only_fine_tune():
+    """Keeps all functions, and thus all rounds."""
     algorithm, tuned = algorithm_of("ditto"), tuned_algorithm_of("ditto")
     same = dataclasses.replace(tuned.personalize, fine_tune=None)
     assert dataclasses.replace(tuned, personalize=same) == algorithm
 
 
-def test_evaluation_between_rounds_does_not_change_them():
+def test_fine_tuning_between_rounds_does_not_change_them():
     process = EagerProcess(tuned_algorithm_of("ditto"), SEED)
     found = []
     for state, clients in run_rounds(process, make_clients(process, SIZES), COHORTS):
@@ -99,12 +99,12 @@ def test_evaluation_between_rounds_does_not_change_them():
     assert_equal(found, rounds_of("ditto"))
 
 
-def test_no_epochs_are_the_models_as_they_are():
+def test_zero_epochs_keep_the_models():
     assert_equal(models_of("ditto", epochs=0), models_of("ditto"))
 
 
-def test_the_global_model_as_each_client_trains_it():
-    """As in a round, with a new optimizer; whatever the client keeps of its own does not matter."""
+def test_locally_trained_trains_the_global_model():
+    """Trains as in a round, with a new optimizer, and ignores the client's state."""
     algorithm = algorithm_of("ditto")
     local = dataclasses.replace(
         local_of("ditto"), batch_size=max(SIZES), persist_optimizer_state=False
@@ -113,7 +113,7 @@ def test_the_global_model_as_each_client_trains_it():
     assert dataclasses.replace(trained, personalize=algorithm.personalize) == algorithm
     state, clients = rounds_of("ditto")[-1]
     models = EagerProcess(trained, SEED).personalize(state, clients)
-    # A client's examples are one batch, whose order, which the seed draws, does not matter.
+    # A client's examples are one batch, so the order that the seed draws has no effect.
     for client, found in zip(clients, models, strict=True):
         context = ClientContext(LAST_ROUND, client.client_id, np.array([0, 0], np.int32))
         start = state.algorithm.weights
@@ -121,13 +121,13 @@ def test_the_global_model_as_each_client_trains_it():
         assert not np.allclose(found["head"]["bias"], start["head"]["bias"]) or not client.data.size
 
 
-def test_without_a_global_model_there_is_none_to_train():
-    with pytest.raises(ValueError, match="'locally_trained' is the global model trained"):
+def test_locally_trained_needs_a_global_model():
+    with pytest.raises(ValueError, match="'locally_trained' trains the global model"):
         locally_trained(make("local", MODEL, local_sgd()), MODEL, local_sgd())
 
 
-def test_with_an_attack_the_order_of_both_does_not_matter():
-    """Each changes its own part: uploads, and what is evaluated."""
+def test_fine_tuned_and_scaled_uploads_commute():
+    """Checks that one changes only uploads, and the other only evaluated models."""
     local = local_sgd(epochs=1)
     fedavg = make("fedavg", MODEL, local, weighting="uniform")
     tuned = fine_tuned(fedavg, MODEL, local, epochs=1)

@@ -1,4 +1,4 @@
-"""Gains of clients over a baseline."""
+"""Tests the gains of clients over a baseline."""
 
 import numpy as np
 import pytest
@@ -33,11 +33,11 @@ CLIENTS = measured(
 )
 
 
-def test_all_models_are_compared_with_the_clients_own_of_the_baseline():
+def test_gains_compare_all_models_with_the_baselines_personalized():
     found = to_text(gains_of_clients(CLIENTS, BASELINE))
     expected = {
         "personalized/local_test/accuracy": [0.25, -0.25, np.nan, 0.0],
-        "personalized/local_test/loss": [0.5, -0.25, np.nan, -np.inf],  # less is a gain
+        "personalized/local_test/loss": [0.5, -0.25, np.nan, -np.inf],  # Less is better.
         "global/local_test/accuracy": [0.5, 0.5, np.nan, -0.25],
     }
     assert list(found) == list(expected)
@@ -45,9 +45,9 @@ def test_all_models_are_compared_with_the_clients_own_of_the_baseline():
         np.testing.assert_array_equal(found[name], gain)
 
 
-def test_statistics_of_gains():
+def test_gains_are_summarised_by_group():
     was_selected = np.array([True, False, False, True])
-    found = {group: to_text(of) for group, of in gains(CLIENTS, BASELINE, was_selected).items()}
+    found = {name: to_text(group) for name, group in gains(CLIENTS, BASELINE, was_selected).items()}
     own = "personalized/local_test/accuracy"
     # A client with a gain of 0 is not hurt; client 2 has no examples.
     assert found["all"][own] == (3, 0.0, pytest.approx(np.std([0.25, -0.25, 0])), 1 / 3)
@@ -57,7 +57,7 @@ def test_statistics_of_gains():
     assert (loss.mean, loss.share_hurt) == (-np.inf, 0.5)
 
 
-def test_clients_whose_model_has_diverged_are_hurt():
+def test_diverged_clients_count_as_hurt():
     name = MetricName("personalized", "local_test", "loss")
     losses = {
         "run": [np.nan, np.inf, 0.5, 0.4, 0.1, np.nan],

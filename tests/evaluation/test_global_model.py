@@ -1,3 +1,5 @@
+"""Tests the evaluation of a global model over rounds."""
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -16,14 +18,14 @@ def evaluation():
 
 
 def expected(clients, weights):
-    """The means over the examples of all clients together."""
+    """Computes the means over the examples of all clients together."""
     x, y = (np.concatenate([getattr(client, name) for client in clients]) for name in ("x", "y"))
     totals = evaluate(tiny_model(), weights, Examples(x, y, np.int32(len(y))))
     means = {name: totals[name].total / totals[name].count for name in ("loss", "accuracy")}
     return means | {"num_examples": np.float32(len(y))}
 
 
-def test_means_of_a_round_and_of_all_rounds(evaluation):
+def test_metrics_are_means_of_the_round_and_of_all_rounds(evaluation):
     weights = tiny_model().init(3)
     state = evaluation.set_model_weights(evaluation.initialize(), weights)
     cohorts = [[random_examples(5), random_examples(0)], [random_examples(8), random_examples(6)]]
@@ -35,7 +37,7 @@ def test_means_of_a_round_and_of_all_rounds(evaluation):
     assert_close(evaluation.get_model_weights(state), weights)
 
 
-def test_of_many_examples_each_counts(evaluation):
+def test_totals_count_beyond_float32_precision(evaluation):
     state = evaluation.initialize()
     many = tf.nest.map_structure(lambda total: total + 2.0**25, state.totals)
     for _ in range(4):
@@ -44,9 +46,9 @@ def test_of_many_examples_each_counts(evaluation):
     assert metrics["client_work"]["eval"]["total_rounds_metrics"]["num_examples"] == 2**25 + 4
 
 
-def test_sequences_are_evaluated_as_examples_are(evaluation):
-    of_sequences = compose_global_evaluation(tiny_model(), tff.types.SequenceType(ELEMENT))
+def test_sequences_give_the_same_metrics_as_examples(evaluation):
+    sequence_evaluation = compose_global_evaluation(tiny_model(), tff.types.SequenceType(ELEMENT))
     clients = [random_examples(5), random_examples(0), random_examples(8)]
     sequences = [tf.data.Dataset.from_tensor_slices({"x": c.x, "y": c.y}) for c in clients]
-    output = of_sequences.next(of_sequences.initialize(), sequences)
+    output = sequence_evaluation.next(sequence_evaluation.initialize(), sequences)
     assert_close(output, evaluation.next(evaluation.initialize(), clients))

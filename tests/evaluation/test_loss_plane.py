@@ -1,4 +1,4 @@
-"""Directions filter by filter, and surfaces that have closed forms."""
+"""Tests filter-normalised directions, and loss surfaces with closed forms."""
 
 import collections
 import dataclasses
@@ -16,7 +16,7 @@ DIM, NUM_OUTPUTS = 3, 2
 
 
 def linear_model() -> Model:
-    """Outputs `x K`, and the squared distance to `y` in each of them as the loss."""
+    """Returns a model with outputs `x K` and their squared distances to `y` as the loss."""
 
     def apply(weights, x, training=False, seed=None):
         return tf.matmul(x, weights["dense"]["kernel"])
@@ -33,7 +33,7 @@ def layer(kernel, **others):
 
 
 def random_linear(seed=0):
-    """`(weights, examples)` of the linear model."""
+    """Returns `(weights, examples)` of the linear model."""
     rng = np.random.default_rng(seed)
     examples = Examples(
         rng.normal(size=(7, DIM)).astype(np.float32),
@@ -44,25 +44,25 @@ def random_linear(seed=0):
 
 
 def norms(weight):
-    """The norms of a weight's filters, one after the other."""
+    """Returns the norms of a weight's filters."""
     return [np.linalg.norm(weight[..., i].ravel()) for i in range(weight.shape[-1])]
 
 
 @pytest.mark.parametrize("shape", [(5, 4), (3, 2, 6, 4)], ids=str)
-def test_each_filter_of_a_direction_is_as_long_as_that_of_the_weights(shape):
+def test_filters_of_a_direction_have_the_norms_of_the_weights(shape):
     rng = np.random.default_rng(0)
     weight = (rng.normal(size=shape) * 10.0 ** rng.integers(-4, 4, shape[-1])).astype(np.float32)
-    weight[..., 0] = 0.0  # a filter that is dead does not move
+    weight[..., 0] = 0.0  # A dead filter does not move.
     direction = random_direction(layer(weight), seed=3, index=0)["dense"]["kernel"]
     assert direction.dtype == np.float32
     np.testing.assert_allclose(norms(direction), norms(weight), rtol=1e-5)
     if shape[-1] > 1:
-        # It is no copy: the angle between them is arbitrary.
+        # The direction is not a copy: its angle to the weights is arbitrary.
         cosine = np.sum(weight[..., -1] * direction[..., -1]) / norms(weight)[-1] ** 2
         assert abs(cosine) < 0.99
 
 
-def test_biases_and_scales_do_not_move():
+def test_direction_is_zero_for_biases_and_scales():
     weights = layer(np.ones([3, 2]), bias=np.ones([2], np.float32), scale=np.float32(4.0))
     direction = random_direction(weights, seed=0, index=1)["dense"]
     assert list(direction) == ["kernel", "bias", "scale"]
@@ -85,7 +85,7 @@ def test_directions_are_functions_of_the_seed_and_the_index():
 
 
 @pytest.mark.parametrize("batch_size", [2])
-def test_a_quadratic_at_each_point_of_the_grid(batch_size):
+def test_surface_of_a_quadratic_matches_numpy(batch_size):
     weights, examples = random_linear()
     found = loss_surface(
         linear_model(), weights, examples, points=5, radius=1.5, seed=4, batch_size=batch_size
@@ -101,7 +101,7 @@ def test_a_quadratic_at_each_point_of_the_grid(batch_size):
             assert found[i, j] == pytest.approx(expected, rel=1e-5)
 
 
-def test_the_centre_is_the_exact_loss_of_a_network():
+def test_centre_of_the_surface_is_the_models_loss():
     model, examples = tiny_model(), random_examples(23)
     rng = np.random.default_rng(0)
     weights = tf.nest.map_structure(
@@ -116,7 +116,7 @@ def test_the_centre_is_the_exact_loss_of_a_network():
     assert np.all(np.delete(surface, 4) != surface[1, 1])
 
 
-def test_padding_does_not_count():
+def test_surface_ignores_padding():
     weights, examples = random_linear()
     padded = Examples(
         np.pad(examples.x, [(0, 4), (0, 0)], constant_values=np.nan),
@@ -129,7 +129,7 @@ def test_padding_does_not_count():
     )
 
 
-def test_what_is_not_finite_stays_so():
+def test_surface_keeps_nan_losses():
     weights, examples = layer(np.full([DIM, NUM_OUTPUTS], 0.1)), random_linear()[1]
     examples = examples._replace(x=np.ones_like(examples.x))
     model = dataclasses.replace(
@@ -144,7 +144,7 @@ def test_what_is_not_finite_stays_so():
 
 
 @pytest.mark.parametrize(("points", "radius"), [(3, 1.0), (101, 12.0)])
-def test_the_axis_is_symmetric_about_exactly_0(points, radius):
+def test_grid_axis_is_symmetric_about_exactly_0(points, radius):
     axis = grid_axis(points, radius)
     assert axis.dtype == np.float32 and len(axis) == points
     assert axis[points // 2] == 0.0
@@ -157,18 +157,18 @@ def test_the_axis_is_symmetric_about_exactly_0(points, radius):
     [
         ({"points": 20}, "odd number of points a side, 3 or more, got points=20"),
         ({"points": 1}, "got points=1:"),
-        ({"radius": 0.0}, "positive and finite, got 0.0"),
-        ({"radius": float("inf")}, "positive and finite, got inf"),
+        ({"radius": 0.0}, "must be positive and finite, got 0.0"),
+        ({"radius": float("inf")}, "must be positive and finite, got inf"),
     ],
     ids=str,
 )
-def test_grids_that_cannot_be(options, message):
+def test_loss_surface_refuses_invalid_grids(options, message):
     weights, examples = random_linear()
     with pytest.raises(ValueError, match=message):
         loss_surface(linear_model(), weights, examples, **options)
 
 
-def test_no_examples():
+def test_loss_surface_needs_examples():
     weights, examples = random_linear()
-    with pytest.raises(ValueError, match="needs examples, and there are none"):
+    with pytest.raises(ValueError, match="needs examples, but there are none"):
         loss_surface(linear_model(), weights, examples._replace(size=np.int32(0)), points=3)

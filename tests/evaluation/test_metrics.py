@@ -1,4 +1,4 @@
-"""Names of metrics, as values and as text."""
+"""Tests the names of metrics as values and as text."""
 
 import itertools
 
@@ -31,12 +31,12 @@ from tff_pfl.evaluation import (
         (MetricName("", "", "num_clients_never_selected"), "num_clients_never_selected"),
     ],
 )
-def test_text(name, text):
+def test_str_and_parse_are_inverse(name, text):
     assert str(name) == f"{name}" == text
     assert MetricName.parse(text) == name
 
 
-def test_all_names_come_back_from_text():
+def test_from_text_inverts_to_text():
     models = ("personalized", "global")
     pools = ("local_test", "synthetic12.5_validation")
     quantities = ("accuracy", "top_5_accuracy", "a_mean", "std", "per/class", "mean_5_percent")
@@ -50,14 +50,14 @@ def test_all_names_come_back_from_text():
     assert from_text(text) == metrics
 
 
-def test_where_better_is():
+def test_direction_follows_from_the_name():
     assert [direction(name) for name in ("accuracy", "loss", "num_nonfinite")] == [1, -1, -1]
     assert [direction(name) for name in ("mse", "angle_error", "iou", "lossless")] == [-1, -1, 1, 1]
     names = ("cross_entropy", "top_5_error_rate", "learning_rate", "terror")
     assert [direction(name) for name in names] == [-1, -1, 1, 1]
 
 
-def test_the_table_that_is_written():
+def test_columns_start_with_ids_and_numbers_of_examples():
     values = {MetricName("global", "local_test", "loss"): np.array([0.5, np.nan])}
     clients = ClientMetrics(np.array([3, 4]), np.array([7, 0]), values)
     columns = clients.columns()

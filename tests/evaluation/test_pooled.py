@@ -1,4 +1,4 @@
-"""Models on other clients' examples: which ones they are, and what is averaged over them."""
+"""Tests the evaluation of models on other clients' examples."""
 
 import collections
 
@@ -33,7 +33,7 @@ NUM_CLIENTS = len(TEST_SIZES)
 
 class TestDrawnClients:
     @pytest.mark.parametrize("num_clients", [1, 7])
-    def test_the_client_itself_and_others_once(self, num_clients):
+    def test_draw_has_the_client_and_distinct_others(self, num_clients):
         for fraction in FRACTIONS:
             for client_id in (0, num_clients // 2, num_clients - 1):
                 drawn = drawn_clients(5, client_id, num_clients, fraction)
@@ -41,7 +41,7 @@ class TestDrawnClients:
                 assert set(drawn) <= set(range(num_clients))
                 assert len(set(drawn)) == len(drawn)
 
-    def test_none_and_all(self):
+    def test_fractions_0_and_1_draw_none_and_all_others(self):
         for client_id in range(5):
             assert drawn_clients(0, client_id, 5, 0.0).tolist() == [client_id]
             assert drawn_clients(0, client_id, 5, 1.0).tolist() == [0, 1, 2, 3, 4]
@@ -53,13 +53,13 @@ class TestDrawnClients:
             (0.5, 6, 3),
             (0.25, 3, 1),
             (0.24, 3, 0),
-            (0.29, 51, 15),  # of floating-point numbers, 0.29 * 50 is less than 14.5
+            (0.29, 51, 15),  # In floating-point numbers, 0.29 * 50 is less than 14.5.
         ],
     )
-    def test_the_number_of_others_is_rounded_half_up(self, fraction, num_clients, others):
+    def test_number_of_others_is_rounded_half_up(self, fraction, num_clients, others):
         assert len(drawn_clients(0, 0, num_clients, fraction)) == 1 + others
 
-    def test_are_a_function_of_seed_and_client(self):
+    def test_draws_are_functions_of_seed_and_client(self):
         def draws(seed):
             return [tuple(drawn_clients(seed, i, 30, 0.5)) for i in range(30)]
 
@@ -70,13 +70,13 @@ class TestDrawnClients:
         assert not set(draws(1)) & set(first)
         assert len(set(first)) == 30
 
-    def test_those_of_a_smaller_fraction_are_among_those_of_a_larger_one(self):
+    def test_draws_of_smaller_fractions_are_subsets(self):
         for client_id in range(20):
             drawn = [set(drawn_clients(3, client_id, 20, c)) for c in sorted(FRACTIONS)]
             assert all(a < b for a, b in zip(drawn, drawn[1:], strict=False))
 
 
-# With a network: against a computation of all in one.
+# The following tests compare a network's metrics with a direct computation.
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +98,7 @@ def source_of(process, dataset):
 
 @pytest.fixture(scope="module")
 def trained(dataset):
-    """`(process, server state, source)` of Ditto, after a round of half of the clients."""
+    """Returns `(process, server state, source)` of Ditto after a round of half of the clients."""
     process = tiny_process(build_ditto)
     source = source_of(process, dataset)
     iterator = source.iterator()
@@ -115,12 +115,12 @@ def pooled(trained, dataset, clients_per_call=25, **options):
 
 @pytest.fixture(scope="module")
 def columns(trained, dataset):
-    """With fractions from 0 to 1."""
+    """Returns the metrics for the fractions 0, 0.5 and 1."""
     return pooled(trained, dataset, synthetic=(0, 0.5, 1))
 
 
 def scores(dataset, weights):
-    """Loss and accuracy of every client's test examples, by Keras's functions."""
+    """Yields loss and accuracy of each client's test examples, with Keras's functions."""
     for client_id in range(NUM_CLIENTS):
         test = dataset.examples(client_id, "test")
         logits = MODEL.apply(weights, test.x)
@@ -129,12 +129,12 @@ def scores(dataset, weights):
         yield {"loss": loss.numpy(), "accuracy": accuracy.numpy()}
 
 
-def test_a_pool_of_no_examples_is_refused(trained, dataset):
+def test_empty_pool_is_refused(trained, dataset):
     with pytest.raises(ValueError, match="The pool is empty: no client has validation examples"):
         pooled(trained, dataset, split="validation")
 
 
-def test_every_model_on_the_examples_of_every_client_drawn(trained, dataset):
+def test_means_are_over_the_examples_of_drawn_clients(trained, dataset):
     process, state, source = trained
     columns = pooled(trained, dataset, synthetic=(0.5, 0.2, 0.0), seed=4)
     models = {
@@ -144,33 +144,33 @@ def test_every_model_on_the_examples_of_every_client_drawn(trained, dataset):
     pools = {"generalization_test": 1.0}
     pools |= {"synthetic50_test": 0.5, "synthetic20_test": 0.2, "synthetic0_test": 0.0}
     assert list(columns) == [
-        f"{what}/{pool}/{metric}"
-        for what in models
+        f"{model_name}/{pool}/{metric}"
+        for model_name in models
         for pool in pools
         for metric in ("loss", "accuracy")
     ]
-    for what, weights in models.items():
+    for model_name, weights in models.items():
         for i in range(NUM_CLIENTS):
-            of_clients = list(scores(dataset, weights[i]))
+            client_scores = list(scores(dataset, weights[i]))
             for pool, fraction in pools.items():
                 drawn = drawn_clients(4, i, NUM_CLIENTS, fraction)
                 for metric in ("loss", "accuracy"):
-                    values = np.concatenate([of_clients[j][metric] for j in drawn])
+                    values = np.concatenate([client_scores[j][metric] for j in drawn])
                     mean = values.mean() if len(values) else np.nan
-                    found = columns[f"{what}/{pool}/{metric}"][i]
+                    found = columns[f"{model_name}/{pool}/{metric}"][i]
                     assert found == pytest.approx(mean, rel=1e-5, nan_ok=True)
 
 
-def test_all_other_clients_are_the_generalization(columns):
-    for what in ("personalized", "global"):
+def test_fraction_1_equals_the_generalization(columns):
+    for model_name in ("personalized", "global"):
         for metric in ("loss", "accuracy"):
             np.testing.assert_array_equal(
-                columns[f"{what}/synthetic100_test/{metric}"],
-                columns[f"{what}/generalization_test/{metric}"],
+                columns[f"{model_name}/synthetic100_test/{metric}"],
+                columns[f"{model_name}/generalization_test/{metric}"],
             )
 
 
-def test_a_client_without_test_examples_has_those_of_others(columns):
+def test_client_without_test_examples_uses_others(columns):
     assert TEST_SIZES[1] == 0
     assert np.isnan(columns["personalized/synthetic0_test/accuracy"][1])
     for name, values in columns.items():
@@ -178,7 +178,7 @@ def test_a_client_without_test_examples_has_those_of_others(columns):
         assert np.isfinite(values[1]) or "synthetic0_" in name
 
 
-def test_batches_and_calls_do_not_change_the_result(trained, dataset, columns):
+def test_batch_sizes_do_not_change_the_result(trained, dataset, columns):
     options = {"batch_size": 7, "clients_per_call": 4}
     found = pooled(trained, dataset, synthetic=(0, 0.5, 1), **options)
     assert list(found) == list(columns)
@@ -186,11 +186,11 @@ def test_batches_and_calls_do_not_change_the_result(trained, dataset, columns):
         np.testing.assert_allclose(found[name], values, rtol=1e-5)
 
 
-# With a model whose loss tells which examples were averaged.
+# The following tests use a model whose loss identifies the averaged examples.
 
 
 def telltale_model() -> Model:
-    """Has a loss of 2^i for the example with pixel i, whatever the weights are."""
+    """Returns a model with a loss of 2^i for the example with pixel i, for all weights."""
 
     def init(seed):
         return collections.OrderedDict(layer=collections.OrderedDict(w=tf.zeros([1])))
@@ -203,7 +203,7 @@ def telltale_model() -> Model:
 
 @pytest.fixture(scope="module")
 def telltale():
-    """`pools(**options)`: numbers of the examples that a mean of `telltale_model` is over."""
+    """Returns `pools(name, sizes, **options)`, the examples in the means of `telltale_model`."""
     x = np.arange(sum(TEST_SIZES), dtype=np.uint8)[:, np.newaxis, np.newaxis, np.newaxis]
     parts = np.split(x, np.cumsum(TEST_SIZES)[:-1])
     dataset = FederatedDataset.from_client_arrays(
@@ -229,29 +229,29 @@ def binary_digits(value) -> set[int]:
 
 
 def numbers(*clients) -> set[int]:
-    """The numbers of all examples of some clients."""
+    """Returns the numbers of all examples of some clients."""
     ends = np.cumsum(TEST_SIZES)
     return {n for i in clients for n in range(ends[i] - TEST_SIZES[i], ends[i])}
 
 
 class TestSubsample:
-    def test_as_many_examples_as_the_client_has_each_once(self, telltale):
+    def test_subsample_has_the_clients_number_of_distinct_examples(self, telltale):
         drawn = telltale("generalization_test", TEST_SIZES, subsample=True)
-        assert [len(d) for d in drawn] == list(TEST_SIZES)  # with one twice there were fewer
-        # Not the client's own.
+        assert [len(d) for d in drawn] == list(TEST_SIZES)  # A set has no duplicates.
+        # They are not only the client's own examples.
         assert any(d != numbers(i) for i, d in enumerate(drawn))
 
-    def test_of_a_synthetic_pool_only_the_drawn_clients(self, telltale):
+    def test_subsample_of_a_synthetic_pool_is_from_drawn_clients(self, telltale):
         drawn = telltale(
             "synthetic50_test", TEST_SIZES, subsample=True, synthetic=(0.0, 0.5), seed=2
         )
         for i, d in enumerate(drawn):
             assert len(d) == TEST_SIZES[i]
             assert d <= numbers(*drawn_clients(2, i, NUM_CLIENTS, 0.5))
-        of_own = telltale("synthetic0_test", TEST_SIZES, subsample=True, synthetic=(0.0,))
-        assert of_own == [numbers(i) for i in range(NUM_CLIENTS)]
+        own_pools = telltale("synthetic0_test", TEST_SIZES, subsample=True, synthetic=(0.0,))
+        assert own_pools == [numbers(i) for i in range(NUM_CLIENTS)]
 
-    def test_is_drawn_once_by_the_seed(self, telltale):
+    def test_subsample_is_a_function_of_the_seed(self, telltale):
         first, again, other = (
             telltale("generalization_test", TEST_SIZES, subsample=True, seed=seed)
             for seed in (0, 0, 1)
@@ -260,7 +260,7 @@ class TestSubsample:
         assert first != other
 
 
-def test_clients_may_have_a_fixed_number_of_rows(trained, dataset, columns):
+def test_padding_does_not_change_the_result(trained, dataset, columns):
     process, state, source = trained
     fixed = build_ditto(MODEL, examples_type(IMAGE_SHAPE, capacity=12), local_sgd(), seed=1)
     store = source.store
@@ -271,14 +271,14 @@ def test_clients_may_have_a_fixed_number_of_rows(trained, dataset, columns):
         np.testing.assert_allclose(values, columns[name], rtol=1e-6)
 
 
-def test_a_fraction_is_one(trained, dataset):
+def test_fractions_must_be_valid_and_distinct(trained, dataset):
     with pytest.raises(RangeError, match="synthetic must be .*2"):
         PooledEvaluation(trained[0], MODEL, dataset, synthetic=(2.0,))
     with pytest.raises(ValueError, match="Two fractions are too close .*: synthetic50_test"):
         PooledEvaluation(trained[0], MODEL, dataset, synthetic=(0.5, 0.5000001))
 
 
-def test_fractions_are_in_the_names(trained, dataset):
+def test_names_contain_the_fractions(trained, dataset):
     columns = pooled(trained, dataset, synthetic=(0.07, 0.125, 1 / 3))
     pools = list(dict.fromkeys(name.split("/")[1] for name in columns))
     assert pools == [

@@ -1,4 +1,4 @@
-"""Tests of `tff_pfl.evaluation.snapshots`."""
+"""Tests `tff_pfl.evaluation.snapshots`."""
 
 import collections
 import functools
@@ -12,37 +12,37 @@ from tff_pfl.clients import ClientStateStore
 from tff_pfl.evaluation import take_snapshot
 
 NUM_CLIENTS = 7
-# The others were never seen.
+# The other clients were never seen.
 SEEN = {5: 105, 0: 100, 2: 102}
 
 
-def of_server(server):
+def server_snapshot(server):
     return collections.OrderedDict(server=10 * server)
 
 
-def of_client(state):
+def client_snapshot(state):
     count = tf.cast(state.count, tf.float32)
     return collections.OrderedDict(pair=tf.stack([count, -count]), single=state.count)
 
 
 @functools.cache
 def process_of(**options):
-    """A client that was never seen has its id as its count."""
+    """Returns a process in which the count of a client that was never seen is its id."""
     return compose(
         mean_exchange(), client_init=lambda client_id, seed: Visits(client_id), **options
     )
 
 
 class CountingStore(ClientStateStore):
-    """A store that keeps the ids it was asked for."""
+    """A store that records the ids of each `get`."""
 
     def __init__(self, process):
         super().__init__(process.initialize_clients, process.client_state_type)
-        self.asked = []
+        self.requested = []
 
     def get(self, client_ids):
         client_ids = list(client_ids)
-        self.asked.append(client_ids)
+        self.requested.append(client_ids)
         return super().get(client_ids)
 
 
@@ -69,8 +69,8 @@ def assert_arrays(found, expected):
 COUNTS = np.array([SEEN.get(i, i) for i in range(NUM_CLIENTS)])
 
 
-def test_of_the_server_and_of_clients_in_their_order(take):
-    arrays, _ = take(snapshot=of_server, client_snapshot=of_client)
+def test_snapshot_has_the_server_and_clients_in_order(take):
+    arrays, _ = take(snapshot=server_snapshot, client_snapshot=client_snapshot)
     expected = {
         "server": [10.0, 20.0],
         "pair": np.stack([COUNTS, -COUNTS], axis=1),
@@ -82,29 +82,31 @@ def test_of_the_server_and_of_clients_in_their_order(take):
 
 
 @pytest.mark.parametrize("clients_per_call", [3, 100])
-def test_few_states_are_read_at_a_time(take, clients_per_call):
-    arrays, store = take(client_snapshot=of_client, options={"clients_per_call": clients_per_call})
+def test_snapshot_reads_few_states_at_a_time(take, clients_per_call):
+    arrays, store = take(
+        client_snapshot=client_snapshot, options={"clients_per_call": clients_per_call}
+    )
     assert_arrays(arrays, {"pair": np.stack([COUNTS, -COUNTS], axis=1), "single": COUNTS})
-    assert max(map(len, store.asked)) == min(clients_per_call, NUM_CLIENTS)
-    assert sum(store.asked, []) == list(range(NUM_CLIENTS))
+    assert max(map(len, store.requested)) == min(clients_per_call, NUM_CLIENTS)
+    assert sum(store.requested, []) == list(range(NUM_CLIENTS))
 
 
-def test_of_the_server_alone_no_state_is_read(take):
-    arrays, store = take(snapshot=of_server)
+def test_snapshot_of_the_server_reads_no_client_states(take):
+    arrays, store = take(snapshot=server_snapshot)
     assert_arrays(arrays, {"server": [10.0, 20.0]})
-    assert store.asked == []
+    assert store.requested == []
 
 
-def test_nothing_to_look_at(take):
+def test_process_without_snapshots_gives_no_arrays(take):
     arrays, store = take()
     assert arrays == {}
-    assert store.asked == []
+    assert store.requested == []
 
 
-def test_of_a_sample_of_clients(take):
+def test_snapshot_can_be_of_a_sample_of_clients(take):
     sample = np.array([0, 3, 5])
     options = {"client_ids": sample, "clients_per_call": 2}
-    arrays, store = take(options=options, snapshot=of_server, client_snapshot=of_client)
+    arrays, store = take(options=options, snapshot=server_snapshot, client_snapshot=client_snapshot)
     expected = {"server": [10.0, 20.0], "client_id": sample, "single": COUNTS[sample]}
     assert_arrays(arrays, expected | {"pair": np.stack([COUNTS, -COUNTS], axis=1)[sample]})
-    assert sum(map(len, store.asked)) == 3
+    assert sum(map(len, store.requested)) == 3

@@ -1,3 +1,5 @@
+"""Tests statistics over clients."""
+
 import numpy as np
 import pytest
 
@@ -15,34 +17,34 @@ from tff_pfl.evaluation import (
 )
 
 
-def test_over_clients():
+def test_over_clients_computes_mean_spread_and_tails():
     values = np.arange(100)[::-1] / 100
     assert over_clients(values) == {
         "mean": pytest.approx(0.495),
-        "std": pytest.approx(np.std(values)),  # population
+        "std": pytest.approx(np.std(values)),  # The population standard deviation.
         "worst_5_percent": pytest.approx(np.mean([0, 0.01, 0.02, 0.03, 0.04])),
         "best_5_percent": pytest.approx(np.mean([0.95, 0.96, 0.97, 0.98, 0.99])),
     }
 
 
 @pytest.mark.parametrize(("num_clients", "tail"), [(1, 1), (31, 2), (100, 5)])
-def test_tails_are_five_percent_of_the_clients_but_one_at_least(num_clients, tail):
+def test_tails_are_five_percent_but_at_least_one_client(num_clients, tail):
     values = np.arange(num_clients, dtype=float)
     assert over_clients(values)["worst_5_percent"] == values[:tail].mean()
     assert over_clients(values)["best_5_percent"] == values[-tail:].mean()
-    of_losses = over_clients(values, direction=-1)
-    assert of_losses["worst_5_percent"] == values[-tail:].mean()
-    assert of_losses["best_5_percent"] == values[:tail].mean()
+    losses = over_clients(values, direction=-1)
+    assert losses["worst_5_percent"] == values[-tail:].mean()
+    assert losses["best_5_percent"] == values[:tail].mean()
 
 
-def test_what_has_diverged_is_the_worst_of_all():
+def test_over_clients_takes_nan_for_the_worst():
     values = np.array([0.1, np.nan, 0.3])
     for better, best in ((1, 0.3), (-1, 0.1)):
         found = over_clients(values, better)
         assert np.isnan(found["worst_5_percent"]) and found["best_5_percent"] == best
 
 
-def test_deciles_beside_what_is_infinite():
+def test_deciles_beside_infinite_values_are_finite():
     ones = np.ones(11, np.int32)
     found = Distribution.of(np.array([*range(1, 11), np.inf]), ones).deciles
     assert found == tuple(range(2, 11))
@@ -69,7 +71,7 @@ def test_summarize_names_model_data_and_statistic():
     }
 
 
-def test_clients_without_examples_are_left_out_and_diverged_ones_are_not():
+def test_summarize_ignores_clients_without_examples_but_not_diverged_ones():
     values = {
         "personalized/local_test/loss": np.array([1.0, np.nan, np.nan]),
         "personalized/local_test/accuracy": np.array([0.5, np.nan, 0.0]),
@@ -81,7 +83,7 @@ def test_clients_without_examples_are_left_out_and_diverged_ones_are_not():
     assert metrics["personalized/local_test/num_nonfinite"] == 1
 
 
-def test_a_distribution():
+def test_distribution_computes_all_statistics():
     values = np.arange(100)[::-1] / 100
     num_examples = np.arange(1, 101)
     found = Distribution.of(values, num_examples)
@@ -95,20 +97,20 @@ def test_a_distribution():
         lowest_10_percent=pytest.approx(0.045),
         top_10_percent=pytest.approx(0.945),
         top_5_percent=pytest.approx(0.97),
-        # Between the values of places 9.9, 19.8 and so on, from 0.
+        # The deciles are at the positions 9.9, 19.8 and so on, from 0.
         deciles=tuple(pytest.approx(0.099 * tenths) for tenths in range(1, 10)),
     )
     assert found.deciles[4] == pytest.approx(np.median(values))
 
 
-def test_the_weighted_mean_is_the_share_of_all_examples():
-    right, of = np.array([3, 0, 10]), np.array([4, 1, 45])
-    found = Distribution.of(right / of, of)
+def test_weighted_mean_is_the_share_of_all_examples():
+    right, counts = np.array([3, 0, 10]), np.array([4, 1, 45])
+    found = Distribution.of(right / counts, counts)
     assert found.weighted_mean == pytest.approx(13 / 50)
     assert found.mean == pytest.approx((3 / 4 + 10 / 45) / 3)
 
 
-def test_a_distribution_of_one_client_and_one_with_a_model_that_has_diverged():
+def test_distribution_accepts_one_client_and_infinite_values():
     one = Distribution.of(np.array([0.25]), np.array([8]))
     assert {*one[2:4], *one[5:-1], *one.deciles} == {0.25}
     assert one.std == 0
@@ -117,38 +119,39 @@ def test_a_distribution_of_one_client_and_one_with_a_model_that_has_diverged():
     assert diverged.lowest_10_percent == 1.0
 
 
-def test_groups_of_clients():
+def test_distributions_are_by_group():
     accuracy = MetricName("personalized", "local_test", "accuracy")
     values = {accuracy: np.array([0.2, 0.4, np.nan, 0.9, 0.5])}
     clients = ClientMetrics(np.arange(5), np.array([1, 3, 0, 2, 2]), values)
     was_selected = np.array([True, True, False, False, True])
     found = distributions(clients, was_selected)
-    means = {group: of_all[accuracy].mean for group, of_all in found.items()}
+    means = {group: all_quantities[accuracy].mean for group, all_quantities in found.items()}
     assert means == {
         "all": pytest.approx(0.5),
         "participants": pytest.approx(1.1 / 3),
         "never_selected": pytest.approx(0.9),
     }
     assert found["participants"][accuracy].weighted_mean == pytest.approx((0.2 + 1.2 + 1.0) / 6)
-    # Client 2 has no examples: where all others took part, nobody is left.
+    # Client 2 has no examples, so the group is empty if all others took part.
     was_selected[3] = True
     assert list(groups_of(clients, was_selected)) == ["all", "participants"]
 
 
-def test_the_margin_is_that_of_the_formula():
-    # 2.776445 is in tables, of 4 degrees of freedom; the sample's variance is 0.025.
+def test_mean_margin_matches_the_formula():
+    # 2.776445 is from tables for 4 degrees of freedom; the sample's variance is 0.025.
     values = np.array([0.1, 0.2, 0.3, 0.4, 0.5])
     expected = 2.776445 * np.sqrt(0.025 * (1 - 5 / 20) / 5)
     assert mean_margin(values, 20) == pytest.approx(expected)
-    assert mean_margin(values, 5) == 0.0  # of all, nothing is left to be guessed
+    assert mean_margin(values, 5) == 0.0  # The sample is the population.
     assert np.isnan([mean_margin(values[:1], 20), mean_margin(values[:0], 20)]).all()
     assert np.isnan(mean_margin(np.array([1.0, np.inf, 2.0]), 20))
 
 
 @pytest.mark.parametrize("number", [400])
-def test_intervals_hold_the_mean_of_the_population_in_95_of_100_samples(number):
-    """Accuracies are skewed. Without the finite population correction, the intervals of
-    half of the clients would hold it in 99.4 of 100.
+def test_intervals_contain_the_population_mean_in_95_percent(number):
+    """Uses skewed accuracies.
+
+    Without the finite population correction, the intervals would contain it in 99.4 %.
     """
     rng = np.random.default_rng(number)
     accuracies = rng.beta(4, 1, size=800)
@@ -158,23 +161,23 @@ def test_intervals_hold_the_mean_of_the_population_in_95_of_100_samples(number):
     assert 0.93 < np.mean(errors <= margins) < 0.97
 
 
-def test_of_a_sample_each_mean_has_its_margin():
+def test_summarize_adds_margins_for_a_sample():
     values = {
         "global/local_test/loss": np.array([1.0, 2.0, np.nan]),
         "global/local_test/accuracy": np.array([0.5, 1.0, np.nan]),
     }
     clients = ClientMetrics(np.array([2, 5, 7]), np.array([3, 4, 0]), from_text(values))
-    metrics, of_all = (
+    metrics, all_quantities = (
         to_text(summarize(clients._replace(population=population))) for population in (6, None)
     )
     margins = {
         f"global/local_test/{quantity}_mean_margin": mean_margin(values[:2], 6)
         for quantity, values in (("loss", np.array([1.0, 2.0])), ("accuracy", np.array([0.5, 1.0])))
     }
-    assert metrics == of_all | margins
+    assert metrics == all_quantities | margins
 
 
-def test_the_worst_of_a_quantity_of_which_less_is_better_are_the_highest():
+def test_worst_values_are_the_highest_if_less_is_better():
     name = MetricName("personalized", "local_test", "mae")
     clients = ClientMetrics(np.arange(3), np.ones(3, np.int32), {name: np.array([0.1, 0.5, 0.9])})
     metrics = summarize(clients)

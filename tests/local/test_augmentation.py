@@ -1,4 +1,4 @@
-"""Augmentation: parts of padded images, mirrored or not, by the seed alone; where it is used."""
+"""Tests augmentation: crops of padded images, mirrored or not, and their use in training."""
 
 import dataclasses
 import itertools
@@ -17,7 +17,7 @@ IMAGES = np.random.default_rng(0).integers(1, 256, (40, 4, 5, 2)).astype(np.uint
 
 
 def parts(image, padding, flip):
-    """All that may become of an image."""
+    """Yields all possible augmentations of an image."""
     padded = np.pad(image, [(padding, padding), (padding, padding), (0, 0)])
     height, width, _ = image.shape
     for row, column in itertools.product(range(2 * padding + 1), repeat=2):
@@ -28,7 +28,7 @@ def parts(image, padding, flip):
 
 
 @pytest.mark.parametrize(("padding", "flip"), [(1, True), (2, False), (0, True)])
-def test_images_are_parts_of_what_is_padded(padding, flip):
+def test_crop_and_flip_returns_parts_of_padded_images(padding, flip):
     changed = AUGMENTATIONS["crop_and_flip"](padding=padding, flip=flip)(tf.constant(IMAGES), SEED)
     assert changed.dtype == tf.uint8 and changed.shape == IMAGES.shape
     found = set()
@@ -38,10 +38,10 @@ def test_images_are_parts_of_what_is_padded(padding, flip):
         )
         found.add(index)
     number = (2 * padding + 1) ** 2 * (1 + flip)
-    assert len(found) > min(number, 25) * 0.6  # each image has its own
+    assert len(found) > min(number, 25) * 0.6  # Each image has its own offset.
 
 
-def test_all_parts_are_as_likely():
+def test_all_parts_are_equally_likely():
     images = np.repeat(IMAGES[:1], 4500, axis=0)
     changed = AUGMENTATIONS["crop_and_flip"](padding=1)(tf.constant(images), SEED).numpy()
     counts = [np.sum((changed == part).all(axis=(1, 2, 3))) for part in parts(IMAGES[0], 1, True)]
@@ -49,7 +49,7 @@ def test_all_parts_are_as_likely():
     np.testing.assert_allclose(counts, 250, atol=65)
 
 
-def test_what_is_no_image():
+def test_crop_and_flip_needs_images():
     with pytest.raises(ValueError, match=r"needs images, .* has the shape \(3, 7\)"):
         AUGMENTATIONS["crop_and_flip"]()(tf.zeros([3, 7]), SEED)
 
@@ -58,7 +58,7 @@ PATTERN = np.random.default_rng(1).normal(size=IMAGES.shape[1:]).astype(np.float
 
 
 def pattern_model(seen):
-    """Has the likeness of an image and a pattern as its loss, and notes the images it is given."""
+    """Returns a model whose loss compares images with a pattern, and which records the images."""
 
     def apply(weights, x, training=False, seed=None):
         seen.append(x)
@@ -87,7 +87,7 @@ def train(local, seed=(1, 2), model=None):
     return float(weights["layer"]["w"]), [np.asarray(x) for x in seen]
 
 
-def test_each_step_of_training_has_its_own_and_evaluation_none():
+def test_each_step_is_augmented_anew_and_evaluation_is_not():
     augment = AUGMENTATIONS["crop_and_flip"](padding=1)
     weight, (*steps, evaluated) = train(local_training(augment=augment))
     plain_weight, (*plain, _) = train(local_training())
@@ -97,8 +97,8 @@ def test_each_step_of_training_has_its_own_and_evaluation_none():
         for x, original in zip(step, before, strict=True):
             assert any((part == x).all() for part in parts(original, 1, True))
         changed.append(np.mean((step == before).all(axis=(1, 2, 3))))
-    assert max(changed) < 0.5  # 1 of 18 is expected to stay
-    offsets = [(step == 0).any(axis=(2, 3)).tolist() for step in steps]  # black rows
+    assert max(changed) < 0.5  # One of 18 is expected to stay.
+    offsets = [(step == 0).any(axis=(2, 3)).tolist() for step in steps]  # Black pixels.
     assert len({str(x) for x in offsets}) == 4
     np.testing.assert_array_equal(evaluated[:40], IMAGES)
     assert weight != plain_weight
@@ -106,19 +106,19 @@ def test_each_step_of_training_has_its_own_and_evaluation_none():
     assert train(local_training(augment=augment), seed=(1, 3))[0] != weight
 
 
-def test_images_of_another_type_are_refused():
+def test_augmentation_must_keep_the_type():
     def rescaled(images, seed):
-        return tf.image.convert_image_dtype(images, tf.float32)  # 0 .. 1, in place of 0 .. 255
+        return tf.image.convert_image_dtype(images, tf.float32)  # 0 .. 1 instead of 0 .. 255.
 
     with pytest.raises(KindError, match="rescaled.* must return images of uint8.*float32"):
         train(local_training(augment=rescaled))
 
 
-def test_dropout_draws_other_numbers():
-    """Else what an augmentation keeps of the inputs would be what a first dropout keeps."""
+def test_augmentation_and_dropout_draw_different_numbers():
+    """Otherwise the augmentation and the first dropout would choose correlated inputs."""
     seeds = {"augmentation": [], "model": []}
 
-    def noted(images, seed):
+    def recorded(images, seed):
         seeds["augmentation"].append(seed)
         return images
 
@@ -127,10 +127,10 @@ def test_dropout_draws_other_numbers():
         return weights["layer"]["w"] * tf.reduce_mean(tf.cast(x, tf.float32), axis=[1, 2, 3])
 
     model = dataclasses.replace(pattern_model([]), apply=apply)
-    train(local_training(augment=noted), model=model)
-    of_dropouts = [
+    train(local_training(augment=recorded), model=model)
+    dropout_seeds = [
         tuple(tf.random.experimental.stateless_fold_in(seed, number).numpy())
         for seed in seeds["model"]
         for number in range(1, 20)
     ]
-    assert not {tuple(seed.numpy()) for seed in seeds["augmentation"]} & set(of_dropouts)
+    assert not {tuple(seed.numpy()) for seed in seeds["augmentation"]} & set(dropout_seeds)

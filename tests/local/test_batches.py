@@ -1,4 +1,4 @@
-"""Tests of `tff_pfl.local.batches`."""
+"""Tests `tff_pfl.local.batches`."""
 
 import numpy as np
 import pytest
@@ -9,12 +9,12 @@ from tff_pfl import runtime
 from tff_pfl.local import Examples, examples_type, scan_batches
 
 SEED = np.array([3, 4], np.int32)
-# A batch of 3 and these sizes: no example, fewer than a batch, one, one and a part, two.
+# In batches of 3: no example, less than a batch, one batch, one and a part, two batches.
 SIZES = [0, 1, 2, 3, 4, 6]
 
 
 def make_examples(size, capacity=None, padding=np.nan):
-    """Example `k` has label `k` and input `[k, -k]`; padding is poison."""
+    """Returns examples `k` with label `k` and input `[k, -k]`, and invalid padding."""
     capacity = size if capacity is None else capacity
     x = np.full([capacity, 2], padding, np.float32)
     y = np.full([capacity], -7, np.int32)
@@ -23,7 +23,7 @@ def make_examples(size, capacity=None, padding=np.nan):
 
 
 def scan(examples, length, *, batch_size=3, seed=SEED, **kwargs):
-    """Records every batch: its labels, where a row counts, and its seed; one row a step."""
+    """Records each batch in a row: its labels (-1 for surplus rows), inputs and seed."""
 
     def step(carry, batch):
         count, labels, xs, seeds = carry
@@ -43,7 +43,7 @@ def scan(examples, length, *, batch_size=3, seed=SEED, **kwargs):
 
 
 def epochs_of(labels, count, epochs):
-    """The labels visited in each epoch, in order."""
+    """Returns the labels visited in each epoch, in order."""
     labels = np.asarray(labels)[: int(count)].reshape([epochs, -1])
     return [[int(label) for label in epoch if label >= 0] for epoch in labels]
 
@@ -58,18 +58,18 @@ def test_every_epoch_visits_each_example_once():
 
 
 @pytest.mark.parametrize("padding", [0, 4])
-def test_drop_remainder_leaves_out_what_is_beyond_full_batches(padding):
+def test_drop_remainder_leaves_out_partial_batches(padding):
     for size in SIZES:
         examples = make_examples(size, size + padding)
         count, labels, _, _ = scan(examples, 12, epochs=2, drop_remainder=True)
-        kept = size // 3 * 3 or size  # a client with less than a batch has that as its batch
+        kept = size // 3 * 3 or size  # A client keeps its only batch even if it is partial.
         assert count == 2 * -(-kept // 3)
         full = epochs_of(*reversed(scan(make_examples(size), 8, epochs=2)[:2]), 2)
         assert epochs_of(labels, count, 2) == [epoch[:kept] for epoch in full]
 
 
 @pytest.mark.parametrize("seed", [None, SEED])
-def test_nothing_depends_on_padding_and_padding_is_not_read(seed):
+def test_result_does_not_depend_on_padding(seed):
     expected = scan(make_examples(4), 6, epochs=3, seed=seed)
     assert np.all(np.isfinite(expected[2]))
     for capacity in (5, 7, 20):
@@ -80,7 +80,7 @@ def test_nothing_depends_on_padding_and_padding_is_not_read(seed):
 @pytest.mark.parametrize(
     "length", [{"epochs": 2}, {"epochs": 9}, {"steps": 20}, {"epochs": 0}, {"steps": 0}]
 )
-def test_without_examples_or_epochs_the_carry_stays(length):
+def test_carry_stays_without_examples_or_epochs(length):
     for capacity in (0, 1, 5):
         found = scan(make_examples(0, capacity), 4, **length)
         assert not any(np.any(leaf) for leaf in found)
@@ -108,28 +108,28 @@ def test_every_position_is_equally_likely():
     np.testing.assert_allclose(np.bincount(firsts, minlength=4), 100, atol=35)
 
 
-def test_without_a_seed_examples_come_in_their_stored_order():
+def test_examples_keep_their_order_without_a_seed():
     count, labels, _, seeds = scan(make_examples(5), 4, epochs=2, seed=None)
     assert epochs_of(labels, count, 2) == [[0, 1, 2, 3, 4]] * 2
     assert not np.any(seeds)
 
 
-def test_every_batch_has_a_seed_of_its_own():
+def test_every_batch_has_its_own_seed():
     *_, seeds = scan(make_examples(7), 12, epochs=4)
-    # An order draws from `fold_in(seed, epoch)`: no batch may draw the same numbers.
+    # Orders use `fold_in(seed, epoch)`, which no batch may use.
     orders = [tf.random.experimental.stateless_fold_in(SEED, epoch) for epoch in range(4)]
     several = {tuple(seed.tolist()) for seed in [*seeds.numpy(), *(o.numpy() for o in orders)]}
     assert len(several) == 4 * 3 + 4
 
 
-def test_either_epochs_or_steps():
+def test_exactly_one_of_epochs_and_steps_is_required():
     for kwargs in ({}, {"epochs": 1, "steps": 1}):
         with pytest.raises(ValueError, match="either epochs or steps"):
             scan(make_examples(2), 2, **kwargs)
 
 
 @pytest.mark.parametrize("drop_remainder", [False, True])
-def test_steps_go_on_in_further_epochs(drop_remainder):
+def test_steps_continue_over_epochs(drop_remainder):
     kwargs = {"drop_remainder": drop_remainder}
     per_epoch = 2 if drop_remainder else 3
     count, labels, xs, seeds = scan(make_examples(7, 11), 8, epochs=2, **kwargs)
@@ -143,8 +143,8 @@ def test_steps_go_on_in_further_epochs(drop_remainder):
 
 
 @pytest.mark.parametrize("drop_remainder", [False, True])
-def test_no_more_steps_are_computed_than_asked_for(drop_remainder):
-    """Padding, of thousands of batches beside a large client, takes none."""
+def test_only_the_given_number_of_steps_is_computed(drop_remainder):
+    """Skips batches of padding, of which there may be thousands."""
     for size, expected in ((0, 0), (1, 20), (7, 20)):
         computed = tf.Variable(0)
 
@@ -157,7 +157,7 @@ def test_no_more_steps_are_computed_than_asked_for(drop_remainder):
         assert (done, computed) == (expected, expected)
 
 
-def test_orders_of_many_epochs_are_those_drawn_side_by_side(monkeypatch):
+def test_orders_are_the_same_for_many_epochs(monkeypatch):
     count, labels, _, seeds = scan(make_examples(4, 7), 34, epochs=9)
     monkeypatch.setattr("tff_pfl.local.batches._AT_A_TIME", 100)
     expected = scan(make_examples(4, 7), 34, epochs=9)
@@ -166,7 +166,7 @@ def test_orders_of_many_epochs_are_those_drawn_side_by_side(monkeypatch):
 
 
 @pytest.mark.parametrize("length", [{"steps": 1000}, {"epochs": 500}])
-def test_a_graph_does_not_grow_with_the_length(length):
+def test_graph_does_not_grow_with_the_length(length):
     @tf.function(autograph=False)
     def visit(x, y, size):
         return scan(Examples(x, y, size), 2, **length)
@@ -176,7 +176,7 @@ def test_a_graph_does_not_grow_with_the_length(length):
 
 
 def test_many_epochs_can_be_vectorised():
-    """By the library's own rules: for TensorFlow's, random numbers differ by client."""
+    """Uses the library's rules, since TensorFlow's vectorization changes random numbers."""
     type_ = examples_type([2], np.float32)
 
     @tff.tensorflow.computation(type_)
@@ -197,30 +197,32 @@ def test_many_epochs_can_be_vectorised():
 
 
 @pytest.mark.parametrize("size", [0, 4])
-def test_after_each_epoch_something_is_noted(size):
-    """The state is that after so many epochs, and nothing else changes."""
+def test_after_epoch_is_called_with_each_state(size):
+    """Compares each recorded state with the result of as many epochs."""
     epochs = 3
 
     def step(carry, batch):
-        state, noted = carry
-        return state * 1.5 + tf.reduce_sum(batch.x * batch.weight[:, tf.newaxis]), noted
+        state, recorded = carry
+        return state * 1.5 + tf.reduce_sum(batch.x * batch.weight[:, tf.newaxis]), recorded
 
-    def note(epoch, carry):
-        state, noted = carry
-        return state, tf.where(tf.range(epochs) == epoch, state, noted)
+    def record(epoch, carry):
+        state, recorded = carry
+        return state, tf.where(tf.range(epochs) == epoch, state, recorded)
 
     examples = make_examples(size, size + 2)
     carry, options = (tf.constant(1.0), tf.fill([epochs], np.nan)), {"batch_size": 3, "seed": SEED}
-    state, noted = scan_batches(step, carry, examples, epochs=epochs, after_epoch=note, **options)
+    state, recorded = scan_batches(
+        step, carry, examples, epochs=epochs, after_epoch=record, **options
+    )
     expected = [
         scan_batches(step, (1.0, 0.0), examples, epochs=n + 1, batch_size=3, seed=SEED)[0]
         for n in range(epochs)
     ]
-    np.testing.assert_array_equal(noted, expected)
+    np.testing.assert_array_equal(recorded, expected)
     assert state == expected[-1]
 
 
-def test_xla_compiles_it():
+def test_scan_can_be_compiled_by_xla():
     def compiled(examples, seed):
         function = tf.function(
             lambda *fields: scan(Examples(*fields), 6, epochs=2, seed=seed),
@@ -234,7 +236,7 @@ def test_xla_compiles_it():
         compiled(make_examples(5, 8), None),
         scan(make_examples(5), 6, epochs=2, seed=None),
     )
-    # XLA draws other numbers from the same seed than TensorFlow does, hence other orders.
+    # XLA draws other numbers from a seed than TensorFlow, and thus other orders.
     padded, exact = compiled(make_examples(5, 8), SEED), compiled(make_examples(5), SEED)
     tf.nest.map_structure(np.testing.assert_array_equal, padded, exact)
     visited = epochs_of(padded[1], padded[0], 2)

@@ -1,4 +1,4 @@
-"""Tests of `tff_pfl.local.exact`."""
+"""Tests `tff_pfl.local.exact`."""
 
 import numpy as np
 import pytest
@@ -37,7 +37,7 @@ def make_examples(size=SIZE, capacity=SIZE):
 
 
 @pytest.mark.parametrize(("batch_size", "capacity"), [(1, SIZE), (3, 12), (50, SIZE)])
-def test_it_is_the_gradient_of_the_mean_over_all_examples(model, batch_size, capacity):
+def test_exact_gradient_is_of_the_mean_over_all_examples(model, batch_size, capacity):
     weights = model.init(1)
     x, y, _ = make_examples()
     with tf.GradientTape() as tape:
@@ -61,14 +61,14 @@ def test_it_is_the_gradient_of_the_mean_over_all_examples(model, batch_size, cap
     assert totals["loss"].count == totals["accuracy"].count == SIZE
 
 
-def test_without_examples_everything_is_zero(model):
+def test_gradient_and_totals_are_zero_without_examples(model):
     for capacity in (0, 5):
         result = exact_gradient(model, model.init(1), make_examples(0, capacity))
         assert result.loss == 0.0
         assert not any(np.any(leaf) for leaf in tf.nest.flatten(result))
 
 
-def test_on_a_quadratic():
+def test_exact_gradient_of_a_quadratic_matches_numpy():
     a, c, w = spd(3, seed=0), np.array([1.0, -2.0, 0.5]), np.array([0.3, 0.2, -0.1])
     result = exact_gradient(
         quadratic_model(2, 1), weights_of(w, 2, 1), quadratic_examples(a, c, 0.7)

@@ -1,4 +1,4 @@
-"""Tests of `tff_pfl.local.examples`."""
+"""Tests `tff_pfl.local.examples`."""
 
 import numpy as np
 import pytest
@@ -9,11 +9,11 @@ from tff_pfl.local import Examples, examples_type, sample_examples, split_exampl
 from tff_pfl.local.seeds import run_seed
 
 SIZES = (0, 1, 2, 5, 10, 600)
-# By share: of clients of `SIZES`, the first part's.
+# The first parts' sizes for clients of `SIZES`, by the second part's share.
 FIRST_SIZES = {0.2: (0, 1, 1, 4, 8, 480), 0.3: (0, 1, 1, 3, 7, 420), 0.5: (0, 1, 1, 2, 5, 300)}
 
 
-def test_the_type_is_that_of_the_tuple():
+def test_examples_type_is_the_type_of_examples():
     spelled = "<x=uint8[?,28,28,1],y=int32[?],size=int32>"
     assert str(examples_type((28, 28, 1))) == spelled
     assert str(examples_type([3], np.float32, capacity=7)) == (
@@ -30,7 +30,7 @@ def test_the_type_is_that_of_the_tuple():
 
 
 def make_examples(size, padding=0):
-    """Example `k` has label `k` and input `[k, -k]`; padding is poison."""
+    """Returns examples `k` with label `k` and input `[k, -k]`, and invalid padding."""
     x = np.full([size + padding, 2], np.nan, np.float32)
     y = np.full([size + padding], -7, np.int32)
     x[:size], y[:size] = np.arange(size)[:, np.newaxis] * [1, -1], np.arange(size)
@@ -38,7 +38,7 @@ def make_examples(size, padding=0):
 
 
 def labels(examples):
-    """Returns the labels in their order, and checks that their inputs belong to them."""
+    """Returns the labels in order, and checks that inputs match them."""
     size = int(examples.size)
     assert len(examples.x) == len(examples.y) >= size
     y = np.asarray(examples.y)[:size]
@@ -53,7 +53,7 @@ def split(examples, share=0.2, seed=(3, 4)):
 
 
 @pytest.mark.parametrize("share", FIRST_SIZES)
-def test_two_parts_of_the_documented_sizes_are_all_examples_whatever_the_padding(share):
+def test_split_has_the_documented_sizes_and_all_examples(share):
     for size, first_size in zip(SIZES, FIRST_SIZES[share], strict=True):
         first, second = split(make_examples(size), share)
         assert len(first) == first_size
@@ -62,29 +62,29 @@ def test_two_parts_of_the_documented_sizes_are_all_examples_whatever_the_padding
             assert split(make_examples(size, padding), share) == (first, second)
 
 
-def test_whole_numbers_are_not_rounded_to_the_next():
-    """Although their product in float32 is a little less."""
+def test_split_does_not_round_whole_sizes_down():
+    """Uses a product that is slightly too small in float32."""
     share, size = 0.35, 180
     assert np.floor(np.float32(1 - share) * np.float32(size)) == round((1 - share) * size) - 1
     first, _ = split_examples(make_examples(size), share, seed=(3, 4))
     assert first.size == round((1 - share) * size)
 
 
-def test_of_the_largest_client_no_part_has_padding():
-    """Parts are as long as those of a client of as many examples as there are rows."""
+def test_parts_have_the_rows_of_the_largest_client():
+    """Compares with a client that has as many examples as rows."""
     first, second = split_examples(make_examples(3, padding=7), 0.3, seed=(3, 4))
     assert (len(first.y), len(second.y)) == (7, 3)
     assert (first.size, second.size) == (2, 1)
 
 
-def test_a_split_is_a_function_of_both_seeds():
+def test_split_is_a_function_of_both_seeds():
     examples = make_examples(20)
     assert split(examples) == split(examples, seed=(3, tf.constant(4)))
     seconds = [split(examples, seed=seed)[1] for seed in ((3, 4), (3, 5), (4, 4), (0, 0))]
     assert len(set(map(tuple, map(sorted, seconds)))) == 4
 
 
-def test_each_example_is_as_likely_in_the_second_part():
+def test_each_example_is_equally_likely_in_the_second_part():
     def second(client_id):
         return split_examples(examples, 0.2, seed=(1, client_id))[1].y
 
@@ -95,8 +95,8 @@ def test_each_example_is_as_likely_in_the_second_part():
 
 
 @pytest.mark.parametrize("padding", [0, 3])
-def test_a_sample_is_a_part_of_the_examples(padding):
-    """Rounded down, but to one; of another seed another one, whatever the padding."""
+def test_sample_is_a_part_of_the_examples(padding):
+    """Rounds down to at least one example, and draws by the seed, whatever the padding."""
     for size, number in zip(SIZES, (0, 1, 1, 3, 7, 420), strict=True):
         sampled = sample_examples(make_examples(size, padding), 0.7, seed=(3, 4))
         assert sampled.size == number
@@ -107,8 +107,8 @@ def test_a_sample_is_a_part_of_the_examples(padding):
     assert sample_examples(make_examples(10, padding), 0.0, seed=(3, 4)).size == 1
 
 
-def test_seeds_of_runs_are_all_their_own():
-    """Small ones stay as they are, and every bit of a large one counts."""
+def test_run_seeds_are_distinct():
+    """Keeps small seeds unchanged, and uses every bit of large seeds."""
     np.testing.assert_array_equal(run_seed(7, -1), [7, -1])
     seeds = [5, 5 + (1 << 31), 5 + (1 << 32), 5 + (1 << 61), 5 + (1 << 62), (1 << 63) - 1]
     assert len({tuple(run_seed(seed, 0).numpy()) for seed in seeds}) == len(seeds)

@@ -1,4 +1,4 @@
-"""Optimizers by name: those of `tff.learning.optimizers`, with its defaults."""
+"""Tests that optimizers by name equal `tff.learning.optimizers`, including defaults."""
 
 import inspect
 
@@ -26,7 +26,7 @@ def two_steps(optimizer):
     return weights
 
 
-def test_optimizers_and_options_are_those_of_tff():
+def test_optimizers_and_options_equal_tffs():
     assert set(OPTIMIZERS) == {"sgd", *BUILDERS}
     for name, build in BUILDERS.items():
         parameters = inspect.signature(build).parameters
@@ -36,7 +36,7 @@ def test_optimizers_and_options_are_those_of_tff():
         np.testing.assert_array_equal(found, two_steps(build(0.1, **dict.fromkeys(expected, 0.3))))
 
 
-def test_sgd_with_and_without_momentum():
+def test_sgd_matches_numpy_with_and_without_momentum():
     first, second = GRADIENTS
     expected = WEIGHTS - 0.1 * (first + second)
     np.testing.assert_allclose(two_steps(OPTIMIZERS["sgd"](0.1)), expected)
@@ -48,7 +48,7 @@ def test_sgd_with_and_without_momentum():
         OPTIMIZERS["sgd"](0.1, momentum=1.0)
 
 
-def test_numbers_may_be_whole_or_numpys():
+def test_numbers_can_be_integers_or_numpy_scalars():
     expected = two_steps(OPTIMIZERS["adam"](1.0, beta_1=0.0))
     found = two_steps(OPTIMIZERS["adam"](np.int64(1), beta_1=np.float64(0)))
     np.testing.assert_array_equal(found, expected)

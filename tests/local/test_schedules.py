@@ -1,4 +1,4 @@
-"""Learning rates over rounds, by closed forms."""
+"""Tests learning rates over rounds against closed forms."""
 
 import numpy as np
 import tensorflow as tf
@@ -23,14 +23,14 @@ FACTORS = [
 ]
 
 
-def test_factors():
+def test_schedules_have_the_documented_factors():
     for schedule, factors in FACTORS:
         np.testing.assert_allclose(rates(schedule=schedule), np.multiply(0.5, factors), atol=1e-6)
     assert rates() == rates(schedule=SCHEDULES["constant"]()) == [0.5] * 8
 
 
-def test_steps_are_on_time_in_a_graph():
-    """Where a division becomes a product with what is a little less than 1 / every."""
+def test_step_schedule_is_exact_in_a_graph():
+    """Uses divisors for which the graph's factor is slightly less than 1 / every."""
     for every in (41, 55):
         factor = tf.function(SCHEDULES["step"](every=every, factor=0.5), autograph=False)
         for number in range(1, 8):
@@ -38,7 +38,7 @@ def test_steps_are_on_time_in_a_graph():
                 assert factor(tf.constant(float(round_num))) == 0.5 ** (round_num // every)
 
 
-def test_factors_multiply():
+def test_schedule_decay_and_warm_up_multiply():
     options = {"learning_rate_decay": 0.9, "warm_up_rounds": 4}
     expected = [0.5 * 0.9**t * min(1, (t + 1) / 4) * 0.1 ** (t // 2) for t in range(8)]
     found = rates(schedule=SCHEDULES["step"](every=2), **options)

@@ -1,4 +1,4 @@
-"""Tests of `tff_pfl.local.simplex`, against a search for the threshold."""
+"""Tests `tff_pfl.local.simplex` against a search for the threshold."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from tff_pfl.local import project_to_simplex
 
 
 def nearest(row):
-    """`max(row - t, 0)` with the `t` that makes it add up to 1, found by bisection."""
+    """Computes `max(row - t, 0)` with the sum 1, by a search for `t`."""
     row = np.asarray(row, np.float64)
 
     def excess(t):
@@ -22,7 +22,7 @@ def project(rows):
     return project_to_simplex(tf.constant(rows, tf.float32)).numpy()
 
 
-def test_random_rows():
+def test_projection_of_random_rows_matches_the_search():
     for branches in (1, 2, 3, 10):
         for scale in (0.01, 1.0, 10.0):
             rows = scale * np.random.default_rng(branches).normal(size=(20, branches))
@@ -32,7 +32,7 @@ def test_random_rows():
             np.testing.assert_allclose(np.sum(projected, axis=1), 1, atol=1e-5)
 
 
-def test_points_of_the_simplex_stay():
+def test_projection_keeps_points_of_the_simplex():
     rng = np.random.default_rng(0)
     inside, corners = rng.dirichlet(np.ones(4), size=20), np.eye(4)
     edge = [[0.0, 0.25, 0.75, 0.0]]
@@ -52,5 +52,5 @@ def test_points_of_the_simplex_stay():
     ],
     ids=str,
 )
-def test_ties_and_large_entries(row, expected):
+def test_projection_handles_ties_and_large_entries(row, expected):
     np.testing.assert_allclose(project([row]), [expected], atol=1e-6)

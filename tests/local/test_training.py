@@ -1,4 +1,4 @@
-"""Tests of `tff_pfl.local.training`: closed forms on quadratics, then a small network."""
+"""Tests `tff_pfl.local.training` on quadratics with closed forms and on a small network."""
 
 import types
 
@@ -40,7 +40,7 @@ def contraction(matrix, power=K, eta=ETA):
     return np.linalg.matrix_power(EYE - eta * matrix, power)
 
 
-def test_gradient_descent():
+def test_train_is_gradient_descent():
     expected = C + contraction(A) @ (W - C)
     np.testing.assert_allclose(vector_of(train_quadratic(sgd()).weights), expected, rtol=1e-5)
 
@@ -54,13 +54,13 @@ def test_epochs_can_be_overridden():
     assert nothing.totals["loss"].count == 0.0
 
 
-def test_steps_alone():
+def test_steps_can_replace_epochs():
     expected = C + contraction(A, 2) @ (W - C)
     actual = train_quadratic(sgd(epochs=None, steps=2))
     np.testing.assert_allclose(vector_of(actual.weights), expected, rtol=1e-5)
 
 
-def test_a_proximal_term():
+def test_reg_adds_a_proximal_term():
     mu, start = 0.7, weights_of(W, 2, 1)
     actual = train_quadratic(
         sgd(), reg=lambda weights: trees.scale(trees.subtract(weights, start), mu)
@@ -70,7 +70,7 @@ def test_a_proximal_term():
     np.testing.assert_allclose(vector_of(actual.weights), expected, rtol=1e-5)
 
 
-def test_weight_decay():
+def test_weight_decay_shrinks_weights():
     decay = 0.4
     fixed = np.linalg.solve(A + decay * EYE, A @ C)
     expected = fixed + contraction(A + decay * EYE) @ (W - fixed)
@@ -78,7 +78,7 @@ def test_weight_decay():
     np.testing.assert_allclose(vector_of(actual.weights), expected, rtol=1e-5)
 
 
-def test_momentum_is_the_heavy_ball_and_starts_anew_at_every_call():
+def test_momentum_is_the_heavy_ball_and_starts_anew_in_each_call():
     w, u = W, np.zeros(3)
     for _ in range(K):
         u = 0.9 * u + A @ (w - C)
@@ -88,7 +88,7 @@ def test_momentum_is_the_heavy_ball_and_starts_anew_at_every_call():
         np.testing.assert_allclose(vector_of(train_quadratic(local).weights), w, rtol=1e-5)
 
 
-def test_the_rate_decays_with_the_round():
+def test_rate_decays_with_the_round():
     local = sgd(learning_rate_decay=0.9)
     for round_num in [0, 3]:
         expected = C + contraction(A, eta=ETA * 0.9**round_num) @ (W - C)
@@ -107,12 +107,12 @@ def test_the_rate_decays_with_the_round():
         ({"persist_optimizer_state": True}, ValueError, "keeps no optimizer's state"),
     ],
 )
-def test_refusals(options, error, message):
+def test_invalid_options_are_refused(options, error, message):
     with pytest.raises(error, match=message):
         train_quadratic(sgd(**options))
 
 
-def test_totals_are_those_before_each_step():
+def test_totals_are_measured_before_each_step():
     w, losses = W, []
     for _ in range(K):
         losses.append((w - C) @ A @ (w - C) / 2 + 1.0)
@@ -122,7 +122,7 @@ def test_totals_are_those_before_each_step():
     assert totals["loss"].count == K
 
 
-def test_a_stateful_optimizer_of_tff_learning_descends():
+def test_stateful_optimizer_descends():
     adam = tff.learning.optimizers.build_adam(learning_rate=0.05)
     result = train_quadratic(LocalTraining(adam, epochs=30, batch_size=1))
     before, after = W - C, vector_of(result.weights) - C
@@ -149,8 +149,8 @@ def make_examples(capacity=SIZE):
         ({"steps": 5}, (0, 5, 5, 5, 5)),
     ],
 )
-def test_the_number_of_steps(options, expected):
-    """Clients have no example, less than a batch, or some batches and an example."""
+def test_num_steps_counts_the_steps(options, expected):
+    """Uses clients without examples, with less than a batch, and with several batches."""
     local = sgd(epochs=2, batch_size=BATCH, **options)
     for size, steps in zip((0, 2, BATCH, 5, SIZE), expected, strict=True):
         examples = make_examples()._replace(size=np.int32(size))
@@ -171,7 +171,7 @@ NO_TOTALS = quadratic_model(1).zero_totals()
 
 @pytest.fixture(scope="module")
 def linear():
-    """Logistic regression: its gradient fits in two lines of NumPy."""
+    """Builds logistic regression, whose gradient fits in two lines of NumPy."""
     keras_model_fn = lambda: tf.keras.Sequential(  # noqa: E731
         [tf.keras.layers.Dense(4, input_shape=(3,), name="head")]
     )
@@ -223,7 +223,7 @@ def assert_equal(a, b):
     tf.nest.map_structure(np.testing.assert_array_equal, a, b)
 
 
-def test_the_result_does_not_depend_on_padding_even_with_dropout(dropout):
+def test_result_does_not_depend_on_padding_even_with_dropout(dropout):
     local, weights = sgd(0.1, 0.9, epochs=3, batch_size=BATCH), dropout.init(0)
     expected = local.train(dropout, weights, make_examples(), context())
     assert all(np.all(np.isfinite(leaf)) for leaf in tf.nest.flatten(expected))
@@ -231,11 +231,11 @@ def test_the_result_does_not_depend_on_padding_even_with_dropout(dropout):
         assert_equal(local.train(dropout, weights, make_examples(capacity), context()), expected)
 
 
-def test_the_seed_of_the_context_is_all_its_randomness(dropout):
+def test_all_randomness_comes_from_the_contexts_seed(dropout):
     local, weights = sgd(0.1, batch_size=SIZE, epochs=1), dropout.init(0)
     first, again, other = (
         local.train(dropout, weights, make_examples(), context(seed=seed)).totals["loss"].total
         for seed in [(1, 2), (1, 2), (1, 3)]
     )
-    assert first == again  # one batch of all examples: the masks alone can differ
+    assert first == again  # With one batch of all examples, only masks can differ.
     assert abs(first - other) > 1e-3

@@ -1,4 +1,4 @@
-"""The state that local training keeps between calls, and steps that a caller changes."""
+"""Tests the state that local training keeps between calls, and custom steps."""
 
 import dataclasses
 import types
@@ -25,7 +25,7 @@ FRESH = dataclasses.replace(PERSISTING, persist_optimizer_state=False)
 
 
 def train(local, weights=START, round_num=0, size=1, capacity=1, **options):
-    """On copies of one example, every batch of which has the same gradient."""
+    """Trains on copies of one example, so that all batches have the same gradient."""
     one = quadratic_examples(A, C)
     x = np.full([capacity, one.x.shape[1]], np.nan, np.float32)
     x[:size] = one.x
@@ -40,7 +40,7 @@ def assert_equal(a, b):
 
 
 def heavy_ball(rates, w=W):
-    """The weights before each step, and at the end."""
+    """Computes the weights before each step and after the last one."""
     u, visited = np.zeros(3), [w]
     for rate in rates:
         u = 0.9 * u + A @ (visited[-1] - C)
@@ -50,7 +50,7 @@ def heavy_ball(rates, w=W):
 
 class TestGradient:
     def record(self, weights, batch, carry):
-        """The loss's gradient, while it keeps the weights."""
+        """Computes the loss's gradient and records the weights."""
         count, rows = carry
         row = tf.concat([layer["w"] for layer in weights.values()], axis=0)
         carry = count + 1, tf.tensor_scatter_nd_update(rows, [[count]], [row])
@@ -59,7 +59,7 @@ class TestGradient:
     @pytest.mark.parametrize(
         ("drop_remainder", "steps", "capacity"), [(False, 4 * K, 20), (True, 3 * K, 7)]
     )
-    def test_it_sees_the_weights_before_each_step(self, drop_remainder, steps, capacity):
+    def test_gradient_gets_the_weights_before_each_step(self, drop_remainder, steps, capacity):
         local = dataclasses.replace(FRESH, drop_remainder=drop_remainder)
         start = (tf.constant(0), tf.zeros([50, 3]))
         result = train(local, size=7, capacity=capacity, gradient=self.record, carry=start)
@@ -70,7 +70,7 @@ class TestGradient:
         np.testing.assert_array_equal(rows[steps:], np.zeros([50 - steps, 3]))
         np.testing.assert_allclose(vector_of(result.weights), last, rtol=1e-5, atol=1e-6)
 
-    def test_two_models_side_by_side(self):
+    def test_two_models_can_be_trained_side_by_side(self):
         def both(pair, batch, carry):
             (first, totals), (second, _) = (MODEL.gradient(w, batch) for w in pair)
             return (first, second), totals, carry
@@ -82,7 +82,7 @@ class TestGradient:
 
 
 class TestSteps:
-    def test_they_are_the_first_of_the_epochs(self):
+    def test_steps_equal_the_first_steps_of_epochs(self):
         by_epochs = train(FRESH, size=5, capacity=5, epochs=2)
         assert_equal(train(FRESH, size=5, capacity=5, steps=6), by_epochs)
         assert_equal(
@@ -90,7 +90,7 @@ class TestSteps:
         )
 
 
-def test_a_gradient_is_clipped_before_weight_decay():
+def test_gradient_is_clipped_before_weight_decay():
     gradient = A @ (W - C)
     longest = 0.5 * np.linalg.norm(gradient)
     local = LocalTraining(
@@ -106,7 +106,7 @@ def test_a_gradient_is_clipped_before_weight_decay():
 
 class TestPersistence:
     @pytest.mark.parametrize("build", ["sgdm", "adam"])
-    def test_two_calls_are_one_of_twice_the_epochs(self, build):
+    def test_two_calls_equal_one_with_twice_the_epochs(self, build):
         optimizer = getattr(tff.learning.optimizers, f"build_{build}")(ETA)
         local = dataclasses.replace(PERSISTING, optimizer=optimizer)
         first = train(local, optimizer_state=local.optimizer_state(START))
@@ -115,7 +115,7 @@ class TestPersistence:
         assert_equal(second.weights, both.weights)
         assert_equal(second.optimizer_state, both.optimizer_state)
 
-    def test_nothing_is_kept_unless_asked_for(self):
+    def test_optimizer_state_is_not_kept_by_default(self):
         assert FRESH.optimizer_state(START) == ()
         first = train(FRESH)
         second = train(FRESH, first.weights, optimizer_state=first.optimizer_state)
@@ -123,17 +123,17 @@ class TestPersistence:
         assert first.optimizer_state == ()
         assert not np.allclose(vector_of(second.weights), vector_of(both.weights), atol=1e-3)
 
-    def test_an_empty_state_starts_anew(self):
+    def test_empty_state_starts_anew(self):
         expected = train(PERSISTING, optimizer_state=PERSISTING.optimizer_state(START))
         assert_equal(train(PERSISTING, optimizer_state=()), expected)
         assert_equal(train(FRESH).weights, expected.weights)
 
-    def test_a_client_keeps_what_it_started_with_if_it_does_no_step(self):
+    def test_client_without_steps_keeps_its_state(self):
         state = train(PERSISTING, optimizer_state=()).optimizer_state
         assert_equal(train(PERSISTING, size=0, optimizer_state=state).optimizer_state, state)
 
 
-def test_the_rate_of_a_round_is_that_of_a_persisted_state_too():
+def test_round_sets_the_rate_of_a_persisted_state():
     local = dataclasses.replace(PERSISTING, learning_rate_decay=0.5)
     weights, state = START, ()
     for round_num in (0, 1, 3):
@@ -144,19 +144,19 @@ def test_the_rate_of_a_round_is_that_of_a_persisted_state_too():
 
 
 class TestLearningRate:
-    def test_it_takes_the_place_of_the_optimizers_and_decays(self):
+    def test_learning_rate_overrides_the_optimizers_and_decays(self):
         local = dataclasses.replace(FRESH, learning_rate_decay=0.9)
         for round_num in (0, 2):
             found = train(local, round_num=round_num, learning_rate=0.3)
             expected = heavy_ball([0.3 * 0.9**round_num] * K)[-1]
             np.testing.assert_allclose(vector_of(found.weights), expected, rtol=1e-5, atol=1e-6)
 
-    def test_that_of_the_optimizer_is_the_default(self):
+    def test_default_is_the_optimizers_rate(self):
         assert_equal(train(FRESH, learning_rate=ETA), train(FRESH))
         assert_equal(train(FRESH, learning_rate=0.0).weights, START)
 
-    def test_it_is_of_one_call(self):
-        """The state that persists goes on with the optimizer's own rate."""
+    def test_learning_rate_is_for_one_call(self):
+        """Continues a persisted state with the optimizer's own rate."""
         first = train(PERSISTING, optimizer_state=(), learning_rate=0.3)
         second = train(PERSISTING, first.weights, optimizer_state=first.optimizer_state)
         expected = heavy_ball([0.3] * K + [ETA] * K)[-1]
@@ -165,11 +165,11 @@ class TestLearningRate:
 
 class TestProjection:
     def project(self, weights):
-        """To a ball, out of which every step of the test leads."""
+        """Projects onto a ball, which every step of the test leaves."""
         norm = tf.linalg.global_norm(tf.nest.flatten(weights))
         return tf.nest.map_structure(lambda w: w * tf.minimum(1.0, 0.3 / norm), weights)
 
-    def test_after_each_step_and_the_next_starts_from_there(self):
+    def test_projection_follows_each_step(self):
         w, u = W, np.zeros(3)
         for _ in range(K):
             u = 0.9 * u + A @ (w - C)
@@ -181,8 +181,8 @@ class TestProjection:
         found = train(FRESH, project=self.project)
         np.testing.assert_allclose(vector_of(found.weights), w, rtol=1e-5)
 
-    def test_as_often_as_there_are_steps(self):
-        """5 examples in batches of 2, whatever the padding."""
+    def test_projection_is_called_once_per_step(self):
+        """Trains on 5 examples in batches of 2, with padding."""
         found = train(
             FRESH,
             size=5,
@@ -192,13 +192,13 @@ class TestProjection:
         )
         np.testing.assert_allclose(vector_of(found.weights), W + 3 * K, rtol=1e-6)
 
-    def test_not_where_there_is_no_step(self):
+    def test_projection_is_not_called_without_steps(self):
         for options in ({"size": 0}, {"epochs": 0}):
             assert_equal(train(FRESH, project=self.project, **options).weights, START)
 
 
 class Counting(tff.learning.optimizers.Optimizer):
-    """Has one tensor as its state: the learning rate, and the number of steps."""
+    """An optimizer whose state is one tensor: the learning rate and the number of steps."""
 
     def initialize(self, specs):
         return tf.constant([ETA, 0.0])
@@ -213,7 +213,7 @@ class Counting(tff.learning.optimizers.Optimizer):
         return tf.stack([hparams["learning_rate"], state[1]])
 
 
-def test_the_state_of_an_optimizer_may_be_a_tensor():
+def test_optimizer_state_can_be_a_tensor():
     local = dataclasses.replace(PERSISTING, optimizer=Counting())
     state = local.optimizer_state(START)
     for count in (K, 2 * K):

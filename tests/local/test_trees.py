@@ -1,4 +1,4 @@
-"""Tests of `tff_pfl.local.trees`."""
+"""Tests `tff_pfl.local.trees`."""
 
 import functools
 
@@ -21,7 +21,7 @@ def assert_tree(actual, v, n):
     ]
 
 
-def test_arithmetic_goes_leaf_by_leaf_and_keeps_data_types():
+def test_arithmetic_is_leaf_by_leaf_and_keeps_data_types():
     assert_tree(trees.add(A, B), [1.5, 1.0], [7, 1.5])
     assert_tree(trees.subtract(A, B), [0.5, 3.0], [-1, -0.5])
     assert_tree(trees.scale(A, 2), [2.0, 4.0], [6, 1.0])
@@ -30,7 +30,7 @@ def test_arithmetic_goes_leaf_by_leaf_and_keeps_data_types():
 
 
 @pytest.mark.parametrize("condition", [True, False])
-def test_select_takes_one_side_only_and_so_does_its_gradient(condition):
+def test_select_and_its_gradient_use_only_one_side(condition):
     a, b = tf.constant([2.0, 3.0]), tf.constant([[5.0]])
     nan = tf.constant(np.nan)
     with tf.GradientTape() as tape:
@@ -45,7 +45,7 @@ def test_select_takes_one_side_only_and_so_does_its_gradient(condition):
     np.testing.assert_array_equal(db, [[1.0]])
 
 
-def test_select_takes_what_becomes_tensors():
+def test_select_accepts_values_that_become_tensors():
     x, y = trees.select(tf.constant(False), (1.0, np.zeros(2)), (2.0, np.ones(2)))
     np.testing.assert_array_equal(x, 2.0)
     np.testing.assert_array_equal(y, [1.0, 1.0])
@@ -53,12 +53,12 @@ def test_select_takes_what_becomes_tensors():
     np.testing.assert_array_equal(either([1.0]), [1.0])
 
 
-def test_what_is_clipped_has_the_norm_or_is_no_number():
+def test_clip_limits_the_norm_or_returns_nan():
     for entries, expected in (
         ([0.3, -0.4], [0.3, -0.4]),
         ([3.0, -4.0], [0.6, -0.8]),
         ([3e18, -4e18], [0.6, -0.8]),
-        ([3e19, -4e19], [np.nan, np.nan]),  # the norm is beyond float32, and was taken for infinity
+        ([3e19, -4e19], [np.nan, np.nan]),  # The norm overflows float32.
         ([np.nan, 1.0], [np.nan, np.nan]),
         ([0.0, 0.0], [0.0, 0.0]),
     ):
@@ -66,16 +66,16 @@ def test_what_is_clipped_has_the_norm_or_is_no_number():
         np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
-def test_all_finite_looks_at_every_floating_leaf():
-    for none_bad in ((A, B), (), ((), {"n": tf.constant(3)})):
-        assert trees.all_finite(*none_bad)
+def test_all_finite_checks_every_floating_leaf():
+    for finite in ((A, B), (), ((), {"n": tf.constant(3)})):
+        assert trees.all_finite(*finite)
     for bad in (np.nan, np.inf, -np.inf):
         assert not trees.all_finite(A, {"v": tf.constant([0.0, bad])})
         assert not trees.all_finite(A, tf.constant(bad, tf.bfloat16))
 
 
-def test_all_finite_looks_at_both_parts_of_complex_numbers():
-    largest = tf.float32.max  # whose absolute value overflows
+def test_all_finite_checks_both_parts_of_complex_numbers():
+    largest = tf.float32.max  # The absolute value overflows.
     assert trees.all_finite(tf.constant([complex(largest, largest)], tf.complex64))
     for bad in (np.nan, 1j * np.nan, complex(0.0, -np.inf)):
         assert not trees.all_finite(A, tf.constant(np.array([1.0, bad]), tf.complex64))
@@ -87,12 +87,12 @@ NESTED = {
 }
 
 
-def test_a_vector_has_the_leaves_one_after_another():
-    """In the order of `tf.nest`, which sorts names."""
+def test_to_vector_concatenates_leaves():
+    """Uses the order of `tf.nest`, which sorts names."""
     np.testing.assert_array_equal(trees.to_vector(NESTED), [7, 8, 0, 1, 2, 3, 4, 5])
 
 
-def test_from_vector_is_the_inverse_of_to_vector():
+def test_from_vector_inverts_to_vector():
     for tree in (NESTED, tf.constant(3.0), [tf.ones([2, 1, 2])]):
         back = trees.from_vector(trees.to_vector(tree), like=trees.zeros_like(tree))
         tf.nest.assert_same_structure(back, tree)
@@ -101,11 +101,11 @@ def test_from_vector_is_the_inverse_of_to_vector():
             np.testing.assert_array_equal(actual, expected)
 
 
-def test_from_vector_gives_the_data_types_it_is_asked_for():
+def test_from_vector_returns_the_data_types_of_like():
     assert_tree(trees.from_vector(tf.constant([3.0, 2.5, 1.5, 0.5]), like=A), [1.5, 0.5], [3, 2.5])
 
 
-def test_the_number_of_no_rows_is_open():
+def test_no_rows_has_an_unknown_number_of_rows():
     for shape, dtype in (([], np.str_), ([3], np.float32), ([3, 2], np.bool_)):
         computation = tff.tensorflow.computation(functools.partial(trees.no_rows, shape, dtype))
         expected = tff.types.TensorType(dtype, [None, *shape])
@@ -120,14 +120,14 @@ STACKED = {
 
 
 def assert_rows(actual, rows):
-    """That structures stacked along a leading axis are those of `STACKED` of these numbers."""
+    """Asserts that stacked structures are the rows `rows` of `STACKED`."""
     tf.nest.assert_same_structure(actual, STACKED)
     for leaf, all_rows in zip(tf.nest.flatten(actual), tf.nest.flatten(STACKED), strict=True):
         assert leaf.dtype == all_rows.dtype
         np.testing.assert_array_equal(leaf, all_rows.numpy()[rows])
 
 
-def test_rows_are_taken_by_one_index_or_by_some():
+def test_row_accepts_one_index_or_several():
     for one in (0, tf.constant(2)):
         assert_rows(trees.row(STACKED, one), int(one))
     for some in ([1, 1, 2, 0], [1]):
@@ -135,20 +135,20 @@ def test_rows_are_taken_by_one_index_or_by_some():
     assert_rows(trees.row(STACKED, tf.zeros([0], tf.int32)), slice(0))
 
 
-def test_copies_are_equal_rows():
+def test_copies_returns_equal_rows():
     for number in (0, 1, 4):
         assert_rows(trees.copies(trees.row(STACKED, 1), number), [1] * number)
     np.testing.assert_array_equal(trees.copies(tf.constant(2.5), 3), [2.5, 2.5, 2.5])
 
 
-def test_rows_that_are_put_are_there_and_others_stay():
+def test_put_rows_replaces_only_given_rows():
     new = trees.row(STACKED, tf.constant([0, 1]))
     assert_rows(trees.put_rows(STACKED, tf.constant([2, 0]), new), [1, 1, 0])
     none = tf.zeros([0], tf.int32)
     assert_rows(trees.put_rows(STACKED, none, trees.row(new, none)), [0, 1, 2])
 
 
-def test_each_row_is_scaled_by_its_own_factor():
+def test_scale_rows_uses_a_factor_per_row():
     rng = np.random.default_rng(0)
     shapes = ((3,), (3, 4), (3, 2, 1, 5))
     rows = [tf.constant(rng.normal(size=shape), tf.float32) for shape in shapes]
@@ -157,7 +157,7 @@ def test_each_row_is_scaled_by_its_own_factor():
         np.testing.assert_array_equal(scaled, np.einsum("k,k...->k...", factors, row))
 
 
-def test_rows_are_combined_with_their_weights():
+def test_combine_is_a_linear_combination():
     rows = {"matrix": STACKED["matrix"], "half": STACKED["and"][1]["a"]}
     combined = trees.combine(tf.constant([2.0, 0.0, -1.0]), rows)
     np.testing.assert_array_equal(combined["matrix"], [[-8.0, -7.0], [-6.0, -5.0]])
@@ -165,7 +165,7 @@ def test_rows_are_combined_with_their_weights():
     np.testing.assert_array_equal(combined["half"], [-1.5])
 
 
-def test_inner_products_of_rows_are_of_all_tensors_and_of_double_precision():
+def test_gram_uses_all_tensors_and_double_precision():
     rows = {"matrix": tf.constant([[[1e5, 1e-4]], [[1e5, 0.0]]]), "scalar": tf.constant([3.0, 1.0])}
     vectors = np.array([[1e5, np.float32(1e-4), 3.0], [1e5, 0.0, 1.0]])
     np.testing.assert_array_equal(trees.gram(rows), vectors @ vectors.T)

@@ -1,4 +1,4 @@
-"""Features of models: what their last layer takes, where it is a linear head."""
+"""Tests the `features` of models: the inputs of a linear head."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ X = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
 SEED = tf.constant([1, 2])
 
 
-def assert_head_makes_outputs_of_features(model, x):
+def assert_head_maps_features_to_outputs(model, x):
     weights = model.init(0)
     for training in (False, True):
         features = model.features(weights, x, training=training, seed=SEED)
@@ -22,40 +22,40 @@ def assert_head_makes_outputs_of_features(model, x):
         np.testing.assert_allclose(found, outputs, rtol=1e-5, atol=1e-6)
 
 
-def test_features_of_models_that_end_in_a_linear_head():
+def test_linear_head_maps_features_to_outputs():
     deep = sequential(lambda: layers.Dense(5, "relu"), lambda: layers.Dropout(0.5))
     for keras_model_fn in (test_keras.branches, test_keras.nested, deep):
-        assert_head_makes_outputs_of_features(pure(keras_model_fn), X)
+        assert_head_maps_features_to_outputs(pure(keras_model_fn), X)
 
 
-def of(*makers):
-    """A function that builds a model of a dense layer and those that `makers` make."""
+def model_ending_in(*makers):
+    """Returns a function that builds a model of a dense layer and the layers of `makers`."""
     return lambda: tf.keras.Sequential(
         [tf.keras.Input((4,)), layers.Dense(5, name="body"), *(make() for make in makers)]
     )
 
 
 class Cosine(layers.Dense):
-    """No linear layer, although a kind of one."""
+    """A subclass of a linear layer that is not linear."""
 
     def call(self, x):
         return tf.matmul(tf.nn.l2_normalize(x, -1), tf.nn.l2_normalize(self.kernel, 0))
 
 
-def test_models_whose_outputs_are_not_known_to_be_those_of_a_linear_layer():
+def test_models_without_a_linear_head_have_no_features():
     for keras_model_fn in (
-        of(lambda: Cosine(3)),
+        model_ending_in(lambda: Cosine(3)),
         test_segments.doubled,
         test_keras.Subclassed,
-        test_keras.deferred,  # built when it is called
-        of(lambda: layers.Dense(3, "tanh")),
-        of(lambda: layers.Dense(3), layers.ReLU),
-        of(lambda: layers.Reshape((5, 1)), lambda: layers.Dense(1), layers.Flatten),
+        test_keras.deferred,  # It is built when it is called.
+        model_ending_in(lambda: layers.Dense(3, "tanh")),
+        model_ending_in(lambda: layers.Dense(3), layers.ReLU),
+        model_ending_in(lambda: layers.Reshape((5, 1)), lambda: layers.Dense(1), layers.Flatten),
     ):
         assert pure(keras_model_fn).features is None
 
 
-def test_parts_of_models_have_the_features_of_the_whole():
+def test_parts_of_a_model_have_its_features():
     model = pure(test_keras.mlp)
     weights = model.init(0)
     expected = model.features(weights, X, training=False, seed=None)
@@ -74,7 +74,7 @@ def test_parts_of_models_have_the_features_of_the_whole():
     assert two_exits(model).gated_model().features is None
 
 
-def test_a_head_without_bias():
+def test_linear_head_needs_no_bias():
     kernel = np.random.default_rng(1).normal(size=(4, 3)).astype(np.float32)
     np.testing.assert_allclose(linear({"kernel": kernel}, X), X @ kernel, rtol=1e-5)
 
@@ -82,13 +82,13 @@ def test_a_head_without_bias():
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (lambda: quadratic_model(2, 1), "needs the features of model 'quadratic'"),
+        (lambda: quadratic_model(2, 1), "model 'quadratic' has no `features`"),
         (
-            lambda: pure(of(lambda: layers.Dense(1)), example_metrics={}),
+            lambda: pure(model_ending_in(lambda: layers.Dense(1)), example_metrics={}),
             "one logit. Give its last layer a unit for each class",
         ),
     ],
 )
-def test_methods_that_need_a_linear_head_refuse_another(model, message):
+def test_linear_head_shape_refuses_other_models(model, message):
     with pytest.raises(ValueError, match=f"FedPAC .*{message}"):
         linear_head_shape(model(), "FedPAC")

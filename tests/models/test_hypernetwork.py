@@ -1,4 +1,4 @@
-"""Tests of `tff_pfl.models.hypernetwork`."""
+"""Tests `tff_pfl.models.hypernetwork`."""
 
 import numpy as np
 import pytest
@@ -23,8 +23,8 @@ def embeddings_of(k, dim, seed=0):
     ("hidden", "bias", "relu_features"),
     [((4, 3), True, False), ((4, 3), False, True), ((), False, True)],
 )
-def test_the_network_by_hand(hidden, bias, relu_features):
-    """Dense layers with ReLU between them, none before the first, one after the last if asked."""
+def test_network_matches_numpy(hidden, bias, relu_features):
+    """Uses ReLU between dense layers, and after the last one with `relu_features`."""
     hypernetwork = Hypernetwork(MODEL, 2, hidden=hidden, bias=bias, relu_features=relu_features)
     rng = np.random.default_rng(5)
     phi = tf.nest.map_structure(
@@ -50,7 +50,7 @@ def test_the_network_by_hand(hidden, bias, relu_features):
 
 
 @pytest.mark.parametrize(("hidden", "bias"), [((), True), ((6, 4, 3), True), ((4,), False)])
-def test_the_number_of_weights(hidden, bias):
+def test_number_of_weights_follows_from_widths(hidden, bias):
     dim, sizes = 2, (80, 5, 15, 3)
     phi = Hypernetwork(MODEL, dim, hidden=hidden, bias=bias).init(0)
     widths = [dim, *hidden]
@@ -61,13 +61,13 @@ def test_the_number_of_weights(hidden, bias):
     assert list(phi) == [*trunks, "dense1/kernel", "dense1/bias", "head/kernel", "head/bias"]
 
 
-def test_seeds_reproduce():
+def test_init_is_a_function_of_the_seed():
     hypernetwork = Hypernetwork(MODEL, 2, hidden=(4, 4))
     assert_equal(hypernetwork.init(3), hypernetwork.init(3))
     a, b = hypernetwork.init(3), hypernetwork.init(4)
     for name in a:
         assert ("bias" in name) == np.array_equal(a[name]["kernel"], b[name]["kernel"])
-    # One seed makes different layers of the same shape.
+    # One seed gives layers of the same shape different weights.
     square = Hypernetwork(quadratic_model(4, 4), 4, hidden=(4, 4)).init(0)
     kernels = [layer["kernel"] / np.std(layer["kernel"]) for layer in square.values()]
     assert len({np.round(kernel, 3).tobytes() for kernel in kernels}) == 4
@@ -75,7 +75,7 @@ def test_seeds_reproduce():
 
 @pytest.mark.parametrize(("dim", "relu_features"), [(2, False), (30, True)])
 def test_initial_features_have_about_unit_variance(dim, relu_features):
-    """Each weight of the target, of deviation 1, is one more feature."""
+    """Takes each weight of the target, scaled to deviation 1, as a feature."""
     target = quadratic_model(2000)
     deviation = np.std(target.init(0)["layer0"]["w"])
     embeddings = embeddings_of(200, dim)
@@ -111,8 +111,8 @@ def shifted_network():
     )
 
 
-def test_initial_weights_have_the_mean_and_the_deviation_of_the_targets():
-    """Averaged over embeddings and over seeds of the hypernetwork, which is 100 wide."""
+def test_generated_weights_have_the_targets_mean_and_deviation():
+    """Averages over embeddings and seeds of a hypernetwork of width 100."""
     target = from_keras(shifted_network, input_shape=(8, 8, 1))
     hypernetwork = Hypernetwork(target, 5)
     embeddings, seeds = embeddings_of(100, 5), range(6)
@@ -125,7 +125,7 @@ def test_initial_weights_have_the_mean_and_the_deviation_of_the_targets():
         assert abs(np.sqrt(found.var(axis=(2, 3)).mean()) / deviation - 1) < 0.15
 
 
-def test_what_the_target_begins_with_as_a_constant_is_generated_exactly():
+def test_constant_initial_weights_are_generated_exactly():
     target = from_keras(group_normalised, input_shape=(8, 8, 1))
     hypernetwork = Hypernetwork(target, 3, hidden=(20, 20))
     generated = hypernetwork.generate(hypernetwork.init(0), embeddings_of(4, 3))

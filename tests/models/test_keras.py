@@ -1,4 +1,4 @@
-"""Tests of `tff_pfl.models.keras`: pure models against the Keras models they are made of."""
+"""Tests that pure models equal the Keras models that they are made of."""
 
 import collections
 import functools
@@ -19,7 +19,7 @@ RNG = np.random.default_rng(0)
 
 
 def sequential(*makers, shape=(4,)):
-    """A function that builds a model of the layers that `makers` make, then a dense head."""
+    """Returns a function that builds a model of the layers of `makers` and a dense head."""
 
     def keras_model_fn():
         made = [make() for make in makers]
@@ -32,7 +32,7 @@ mlp = sequential(lambda: layers.Dense(5, "tanh", name="body"))
 
 
 def branches():
-    """Two inputs, a shared layer, a skip connection, a plain TensorFlow operation."""
+    """Has two inputs, a shared layer, a skip connection and a plain TensorFlow operation."""
     left, right = tf.keras.Input((2,), name="left"), tf.keras.Input((2,), name="right")
     shared = layers.Dense(4, "tanh", name="shared")
     x = layers.Add()([shared(left), shared(right)])
@@ -49,7 +49,7 @@ def nested():
 
 
 class Subclassed(tf.keras.Model):
-    """Layers that are called in another order than they are made in, and a weight of its own."""
+    """A model with its own weight, and layers that are called in another order than made."""
 
     def __init__(self):
         super().__init__(name="mine")
@@ -65,7 +65,7 @@ def deferred():
     return tf.keras.Sequential([layers.Dense(5, "tanh"), layers.Dropout(0.5), layers.Dense(3)])
 
 
-# Moments are tensors that the layer keeps.
+# The layer keeps its moments as tensors.
 normalized = sequential(
     lambda: layers.Normalization(mean=[0.5, 0.0, -1.0, 2.0], variance=[4.0, 1.0, 0.5, 2.0])
 )
@@ -115,12 +115,12 @@ model_of = functools.cache(pure)
 
 
 def flat(weights):
-    """Weights in the order of the model (`tf.nest.flatten` sorts by name)."""
+    """Returns weights in the order of the model (`tf.nest.flatten` sorts by name)."""
     return [value for layer in weights.values() for value in layer.values()]
 
 
 @pytest.mark.parametrize(("keras_model_fn", "names"), MODELS.items())
-def test_outputs_and_gradients_are_those_of_keras(keras_model_fn, names):
+def test_outputs_and_gradients_equal_keras(keras_model_fn, names):
     model = model_of(keras_model_fn)
     assert model.layers == names
     weights = model.init(3)
@@ -129,7 +129,7 @@ def test_outputs_and_gradients_are_those_of_keras(keras_model_fn, names):
     reference = keras_model_fn()
     inputs = halves(x) if keras_model_fn is branches else x
     reference(inputs)
-    if keras_model_fn is Subclassed:  # whose weights Keras lists in an order of its own
+    if keras_model_fn is Subclassed:  # Keras lists its weights in another order.
         head, body, scale = weights["mine/head"], weights["mine/body"], weights["mine"]
         reference.set_weights([*head.values(), *body.values(), *scale.values()])
     else:
@@ -152,7 +152,7 @@ def test_outputs_and_gradients_are_those_of_keras(keras_model_fn, names):
 
 
 @pytest.mark.parametrize("keras_model_fn", [branches, normalized])
-def test_it_is_the_same_in_a_tff_computation(keras_model_fn):
+def test_apply_is_the_same_in_a_tff_computation(keras_model_fn):
     model = model_of(keras_model_fn)
     weights, x = model.init(0), RNG.normal(size=(5, 4)).astype(np.float32)
 
@@ -164,7 +164,7 @@ def test_it_is_the_same_in_a_tff_computation(keras_model_fn):
     np.testing.assert_allclose(apply(weights, x), expected, rtol=1e-5, atol=1e-6)
 
 
-# Between them they have names of their own and automatic ones, and initializers of many kinds.
+# Together these models have given and automatic names, and initializers of many kinds.
 @pytest.mark.parametrize(
     "keras_model_fn",
     [
@@ -178,7 +178,7 @@ def test_initial_weights_are_functions_of_the_seed(keras_model_fn):
 
     for set_seed in [random.seed, np.random.seed, tf.random.set_seed]:
         set_seed(11)
-    keras_model_fn()  # takes automatic names
+    keras_model_fn()  # It uses up automatic names.
     tf.nest.map_structure(np.testing.assert_array_equal, model.init(1), weights)
     again = pure(keras_model_fn)
     assert again.layers == model.layers
@@ -190,7 +190,7 @@ def test_initial_weights_are_functions_of_the_seed(keras_model_fn):
         assert np.ptp(value) == 0 or np.mean(value == other) < 0.1
 
 
-def test_weights_of_one_shape_start_differently():
+def test_layers_of_the_same_shape_start_differently():
     model = pure(sequential(*[lambda: layers.Dense(4)] * 2))
     a, b = (model.init(0)[name]["kernel"] for name in ["dense", "dense_1"])
     assert not np.any(a == b)
@@ -198,8 +198,8 @@ def test_weights_of_one_shape_start_differently():
     assert np.max(np.abs(a)) <= np.sqrt(6 / 8)
 
 
-def test_integers_reach_preprocess_as_they_are():
-    """In float32, 2^24 + 1 is 2^24, and nothing could be learned here."""
+def test_preprocess_receives_integers_unchanged():
+    """Learns the parity of large integers, which float32 would round."""
     base = 2**31
 
     def network():
@@ -220,7 +220,7 @@ def test_integers_reach_preprocess_as_they_are():
     assert loss.mean < 1e-3
 
 
-def test_preprocess_is_tried_with_the_type_that_it_takes():
+def test_preprocess_is_tried_with_input_dtype():
     model = from_keras(
         sequential(shape=(5,)),
         input_shape=(),
@@ -243,20 +243,22 @@ def test_inputs_are_preprocessed():
     for dtype in [np.uint8, np.int64, np.float16, np.float32, np.float64]:
         outputs = model.apply(weights, x.astype(dtype))
         assert outputs.dtype == tf.float32
-        rtol = 5e-3 if dtype is np.float16 else 1e-3  # float16 stays so in preprocess
+        rtol = 5e-3 if dtype is np.float16 else 1e-3  # preprocess computes in float16.
         np.testing.assert_allclose(outputs, expected, rtol=rtol)
 
 
-def test_classes_are_those_of_the_logits():
+def test_num_classes_is_the_number_of_logits():
     model = pure(mlp)
     assert model.num_classes == 3
     model.check_classes(3)
-    with pytest.raises(ValueError, match="3 logits, but the data have 4 classes.*needs 4 units"):
+    with pytest.raises(
+        ValueError, match="3 logits, but the data have 4 classes.*last layer 4 units"
+    ):
         model.check_classes(4)
     pure(mlp, example_loss=lambda y, outputs: outputs[:, 0]).check_classes(4)
 
 
-def test_loss_and_metrics_may_be_ones_own():
+def test_loss_and_metrics_can_be_given():
     def squared(y, outputs):
         return tf.square(outputs[:, 0] - tf.cast(y, tf.float32))
 
@@ -268,7 +270,7 @@ def test_loss_and_metrics_may_be_ones_own():
     batch = Batch(tf.zeros([2, 4]), tf.constant([1, 3]), tf.ones([2]), tf.zeros([2], tf.int32))
     totals = model.totals(model.init(0), batch)
     assert list(totals) == ["loss", "twice"]
-    assert totals["loss"] == (0.5**2 + 2.5**2, 2.0)  # both probabilities are 1/2
+    assert totals["loss"] == (0.5**2 + 2.5**2, 2.0)  # Both probabilities are 1/2.
     assert totals["twice"] == (8.0, 2.0)
     tf.nest.assert_same_structure(totals, model.zero_totals())
 
@@ -278,7 +280,7 @@ def normal(shape):
 
 
 class MyHead(layers.Layer):
-    """Its weights are there before it is called."""
+    """A layer that creates its weights before it is called."""
 
     def __init__(self, num_inputs, num_outputs, **options):
         super().__init__(**options)
@@ -288,7 +290,7 @@ class MyHead(layers.Layer):
         return tf.matmul(x, self.kernel)
 
 
-def test_weights_that_are_made_with_their_layer_are_its_own():
+def test_weights_created_in_init_belong_to_their_layer():
     def network():
         return tf.keras.Sequential(
             [
@@ -319,8 +321,8 @@ def test_weights_that_are_made_with_their_layer_are_its_own():
     )
 
 
-def test_initial_values_that_are_not_drawn_need_no_initializer():
-    """As an LSTM has them for its bias: ones for the gate that forgets, zeros for the others."""
+def test_constant_initial_values_need_no_initializer():
+    """Accepts an LSTM's bias, whose forget gate starts with ones."""
     model = from_keras(
         lambda: tf.keras.Sequential(
             [

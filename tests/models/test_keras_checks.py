@@ -1,4 +1,4 @@
-"""Keras models that cannot be made pure: what is refused, and what the message says."""
+"""Tests that Keras models that cannot become pure are refused."""
 
 import functools
 import re
@@ -17,7 +17,7 @@ class Unseeded(tf.keras.initializers.Initializer):
 
 
 class Truncated(tf.keras.initializers.Initializer):
-    """That takes a seed, and leaves it."""
+    """An initializer that ignores its seed."""
 
     def __init__(self, seed=None):
         self.seed = seed
@@ -44,11 +44,11 @@ def ending_in(*makers):
 
 
 class Penalised(layers.Dense):
-    """Adds a loss of its outputs, which is no attribute of the layer."""
+    """A layer that adds a loss of its outputs when it is called."""
 
     def __init__(self, **options):
         super().__init__(4, **options)
-        self.use_constraint = True  # means nothing to Keras
+        self.use_constraint = True  # Keras does not use this attribute.
 
     def call(self, inputs):
         outputs = super().call(inputs)
@@ -85,7 +85,7 @@ def twins():
         (sequential(layers.BatchNormalization), "'batch_normalization'.*GroupNormalization"),
         (ending_in(ending_in(lambda: layers.Dense(3, "softmax"))), "probabilities"),
         (sequential(lambda: layers.GaussianNoise(0.1)), "gaussian_noise.*dropout"),
-        (ending_in(lambda: layers.Dense(3, "sigmoid")), "probabilities.*Leave the sigmoid out"),
+        (ending_in(lambda: layers.Dense(3, "sigmoid")), "probabilities.*Remove the sigmoid"),
         (two_heads, r"of shape \[\(3,\), \(3,\)\] for each example.*example_loss"),
         (
             ending_in(lambda: layers.Reshape((2, 2, 1)), lambda: layers.Conv2D(3, 1)),
@@ -101,11 +101,11 @@ def twins():
         ),
         (
             sequential(lambda: layers.Dense(4, kernel_initializer=Unseeded())),
-            "by Unseeded, which draws other numbers.*Have it take a seed",
+            "by Unseeded, which draws other numbers.*Give it an argument `seed`",
         ),
         (
             sequential(lambda: layers.Dense(4, kernel_initializer=Truncated())),
-            "'TruncatedNormal' draws random numbers that no seed",
+            "'TruncatedNormal' draws random numbers, which the round's seed",
         ),
         (
             ending_in(
@@ -114,7 +114,7 @@ def twins():
                 layers.Flatten,
                 lambda: layers.Dense(4),
             ),
-            "layers that draw random numbers, other than Dropout.*augment",
+            "random layers other than Dropout.*augment",
         ),
         (
             ending_in(
@@ -122,13 +122,13 @@ def twins():
                 lambda: layers.LSTM(2, recurrent_dropout=0.5),
                 lambda: layers.Dense(4),
             ),
-            "not the dropout and recurrent_dropout",
+            "instead of the dropout and recurrent_dropout",
         ),
         (
             sequential(lambda: layers.Dense(4, kernel_regularizer="l2")),
-            "'dense' has a loss of its own.*weight_decay",
+            "'dense' has its own loss.*weight_decay",
         ),
-        (sequential(lambda: Penalised(name="own")), "'own' has a loss of its own"),
+        (sequential(lambda: Penalised(name="own")), "'own' has its own loss"),
         (
             sequential(lambda: layers.Dense(4, bias_constraint="non_neg")),
             "'dense/bias:0' has a constraint",
@@ -138,7 +138,7 @@ def twins():
         (twins, "'kernel' of layer 'a' exists 2 times"),
     ],
 )
-def test_what_cannot_be_made_pure_is_refused(keras_model_fn, message):
+def test_from_keras_refuses_impure_models(keras_model_fn, message):
     with pytest.raises(ValueError) as refused:
         pure(keras_model_fn)
     assert re.search(message, str(refused.value))
@@ -147,7 +147,7 @@ def test_what_cannot_be_made_pure_is_refused(keras_model_fn, message):
 LOOKUP = functools.partial(layers.IntegerLookup, vocabulary=[10, 20])
 
 
-def test_there_are_no_tables_and_no_other_variables():
+def test_from_keras_refuses_tables_and_other_variables():
     variable, message = tf.Variable(2.0), "^preprocess or a layer uses a table, or a variable"
     for preprocess in (LOOKUP(), lambda x: variable * x):
         with pytest.raises(ValueError, match=message):
@@ -156,14 +156,16 @@ def test_there_are_no_tables_and_no_other_variables():
         pure(ending_in(LOOKUP, lambda: layers.Dense(3)))
 
 
-def test_of_one_logit_the_default_metric_says_nothing():
-    def of_sign(y, logits):
+def test_default_metric_needs_two_logits():
+    def binary_cross_entropy(y, logits):
         return tf.nn.sigmoid_cross_entropy_with_logits(tf.cast(y, tf.float32), logits[:, 0])
 
     one_logit = ending_in(lambda: layers.Dense(1))
     with pytest.raises(ValueError, match="one number for each example.*example_metrics"):
-        pure(one_logit, example_loss=of_sign)
-    assert not pure(one_logit, example_loss=of_sign, example_metrics={}).example_metrics
+        pure(one_logit, example_loss=binary_cross_entropy)
+    assert not pure(
+        one_logit, example_loss=binary_cross_entropy, example_metrics={}
+    ).example_metrics
 
 
 def built_before(model):
@@ -177,27 +179,27 @@ def built_before(model):
         (lambda: "mlp", "must be a function that builds a model, not a str"),
         (
             lambda: built_before(mlp()),
-            r"'body/kernel:0', .* were there before it was",
+            r"'body/kernel:0', .* existed before the call",
         ),
     ],
 )
-def test_models_that_are_built_already_are_refused(make, message):
+def test_from_keras_refuses_built_models(make, message):
     with pytest.raises(ValueError, match=message):
         from_keras(make(), input_shape=(4,))
 
 
-def test_a_model_that_is_kept_is_refused():
+def test_apply_refuses_a_model_of_an_earlier_call():
     model = from_keras(functools.cache(mlp), input_shape=(4,))
-    with pytest.raises(ValueError, match="anew at every call"):
+    with pytest.raises(ValueError, match="with new layers, at every call"):
         model.apply(model.init(0), np.zeros([1, 4]))
 
 
-def test_a_model_of_other_layers_at_a_later_call_is_refused():
+def test_apply_refuses_a_model_with_other_layers():
     for depths in map(iter, [(1, 2), (2, 1)]):
 
-        def of_some_depth(depths=depths):
+        def network_of_next_depth(depths=depths):
             return sequential(*[lambda: layers.Dense(4)] * next(depths))()
 
-        model = from_keras(of_some_depth, input_shape=(4,))
-        with pytest.raises(ValueError, match="of other layers.*anew at every call"):
+        model = from_keras(network_of_next_depth, input_shape=(4,))
+        with pytest.raises(ValueError, match="with other layers.*with new layers, at every call"):
             model.apply(model.init(0), np.zeros([1, 4]))

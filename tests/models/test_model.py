@@ -1,4 +1,4 @@
-"""Tests of `tff_pfl.models.model`, on a linear model of one weight matrix."""
+"""Tests `tff_pfl.models.model` on a linear model of one weight matrix."""
 
 import collections
 import dataclasses
@@ -47,7 +47,7 @@ def weights():
 
 
 @pytest.mark.parametrize("rows", [[0, 1, 2, 3, 4], [1, 4]])
-def test_rows_of_weight_zero_do_not_count(rows):
+def test_rows_of_weight_zero_are_ignored(rows):
     weight = np.isin(np.arange(5), rows).astype(np.float32)
     x = np.where(weight[:, None] > 0, X, 1e3).astype(np.float32)
     gradient, totals = MODEL.gradient(weights(), make_batch(weight, x))
@@ -66,15 +66,15 @@ def test_rows_of_weight_zero_do_not_count(rows):
     )
 
 
-def test_a_batch_without_examples_has_gradient_zero():
+def test_batch_without_examples_has_gradient_zero():
     gradient, totals = MODEL.gradient(weights(), make_batch(np.zeros(5, np.float32)))
     for value in tf.nest.flatten((gradient, totals)):
         assert not np.any(value)
     tf.nest.assert_same_structure(totals, MODEL.zero_totals())
 
 
-def test_a_gradient_of_embeddings_is_a_tensor():
-    """Not slices, with which clipping, for one, does not go."""
+def test_gradient_of_embeddings_is_a_tensor():
+    """Returns no `IndexedSlices`, which clipping, for example, does not accept."""
     model = from_keras(
         lambda: tf.keras.Sequential(
             [
@@ -91,11 +91,13 @@ def test_a_gradient_of_embeddings_is_a_tensor():
     gradient, _ = model.gradient(weights, batch)
     hidden = tf.reduce_mean(tf.gather(weights["embedding"]["embeddings"], words), axis=1)
     logits = hidden @ weights["dense"]["kernel"] + weights["dense"]["bias"]
-    of_hidden = (tf.nn.softmax(logits) - tf.eye(2)) / 2 @ tf.transpose(weights["dense"]["kernel"])
+    gradient_of_hidden = (
+        (tf.nn.softmax(logits) - tf.eye(2)) / 2 @ tf.transpose(weights["dense"]["kernel"])
+    )
     expected = np.zeros([6, 3])
     for row in range(2):
         for word in words[row].numpy():
-            expected[word] += of_hidden[row] / 4
+            expected[word] += gradient_of_hidden[row] / 4
     assert tf.is_tensor(gradient["embedding"]["embeddings"])
     np.testing.assert_allclose(gradient["embedding"]["embeddings"], expected, atol=1e-7)
     longest = 0.1 * float(trees.norm(gradient))
@@ -109,7 +111,7 @@ def test_a_gradient_of_embeddings_is_a_tensor():
         ("accuracy", lambda y, z: correct(y, z)[:, None], r"'accuracy' of shape \(5, 1\)"),
     ],
 )
-def test_a_number_for_each_example(where, value, message):
+def test_loss_and_metrics_must_be_one_number_per_example(where, value, message):
     changes = {"example_loss": value} if where == "loss" else {"example_metrics": {where: value}}
     model = dataclasses.replace(MODEL, **changes)
     with pytest.raises(ValueError, match=message):
@@ -134,12 +136,12 @@ def network(*makers):
 
 
 def mean_error(y, z):
-    """Broadcasts `[batch]` and `[batch, 1]` by mistake."""
+    """Broadcasts `[batch]` and `[batch, 1]` to `[batch, batch]` by mistake."""
     return tf.reduce_mean(tf.abs(tf.cast(y, tf.float32) - z[:, :1]), axis=1)
 
 
 class CenteredWhile(tf.keras.layers.Layer):
-    """Centres in training alone, or in evaluation alone."""
+    """A layer that centres either in training or in evaluation."""
 
     def __init__(self, training):
         super().__init__()
@@ -149,7 +151,7 @@ class CenteredWhile(tf.keras.layers.Layer):
         return centered(h) if training == self._while else h
 
 
-def test_rows_that_are_mixed_in_training_or_evaluation_alone():
+def test_dependence_on_other_rows_is_found_in_training_and_evaluation():
     batch = make_batch(np.ones(5, np.float32))
     for when in (True, False):
         model = from_keras(network(lambda when=when: CenteredWhile(when)), input_shape=(3,))
@@ -158,7 +160,7 @@ def test_rows_that_are_mixed_in_training_or_evaluation_alone():
             model.totals(model.init(0), batch, training=when)
 
 
-def test_rows_of_bytes_that_are_mixed_below_many_layers():
+def test_dependence_on_other_rows_is_found_below_many_layers():
     def deep():
         hidden = [tf.keras.layers.Dense(16, "relu") for _ in range(9)]
         return tf.keras.Sequential([tf.keras.Input((3,)), *hidden, tf.keras.layers.Dense(4)])
@@ -175,7 +177,7 @@ def floats(x):
 
 
 @pytest.mark.parametrize("name", ["fedrep", "pfedmb"])
-def test_methods_that_mix_models_of_parts_refuse_rows_that_are_mixed(name):
+def test_algorithms_with_derived_models_find_dependence_on_other_rows(name):
     def linear_network():
         layers = [tf.keras.Input((3,)), Centered(), tf.keras.layers.Dense(4, name="body")]
         return tf.keras.Sequential([*layers, tf.keras.layers.Dense(4, name="head")])
@@ -201,17 +203,17 @@ MIXING = {
 
 
 @pytest.mark.parametrize("where", MIXING)
-def test_rows_that_are_mixed(where):
-    """Padding rows would count."""
+def test_dependence_on_other_rows_is_refused(where):
+    """Refuses it because padding rows would have an effect."""
     name, make = MIXING[where]
     model = make()
     with pytest.raises(ValueError, match=f"^The {name} of an example .* other rows"):
         model.totals(model.init(0), make_batch(np.ones(5, np.float32)))
-    totals = model.totals(model.init(0), make_batch([1.0], X[:1], Y[:1]))  # nothing to be mixed
+    totals = model.totals(model.init(0), make_batch([1.0], X[:1], Y[:1]))  # It has one row.
     assert totals["loss"].count == 1
 
 
-def test_random_inputs_on_which_a_model_fails_say_nothing():
+def test_check_of_rows_passes_if_random_inputs_fail():
     def guarded(weights, x, training, seed):
         tf.debugging.assert_greater(x, 2.0)
         return x @ weights["linear"]["kernel"]
@@ -221,15 +223,15 @@ def test_random_inputs_on_which_a_model_fails_say_nothing():
     assert totals["loss"].count == 5
 
 
-def test_layers_and_sizes():
+def test_properties_describe_the_weights():
     assert MODEL.layers == ("linear", "unused")
     assert MODEL.num_weights == 14
     assert str(MODEL.weights_type) == "<linear=<kernel=float32[3,4]>,unused=<w=float32[2]>>"
     assert quadratic_model(2, 1).layers == ("layer0", "layer1")
 
 
-def test_weights_that_are_not_float32():
-    """Optimizers differ in which they take: some raised errors of TensorFlow, others diverged."""
+def test_weights_must_be_float32():
+    """Raises one clear error, since optimizers either raise unclear errors or diverge."""
 
     def mixed(seed):
         return {"a": {"w": tf.zeros([2])}, "b": {"w": tf.zeros([2], tf.float16)}}
@@ -241,7 +243,7 @@ def test_weights_that_are_not_float32():
         local_sgd().train(model, mixed(0), None, ClientContext(0, 0, np.zeros(2, np.int32)))
 
 
-def test_losses_and_metrics_take_every_type():
+def test_loss_and_metrics_accept_all_float_and_integer_types():
     for logits_type, label_type in ((tf.float16, tf.int64), (tf.bfloat16, tf.int32)):
         logits, y = tf.constant([[0.0, 1.0], [2.0, 0.0]], logits_type), tf.ones([2], label_type)
         np.testing.assert_array_equal(correct(y, logits), [1.0, 0.0])
@@ -253,27 +255,31 @@ def test_losses_and_metrics_take_every_type():
         assert totals["accuracy"].total == 1.0
 
 
-def test_measurements_are_merged_but_for_two_of_one_name():
+def test_merged_refuses_two_totals_of_the_same_name():
     first, second = {"loss": Mean(1.0, 1.0)}, {"accuracy": Mean(2.0, 1.0)}
     assert merged(first, prefixed("personal", second)) == {
         "loss": Mean(1.0, 1.0),
         "personal_accuracy": Mean(2.0, 1.0),
     }
-    with pytest.raises(ValueError, match="has a metric 'personal_accuracy' of its own"):
+    with pytest.raises(ValueError, match="both have a metric 'personal_accuracy'"):
         merged({"personal_accuracy": Mean(0.0, 1.0)}, prefixed("personal", second))
 
 
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"example_metrics": {"a/b": correct}}, ValueError, "has 'a/b'. The name of a metric"),
-        ({"example_metrics": {"loss": correct}}, ValueError, 'has "loss", which is the name of'),
+        (
+            {"example_metrics": {"a/b": correct}},
+            ValueError,
+            "has 'a/b'. A metric's name may contain",
+        ),
+        ({"example_metrics": {"loss": correct}}, ValueError, 'has "loss", but this is the name of'),
         ({"example_metrics": ["accuracy"]}, TypeError, r"must be a mapping .* got \['accuracy'\]"),
         ({"example_metrics": {"mae": 0.5}}, TypeError, "The metric 'mae' of a model must be a fun"),
         ({"example_loss": None}, TypeError, "example_loss of a model must be a function, got None"),
         ({"example_loss": tf.keras.Sequential()}, TypeError, "must be a function, got <keras"),
     ],
 )
-def test_names_of_metrics_and_functions_that_are_none(changes, error, message):
+def test_model_refuses_invalid_metric_names_and_functions(changes, error, message):
     with pytest.raises(error, match=message):
         dataclasses.replace(MODEL, **changes)

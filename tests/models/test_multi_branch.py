@@ -1,4 +1,4 @@
-"""Tests of `tff_pfl.models.multi_branch`."""
+"""Tests `tff_pfl.models.multi_branch`."""
 
 import functools
 
@@ -16,7 +16,7 @@ LINEAR = ("conv", "dense")
 
 
 def network():
-    """A convolution, group normalisation, and a dense layer."""
+    """Builds a convolution, group normalisation, and a dense layer."""
     return tf.keras.Sequential(
         [
             tf.keras.layers.InputLayer(input_shape=SHAPE),
@@ -35,7 +35,7 @@ ROW = np.float32([[0.6, 0.1, 0.3]])
 
 
 def batch():
-    """5 rows, of which the last only fills the batch up."""
+    """Returns 5 rows, the last of them padding."""
     rng = np.random.default_rng(0)
     return Batch(
         x=tf.constant(rng.normal(size=(5, *SHAPE)), tf.float32),
@@ -63,8 +63,8 @@ def layer(kind, *args, **options):
     return functools.partial(getattr(tf.keras.layers, kind), *args, **options, name="middle")
 
 
-class TestWhichLayers:
-    def test_by_default_those_that_are_linear_in_their_weights(self):
+class TestBranchedLayers:
+    def test_default_is_all_linear_layers(self):
         for middle, input_shape, linear in (
             (layer("Dense", 3, use_bias=False), (4,), True),
             (layer("DepthwiseConv2D", 2), (4, 4, 2), True),
@@ -77,26 +77,26 @@ class TestWhichLayers:
             branched = multi_branch(sequence(middle, input_shape=input_shape), 2)
             assert branched.layers == (("middle",) if linear else ()) + ("head",)
 
-    def test_others_by_their_names(self):
+    def test_layers_can_be_named(self):
         assert multi_branch(MODEL, BRANCHES).layers == LINEAR
         assert multi_branch(MODEL, 2, layers=iter(["dense", "conv"])).layers == LINEAR
         assert multi_branch(MODEL, 2, layers="conv").layers == ("conv",)
 
-    def test_named_layers_may_be_of_any_kind(self):
+    def test_named_layers_can_be_of_any_kind(self):
         branched = multi_branch(MODEL, 2, layers=("norm",))
         assert branched.layers == ("norm",)
         shapes = {name: tuple(w.shape) for name, w in branched.init(0)["norm"].items()}
         assert shapes == {"gamma": (2, 4), "beta": (2, 4)}
         assert branched.init(0)["dense"]["bias"].shape == (CLASSES,)
 
-    def test_there_has_to_be_one(self):
+    def test_at_least_one_layer_is_required(self):
         for model, layers in ((quadratic_model(2, 1), None), (MODEL, ())):
-            with pytest.raises(ValueError, match="has no layer of a kernel and a bias; name some"):
+            with pytest.raises(ValueError, match="has no layer of a kernel and a bias. Name the"):
                 multi_branch(model, 2, layers=layers)
 
 
 class TestInit:
-    def test_one_branch_starts_as_the_model(self):
+    def test_one_branch_starts_like_the_model(self):
         weights, expected = multi_branch(MODEL, 1).init(7), MODEL.init(7)
         assert list(weights) == list(MODEL.layers)
         for name in MODEL.layers:
@@ -104,7 +104,7 @@ class TestInit:
                 stacked = whole[tf.newaxis] if name in LINEAR else whole
                 np.testing.assert_array_equal(weights[name][kind], stacked)
 
-    def test_branches_are_the_model_of_distinct_seeds(self, seed=7):
+    def test_branches_are_models_of_distinct_seeds(self, seed=7):
         weights, seeds = multi_branch(MODEL, BRANCHES).init(seed), distinct_seeds(seed, BRANCHES)
         assert_equal(weights["norm"], MODEL.init(seed)["norm"])
         for name in LINEAR:
@@ -116,15 +116,15 @@ class TestInit:
                     assert np.max(np.abs(kernels[b] - other)) > 0.1
         assert_equal(multi_branch(MODEL, BRANCHES).init(seed), weights)
 
-    def test_a_scale_is_that_of_the_branched_layers(self):
+    def test_init_scale_scales_branched_layers(self):
         plain = multi_branch(MODEL, BRANCHES).init(1)
         scaled = multi_branch(MODEL, BRANCHES, init_scale=1.75).init(1)
         assert_equal(scaled["norm"], plain["norm"])
         for name in LINEAR:
             assert_close(scaled[name], tf.nest.map_structure(lambda w: 1.75 * w, plain[name]))
 
-    def test_the_root_of_b_keeps_the_scale_of_the_mean(self):
-        """Up to the chance of 1000 weights."""
+    def test_init_scale_of_sqrt_b_keeps_the_scale_of_the_mean(self):
+        """Allows for the random error of 1000 weights."""
         model = build("mlp", (50,), 2, hidden=(20,))
         branched = multi_branch(model, 4, init_scale=2.0)
         kernel = branched.mix(branched.init(0), branched.uniform())["dense1"]["kernel"]
@@ -134,14 +134,14 @@ class TestInit:
 
 NETWORK = multi_branch(MODEL, BRANCHES)
 RNG = np.random.default_rng(5)
-# All of them random, biases and norms too.
+# All weights are random, including biases and norms.
 WEIGHTS = tf.nest.map_structure(
     lambda w: tf.constant(RNG.normal(size=w.shape), tf.float32), NETWORK.init(0)
 )
 
 
 def mixture_of_outputs(weights, alpha, x):
-    """The network's forward pass, in which the outputs of branches are mixed."""
+    """Computes the network's forward pass by mixing the outputs of branches."""
     conv, norm, dense = weights["conv"], weights["norm"], weights["dense"]
     h = sum(
         a * (tf.nn.conv2d(x, conv["kernel"][b], 1, "VALID") + conv["bias"][b])
@@ -156,7 +156,7 @@ def mixture_of_outputs(weights, alpha, x):
 
 
 @pytest.mark.parametrize("alpha", [ALPHA, ROW])
-def test_to_mix_weights_is_to_mix_the_outputs_of_branches(alpha):
+def test_mixing_weights_equals_mixing_outputs(alpha):
     x = batch().x
     expected = mixture_of_outputs(WEIGHTS, alpha, x)
     assert np.std(expected) > 0.1
@@ -168,14 +168,14 @@ def test_to_mix_weights_is_to_mix_the_outputs_of_branches(alpha):
         np.testing.assert_allclose(outputs, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_one_row_stands_for_all_layers():
+def test_one_row_of_alpha_applies_to_all_layers():
     assert_equal(NETWORK.mix(WEIGHTS, ROW), NETWORK.mix(WEIGHTS, np.repeat(ROW, 2, axis=0)))
     assert_equal(list(NETWORK.rows(ROW).values()), [ROW[0]] * 2)
     assert list(NETWORK.rows(ALPHA)) == list(LINEAR)
     assert_equal(list(NETWORK.rows(ALPHA).values()), list(ALPHA))
 
 
-def test_the_uniform_mixture_is_the_mean():
+def test_uniform_alpha_gives_the_mean():
     mixed = NETWORK.mix(WEIGHTS, NETWORK.uniform())
     assert list(mixed) == list(MODEL.layers)
     assert_equal(mixed["norm"], WEIGHTS["norm"])
@@ -186,7 +186,7 @@ def test_the_uniform_mixture_is_the_mean():
 
 
 class TestGradients:
-    """Against that of the merged model."""
+    """Compares gradients with the gradient of the merged model."""
 
     def merged(self, alpha):
         gradient, totals = MODEL.gradient(NETWORK.mix(WEIGHTS, alpha), batch())
@@ -194,7 +194,7 @@ class TestGradients:
         return gradient, totals
 
     @pytest.mark.parametrize("alpha", [ALPHA, ROW])
-    def test_that_of_a_branch_carries_its_coefficient(self, alpha):
+    def test_gradient_of_a_branch_is_scaled_by_its_coefficient(self, alpha):
         expected, expected_totals = self.merged(alpha)
         model = NETWORK.weights_model(alpha)
         gradient, totals = model.gradient(WEIGHTS, batch())
@@ -205,7 +205,7 @@ class TestGradients:
                 np.testing.assert_allclose(found, np.multiply.outer(row, whole), atol=1e-5)
 
     def products(self, alpha):
-        """`<W_lb, dL/dW_l>`, bias included, `[L, B]`."""
+        """Computes `<W_lb, dL/dW_l>`, biases included, as `[L, B]`."""
         gradient, _ = self.merged(alpha)
         pairs = [(leaves(WEIGHTS[name]), leaves(gradient[name])) for name in LINEAR]
         return np.array(
@@ -215,19 +215,19 @@ class TestGradients:
             ]
         )
 
-    def test_that_of_alpha_is_a_product_with_the_branch(self):
+    def test_gradient_of_alpha_is_a_product_with_the_branch(self):
         model = NETWORK.alpha_model(WEIGHTS)
         gradient, totals = model.gradient(tf.constant(ALPHA), batch())
         np.testing.assert_allclose(gradient, self.products(ALPHA), rtol=1e-4, atol=1e-4)
         assert_close(totals, self.merged(ALPHA)[1])
 
-    def test_that_of_one_row_is_the_sum_over_layers(self):
+    def test_gradient_of_one_row_is_the_sum_over_layers(self):
         gradient, _ = NETWORK.alpha_model(WEIGHTS).gradient(tf.constant(ROW), batch())
         expected = np.sum(self.products(ROW), axis=0, keepdims=True)
         np.testing.assert_allclose(gradient, expected, rtol=1e-4, atol=1e-4)
 
-    def test_that_of_logits(self):
-        """`da = alpha (g - <alpha, g>)`."""
+    def test_gradient_of_logits_is_the_softmax_rule(self):
+        """Checks `da = alpha (g - <alpha, g>)`."""
         logits = tf.math.log(ROW)
         model = NETWORK.alpha_model(WEIGHTS, tf.nn.softmax)
         gradient, _ = model.gradient(logits, batch())

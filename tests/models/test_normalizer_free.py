@@ -1,4 +1,4 @@
-"""Tests of `tff_pfl.models.normalizer_free`, against the paper's count and plain TensorFlow."""
+"""Tests `tff_pfl.models.normalizer_free` against the paper's count and plain TensorFlow."""
 
 import functools
 import math
@@ -24,13 +24,13 @@ def small(**options):
 
 @functools.cache
 def perturbed():
-    """Weights whose gains, too, differ from their initial values."""
+    """Returns weights that all differ from their initial values, including gains."""
     return tf.nest.map_structure(
         lambda w: w + RNG.normal(scale=0.3, size=w.shape).astype(np.float32), small().init(0)
     )
 
 
-def test_the_number_of_weights():
+def test_number_of_weights_equals_the_paper():
     with tf.Graph().as_default():
         model = models.MODELS["nf_resnet18"]((32, 32, 3), 100)
         assert model.count_params() == 189_844
@@ -50,7 +50,7 @@ def test_layers_are_named_from_input_to_head():
 
 
 def conv(x, w, stride=1):
-    """By the definition of the paper, a channel at a time."""
+    """Computes the paper's convolution, one channel at a time."""
     kernel = np.stack(
         [
             gain * (k - k.mean()) / math.sqrt(k.var() * k.size)
@@ -65,7 +65,7 @@ def relu(x):
     return RELU * tf.nn.relu(x)
 
 
-def test_the_network_in_plain_tensorflow():
+def test_network_matches_plain_tensorflow():
     w = perturbed()
     x = relu(conv(tf.constant(IMAGES / 255.0, tf.float32), w["stem"]))
     x = tf.nn.max_pool2d(x, 3, 2, "SAME")
@@ -80,13 +80,13 @@ def test_the_network_in_plain_tensorflow():
     assert_close(small().apply(w, IMAGES), expected, 1e-4)
 
 
-def test_neither_size_nor_mean_of_a_kernel_matters():
+def test_outputs_ignore_scale_and_mean_of_kernels():
     moved = {layer: dict(w) for layer, w in perturbed().items()}
     moved["block1_conv1"]["kernel"] = 3.0 * moved["block1_conv1"]["kernel"] + 0.7
     assert_close(small().apply(moved, IMAGES), small().apply(perturbed(), IMAGES), 1e-4)
 
 
-def test_an_activation_and_a_convolution_keep_the_variance():
+def test_activation_and_convolution_keep_the_variance():
     wide = models.build("nf_resnet18", (16, 16, 3), 3, stem_width=128, width=128, blocks=(1,))
     weights = wide.init(0)
     rng = np.random.default_rng(1)
@@ -96,7 +96,7 @@ def test_an_activation_and_a_convolution_keep_the_variance():
     )
 
 
-def test_a_kernel_without_variance_has_a_finite_gradient():
+def test_constant_kernel_has_a_finite_gradient():
     weights = {layer: dict(w) for layer, w in perturbed().items()}
     weights["stem"]["kernel"] = tf.ones_like(weights["stem"]["kernel"])
     batch = Batch(IMAGES, np.int32([0, 1, 2]), np.ones(3, np.float32), np.zeros(2, np.int32))
@@ -104,7 +104,7 @@ def test_a_kernel_without_variance_has_a_finite_gradient():
     assert all(np.all(np.isfinite(leaf)) for leaf in leaves(gradient))
 
 
-def test_without_its_branches_it_is_its_shortcuts():
+def test_residual_scale_of_zero_leaves_only_shortcuts():
     outputs = []
     for factor in (1.0, -2.0):
         weights = {layer: dict(w) for layer, w in perturbed().items()}

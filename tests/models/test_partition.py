@@ -1,4 +1,4 @@
-"""Tests of `tff_pfl.models.partition`."""
+"""Tests `tff_pfl.models.partition`."""
 
 import collections
 
@@ -16,14 +16,14 @@ MODEL = quadratic_model(1, 2, 3)
 WEIGHTS = collections.OrderedDict((name, {"w": name}) for name in MODEL.layers)
 
 
-def test_the_head_is_the_last_layer():
+def test_default_personal_layer_is_the_last():
     parts = partition(MODEL)
     assert parts.shared == ("layer0", "layer1")
     assert parts.personal == ("layer2",)
     assert parts.layers == MODEL.layers
 
 
-def test_merge_is_the_inverse_of_split_and_both_keep_the_models_order():
+def test_merge_inverts_split_and_both_keep_the_models_order():
     for personal in ([], ["layer1"], ["layer2", "layer0"], ["layer0", "layer1", "layer2"]):
         parts = partition(MODEL, personal=iter(personal))
         shared, own = parts.split(WEIGHTS)
@@ -34,7 +34,7 @@ def test_merge_is_the_inverse_of_split_and_both_keep_the_models_order():
         assert list(merged) == list(MODEL.layers)
 
 
-def test_names_of_layers():
+def test_partition_accepts_one_name_and_refuses_unknown_names():
     assert partition(MODEL, personal="layer1").personal == ("layer1",)
     with pytest.raises(ValueError, match="'layr1'. Did you mean 'layer1'"):
         partition(MODEL, personal=["layer0", "layr1"])
@@ -52,7 +52,7 @@ def dropout_network():
 
 
 TINY = tiny_model()
-# Models and their personal layers: not the last, none; with randomness.
+# Models with their personal layers: not the last, none, and a model with dropout.
 SPLITS = {
     "dense1": (TINY, ["dense1"]),
     "none": (TINY, []),
@@ -62,7 +62,7 @@ SPLITS = {
 
 @pytest.fixture(scope="module", params=SPLITS)
 def split(request):
-    """`(model, partition, weights, model of the shared part, model of the personal part)`."""
+    """Returns `(model, partition, weights, shared model, personal model)`."""
     model, personal = SPLITS[request.param]
     parts = partition(model, personal=personal)
     weights = model.init(5)
@@ -77,7 +77,7 @@ def split(request):
 
 
 def batch_of(seed=3):
-    """5 rows, of which the last only fills the batch up."""
+    """Returns 5 rows, the last of them padding."""
     rng = np.random.default_rng(0)
     return Batch(
         x=tf.constant(rng.integers(0, 256, (5, *IMAGE_SHAPE)), tf.uint8),
@@ -88,7 +88,7 @@ def batch_of(seed=3):
 
 
 class TestModelsOfParts:
-    def test_initial_weights_are_the_parts(self, split):
+    def test_initial_weights_are_parts_of_the_models(self, split):
         model, parts, _, shared_model, personal_model = split
         whole = model.init(9)
         for part_model, layers in ((shared_model, parts.shared), (personal_model, parts.personal)):
@@ -100,7 +100,7 @@ class TestModelsOfParts:
             )
             assert tuple(tff.structure.name_list(part_model.weights_type)) == layers
 
-    def test_gradients_are_the_parts_of_the_gradient_and_totals_are_equal(self, split):
+    def test_gradients_are_parts_of_the_models_and_totals_are_equal(self, split):
         training = True
         model, parts, weights, *part_models = split
         gradient, totals = model.gradient(weights, batch_of(), training=training)
@@ -151,19 +151,19 @@ NORMALIZED = model_of(
 )
 
 
-def test_they_have_a_scale_and_a_shift_and_nothing_else():
+def test_normalization_layers_have_only_scale_and_shift():
     assert normalization_layers(NORMALIZED) == ("first_norm", "norm", "scale", "last")
     assert normalization_layers(model_of(dense="kernel bias")) == ()
 
 
-def test_those_of_a_residual_network_have_the_names_of_norms():
+def test_normalization_layers_of_a_residual_network_are_its_norms():
     model = build("resnet18", (8, 8, 1), 3, width=4, blocks=(1,), groups=2)
     norms = normalization_layers(model)
     assert norms == ("stem_norm", "block1_norm1", "block1_norm2")
     assert not any("norm" in name for name in set(model.layers) - set(norms))
 
 
-def test_they_belong_to_the_layer_before_them():
+def test_layer_groups_join_norms_to_the_layer_before():
     assert layer_groups(NORMALIZED) == (0, 1, 1, 1, 2, 3, 3)
     assert layer_groups(NORMALIZED, ["norm", "dense", "last"]) == (0, 1, 1)
     assert layer_groups(NORMALIZED, []) == ()

@@ -1,4 +1,4 @@
-"""Pure Keras layers: dropout drawn from a seed, and computing in bfloat16."""
+"""Tests pure Keras layers: dropout from a seed, and computing in bfloat16."""
 
 import functools
 
@@ -19,17 +19,17 @@ WIDTH = 400
 
 
 def masks(*layers, shape=(WIDTH,)):
-    """A pure model that returns the outputs of `layers`, side by side, for an input of ones."""
+    """Returns a function that stacks the outputs of `layers` for an input of ones."""
 
     def keras_model_fn():
         x = tf.keras.Input(shape)
-        # A model needs weights: these are ones, so that they change nothing.
+        # A model needs weights; these are ones and change nothing.
         scaled = tf.keras.layers.Dense(1, use_bias=False, kernel_initializer="ones", name="one")
         one = scaled(tf.keras.layers.Flatten()(x)[:, :1])
         outputs = [tf.keras.layers.Flatten()(layer()(x)) * one for layer in layers]
         return tf.keras.Model(x, tf.stack(outputs, axis=1))
 
-    # No logits, and no loss is asked for.
+    # The model has no logits, and its loss is not used.
     model = from_keras(keras_model_fn, input_shape=shape, example_loss=tf.identity)
 
     def outputs(seed=SEED, training=True, batch=1):
@@ -54,7 +54,7 @@ def test_masks_are_functions_of_the_seed(two):
     np.testing.assert_array_equal(two(), two(tf.constant([1, 2])))
 
 
-def test_layers_and_rows_have_masks_of_their_own(two):
+def test_masks_of_layers_and_rows_are_independent(two):
     outputs = two(batch=2).numpy()
     several = outputs.reshape([4, WIDTH]) > 0
     agreement = [np.mean(a == b) for i, a in enumerate(several) for b in several[:i]]
@@ -62,7 +62,7 @@ def test_layers_and_rows_have_masks_of_their_own(two):
     np.testing.assert_allclose(agreement, 0.5, atol=0.15)
 
 
-def test_what_is_kept_is_scaled_so_that_the_mean_is_kept(rate=0.2):
+def test_dropout_keeps_the_mean(rate=0.2):
     outputs = masks(dropout(rate))(batch=50).numpy()
     values = np.unique(outputs)
     np.testing.assert_allclose(values, [0.0, 1 / (1 - rate)], rtol=1e-6)
@@ -70,7 +70,7 @@ def test_what_is_kept_is_scaled_so_that_the_mean_is_kept(rate=0.2):
     np.testing.assert_allclose(outputs.mean(), 1.0, atol=0.03)
 
 
-def test_it_is_off_in_evaluation_and_at_rate_zero(two):
+def test_dropout_is_off_in_evaluation_and_at_rate_zero(two):
     np.testing.assert_array_equal(two(training=False), np.ones([1, 2, WIDTH]))
     np.testing.assert_array_equal(two(training=False, seed=None), np.ones([1, 2, WIDTH]))
     np.testing.assert_array_equal(masks(dropout(0))(seed=None), np.ones([1, 1, WIDTH]))
@@ -85,13 +85,13 @@ class Noisy(tf.keras.layers.Layer):
         return self.dropout(inputs, training=tf.constant(True))
 
 
-def test_a_layer_may_say_that_its_dropout_is_always_on(two):
+def test_dropout_can_be_always_on_and_needs_a_seed(two):
     assert 0.3 < np.mean(masks(Noisy)(training=False) == 0) < 0.7
     with pytest.raises(ValueError, match="needs a seed"):
         two(seed=None)
 
 
-def test_the_shape_of_the_noise_is_respected():
+def test_noise_shape_is_respected():
     shared = masks(dropout(noise_shape=(1, None)))(batch=3).numpy()
     np.testing.assert_array_equal(shared[0], shared[2])
     assert len(np.unique(shared)) == 2
@@ -107,7 +107,7 @@ def policies():
     return [layer.dtype_policy.name for layer in built]
 
 
-def test_keras_is_left_as_it_was():
+def test_pure_layers_restores_keras():
     ordinary, x = layers.Dropout(0.5), tf.ones([WIDTH])
     with pytest.raises(ZeroDivisionError), pure_layers(SEED, compute_type="bfloat16"):
         assert policies() == ["bfloat16", "float32", "mixed_bfloat16"]
@@ -131,8 +131,8 @@ def model_of(keras_model_fn, compute_type, size=8):
     return from_keras(keras_model_fn, input_shape=(size,), compute_type=compute_type)
 
 
-def test_gradients_are_of_float32_and_near_those_in_float32():
-    """bfloat16 has 8 significant bits; masks of dropout are the same."""
+def test_bfloat16_gradients_are_float32_and_close_to_float32():
+    """Allows for the 8 significant bits of bfloat16; dropout masks are the same."""
     float32, bfloat16 = (model_of(mlp, kind) for kind in ("float32", "bfloat16"))
     weights, y = float32.init(0), RNG.integers(0, 3, 40)
     x = RNG.normal(size=(40, 8)) + 2 * np.eye(3, 8)[y]
@@ -149,8 +149,8 @@ def test_gradients_are_of_float32_and_near_those_in_float32():
     np.testing.assert_array_equal(features, tf.cast(tf.cast(features, tf.bfloat16), tf.float32))
 
 
-def test_statistics_are_of_float32():
-    """Beside a mean of 10,000, bfloat16 has lost the values whose variance is to become 1."""
+def test_normalisation_computes_in_float32():
+    """Uses a mean of 10,000, at which bfloat16 would lose the deviations of 1."""
 
     def normalized():
         return tf.keras.Sequential(
@@ -164,7 +164,7 @@ def test_statistics_are_of_float32():
     np.testing.assert_allclose(model.apply(weights, x), [[-1, 1, -1, 1]], atol=0.01)
 
 
-def test_layers_keep_a_type_of_their_own():
+def test_layers_keep_their_dtype():
     types = {}
 
     class Spy(layers.Layer):
@@ -181,8 +181,8 @@ def test_layers_keep_a_type_of_their_own():
     assert types == {"spy": tf.bfloat16, "exact": tf.float32}
 
 
-def test_a_global_policy_changes_nothing():
-    """It is the user's, for models that have nothing to do with this library."""
+def test_global_policy_has_no_effect():
+    """Ignores the user's policy, which may be for other models."""
     weights = model_of(mlp, "float32").init(0)
     x = tf.constant(RNG.normal(size=(4, 8)), tf.float32)
     expected = model_of(mlp, "float32").apply(weights, x)
@@ -215,16 +215,16 @@ def words(**options):
     )
 
 
-def whole(x):
+def to_integers(x):
     return tf.cast(x, tf.int32)
 
 
-def test_words_are_not_rounded():
-    """bfloat16 has only every second whole number above 256."""
+def test_inputs_of_embeddings_are_not_rounded():
+    """Uses integers above 256, of which bfloat16 holds only every second."""
     for keras_model_fn, preprocess in (
         (words(), None),
         (words(input_length=2), None),
-        (Words, whole),
+        (Words, to_integers),
     ):
         model = from_keras(
             keras_model_fn, input_shape=(2,), compute_type="bfloat16", preprocess=preprocess
@@ -235,12 +235,12 @@ def test_words_are_not_rounded():
         assert np.all(np.abs(one - other) > 0.01)
 
 
-def test_words_that_would_be_rounded_are_refused():
+def test_rounded_inputs_of_embeddings_are_refused():
     model = from_keras(Words, input_shape=(2,), compute_type="bfloat16")
-    with pytest.raises(ValueError, match="in bfloat16 as whole ones.*preprocess="):
+    with pytest.raises(ValueError, match="converts bfloat16 to integers.*preprocess="):
         model.apply(model.init(0), tf.ones([1, 2]))
 
 
-def test_another_type():
+def test_unknown_compute_type_is_refused():
     with pytest.raises(ValueError, match="Unknown compute type 'bfloat'.*'bfloat16'"):
         model_of(mlp, "bfloat")

@@ -1,4 +1,4 @@
-"""Tests of `tff_pfl.models.residual`, against the published counts and plain TensorFlow."""
+"""Tests `tff_pfl.models.residual` against the published counts and plain TensorFlow."""
 
 import functools
 import math
@@ -27,13 +27,13 @@ def small(name, shape=(8, 8, 3), **options):
 
 @functools.cache
 def keras_model(name, shape, num_classes=10, **options):
-    """The Keras model, in a graph, where its weights take no memory."""
+    """Builds the Keras model in a graph, where its weights take no memory."""
     with tf.Graph().as_default():
         return models.MODELS[name](shape, num_classes, **options)
 
 
 def perturbed(weights):
-    """Weights whose norms, too, differ from their initial values."""
+    """Returns weights that all differ from their initial values, including norms."""
     return tf.nest.map_structure(
         lambda w: w + RNG.normal(scale=0.3, size=w.shape).astype(np.float32), weights
     )
@@ -48,7 +48,7 @@ def perturbed(weights):
         slow("resnet50", {"num_classes": 1000, "stem": "imagenet"}, 25_557_032),
     ],
 )
-def test_numbers_of_weights(name, options, num_weights):
+def test_numbers_of_weights_equal_the_papers(name, options, num_weights):
     model = keras_model(name, (32, 32, 3), **options)
     assert model.count_params() == num_weights
 
@@ -77,7 +77,7 @@ def test_layers_are_named_from_input_to_head():
         assert list(w) == (norm if "norm" in layer else head if layer == "head" else ["kernel"])
 
 
-def test_groups_are_the_greatest_that_divide_the_channels():
+def test_number_of_groups_divides_the_channels():
     def groups(name, **options):
         layers = keras_model(name, (32, 32, 3), **options).layers
         return {
@@ -100,7 +100,7 @@ def conv(x, weights, stride=1):
 
 
 def norm(x, weights, groups):
-    """`gamma (x - mean) / sqrt(variance + 1e-5) + beta`, over each image and group of channels."""
+    """Computes `gamma (x - mean) / sqrt(variance + 1e-5) + beta` per image and group."""
     n, height, width, channels = x.shape
     groups = math.gcd(groups, channels)
     x = np.reshape(x, [n, height, width, groups, channels // groups])
@@ -110,7 +110,7 @@ def norm(x, weights, groups):
 
 
 def post_activation(w, x, strides, groups):
-    """Stem and blocks of `w`; `strides` of the convolutions of each block."""
+    """Computes the stem and the blocks; `strides` has the strides of each block's convolutions."""
     x = tf.nn.relu(norm(conv(x, w["stem"]), w["stem_norm"], groups))
     for block, block_strides in strides.items():
         y = x
@@ -154,7 +154,7 @@ def pre_activation(w, x, strides, groups):
         ("wide_resnet", pre_activation, dict(block1=[1, 1], block2=[2, 1], block3=[2, 1]), 32),
     ],
 )
-def test_the_networks_in_plain_tensorflow(name, features, strides, groups):
+def test_networks_match_plain_tensorflow(name, features, strides, groups):
     model = small(name)
     weights = perturbed(model.init(0))
     x = features(weights, tf.constant(IMAGES / 255.0, tf.float32), strides, groups)
@@ -163,7 +163,7 @@ def test_the_networks_in_plain_tensorflow(name, features, strides, groups):
     assert_close(model.apply(weights, IMAGES), expected, 1e-4)
 
 
-def test_the_imagenet_stem_quarters_images_before_the_first_block():
+def test_imagenet_stem_divides_height_and_width_by_four():
     options = {"width": 4, "groups": 2, "blocks": (1,)}
     model = models.build("resnet18", (32, 32, 3), 3, **options, stem="imagenet")
     weights = perturbed(model.init(0))
@@ -184,7 +184,9 @@ def test_kernels_start_from_hes_distribution_by_fan_out():
     for layer, fan_out in [("block2_conv1", 9 * 32), ("block3_conv1", 9 * 64)]:
         kernel = np.ravel(weights[layer]["kernel"])
         np.testing.assert_allclose(np.std(kernel), math.sqrt(2.0 / fan_out), rtol=0.02)
-        assert np.max(np.abs(kernel)) > 3 * np.std(kernel)  # a truncated one ends before
+        assert np.max(np.abs(kernel)) > 3 * np.std(
+            kernel
+        )  # A truncated distribution would end before.
 
 
 def test_dropout_is_between_the_convolutions_of_a_block():
@@ -220,6 +222,6 @@ def test_dropout_is_between_the_convolutions_of_a_block():
         ("wide_resnet", {"depth": 26}, r"6n \+ 4 with n >= 1, such as 10, 16 or 28, got 26"),
     ],
 )
-def test_options_that_make_no_network(name, options, message):
+def test_build_refuses_invalid_options(name, options, message):
     with pytest.raises(ValueError, match=message):
         models.build(name, (8, 8, 3), 3, **options)

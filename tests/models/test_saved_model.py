@@ -1,4 +1,4 @@
-"""`ModelSaver`: what a program without this library finds in a SavedModel."""
+"""Tests that SavedModels of `ModelSaver` work without this library."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from tff_pfl.models import ModelSaver, build, from_keras
 X = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
 
 
-def test_models_of_several_weights(tmp_path):
+def test_saver_writes_several_weights(tmp_path):
     model = from_keras(test_keras.mlp, input_shape=(4,), preprocess=lambda x: 2 * x)
     saver = ModelSaver(model, (4,), np.float32)
     for seed in (0, 1):
@@ -27,7 +27,7 @@ def test_models_of_several_weights(tmp_path):
         np.testing.assert_array_equal(served, loaded(X))
 
 
-def test_images_are_taken_as_they_are_stored(tmp_path):
+def test_saved_model_takes_images_as_stored(tmp_path):
     model = build("mlp", (8, 8, 3), 4, hidden=(3,))
     images = np.random.default_rng(0).integers(0, 256, (2, 8, 8, 3)).astype(np.uint8)
     ModelSaver(model, (8, 8, 3), images.dtype).save(model.init(3), tmp_path / "saved")

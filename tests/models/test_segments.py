@@ -1,4 +1,4 @@
-"""Tests of rematerialisation: gradients that compute again what was not kept."""
+"""Tests rematerialisation: gradients that compute intermediate values again."""
 
 import functools
 import re
@@ -30,7 +30,7 @@ RNG = np.random.default_rng(0)
 
 
 def residual():
-    """Two residual blocks; a cut is possible after the stem, each block, and each activation."""
+    """Builds two residual blocks, with cuts after the stem, each block and each activation."""
     inputs = tf.keras.Input((4,))
     x = layers.Dense(8, "tanh", name="stem")(inputs)
     for block in ("first", "second"):
@@ -54,7 +54,7 @@ def sequential():
 
 
 def two_inputs():
-    """Has inputs by name, an operation of TensorFlow, and a layer before and after each cut."""
+    """Has named inputs, a TensorFlow operation, and a layer before and after each cut."""
     left, right = tf.keras.Input((2,), name="second"), tf.keras.Input((2,), name="first")
     shared, square = layers.Dense(4, "tanh", name="shared"), layers.Dense(4, name="square")
     x = square(layers.Add()([shared(left), shared(right)]))
@@ -86,8 +86,8 @@ def batch():
         (two_inputs, 100),
     ],
 )
-def test_gradients_and_features_are_those_of_the_model(keras_model_fn, segments):
-    """With the same masks of dropout."""
+def test_segments_keep_gradients_and_features(keras_model_fn, segments):
+    """Draws the same dropout masks."""
     expected, model = model_of(keras_model_fn), model_of(keras_model_fn, segments=segments)
     assert model.layers == expected.layers
     weights, b = expected.init(0), batch()
@@ -102,7 +102,7 @@ def test_gradients_and_features_are_those_of_the_model(keras_model_fn, segments)
 
 
 @pytest.mark.slow
-def test_residual_networks():
+def test_segments_keep_gradients_of_residual_networks():
     name, small = "wide_resnet", {"depth": 10, "widen": 1, "dropout_rate": 0.3}
     images = tf.constant(RNG.integers(256, size=(4, 8, 8, 3)), tf.uint8)
     b = Batch(images, tf.constant([0, 1, 2, 0]), tf.ones([4]), tf.constant([1, 2]))
@@ -112,7 +112,7 @@ def test_residual_networks():
     assert_close(model.gradient(weights, b), expected.gradient(weights, b), 1e-5)
 
 
-def test_the_parts_of_a_model():
+def test_split_cuts_between_layers():
     model = residual()
     parts = split(model, 3)
     x = tf.random.normal([2, 4])
@@ -120,17 +120,17 @@ def test_the_parts_of_a_model():
     for part in parts:
         outputs = part(outputs)
     assert_equal(outputs, model(x))
-    of_parts = [{layer.name for layer in part.layers if layer.weights} for part in parts]
-    assert of_parts == [
+    layers_of_parts = [{layer.name for layer in part.layers if layer.weights} for part in parts]
+    assert layers_of_parts == [
         *({"stem", "first_a", "first_b"}, {"second_a", "second_b"}),
         {"head"},
     ]
-    # After the stem, and in each block after the sum and after its activation.
+    # Cuts are after the stem, and in each block after the sum and its activation.
     assert len(split(model, 100)) == 1 + 1 + 2 * 2
 
 
-def test_a_gradient_by_hand():
-    """The gradient of `a x^2` is `x^2` for `a`, and `2 a x` for `x`."""
+def test_recomputed_gradient_matches_the_formula():
+    """Checks that the gradient of `a x^2` is `x^2` for `a` and `2 a x` for `x`."""
 
     def apply(weights, x, *, training, seed):
         assert (training, seed) == (True, None)
@@ -140,13 +140,17 @@ def test_a_gradient_by_hand():
     with tf.GradientTape() as tape:
         tape.watch((weights, x))
         y = 5 * recomputed(apply, ("f",))(weights, x, training=True)
-    of_weights, of_x = tape.gradient(y, (weights, x))
-    assert (float(y), float(of_weights["f"]["a"]), float(of_x)) == (60.0, 20.0, 60.0)
-    assert of_weights["unused"]["b"] is None
+    gradient_of_weights, gradient_of_x = tape.gradient(y, (weights, x))
+    assert (float(y), float(gradient_of_weights["f"]["a"]), float(gradient_of_x)) == (
+        60.0,
+        20.0,
+        60.0,
+    )
+    assert gradient_of_weights["unused"]["b"] is None
 
 
-def test_gradients_of_gradients_are_those_of_the_model():
-    """Products of the Hessian with a vector, as methods of the second order take."""
+def test_segments_keep_second_order_gradients():
+    """Computes products of the Hessian and a vector, as second-order methods do."""
 
     def product(model):
         weights, b = model.init(0), examples
@@ -163,8 +167,8 @@ def test_gradients_of_gradients_are_those_of_the_model():
 
 
 @pytest.mark.parametrize("outer", [tf.Graph, lambda: tf.__internal__.FuncGraph("outer")])
-def test_it_is_computed_again_only_when_the_gradient_has_come(outer):
-    """Else it would be computed, and kept, at once; a graph of TFF is a `tf.Graph`."""
+def test_values_are_recomputed_only_after_the_upstream_gradient(outer):
+    """Checks dependencies, without which values would be computed early and kept."""
 
     def apply(weights, x, **_):
         return tf.sin(tf.exp(weights["f"]["a"] * x))
@@ -204,8 +208,8 @@ def depends(operation, on) -> bool:
         ({"vectorize": "always", "jit_compile": True}, "float32"),
     ],
 )
-def test_a_round_in_the_executor_is_that_without_segments(options_of_context, compute_type):
-    """With weights of float32 whatever layers compute in."""
+def test_segments_keep_a_round_in_the_executor(options_of_context, compute_type):
+    """Keeps weights in float32 for each compute type."""
 
     def one_round(segments):
         options = {"segments": segments, "compute_type": compute_type}
@@ -229,15 +233,15 @@ def masked():
         [
             layers.Masking(input_shape=(3, 2)),
             layers.Dense(4, name="each"),
-            layers.GlobalAveragePooling1D(),  # of what is not masked
+            layers.GlobalAveragePooling1D(),  # It ignores masked steps.
             layers.Dense(4, "tanh", name="body"),
             layers.Dense(3, name="head"),
         ]
     )
 
 
-def test_masks_are_not_lost():
-    """After the mean over the sequence there is no mask, but a cut."""
+def test_split_keeps_keras_masks():
+    """Cuts after the mean over the sequence, which has no mask."""
     sequence = tf.constant([[[1.0, 2.0], [0.0, 0.0], [0.0, 0.0]]])
     whole, model = (from_keras(masked, input_shape=(3, 2), segments=n) for n in (1, 100))
     assert len(split(masked(), 100)) > 1
@@ -245,7 +249,7 @@ def test_masks_are_not_lost():
     assert_equal(model.apply(weights, sequence), whole.apply(weights, sequence))
 
 
-def test_inputs_that_are_true_or_false():
+def test_segments_accept_boolean_inputs():
     whole, model = (model_of(sequential, segments=n) for n in (1, 2))
     weights, b = whole.init(0), batch()
     b = b._replace(x=b.x > 0)
@@ -253,7 +257,7 @@ def test_inputs_that_are_true_or_false():
 
 
 class Doubled(tf.keras.Model):
-    """Functional, but for a call of its own."""
+    """A functional model that overrides `call`."""
 
     def call(self, x, training=None):
         return 2 * super().call(x, training)
@@ -277,8 +281,8 @@ def unbuilt():
     return tf.keras.Sequential([layers.Dense(5), layers.Dense(3)], name="unbuilt")
 
 
-def test_models_that_cannot_be_cut():
+def test_split_refuses_other_models():
     for keras_model_fn, name in ((Subclassed, "mine"), (unbuilt, "unbuilt"), (doubled, "doubled")):
-        message = f"Keras model {name!r} cannot be cut into segments=2: that takes a functional"
+        message = f"Keras model {name!r} cannot be cut into segments=2. Use a functional"
         with pytest.raises(ValueError, match=re.escape(message)):
             from_keras(keras_model_fn, input_shape=(4,), segments=2)

@@ -1,4 +1,4 @@
-"""Models with two exits: weights, outputs, the joint loss, and the gate between exits."""
+"""Tests models with two exits: weights, outputs, the joint loss and the gate."""
 
 import numpy as np
 import pytest
@@ -17,25 +17,25 @@ BATCH = Batch(X, Y, np.ones(6, np.float32), np.zeros(2, np.int32))
 
 
 def exits():
-    """The model's weights with the client exit, and with the server exit."""
+    """Returns the model's weights with the client exit, and with the server exit."""
     server = {name: WEIGHTS[name] for name in MODEL.layers}
     return {**server, "head": WEIGHTS["client_head"]}, server
 
 
-def test_exits_start_differently_on_the_models_weights():
+def test_exits_start_differently():
     assert list(WEIGHTS) == ["dense1", "head", "client_head"]
     assert_equal(exits()[1], MODEL.init(3))
     assert WEIGHTS["client_head"]["kernel"].shape == WEIGHTS["head"]["kernel"].shape
     assert np.max(np.abs(WEIGHTS["client_head"]["kernel"] - WEIGHTS["head"]["kernel"])) > 0.1
 
 
-def test_sides():
+def test_sides_split_weights_between_client_and_server():
     server, client = BOTH.sides.split(WEIGHTS)
     assert (list(server), list(client)) == (["head"], ["dense1", "client_head"])
     assert_equal(BOTH.sides.merge(server, client), WEIGHTS)
 
 
-def test_an_exit_of_several_layers():
+def test_exit_can_have_several_layers():
     model = build("mlp", IMAGE_SHAPE, NUM_CLASSES, hidden=(5, 4))
     both = two_exits(model, exit_layers=("dense2", "head"))
     _, client = both.sides.split(both.init(0))
@@ -49,12 +49,12 @@ def test_an_exit_of_several_layers():
     assert_close(both.outputs(weights, X)[0], model.apply(expected, X))
 
 
-def test_outputs_are_those_of_each_exit():
+def test_outputs_equal_the_models_of_each_exit():
     for found, weights in zip(BOTH.outputs(WEIGHTS, X), exits(), strict=True):
         assert_close(found, MODEL.apply(weights, X))
 
 
-def test_the_joint_loss_and_its_gradient(gamma=0.3):
+def test_joint_loss_and_gradient_are_weighted_means(gamma=0.3):
     gradient, totals = BOTH.joint_model(gamma).gradient(WEIGHTS, BATCH)
     client, server = (MODEL.gradient(weights, BATCH) for weights in exits())
     mixed = gamma * client[1]["loss"].total + (1 - gamma) * server[1]["loss"].total
@@ -67,18 +67,18 @@ def test_the_joint_loss_and_its_gradient(gamma=0.3):
     assert_close(gradient["dense1"], body)
 
 
-def test_metrics_are_those_of_both_exits():
+def test_joint_model_has_metrics_of_both_exits():
     totals = BOTH.joint_model(0.5).totals(WEIGHTS, BATCH)
     client, server = (MODEL.totals(weights, BATCH) for weights in exits())
     assert totals["accuracy"].total == server["accuracy"].total
     assert totals["client_exit_accuracy"].total == client["accuracy"].total
 
 
-def test_the_gate_lets_sure_answers_of_the_client_exit_through():
+def test_gate_uses_sure_answers_of_the_client_exit():
     client, server = map(np.asarray, BOTH.outputs(WEIGHTS, X))
     probabilities = np.exp(client) / np.sum(np.exp(client), axis=1, keepdims=True)
     entropies = -np.sum(probabilities * np.log(probabilities), axis=1)
-    threshold = np.sort(entropies)[2] + 1e-4  # of six, three are sure
+    threshold = np.sort(entropies)[2] + 1e-4  # Three of six answers are sure.
     model = BOTH.gated_model()
     found = model.apply(BOTH.gated(WEIGHTS, threshold), X)
     expected = np.where(entropies[:, np.newaxis] <= threshold, client, server)
@@ -86,20 +86,20 @@ def test_the_gate_lets_sure_answers_of_the_client_exit_through():
     assert np.sum(np.all(np.isclose(found, client), axis=1)) == 3
 
 
-def test_ends_of_the_threshold():
+def test_extreme_thresholds_choose_one_exit():
     for threshold, exit_ in ((-1.0, 1), (np.log(3) + 1e-6, 0), (np.inf, 0)):
         found = BOTH.gated_model().apply(BOTH.gated(WEIGHTS, threshold), X)
         np.testing.assert_array_equal(found, BOTH.outputs(WEIGHTS, X)[exit_])
 
 
-def test_exits_that_are_very_sure_leave_numbers_finite():
+def test_very_sure_exits_keep_numbers_finite():
     weights = BOTH.gated(trees.scale(WEIGHTS, 1e6), 0.1)
     gradient, totals = BOTH.gated_model().gradient(weights, BATCH)
     assert bool(trees.all_finite(gradient, totals))
     assert float(gradient["gate"]["threshold"]) == 0.0
 
 
-def test_one_logit_is_not_gated():
+def test_gated_model_refuses_one_logit():
     def network():
         layers = tf.keras.layers
         return tf.keras.Sequential([layers.Flatten(input_shape=IMAGE_SHAPE), layers.Dense(1)])
@@ -107,13 +107,11 @@ def test_one_logit_is_not_gated():
     both = two_exits(from_keras(network, input_shape=IMAGE_SHAPE, example_metrics={}))
     weights = both.init(0)
     both.outputs(weights, X)
-    with pytest.raises(
-        ValueError, match="have one logit, and the entropy of its softmax is always"
-    ):
+    with pytest.raises(ValueError, match="have one logit, so the entropy of the softmax is always"):
         both.gated_model().apply(both.gated(weights, 0.1), X)
 
 
-def test_the_gated_model_begins_as_the_server_exit():
+def test_gated_model_starts_as_the_server_exit():
     model = BOTH.gated_model()
     assert model.layers == ("dense1", "head", "client_head", "gate")
     assert_close(model.apply(model.init(3), X), MODEL.apply(MODEL.init(3), X))
@@ -121,7 +119,7 @@ def test_the_gated_model_begins_as_the_server_exit():
 
 
 @pytest.mark.parametrize("taken", ["client_head", "gate"])
-def test_names_that_the_second_exit_needs(taken):
+def test_two_exits_refuses_names_that_it_needs(taken):
     def network():
         layers = [tf.keras.layers.Dense(3, name=name) for name in (taken, "head")]
         return tf.keras.Sequential([tf.keras.Input((4,)), *layers])

@@ -1,4 +1,4 @@
-"""Tests of `tff_pfl.models.zoo`: the numbers of weights are those of the papers."""
+"""Tests `tff_pfl.models.zoo`, including the numbers of weights in the papers."""
 
 import functools
 
@@ -19,7 +19,7 @@ from tff_pfl import models
         ("lenet", (32, 32, 3), 10, 62_006),
     ],
 )
-def test_numbers_of_weights(name, shape, num_classes, num_weights):
+def test_numbers_of_weights_equal_the_papers(name, shape, num_classes, num_weights):
     model = models.build(name, shape, num_classes)
     assert model.num_weights == num_weights
     assert model.name == name
@@ -27,7 +27,7 @@ def test_numbers_of_weights(name, shape, num_classes, num_weights):
     assert all(not np.any(layer["bias"]) for layer in model.init(0).values())
 
 
-def test_images_are_scaled_and_normalised():
+def test_build_scales_and_normalises_images():
     mean, std = (0.5, 0.25), (0.2, 0.4)
     model = models.build("mlp", (1, 1, 2), 2, mean=mean, std=std, hidden=())
     weights = {"head": {"kernel": tf.eye(2), "bias": tf.zeros([2])}}
@@ -50,17 +50,17 @@ def test_only_the_network_with_dropout_differs_in_training():
 @pytest.mark.parametrize(
     ("shape", "mean", "std", "message"),
     [
-        ((8, 8, 1), (0.5,) * 3, (0.2,) * 3, r"shape \(8, 8, 1\) each has one number and"),
-        ((8, 8, 3), (0.5,) * 2, (0.2,), r"shape \(8, 8, 3\) each has one number, or 3, and"),
-        ((8, 8, 1), (0.5,), (0.0,), "deviations are above 0"),
+        ((8, 8, 1), (0.5,) * 3, (0.2,) * 3, r"shape \(8, 8, 1\) each needs one number and"),
+        ((8, 8, 3), (0.5,) * 2, (0.2,), r"shape \(8, 8, 3\) each needs one number, or 3, and"),
+        ((8, 8, 1), (0.5,), (0.0,), "deviations must be above 0"),
     ],
 )
-def test_a_normalization_of_other_images_is_refused(shape, mean, std, message):
+def test_build_refuses_normalizations_of_other_images(shape, mean, std, message):
     with pytest.raises(ValueError, match=message):
         models.build("mlp", shape, 10, mean=mean, std=std)
 
 
-def test_without_a_normalization_inputs_are_taken_as_they_are():
+def test_build_without_a_mean_does_not_normalise():
     x = np.random.default_rng(0).normal(size=(3, 2, 2, 1)).astype(np.float32)
     found, scaled = (models.build("mlp", (2, 2, 1), 3, mean=mean) for mean in (None, (0.0,)))
     weights = found.init(0)
@@ -72,7 +72,7 @@ def test_without_a_normalization_inputs_are_taken_as_they_are():
 
 
 def counted(image_shape, num_classes, *, width: int = 4) -> models.Model:
-    """Makes a model with a metric of its own by `from_keras`."""
+    """Makes a model with its own metric by `from_keras`."""
 
     def network():
         return tf.keras.Sequential(
@@ -95,18 +95,18 @@ def annotated(image_shape, num_classes) -> models.Model:
     return tf.keras.Sequential([tf.keras.layers.Dense(num_classes, name="head")])
 
 
-class TestOfAnAnnotatedFunction:
-    """A `Model`, in the place of a Keras model."""
+class TestFunctionsThatReturnAModel:
+    """Tests functions that return a `Model` instead of a Keras model."""
 
     @pytest.fixture(autouse=True)
     def registered(self, monkeypatch):
         variant = functools.partial(counted, width=7)
-        of = {"counted": counted, "wide": variant, "bare": unannotated, "false": annotated}
-        for name, function in of.items():
+        functions = {"counted": counted, "wide": variant, "bare": unannotated, "false": annotated}
+        for name, function in functions.items():
             monkeypatch.setitem(models.MODELS._registered, name, function)
 
     @pytest.mark.parametrize("mean", [(0.5,), None])
-    def test_it_takes_what_keras_models_take(self, mean):
+    def test_inputs_are_the_same_as_for_keras_models(self, mean):
         dtype = np.float32 if mean is None else np.uint8
         x = np.random.default_rng(0).integers(0, 255, [5, 4, 4, 1]).astype(dtype)
         model = models.build("counted", (4, 4, 1), 3, mean=mean, std=(0.25,))
@@ -119,7 +119,7 @@ class TestOfAnAnnotatedFunction:
             np.testing.assert_allclose(found, expected, rtol=1e-5)
         assert set(model.example_metrics) == {"sum"}
 
-    def test_options_and_variants(self):
+    def test_options_and_variants_are_passed(self):
         assert models.build("counted", (4, 4, 1), 3, width=5).num_weights == 16 * 5 + 5 + 15 + 3
         assert models.build("wide", (4, 4, 1), 3).num_weights == 16 * 7 + 7 + 21 + 3
 
@@ -128,11 +128,11 @@ class TestOfAnAnnotatedFunction:
             with pytest.raises(ValueError, match="Keras models, but 'counted' returns a Model"):
                 models.build("counted", (4, 4, 1), 3, **how)
 
-    def test_annotations_that_are_text(self, monkeypatch):
+    def test_annotation_can_be_text(self, monkeypatch):
         monkeypatch.setattr(counted, "__annotations__", {"return": "models.Model"})
         assert models.build("counted", (4, 4, 1), 3).example_metrics.keys() == {"sum"}
 
     @pytest.mark.parametrize(("name", "returned"), [("bare", "Model"), ("false", "Sequential")])
-    def test_a_function_that_says_something_else(self, name, returned):
+    def test_wrong_annotations_are_refused(self, name, returned):
         with pytest.raises(ValueError, match=f"{name!r} returns a {returned}. .* `-> tff_pfl.Mo"):
             models.build(name, (4, 4, 1), 3)

@@ -1,4 +1,4 @@
-"""Federated evaluation: which model, on which data, is in the name of every metric."""
+"""Federated evaluation, with metrics whose names state the model and the data."""
 
 from tff_pfl.lazy import offer
 

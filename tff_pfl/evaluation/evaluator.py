@@ -1,4 +1,4 @@
-"""Everything that is measured of a federation's models, chosen by one set of options."""
+"""Evaluates a federation's models as chosen by one set of options."""
 
 import dataclasses
 from typing import Any
@@ -17,7 +17,7 @@ from tff_pfl.templates import PersonalizedProcess
 
 EVALUATED_SPLITS = ("test", "validation")
 GENERALIZATION = ("never", "last", "always")
-_SAMPLE_STREAM = 0x5A3B1E  # tells the draw of the sample from others of the same seed
+_SAMPLE_STREAM = 0x5A3B1E  # Separates this draw from others with the same seed.
 
 
 def sampled_clients(seed: int, num_clients: int, number: int) -> np.ndarray:
@@ -25,16 +25,16 @@ def sampled_clients(seed: int, num_clients: int, number: int) -> np.ndarray:
 
     Args:
         seed: The seed of the draw.
-        num_clients: Clients of the federation.
-        number: Clients to evaluate, 0 or more.
+        num_clients: The number of clients in the federation.
+        number: The number of clients to evaluate, 0 or more.
 
     Raises:
-        ValueError: If there are not so many clients.
+        ValueError: `number` exceeds `num_clients`.
     """
     if number > num_clients:
         raise ValueError(
             f"clients={number} are to be evaluated, but the federation has only {num_clients} that "
-            f"train. Choose 1 to {num_clients}, or 0 for all."
+            f"train. Choose 1 to {num_clients}, or 0 for all clients."
         )
     rng = np.random.default_rng([seed, _SAMPLE_STREAM])
     return np.sort(rng.choice(num_clients, number, replace=False))
@@ -53,19 +53,19 @@ class EvaluationOptions:
 
     Attributes:
         split: "test" or "validation".
-        validation: Whether models are also evaluated on validation examples of their own clients,
-            where the split is "test".
-        clients: The number of clients to evaluate; 0: all. The sample is drawn once, see
-            `sampled_clients`, and is the same at all evaluations and of all algorithms: differences
-            between them are those of the same clients.
-        clients_per_call: Clients evaluated at a time; bounds memory.
-        generalization: At which evaluations models are evaluated on the examples of other clients,
-            which costs as many times more as there are clients: "never", "last", "always".
+        validation: Whether models are also evaluated on their own clients' validation examples, if
+            the split is "test".
+        clients: The number of clients to evaluate, or 0 for all. The sample is drawn once (see
+            `sampled_clients`) and is the same in all evaluations of all algorithms, so differences
+            between them compare the same clients.
+        clients_per_call: The number of clients evaluated at a time, which bounds memory.
+        generalization: The evaluations in which models are also evaluated on the examples of other
+            clients: "never", "last" or "always". This costs about `num_clients` times as much.
         synthetic: See `PooledEvaluation`.
         subsample: See `PooledEvaluation`.
-        late_share: The share of a run's evaluations, the last ones and one at least, whose mean its
-            summary has.
-        seed: The seed of the draws of the sample and of other clients.
+        late_share: The share of a run's evaluations that its summary averages: the last ones, and
+            at least one.
+        seed: The seed that draws the sample and the other clients.
     """
 
     split: str = "test"
@@ -79,15 +79,16 @@ class EvaluationOptions:
     seed: int = 0
 
     def __post_init__(self):
+        """Checks the names of the options."""
         check_names("split", [self.split], EVALUATED_SPLITS)
         check_names("generalization", [self.generalization], GENERALIZATION)
 
 
 class Evaluator:
-    """Evaluates the clients of a federation, all of them or a sample.
+    """An evaluation of the clients of a federation, all of them or a sample.
 
     Attributes:
-        client_ids: int64, those of the sample, in ascending order; `None`: all are evaluated.
+        client_ids: int64, the clients of the sample in ascending order, or `None` for all clients.
     """
 
     def __init__(
@@ -97,11 +98,11 @@ class Evaluator:
         dataset: FederatedDataset,
         options: EvaluationOptions,
     ):
-        """Draws the sample.
+        """Draws the sample of clients.
 
         Raises:
-            ValueError: If the federation has fewer clients than are to be evaluated, or none of
-                those that were drawn has examples.
+            ValueError: The federation has fewer clients than `options.clients`, or no client of the
+                sample has examples.
         """
         self.client_ids = None
         if options.clients:
@@ -109,7 +110,7 @@ class Evaluator:
             if not np.any(dataset.sizes(options.split)[self.client_ids]):
                 raise ValueError(
                     f"None of the clients={options.clients} that were drawn has {options.split} "
-                    "examples. Evaluate more of them."
+                    "examples. Evaluate more clients."
                 )
         self._dataset = dataset
         self._options = options
@@ -129,7 +130,7 @@ class Evaluator:
     def __call__(
         self, server_state: Any, source: CohortDataSource, *, is_last: bool
     ) -> ClientMetrics:
-        """Evaluates on clients' own examples, and on others' where that is due.
+        """Evaluates on clients' own examples, and on other clients' if `generalization` says so.
 
         Args:
             server_state: The process's `ServerState`.
@@ -147,7 +148,7 @@ class Evaluator:
         Args:
             server_state: See `__call__`.
             source: See `__call__`.
-            split: Another one than that of the options.
+            split: The split. Default: the split of the options.
         """
         return evaluate_federation(
             self._local,
@@ -167,7 +168,7 @@ class Evaluator:
         *,
         is_last: bool,
     ) -> ClientMetrics:
-        """Adds to `clients` what is measured on others' examples, where that is due.
+        """Adds metrics on other clients' examples to `clients`, if `generalization` says so.
 
         Args:
             clients: The result of `on_own_examples`.

@@ -1,4 +1,4 @@
-"""Evaluating the global model and those of every client on its own data."""
+"""Evaluates the models of every client, and the global model, on the client's own data."""
 
 import collections
 from typing import Any, NamedTuple
@@ -15,16 +15,16 @@ from tff_pfl.models import Model
 from tff_pfl.ranges import takes, whole
 from tff_pfl.templates import Client, PersonalizedProcess
 
-BATCH_SIZE = 200  # examples of a forward pass
+BATCH_SIZE = 200  # The number of examples in a forward pass.
 
 
 class EvaluatedClient(NamedTuple):
     """A client to evaluate.
 
     Attributes:
-        client: The `Client`, with the state and the training examples that its models may be made
-            of.
-        test: The `Examples` it is evaluated on.
+        client: The `Client`, with the state and the training examples from which its models are
+            made.
+        test: The `Examples` on which it is evaluated.
     """
 
     client: Client
@@ -38,14 +38,14 @@ def build_evaluation(
 
     Args:
         process: The algorithm.
-        model: Its model.
-        batch_size: Examples of a forward pass; it does not change the result.
+        model: The algorithm's model.
+        batch_size: The number of examples in a forward pass. It does not change the result.
 
     Returns:
         A computation of type
-        `(<S@SERVER, {<client=<client_id, state, data>, test=D>}@CLIENTS> -> {T}@CLIENTS)`, where
-        `T` has the fields `personalized`, those of `process.further_models` and, if the algorithm
-        has a global model, `global`; each holds the sums of the loss and of the model's metrics
+        `(<S@SERVER, {<client=<client_id, state, data>, test=D>}@CLIENTS> -> {T}@CLIENTS)`. `T` has
+        the fields `personalized`, the names of `process.further_models` and, if the algorithm has a
+        global model, `global`. Each field holds the sums of the loss and of the model's metrics
         over the client's test examples.
     """
     model = process.evaluated_model or model
@@ -65,8 +65,8 @@ def build_evaluation(
     def evaluate_clients(state, clients):
         models = {"personalized": process.personalize, **process.further_models}
         results = collections.OrderedDict(
-            (name, tff.federated_map(evaluate_weights, (of(state, clients.client), clients.test)))
-            for name, of in models.items()
+            (name, tff.federated_map(evaluate_weights, (make(state, clients.client), clients.test)))
+            for name, make in models.items()
         )
         if process.global_weights is not None:
             weights = tff.federated_broadcast(tff.federated_map(process.global_weights, state))
@@ -88,22 +88,24 @@ def evaluate_federation(
     clients_per_call: int = 25,
     client_ids: np.ndarray | None = None,
 ) -> ClientMetrics:
-    """Evaluates every client, participants or not, or a sample of them, a few at a time.
+    """Evaluates all clients, or a sample of them, a few clients at a time.
+
+    Clients are evaluated whether or not they took part in training.
 
     Args:
-        evaluation: The computation of `build_evaluation`, or another that returns sums by model and
-            metric.
+        evaluation: The computation of `build_evaluation`, or another computation that returns sums
+            by model and metric.
         server_state: The process's `ServerState`.
         source: The source of the clients' states and training examples.
-        dataset: The data set of the examples they are evaluated on.
-        split: The split they are evaluated on: "test" or "validation".
-        pool: The pool of the examples, for the names.
-        clients_per_call: Bounds the memory.
-        client_ids: The sample, in ascending order; `None`: all clients.
+        dataset: The data set of the evaluation examples.
+        split: The split of the evaluation examples, "test" or "validation".
+        pool: The name of the examples' pool, for the names of metrics.
+        clients_per_call: The number of clients evaluated at a time, which bounds memory.
+        client_ids: The sample in ascending order, or `None` for all clients.
 
     Returns:
-        For each model and metric the mean over the client's examples, as in
-        `personalized/local_test/accuracy`. It is NaN for a client without any.
+        The mean of each metric of each model over each client's examples, such as
+        `personalized/local_test/accuracy`. It is NaN for a client without examples.
     """
     sizes, population = dataset.sizes(split), None
     if client_ids is None:
@@ -117,12 +119,12 @@ def evaluate_federation(
         tests = source.select_examples(ids, split)
         rows += evaluation(server_state, list(map(EvaluatedClient, clients, tests)))
     values = {}
-    for what, totals in rows[0].items():
+    for model_name, totals in rows[0].items():
         for metric in totals:
-            means = [row[what][metric] for row in rows]
+            means = [row[model_name][metric] for row in rows]
             total = np.array([mean.total for mean in means], np.float64)
             count = np.array([mean.count for mean in means], np.float64)
             quotient = np.full(total.shape, np.nan)
             np.divide(total, count, out=quotient, where=count > 0)
-            values[MetricName(what, f"{pool}_{split}", metric)] = quotient
+            values[MetricName(model_name, f"{pool}_{split}", metric)] = quotient
     return ClientMetrics(client_ids, sizes, values, population)

@@ -1,6 +1,6 @@
-"""Training before evaluation, which no algorithm knows about.
+"""Trains models before they are evaluated, without effect on the algorithm's rounds.
 
-It is pFedMB's fine-tuning, and FedAvg's last step, a client's training of the global model.
+Examples are pFedMB's fine-tuning, and a client's training of the global model in FedAvg.
 """
 
 import collections
@@ -19,16 +19,23 @@ from tff_pfl.templates import Algorithm, Personalization
 def fine_tuned(
     algorithm: Algorithm, model: Model, local: LocalTraining, *, epochs: int
 ) -> Algorithm:
-    """Lets each client train its own model on its examples before it is evaluated.
+    """Returns an algorithm whose clients fine-tune their own models before evaluation.
 
-    Nothing is kept of that training: rounds are those of `algorithm`, bit for bit. It takes
-    the place of an algorithm's own fine-tuning, as FedBABU has one.
+    The fine-tuned models are only evaluated, and rounds equal the rounds of `algorithm` bit for
+    bit. This fine-tuning replaces the algorithm's own fine-tuning, such as FedBABU's.
+
+    Example:
+        >>> model, local = testing.tiny_model(), testing.tiny_local()
+        >>> algorithm = tff_pfl.make("fedavg", model, local)
+        >>> tuned = tff_pfl.fine_tuned(algorithm, model, local, epochs=5)
+        >>> tuned.name
+        'FedAvg'
 
     Args:
         algorithm: Any algorithm.
-        model: Its model.
-        local: How clients fine-tune, with the learning rate of the last round and a new optimizer.
-        epochs: Passes over the client's training examples, 0 or more.
+        model: The algorithm's model.
+        local: The local training. It has the learning rate of the last round, and a new optimizer.
+        epochs: The number of passes over the client's training examples, 0 or more.
     """
     tune = fine_tuning(algorithm.evaluated_model or model, local, epochs)
     return dataclasses.replace(
@@ -37,22 +44,30 @@ def fine_tuned(
 
 
 def locally_trained(algorithm: Algorithm, model: Model, local: LocalTraining) -> Algorithm:
-    """Evaluates each client by the global model that the client has trained.
+    """Returns an algorithm whose clients are evaluated with locally trained global models.
 
-    The client trains the current global model on its own examples as long as in a round, without
-    what the algorithm adds to that, and without anything that it keeps: what FedAvg would have it
-    upload. Nothing is kept of it either: rounds are those of `algorithm`, bit for bit.
+    Each client trains the current global model on its own examples, for as many steps as in a
+    round, as FedAvg's clients do before they upload. It uses neither the algorithm's additions to
+    local training nor the client's state. The trained models are only evaluated, and rounds equal
+    the rounds of `algorithm` bit for bit.
+
+    Example:
+        >>> model, local = testing.tiny_model(), testing.tiny_local()
+        >>> algorithm = tff_pfl.make("ditto", model, local)
+        >>> trained = tff_pfl.locally_trained(algorithm, model, local)
+        >>> trained.name
+        'Ditto'
 
     Args:
         algorithm: Any algorithm with a global model.
-        model: Its model.
-        local: How clients train, with the learning rate of the last round and a new optimizer.
+        model: The algorithm's model.
+        local: The local training. It has the learning rate of the last round, and a new optimizer.
 
     Raises:
-        ValueError: If the algorithm has no global model.
+        ValueError: The algorithm has no global model.
     """
     if algorithm.global_weights is None:
-        raise ValueError("'locally_trained' is the global model trained, and there is none.")
+        raise ValueError("'locally_trained' trains the global model, but the algorithm has none.")
     train = fine_tuning(algorithm.evaluated_model or model, local)
     return dataclasses.replace(
         algorithm,
@@ -66,12 +81,12 @@ def locally_trained(algorithm: Algorithm, model: Model, local: LocalTraining) ->
 def fine_tuning(
     model: Model, local: LocalTraining, epochs: int | None = None
 ) -> Callable[[Weights, Examples, ClientContext], Weights]:
-    """`(W, D, ClientContext) -> W`: trains a model on a client's examples.
+    """Returns `(W, D, ClientContext) -> W`, which trains a model on a client's examples.
 
     Args:
         model: The model.
-        local: How it is trained, with a new optimizer.
-        epochs: Passes over the examples; default as long as in a round.
+        local: The local training, which starts with a new optimizer.
+        epochs: The number of passes over the examples. Default: as many steps as in a round.
     """
 
     def tune(weights, examples, context):
@@ -93,14 +108,14 @@ def measured_fine_tuning(
     """Measures the weights of `fine_tuning` after each of its epochs.
 
     Returns:
-        float32 `[epochs]` in the place of each scalar of `measure`.
+        The structure of `measure`, with float32 `[epochs]` instead of scalars.
     """
 
-    def note(epoch, trained, noted):
+    def record(epoch, trained, recorded):
         totals = measure(_with_constant_layers(model, trained, weights))
-        is_it = tf.equal(tf.range(epochs), epoch)
+        is_epoch = tf.equal(tf.range(epochs), epoch)
         return tf.nest.map_structure(
-            lambda total, others: tf.where(is_it, total, others), totals, noted
+            lambda total, others: tf.where(is_epoch, total, others), totals, recorded
         )
 
     return local.train(
@@ -111,7 +126,7 @@ def measured_fine_tuning(
         epochs=epochs,
         optimizer_state=(),
         carry=tf.nest.map_structure(lambda _: tf.zeros([epochs]), model.zero_totals()),
-        after_epoch=note,
+        after_epoch=record,
     ).carry
 
 

@@ -1,4 +1,4 @@
-"""Gains of each client over another run, such as one of local training alone."""
+"""Gains of each client over a baseline run, such as local training only."""
 
 from typing import NamedTuple
 
@@ -7,17 +7,17 @@ import numpy as np
 from tff_pfl.evaluation.metrics import ClientMetrics, MetricName, direction
 from tff_pfl.evaluation.statistics import groups_of
 
-_ROUNDING = 1e-12  # of float64: 4,500 times that of a single number
+_ROUNDING = 1e-12  # Relative; 4,500 times float64's rounding of a single number.
 
 
 class Gain(NamedTuple):
-    """The gains of some clients.
+    """Statistics of the gains of a group of clients.
 
     Attributes:
         num_clients: The number of clients.
-        mean: Over clients, each counting once.
+        mean: The mean gain, with equal weights for all clients.
         std: The population standard deviation over clients.
-        share_hurt: The share of clients whose gain is below 0.
+        share_hurt: The share of clients with a gain below 0.
     """
 
     num_clients: int
@@ -29,16 +29,16 @@ class Gain(NamedTuple):
 def gains_of_clients(
     clients: ClientMetrics, baseline: ClientMetrics
 ) -> dict[MetricName, np.ndarray]:
-    """Computes how much better each client's models are than its own model in the baseline.
+    """Computes how much better each client's models are than its personal model in the baseline.
 
     Args:
         clients: The metrics of the run.
         baseline: The metrics of the same clients on the same examples.
 
     Returns:
-        float64 `[clients]` by the name of what is compared: all models' quantities in the pools
-        that both were evaluated on, each with that of the baseline's `personalized` model. NaN
-        where there is no example.
+        float64 `[clients]` by the name of the metric: all quantities of all models, in the pools on
+        which both runs were evaluated, compared with the baseline's `personalized` model. NaN for
+        clients without examples.
     """
     found = {}
     for name, values in clients.values.items():
@@ -50,16 +50,16 @@ def gains_of_clients(
 
 
 def differences(values: np.ndarray, others: np.ndarray, direction: int) -> np.ndarray:
-    """Computes `values - others`; NaN, of a model that has diverged, is worse than any number.
+    """Computes `values - others`, where NaN, of a diverged model, is worse than any number.
 
-    Where both are the same up to rounding, as means over rounds may be, it is 0.
+    Differences that may be rounding errors, such as those between means over rounds, become 0.
 
     Args:
         values: One number for each client.
-        others: The numbers of the same clients elsewhere. Where both are NaN, so is the difference.
-        direction: 1 where more is better, or -1.
+        others: The numbers to compare with. If both numbers are NaN, the difference is NaN.
+        direction: 1 if more is better, -1 if less is better.
     """
-    with np.errstate(invalid="ignore"):  # of infinities
+    with np.errstate(invalid="ignore"):  # Infinities may be subtracted.
         found = values - others
         found = without_rounding(found, np.maximum(np.abs(values), np.abs(others)))
     diverged, others_diverged = np.isnan(values), np.isnan(others)
@@ -68,11 +68,11 @@ def differences(values: np.ndarray, others: np.ndarray, direction: int) -> np.nd
 
 
 def without_rounding(found: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """Replaces by 0 what may be nothing but rounding of numbers of a size.
+    """Replaces sums or differences that may be rounding errors by 0.
 
     Args:
-        found: Sums or differences of such numbers.
-        scale: Their size, >= 0.
+        found: The sums or differences.
+        scale: The size of the numbers that were added or subtracted, >= 0.
     """
     is_rounding = np.isfinite(scale) & (np.abs(found) <= _ROUNDING * scale)
     return np.where(is_rounding, 0.0, found)
@@ -81,16 +81,16 @@ def without_rounding(found: np.ndarray, scale: np.ndarray) -> np.ndarray:
 def gains(
     clients: ClientMetrics, baseline: ClientMetrics, was_selected: np.ndarray
 ) -> dict[str, dict[MetricName, Gain]]:
-    """Statistics of `gains_of_clients` over the clients of each group; see `groups_of`."""
-    of_clients = gains_of_clients(clients, baseline)
+    """Computes statistics of `gains_of_clients` over the clients of each group of `groups_of`."""
+    client_gains = gains_of_clients(clients, baseline)
     return {
-        group: {name: _over_clients(values[members]) for name, values in of_clients.items()}
+        group: {name: _over_clients(values[members]) for name, values in client_gains.items()}
         for group, members in groups_of(clients, was_selected).items()
     }
 
 
 def _over_clients(values) -> Gain:
-    with np.errstate(invalid="ignore"):  # of losses that are not finite
+    with np.errstate(invalid="ignore"):  # Losses may be infinite.
         return Gain(
             len(values), float(values.mean()), float(values.std()), float(np.mean(values < 0))
         )

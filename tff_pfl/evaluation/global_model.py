@@ -1,4 +1,4 @@
-"""Evaluating a global model on many clients' data, as programs of `tff.learning` do."""
+"""Evaluates a global model on many clients' data, as programs of `tff.learning` do."""
 
 import collections
 from typing import Any, NamedTuple
@@ -13,12 +13,12 @@ from tff_pfl.models import Model, Totals
 
 
 class EvaluationState(NamedTuple):
-    """Server state of an evaluation.
+    """The server state of an evaluation.
 
     Attributes:
-        weights: `W`, the model that is evaluated.
-        totals: Sums of its loss and metrics over all clients of all rounds, float64: in float32
-            an example more would not count any longer after 2^24.
+        weights: `W`, the evaluated weights.
+        totals: The sums of the loss and the metrics over all clients of all rounds. They are
+            float64, because float32 cannot count beyond 2^24 examples.
     """
 
     weights: Any
@@ -28,21 +28,22 @@ class EvaluationState(NamedTuple):
 def compose_global_evaluation(
     model: Model, data_type: tff.types.Type
 ) -> tff.learning.templates.LearningProcess:
-    """Composes the evaluation of a global model, round by round, each on other clients.
+    """Composes the evaluation of a global model over rounds of different clients.
 
         initialize        : ( -> S@SERVER)
         next              : (<S@SERVER, {D}@CLIENTS> -> <state=S@SERVER, metrics=M@SERVER>)
         get_model_weights : (S -> W)
         set_model_weights : (<S, W> -> S)
 
-    It takes the place of `tff.learning.algorithms.build_fed_eval` in a
-    `tff.learning.programs.EvaluationManager`: under `client_work`, `eval`, metrics have
-    `current_round_metrics` and `total_rounds_metrics`, the means of the loss and of the model's
-    metrics over all examples, NaN if there was none, and `num_examples`.
+    The process replaces `tff.learning.algorithms.build_fed_eval` in a
+    `tff.learning.programs.EvaluationManager`. Its metrics, under `client_work` and `eval`, are
+    `current_round_metrics` and `total_rounds_metrics`. Both have the means of the loss and of the
+    model's metrics over all examples (NaN without examples), and `num_examples`.
 
     Args:
-        model: The model, of weights `W`; a process's `evaluated_model`, if it has one.
-        data_type: `D`, of a client's `Examples` or of a sequence of examples `<x=..., y=...>`.
+        model: The model with weights `W`: the process's `evaluated_model`, if it has one.
+        data_type: `D`, the type of a client's `Examples`, or of a sequence of examples
+            `<x=..., y=...>`.
     """
 
     @tff.tensorflow.computation
@@ -112,7 +113,7 @@ def _cast(totals: Totals, dtype: tf.DType) -> Totals:
 
 
 def _means(totals: Totals):
-    """Returns float32 means, whatever the type of the sums."""
+    """Returns means as float32, for sums of any type."""
     means = collections.OrderedDict(
         (name, tf.cast(mean.total / mean.count, tf.float32)) for name, mean in totals.items()
     )

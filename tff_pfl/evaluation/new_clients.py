@@ -1,4 +1,4 @@
-"""Clients that took no part in training, and fine-tune what they receive: section 5.4 of PGFed."""
+"""Evaluates clients that join after training and fine-tune a model, as in PGFed's section 5.4."""
 
 import collections
 import functools
@@ -24,12 +24,12 @@ _BY_EPOCH = "fine_tuned_by_epoch"
 
 @takes(epochs=whole(0), clients_per_call=whole(1))
 class NewClientsEvaluation:
-    """Evaluates what clients get that join at the end, before and after they fine-tune it.
+    """An evaluation of new clients' models, before and after fine-tuning.
 
-    They get the global model. If the algorithm has none, they get what `personalize` makes for a
-    client that never took part: FedPer's and FedRep's body with a head that nobody trained, of
-    `local` the initial weights. Where the server has something for each client, by its id, as the
-    embeddings of a hypernetwork, there is nothing for others.
+    New clients receive the global model. If the algorithm has none, they receive the model that
+    `personalize` makes for a client that never took part: an untrained head on the body of FedPer
+    or FedRep, or the initial weights in `local`. Algorithms whose server keeps values for each
+    client by its id, such as the embeddings of a hypernetwork, have no model for new clients.
     """
 
     def __init__(
@@ -53,29 +53,28 @@ class NewClientsEvaluation:
 
         Args:
             process: The algorithm.
-            model: Its model.
-            local: How clients train.
-            dataset: The data of the new clients; they fine-tune it with their training examples.
-            epochs: Passes over them.
-            fine_tuning: How they fine-tune it; `None`: as clients train.
-            best_epoch: Whether it is evaluated after each of them, for `with_best_epoch`.
-            locally_trained: Whether it is also evaluated as each of them trains it in a round, as
-                long as clients that take part do.
-            first_id: The id of the first of them.
-            split: The split they are evaluated on, "test" or "validation".
-            clients_per_call: Clients evaluated at a time; bounds memory.
+            model: The algorithm's model.
+            local: The local training of rounds.
+            dataset: The data of the new clients. They fine-tune with their training examples.
+            epochs: The number of passes over these examples.
+            fine_tuning: The local training of the fine-tuning. `None` means `local`.
+            best_epoch: Whether models are evaluated after each epoch, for `with_best_epoch`.
+            locally_trained: Whether models are also evaluated after local training as in a round,
+                for as many steps as clients that take part make.
+            first_id: The id of the first new client.
+            split: The split of the evaluation examples, "test" or "validation".
+            clients_per_call: The number of clients evaluated at a time, which bounds memory.
             capacity: See `CohortDataSource`.
             seed: The seed of the order of batches.
 
         Raises:
-            ValueError: If the algorithm has nothing for new clients.
+            ValueError: The algorithm has no model for new clients.
         """
         if process.global_weights is None and not process.takes_new_clients:
             raise ValueError(
-                "new clients fine-tune the global model, and this algorithm has none; nor has its "
-                "server a model for clients that it does not know. Set "
-                "config.new_clients.evaluated=False to hold them out all the same, as of a "
-                "baseline of runs that evaluate them."
+                "the algorithm has no model for new clients: no global model, and no personal "
+                "models for unknown clients. Set config.new_clients.evaluated=False to hold these "
+                "clients out without evaluating them."
             )
         model = process.evaluated_model or model
         fine_tuning = local if fine_tuning is None else fine_tuning
@@ -98,15 +97,16 @@ class NewClientsEvaluation:
         self._source = CohortDataSource(dataset, store, client_type, seed=seed, capacity=capacity)
 
     def __call__(self, server_state: Any) -> ClientMetrics:
-        """Evaluates; see `evaluate_federation`.
+        """Evaluates the new clients; see `evaluate_federation`.
 
         Args:
-            server_state: The algorithm's `ServerState`; its last round sets the learning rate.
+            server_state: The algorithm's `ServerState`. Its last round sets the learning rate.
 
         Returns:
-            Values such as `fine_tuned/new_clients_test/accuracy`, after all epochs, and likewise
-            `locally_trained` and `fine_tuned_best_epoch`, if they are asked for, and what is
-            fine-tuned: `global`, or `personalized` of an algorithm without a global model.
+            Metrics such as `fine_tuned/new_clients_test/accuracy`, of the following models:
+            `fine_tuned`, after all epochs; `locally_trained` and `fine_tuned_best_epoch`, if they
+            were requested; and the model before fine-tuning, `global`, or `personalized` if the
+            algorithm has no global model.
         """
         clients = evaluate_federation(
             self._evaluation,
@@ -122,33 +122,33 @@ class NewClientsEvaluation:
 
 
 def with_best_epoch(clients: ClientMetrics, start: str) -> ClientMetrics:
-    """Names what fine-tuning made of the model in all epochs and in the best for the mean client.
+    """Replaces the metrics of all epochs by those of the last epoch and of the best epoch.
 
-    The authors of PGFed report such a number: chosen on the very examples, it is higher than any
-    that a user could choose by. The model before fine-tuning counts as epoch 0. Each quantity has
-    its epoch, the first of several that are as good.
+    PGFed's authors report the epoch with the best mean over clients. It is chosen on the examples
+    of the evaluation, so it is better than any epoch that a user could choose. The model before
+    fine-tuning counts as epoch 0. Each quantity has its own best epoch, the first if several tie.
 
     Args:
-        clients: With values float64 `[clients, epochs]` of the model "fine_tuned_by_epoch", if any,
-            in whose place there are `fine_tuned` and `fine_tuned_best_epoch`.
+        clients: Metrics. Values of a model "fine_tuned_by_epoch", float64 `[clients, epochs]`, are
+            replaced by `fine_tuned` and `fine_tuned_best_epoch`.
         start: The name of the model before fine-tuning, "global" or "personalized".
     """
     values = {}
-    for name, of_clients in clients.values.items():
+    for name, by_client in clients.values.items():
         if name.model != _BY_EPOCH:
-            values[name] = of_clients
+            values[name] = by_client
             continue
         before = clients.values[name._replace(model=start)]
-        of_clients = np.column_stack([before, of_clients])
-        means = direction(name.quantity) * of_clients[clients.num_examples > 0].mean(0)
-        best = np.argmax(np.nan_to_num(means, nan=-np.inf))  # a model that diverged is the worst
-        values[name._replace(model="fine_tuned")] = of_clients[:, -1]
-        values[name._replace(model="fine_tuned_best_epoch")] = of_clients[:, best]
+        by_client = np.column_stack([before, by_client])
+        means = direction(name.quantity) * by_client[clients.num_examples > 0].mean(0)
+        best = np.argmax(np.nan_to_num(means, nan=-np.inf))  # A diverged model is the worst.
+        values[name._replace(model="fine_tuned")] = by_client[:, -1]
+        values[name._replace(model="fine_tuned_best_epoch")] = by_client[:, best]
     return clients._replace(values=values)
 
 
 def _joining(process, first_id) -> tuple[tff.types.StructType, ClientStateStore]:
-    """Returns the type of a new client, and its states: empty where all receive the same model."""
+    """Returns the type and the states of new clients; states are empty with a global model."""
     if process.global_weights is None:
 
         def initial_states(rows):
@@ -169,9 +169,10 @@ def _joining(process, first_id) -> tuple[tff.types.StructType, ClientStateStore]
 def _build_evaluation(
     process, model, start, trainings, by_epoch, client_type, first_id, seed
 ) -> tff.Computation:
-    """`(<S@SERVER, {EvaluatedClient}@CLIENTS> -> {totals}@CLIENTS)`, of clients by their rows.
+    """Builds `(<S@SERVER, {EvaluatedClient}@CLIENTS> -> {totals}@CLIENTS)`.
 
-    Rows of new clients begin with 0, and ids with `first_id`: a training client has the other.
+    New clients are numbered from 0 here, but their ids start at `first_id`, because training
+    clients have the smaller ids.
     """
     state_type = process.initialize.type_signature.result
     evaluated_type = tff.types.StructWithPythonType(

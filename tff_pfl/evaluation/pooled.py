@@ -1,15 +1,15 @@
-"""Generalization: every client's model on the examples of other clients.
+"""Generalization: evaluates every client's model on the examples of other clients.
 
-All examples of a split are one pool, in which each has an owner. A model is evaluated on each
-example of the pool once; from these scores follow, without another pass,
+All examples of a split form one pool, in which each example has an owner. Each model is evaluated
+once on each example of the pool. From these scores follow
 
-    generalization_SPLIT   its mean over the pool (FedPG's G-acc)
-    synthetic50_SPLIT      its mean over the examples of the client itself and of
+    generalization_SPLIT   the mean over the pool (FedPG's G-acc)
+    synthetic50_SPLIT      the mean over the examples of the client itself and of
                            `r = round(0.5 (N - 1))` other clients, drawn once (S-acc with c = 0.5;
                            c = 0 is the client's own accuracy, c = 1 the generalization)
 
-The authors' code draws, of each of these pools, as many examples as the client itself has, also
-once: `subsample`. It has the same expectation and more noise.
+FedPG's authors draw from each of these pools, also once, as many examples as the client itself has.
+With `subsample`, this module does the same, which has the same expectation and more noise.
 """
 
 import collections
@@ -31,22 +31,22 @@ from tff_pfl.models import Model
 from tff_pfl.ranges import between, each, takes, whole
 from tff_pfl.templates import PersonalizedProcess
 
-# Tell the random numbers of these draws from others of the same seed.
+# Separate the random numbers of these draws from others with the same seed.
 _CLIENTS_STREAM, _EXAMPLES_STREAM = 0x5ACC, 0x5ACC5
-_ROUNDING = 1e-9  # 0.29 * 50 is less than 14.5
+_ROUNDING = 1e-9  # In float64, 0.29 * 50 is less than 14.5.
 
 
 def drawn_clients(seed: int, client_id: int, num_clients: int, fraction: float) -> np.ndarray:
-    """Draws the clients whose examples a client's model is evaluated on, its own among them.
+    """Draws the clients on whose examples a client's model is evaluated, including the client.
 
-    A pure function, the same for all rounds and algorithms. Those of a smaller fraction are among
-    those of a larger one.
+    The function is pure, so draws are the same in all rounds and algorithms. The clients drawn for
+    a smaller fraction are among the clients drawn for a larger one.
 
     Args:
         seed: The seed of the draw.
         client_id: The client.
         num_clients: N.
-        fraction: `c`, of the N - 1 other clients; rounded half up.
+        fraction: `c`, the fraction of the N - 1 other clients, whose number is rounded half up.
     """
     others = np.delete(np.arange(num_clients), client_id)
     order = np.random.default_rng([seed, client_id, _CLIENTS_STREAM]).permutation(others)
@@ -56,7 +56,7 @@ def drawn_clients(seed: int, client_id: int, num_clients: int, fraction: float) 
 
 @takes(synthetic=each(between(0, 1)), seed=whole(0), batch_size=whole(1))
 class PooledEvaluation:
-    """Evaluates every client's models, and the global one, on the pool."""
+    """An evaluation of every client's models, and of the global model, on the pool."""
 
     def __init__(
         self,
@@ -70,21 +70,20 @@ class PooledEvaluation:
         seed: int = 0,
         batch_size: int = 1000,
     ):
-        """Prepares.
+        """Prepares the evaluation.
 
         Args:
             process: The algorithm.
-            model: Its model.
+            model: The algorithm's model.
             dataset: The data set of the pool.
             split: "test" or "validation".
             synthetic: The fractions `c` of synthetic pools, in [0, 1].
-            subsample: Whether as many examples are drawn of a pool as the client has.
+            subsample: Whether to draw only as many examples from each pool as the client has.
             seed: The seed of the draws.
-            batch_size: Examples of a forward pass; it does not change the result.
+            batch_size: The number of examples in a forward pass. It does not change the result.
 
         Raises:
-            ValueError: If no client has examples in the split, or two fractions are equal to six
-                digits.
+            ValueError: No client has examples in the split, or two fractions agree in six digits.
         """
         self._process = process
         self._models = {"personalized": process.personalize, **process.further_models}
@@ -107,7 +106,7 @@ class PooledEvaluation:
         for fraction in synthetic:
             name = f"synthetic{100 * fraction:g}_{split}"
             if self._fractions.setdefault(name, fraction) != fraction:
-                raise ValueError(f"Two fractions are too close for names of their own: {name}.")
+                raise ValueError(f"Two fractions are too close to have different names: {name}.")
 
     def __call__(
         self,
@@ -117,26 +116,26 @@ class PooledEvaluation:
         clients_per_call: int = 25,
         client_ids: np.ndarray | None = None,
     ) -> dict[MetricName, np.ndarray]:
-        """Scores every client's models, participants or not, a few clients at a time.
+        """Evaluates the models of all clients or of a sample, a few clients at a time.
 
         Args:
             server_state: The process's `ServerState`.
             source: The source of the clients' states and training examples.
-            clients_per_call: Clients whose models are evaluated at a time; bounds memory.
-            client_ids: A sample of clients, whose models alone are evaluated, on the same pools;
-                `None`: all clients.
+            clients_per_call: The number of clients evaluated at a time, which bounds memory.
+            client_ids: The clients whose models are evaluated, on the same pools. `None` means all
+                clients.
 
         Returns:
-            float64 `[clients]`, such as `personalized/generalization_test/accuracy`, likewise of
-            `process.further_models` and, if there is one, of the `global` model, whose pools are
-            those of each client.
+            float64 `[clients]` for metrics such as `personalized/generalization_test/accuracy`, of
+            the `personalized` models, of `process.further_models` and, if there is one, of the
+            `global` model, which is evaluated on each client's pools.
         """
         client_ids = range(len(self._sizes)) if client_ids is None else client_ids
         means = collections.defaultdict(lambda: np.full(len(client_ids), np.nan))
-        of_global = {}
+        global_scores = {}
         if self._process.global_weights is not None:
             (scores,) = self._all_scores([self._process.global_weights(server_state)])
-            of_global = {"global": scores}
+            global_scores = {"global": scores}
         for start in range(0, len(client_ids), clients_per_call):
             ids = client_ids[start : start + clients_per_call]
             clients = source.select_clients(ids)
@@ -145,12 +144,12 @@ class PooledEvaluation:
                 for name, models in self._models.items()
             }
             for index, client_id in enumerate(ids):
-                of_client = {name: of_clients[index] for name, of_clients in scores.items()}
-                self._reduce(means, start + index, client_id, of_client | of_global)
+                own_scores = {name: by_client[index] for name, by_client in scores.items()}
+                self._reduce(means, start + index, client_id, own_scores | global_scores)
         return dict(means)
 
     def _all_scores(self, models) -> list[dict[str, np.ndarray]]:
-        """Scores every example of the pool, for each model and metric."""
+        """Computes the metrics of each model on every example of the pool."""
         chunks = [self._score(models, chunk) for chunk in self._chunks]
         return [
             {name: np.concatenate([chunk[index][name] for chunk in chunks]) for name in first}
@@ -160,16 +159,16 @@ class PooledEvaluation:
     def _reduce(
         self, means, row, client_id, scores: Mapping[str, Mapping[str, np.ndarray]]
     ) -> None:
-        """Averages what each model scores over the client's pools, into its row."""
+        """Averages the models' scores over the client's pools, and writes them to its row."""
         pools = {pool: self._rows(client_id, share) for pool, share in self._fractions.items()}
-        for (what, metrics), (pool, rows) in itertools.product(scores.items(), pools.items()):
+        for (model_name, metrics), (pool, rows) in itertools.product(scores.items(), pools.items()):
             for metric, values in metrics.items():
                 if len(rows):
                     mean = values[rows].mean(dtype=np.float64)
-                    means[MetricName(what, pool, metric)][row] = mean
+                    means[MetricName(model_name, pool, metric)][row] = mean
 
     def _rows(self, client_id, fraction) -> np.ndarray:
-        """Returns the examples of a client's pool."""
+        """Returns the indices of the examples in a client's pool."""
         owners = drawn_clients(self._seed, client_id, len(self._sizes), fraction)
         ends, sizes = self._ends[owners], self._sizes[owners]
         rows = np.concatenate(list(map(np.arange, ends - sizes, ends)))
@@ -180,10 +179,11 @@ class PooledEvaluation:
 
 
 def _scores(model: Model, x_type: tff.types.TensorType) -> tff.Computation:
-    """`(<{W}@CLIENTS, D@SERVER> -> {scores}@CLIENTS)`: the metrics of each of the server's examples
-    under each client's weights.
+    """Builds `(<{W}@CLIENTS, D@SERVER> -> {scores}@CLIENTS)`.
+
+    Scores are the metrics of each client's weights on each of the server's examples.
     """
-    # Any number of rows, also where clients have a fixed one.
+    # The number of rows is open here, even if clients have a fixed one.
     examples_type = open_examples_type(x_type.shape[1:], x_type.dtype.type)
 
     @tff.tensorflow.computation(model.weights_type, examples_type)

@@ -1,4 +1,4 @@
-"""Arrays of an algorithm for people to look at, from the server's and all clients' states."""
+"""Takes snapshots: arrays for inspection, from the server's state and all clients' states."""
 
 import collections
 from typing import Any
@@ -18,26 +18,26 @@ def take_snapshot(
     clients_per_call: int = 25,
     client_ids: np.ndarray | None = None,
 ) -> dict[str, np.ndarray]:
-    """Returns arrays by name, those of clients with a leading axis of `num_clients`.
+    """Returns arrays by name; arrays of clients have a leading axis of `num_clients`.
 
     Args:
         process: The algorithm.
-        server_state: Its `ServerState`.
+        server_state: The algorithm's `ServerState`.
         store: The clients' states.
         num_clients: The number of clients.
-        clients_per_call: Clients whose states are read at a time; bounds memory.
-        client_ids: A sample of clients, whose arrays have a leading axis of these, and which are
-            the array `client_id`; `None`: all clients.
+        clients_per_call: The number of client states read at a time, which bounds memory.
+        client_ids: A sample of clients, or `None` for all. For a sample, arrays of clients have a
+            leading axis of its size, and the array `client_id` has the ids.
     """
     arrays = {} if process.snapshot is None else dict(process.snapshot(server_state))
     if process.client_snapshot is None:
         return arrays
     if client_ids is not None:
         arrays["client_id"] = client_ids
-    ids_of_all = range(num_clients) if client_ids is None else client_ids
+    all_ids = range(num_clients) if client_ids is None else client_ids
     rows = collections.defaultdict(list)
-    for start in range(0, len(ids_of_all), clients_per_call):
-        ids = ids_of_all[start : start + clients_per_call]
+    for start in range(0, len(all_ids), clients_per_call):
+        ids = all_ids[start : start + clients_per_call]
         for row in process.client_snapshot(store.get(ids)):
             for name, value in row.items():
                 rows[name].append(value)

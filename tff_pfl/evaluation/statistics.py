@@ -1,4 +1,4 @@
-"""Statistics over clients."""
+"""Computes statistics over clients."""
 
 from typing import NamedTuple
 
@@ -11,22 +11,22 @@ def over_clients(values: np.ndarray, direction: int = 1) -> dict[str, float]:
     """Computes mean, spread and tails of one number per client.
 
     Args:
-        values: One value a client.
-        direction: 1 where more is better, or -1.
+        values: One value for each client.
+        direction: 1 if more is better, -1 if less is better.
 
     Returns:
         `mean` and `std`, the unweighted mean and the population standard deviation over clients;
         `worst_5_percent` and `best_5_percent`, the means of the worst and the best
-        `max(1, round(0.05 N))` values: where more is better, the lowest and the highest (PLGU's
-        lowest and top 5 %). NaN, of a model that has diverged, is the worst value; all are NaN if
-        there is no value.
+        `max(1, round(0.05 N))` values. If more is better, these are the lowest and the highest
+        values (PLGU's lowest and top 5 %). NaN, from a diverged model, is the worst value. Without
+        values, all statistics are NaN.
     """
-    values = np.sort(values)  # NaN last
+    values = np.sort(values)  # NaNs are last.
     if direction == 1:
         values = np.roll(values, np.isnan(values).sum())
     if not len(values):
         return dict.fromkeys(STATISTICS, float("nan"))
-    with np.errstate(invalid="ignore"):  # of what is not finite, as losses may be
+    with np.errstate(invalid="ignore"):  # Losses may be infinite.
         worst, best = _tails(values, 0.05)[::direction]
         return dict(
             zip(STATISTICS, (float(values.mean()), float(values.std()), worst, best), strict=True)
@@ -34,30 +34,31 @@ def over_clients(values: np.ndarray, direction: int = 1) -> dict[str, float]:
 
 
 def _tails(sorted_values, share) -> tuple[float, float]:
-    """Returns the means of the lowest and of the highest values, a share, but one at least."""
+    """Returns the means of the lowest and the highest share of values, at least one value each."""
     number = max(1, round(share * len(sorted_values)))
     return float(sorted_values[:number].mean()), float(sorted_values[-number:].mean())
 
 
 def mean_margin(values: np.ndarray, population: int) -> float:
-    """Computes half of the 95 % interval around a sample's mean for that of the population.
+    """Computes half the width of a 95 % confidence interval for the population's mean.
 
-    With `n` of `N` values, drawn uniformly without replacement, and their standard deviation `s`,
-    of `n - 1` degrees of freedom, it is
+    For `n` of `N` values, drawn uniformly without replacement, with the standard deviation `s` (of
+    `n - 1` degrees of freedom), it is
 
         t s sqrt((1 - n / N) / n),
 
-    where `t` is the 0.975 quantile of Student's distribution with these degrees: Cochran, Sampling
-    Techniques (3rd edition, 1977), chapter 2. The factor `1 - n / N`, the finite population
-    correction, is 0 of a sample of all. The interval takes the sample's mean to be normal, which a
-    mean of some dozens of clients nearly is, unless nearly all of them have the same value.
+    where `t` is the 0.975 quantile of Student's distribution with these degrees of freedom
+    (Cochran, Sampling Techniques, 3rd edition, 1977, chapter 2). The factor `1 - n / N`, the finite
+    population correction, is 0 if the sample is the population. The interval assumes that the
+    sample's mean is normally distributed. This holds approximately for some dozens of clients,
+    unless nearly all of them have the same value.
 
     Args:
         values: float `[n]`.
         population: `N`.
 
     Returns:
-        NaN if there is no value, or one of several, or one that is not finite.
+        The half width, or NaN if there is no value, only one of several, or a non-finite one.
     """
     from scipy import special
 
@@ -71,20 +72,19 @@ def mean_margin(values: np.ndarray, population: int) -> float:
 
 
 class Distribution(NamedTuple):
-    """How a quantity is distributed over clients, each counting once unless it says otherwise.
+    """The distribution of a quantity over clients, unweighted except for `weighted_mean`.
 
     Attributes:
         num_clients: The number of clients.
-        num_examples: The number of examples of all of them together.
+        num_examples: The total number of examples of all clients.
         mean: The mean over clients.
-        weighted_mean: The mean in which clients weigh by their numbers of examples.
+        weighted_mean: The mean over clients, weighted by their numbers of examples.
         std: The population standard deviation over clients.
         lowest_5_percent: The mean of the lowest `max(1, round(0.05 N))` values.
-        lowest_10_percent: Likewise, of a tenth.
-        top_10_percent: Likewise, of the highest values.
-        top_5_percent: Likewise.
-        deciles: Nine numbers, below which a tenth, two tenths and so on of the values are, between
-            two values by linear interpolation.
+        lowest_10_percent: The mean of the lowest `max(1, round(0.1 N))` values.
+        top_10_percent: The mean of the highest `max(1, round(0.1 N))` values.
+        top_5_percent: The mean of the highest `max(1, round(0.05 N))` values.
+        deciles: The nine deciles, with linear interpolation between values.
     """
 
     num_clients: int
@@ -100,14 +100,14 @@ class Distribution(NamedTuple):
 
     @classmethod
     def of(cls, values: np.ndarray, num_examples: np.ndarray) -> "Distribution":
-        """Computes the distribution of one value a client.
+        """Computes the distribution of one value per client.
 
         Args:
-            values: float `[clients]`, of one client or more.
-            num_examples: int `[clients]`, of each, positive.
+            values: float `[clients]`, for one client or more.
+            num_examples: int `[clients]`, the number of each client's examples, positive.
         """
         ordered = np.sort(values)
-        with np.errstate(invalid="ignore"):  # of what is not finite, as losses may be
+        with np.errstate(invalid="ignore"):  # Losses may be infinite.
             (lowest_5, top_5), (lowest_10, top_10) = (_tails(ordered, s) for s in (0.05, 0.1))
             return cls(
                 len(values),
@@ -124,7 +124,7 @@ class Distribution(NamedTuple):
 
 
 def _decile(ordered, tenths) -> float:
-    """Computes a quantile as `np.quantile` does, which has NaN where a neighbour is infinite."""
+    """Computes a quantile like `np.quantile`, which would return NaN beside infinite values."""
     place, rest = divmod(tenths * (len(ordered) - 1), 10)
     below, above = ordered[place], ordered[min(place + 1, len(ordered) - 1)]
     return float(below if not rest or below == above else below + rest / 10 * (above - below))
@@ -134,12 +134,12 @@ def groups_of(clients: ClientMetrics, was_selected: np.ndarray) -> dict[str, np.
     """Groups the clients that have examples by whether they took part in training.
 
     Args:
-        clients: The measurements of each client.
-        was_selected: bool `[clients]`, who was in the cohort of a round.
+        clients: The metrics of each client.
+        was_selected: bool `[clients]`, whether a client was in the cohort of any round.
 
     Returns:
-        bool `[clients]` by the name of a group: `all`, `participants`, `never_selected`; without
-        groups of no client.
+        bool `[clients]` by the name of a group: `all`, `participants`, `never_selected`. Empty
+        groups are left out.
     """
     has_examples = clients.num_examples > 0
     groups = {
@@ -166,14 +166,14 @@ def distributions(
 def summarize(clients: ClientMetrics) -> dict[MetricName, float]:
     """Computes the metrics of an evaluation: statistics over the clients that have examples.
 
-    Losses are averaged, and `num_nonfinite` counts models that have diverged: whose loss is not
-    finite, which makes the mean loss so too. Every other quantity has all statistics of
-    `over_clients`. If the clients are a sample, these are the statistics of the sample, and each
-    mean comes with its `mean_margin`, as an estimate of the population's. Where some of all clients
-    have no examples, those of the sample that have are a uniform sample of all that have.
+    Losses are averaged, and `num_nonfinite` counts diverged models, whose loss is not finite and
+    makes the mean loss non-finite. Every other quantity has all statistics of `over_clients`. If
+    the clients are a sample, these are the statistics of the sample, and each mean has a
+    `mean_margin`, because it estimates the mean of the population. The clients with examples in the
+    sample are a uniform sample of all clients with examples.
 
     Args:
-        clients: The measurements of each client.
+        clients: The metrics of each client.
     """
     has_examples = clients.num_examples > 0
     metrics = {}

@@ -1,4 +1,4 @@
-"""Client-side maths: passes over a client's examples, local training, exact gradients."""
+"""Client-side computations: passes over examples, local training, exact gradients."""
 
 from tff_pfl.local import sharpness, trees
 from tff_pfl.local.augmentation import AUGMENTATIONS

@@ -1,8 +1,8 @@
-"""Random changes of the images of a batch, by name.
+"""Augmentations by name: random changes of the images of a batch.
 
-Each is a function `(*, <options with defaults>) -> Augmentation`. An `Augmentation` is a function
-`(images [batch, height, width, channels], seed int32[2]) -> images` of the same type and shape that
-draws its random numbers from the seed.
+Each registered function has the signature `(*, <options with defaults>) -> Augmentation`. An
+`Augmentation` is a function `(images [batch, height, width, channels], seed int32[2]) -> images`
+that keeps type and shape, and draws its random numbers from the seed.
 """
 
 from collections.abc import Callable
@@ -20,13 +20,14 @@ Augmentation = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 @AUGMENTATIONS.register("crop_and_flip")
 @takes(padding=whole(0))
 def crop_and_flip(*, padding: int = 4, flip: bool = True) -> Augmentation:
-    """Pads each image with black, crops it to its size at random, and mirrors half of the images.
+    """Returns an augmentation that pads and randomly crops images, and mirrors half of them.
 
-    Each image has its own offset, one of `(2 padding + 1)^2` equally likely ones. (He et al., "Deep
-    Residual Learning for Image Recognition", section 4.2.)
+    Padding is black, and crops have the original size. Each image has its own offset, one of
+    `(2 padding + 1)^2` equally likely offsets (He et al., "Deep Residual Learning for Image
+    Recognition", section 4.2).
 
     Args:
-        padding: Black pixels on each side.
+        padding: The number of black pixels on each side.
         flip: Whether each image is mirrored left to right with probability 1/2.
     """
 
@@ -34,7 +35,7 @@ def crop_and_flip(*, padding: int = 4, flip: bool = True) -> Augmentation:
         if images.shape.rank != 4:
             raise ValueError(
                 "crop_and_flip needs images, [batch, height, width, channels], but a batch of "
-                f"examples has the shape {images.shape}."
+                f"examples has the shape {images.shape}. Leave the augmentation out."
             )
         number, (height, width) = tf.shape(images)[0], images.shape[1:3]
         draw = tf.random.experimental.stateless_split(seed, 2)
@@ -52,5 +53,5 @@ def crop_and_flip(*, padding: int = 4, flip: bool = True) -> Augmentation:
 
 
 def _gather(images, indices, axis):
-    """Takes rows or columns of each image."""
+    """Gathers rows or columns of each image."""
     return tf.gather(images, indices, axis=axis, batch_dims=1)

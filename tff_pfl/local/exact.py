@@ -1,4 +1,4 @@
-"""Exact gradients and metrics over all of a client's examples, accumulated batch by batch."""
+"""Computes exact gradients and metrics over all examples of a client, batch by batch."""
 
 from typing import Any, NamedTuple
 
@@ -11,11 +11,11 @@ from tff_pfl.models.model import Model, Totals, Weights
 
 
 class ExactGradient(NamedTuple):
-    """Gradient and loss of `f_i(w) = (1/n_i) sum_x loss(w; x)`, both at the same `w`.
+    """The gradient and the loss of `f_i(w) = (1/n_i) sum_x loss(w; x)` at the same `w`.
 
     Attributes:
         gradient: `W`.
-        totals: Sums of the loss and the model's metrics over all examples.
+        totals: The sums of the loss and the model's metrics over all examples.
     """
 
     gradient: Weights
@@ -30,10 +30,10 @@ class ExactGradient(NamedTuple):
 def exact_gradient(
     model: Model, weights: Any, examples: Examples, *, batch_size: int = 200
 ) -> ExactGradient:
-    """Computes a client's mean training loss and its gradient, independent of `batch_size`.
+    """Computes a client's mean training loss and its gradient; `batch_size` has no effect on them.
 
-    Stochastic layers (dropout) are off, so that the result is exact and can be repeated.
-    A client with no examples has gradient 0 and loss 0.
+    Stochastic layers (dropout) are off, so the result is exact and repeatable. For a client without
+    examples, gradient and loss are 0.
     """
     size = tf.maximum(tf.cast(examples.size, tf.float32), 1.0)
 
@@ -56,7 +56,7 @@ def exact_gradient(
 
 
 def evaluate(model: Model, weights: Any, examples: Examples, *, batch_size: int = 100) -> Totals:
-    """Sums the loss and the model's metrics over all examples, with dropout off."""
+    """Computes the sums of the loss and the model's metrics over all examples, without dropout."""
 
     def step(totals, batch):
         return trees.add(totals, model.totals(weights, batch))

@@ -1,4 +1,4 @@
-"""The inputs of client work: a client's examples as tensors, and the context of its round."""
+"""The inputs of client work: a client's examples as tensors, and the context of the round."""
 
 from typing import Any, NamedTuple
 
@@ -10,14 +10,14 @@ from tff_pfl.ranges import takes, whole
 
 
 class Examples(NamedTuple):
-    """The examples of one client, TFF type `<x=T[?,...], y=int32[?], size=int32>`.
+    """The examples of one client, of TFF type `<x=T[?,...], y=int32[?], size=int32>`.
 
     Attributes:
-        x: Inputs, one row an example, in the data type they are stored in (images: uint8). They
-            become floats inside the client's graph.
-        y: int32 class labels, one a row.
-        size: int32 scalar, how many rows are examples. Rows past `size` are padding, so that
-            clients of different sizes can share a shape; they never influence a result.
+        x: The inputs, one row for each example, in the data type in which they are stored (images:
+            uint8). They become floats inside the client's graph.
+        y: int32 class labels, one for each row.
+        size: int32 scalar, the number of rows that are examples. Rows from `size` on are padding,
+            so that clients of different sizes can share a shape. Padding never changes a result.
     """
 
     x: tf.Tensor
@@ -26,14 +26,14 @@ class Examples(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """A mini-batch, always of the full batch size.
+    """A mini-batch, always with `batch_size` rows.
 
     Attributes:
         x: `[batch_size, ...]` inputs.
         y: `[batch_size]` int32 labels.
-        weight: `[batch_size]` float32, 1 for an example and 0 for a row that only fills the
-            batch up. Losses and gradients weigh examples by it, which makes partial batches exact.
-        seed: `int32[2]`, the randomness of this batch for stateless ops (dropout).
+        weight: `[batch_size]` float32, 1 for an example and 0 for a surplus row. Losses and
+            gradients are weighted by it, which makes partial batches exact.
+        seed: `int32[2]`, the seed of this batch for stateless operations (dropout).
     """
 
     x: tf.Tensor
@@ -43,16 +43,16 @@ class Batch(NamedTuple):
 
 
 class ClientContext(NamedTuple):
-    """The round and the client that client work is done for.
+    """The round, the client and the seed of client work.
 
     Attributes:
-        round_num: int32 scalar, the number of rounds done before this one. Work for an evaluation
-            alone, such as fine-tuning, has the number, and so the learning rate, of the last round.
+        round_num: int32 scalar, the number of rounds before this one. Client work for evaluation,
+            such as fine-tuning, has the number, and thus the learning rate, of the last round.
         client_id: int32 scalar.
         seed: `int32[2]`, a function of (run seed, round, client id, exchange). Client work draws
-            all random numbers from it by stateless ops, so that a round is a pure function.
-        carry: `ClientOutput.carry` of the client's previous exchange in this round; `()` in the
-            first one.
+            all random numbers from it by stateless operations, so a round is a pure function.
+        carry: `ClientOutput.carry` of the client's previous exchange in this round, or `()` in the
+            first exchange.
     """
 
     round_num: tf.Tensor
@@ -61,18 +61,22 @@ class ClientContext(NamedTuple):
     carry: Any = ()
 
     def of_evaluation(self) -> "ClientContext":
-        """Returns the context of the last round, or of the first before there was one."""
+        """Returns the context of the last round, or of the first round if there was none."""
         return self._replace(round_num=tf.maximum(self.round_num - 1, 0))
 
 
 @takes(capacity=whole(0))
 def examples_type(x_shape, x_dtype=np.uint8, capacity=None) -> tff.types.StructWithPythonType:
-    """The TFF type of a client's `Examples`.
+    """Returns the TFF type of a client's `Examples`.
+
+    Example:
+        >>> str(tff_pfl.examples_type((28, 28, 1)))
+        '<x=uint8[?,28,28,1],y=int32[?],size=int32>'
 
     Args:
-        x_shape: Shape of one input, without the leading axis.
-        x_dtype: Data type of the inputs as they are stored.
-        capacity: Number of rows, or `None` where it differs between clients.
+        x_shape: The shape of one input, without the leading axis.
+        x_dtype: The data type of the inputs as they are stored.
+        capacity: The number of rows, or `None` if it differs between clients.
     """
     return tff.types.StructWithPythonType(
         [
@@ -85,14 +89,17 @@ def examples_type(x_shape, x_dtype=np.uint8, capacity=None) -> tff.types.StructW
 
 
 def readable(examples: Examples) -> tuple[Examples, tf.Tensor]:
-    """Returns a client's examples, none if `size` is not in 0 .. rows, and whether it is."""
+    """Returns `(examples, is_sound)`, where unsound examples, with an invalid `size`, get size 0.
+
+    A size is valid if it is in 0 .. rows.
+    """
     rows = tf.minimum(tf.shape(examples.x)[0], tf.shape(examples.y)[0])
     is_sound = tf.logical_and(examples.size >= 0, examples.size <= rows)
     return examples._replace(size=tf.where(is_sound, examples.size, 0)), is_sound
 
 
 def random_order(examples: Examples, seed: tf.Tensor) -> tf.Tensor:
-    """Returns the rows in random order, the examples first; int32 `[capacity]`.
+    """Returns the rows in random order, int32 `[capacity]`, with the examples before padding.
 
     The order does not depend on the number of padding rows.
 
@@ -101,18 +108,19 @@ def random_order(examples: Examples, seed: tf.Tensor) -> tf.Tensor:
         seed: `int32[2]`.
     """
     capacity = tf.shape(examples.y)[0]
-    # Random int32 keys, sorted: key i depends on the seed and on i alone, not on capacity.
+    # Sorts random int32 keys; key i depends only on the seed and on i, not on the capacity.
     keys = tf.random.stateless_uniform([capacity], seed, minval=None, maxval=None, dtype=tf.int32)
     keys = tf.where(tf.range(capacity) < examples.size, keys, tf.int32.min)
     return tf.math.top_k(keys, k=capacity).indices
 
 
 def sample_examples(examples: Examples, share: float, *, seed: tf.Tensor) -> Examples:
-    """Draws a share of a client's examples; the number of rows stays.
+    """Draws a share of a client's examples, without changing the number of rows.
 
     Args:
         examples: The client's examples.
-        share: In [0, 1], of the examples; rounded down, but to one example if there is one.
+        share: The share of the examples, in [0, 1]. Their number is rounded down, but is at least
+            one if the client has examples.
         seed: `int32[2]`.
     """
     order = random_order(examples, seed)
@@ -123,7 +131,7 @@ def sample_examples(examples: Examples, share: float, *, seed: tf.Tensor) -> Exa
 
 def _part(size: tf.Tensor, share: float) -> tf.Tensor:
     """Returns `share * size`, rounded down."""
-    part = tf.floor(share * tf.cast(size, tf.float64) + 1e-9)  # 0.7 * 10 is 7
+    part = tf.floor(share * tf.cast(size, tf.float64) + 1e-9)  # Makes 0.7 * 10 at least 7.
     return tf.cast(part, tf.int32)
 
 
@@ -134,12 +142,12 @@ def split_examples(
 
     Args:
         examples: The client's examples.
-        share: In (0, 1), the second part's share, rounded up; but the first part has an example if
-            there is one.
+        share: The second part's share of the examples, in (0, 1). Their number is rounded up, but
+            the first part has at least one example if the client has examples.
         seed: `int32[2]`.
 
     Returns:
-        `(first, second)`; together they are `examples`, padding apart.
+        `(first, second)`, which together have all examples of the client.
     """
     order = random_order(examples, seed)
     capacity = tf.shape(examples.y)[0]
@@ -149,7 +157,7 @@ def split_examples(
 
     size = tf.convert_to_tensor(examples.size)
     cut = first_size(size)
-    # No client's parts are larger than those of a client with `capacity` examples.
+    # Parts have the shapes of the largest possible client, with `capacity` examples.
     first = order[: first_size(capacity)]
     second = order[cut : cut + capacity - first_size(capacity)]
     return tuple(

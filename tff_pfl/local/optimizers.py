@@ -1,7 +1,7 @@
-"""Optimizers by name, for clients and for the server: those of `tff.learning.optimizers`.
+"""The optimizers of `tff.learning.optimizers` by name, for clients and for the server.
 
-Each is a function `(learning_rate, <options with defaults>) -> Optimizer`, whose options TFF
-documents. Their numbers are checked, and may be integers or NumPy's.
+Each registered function has the signature `(learning_rate, <options with defaults>) -> Optimizer`.
+TFF documents the options. Numbers are checked, and may be integers or NumPy scalars.
 """
 
 import inspect
@@ -27,7 +27,7 @@ _RANGES = {
 @OPTIMIZERS.register("sgd")
 @takes(learning_rate=at_least(0), momentum=up_to(0, 1))
 def sgd(learning_rate: float, *, momentum: float = 0.0) -> tff.learning.optimizers.Optimizer:
-    """Makes stochastic gradient descent; a momentum of 0 keeps no state."""
+    """Makes a stochastic gradient descent optimizer, which has no state if the momentum is 0."""
     return tff.learning.optimizers.build_sgdm(learning_rate, momentum or None)
 
 

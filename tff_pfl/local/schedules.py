@@ -1,8 +1,8 @@
-"""Learning rates over rounds: by name, a factor for each round.
+"""Learning rate schedules by name: a factor for each round.
 
-Each is a function `(*, <options with defaults>) -> Schedule`, and a `Schedule` is
-`(round: float32 scalar, from 0) -> float32 scalar`, which multiplies the first learning rate.
-Exponential decay is `LocalTraining.learning_rate_decay`, and multiplies what is chosen here.
+Each registered function has the signature `(*, <options with defaults>) -> Schedule`. A `Schedule`
+is `(round: float32 scalar, from 0) -> float32 scalar`, the factor of the initial learning rate.
+Exponential decay, `LocalTraining.learning_rate_decay`, is multiplied with it.
 """
 
 import math
@@ -20,19 +20,22 @@ Schedule = Callable[[tf.Tensor], tf.Tensor]
 
 @SCHEDULES.register("constant")
 def constant() -> Schedule:
-    """Keeps the rate in all rounds."""
+    """Returns a schedule with a factor of 1 in all rounds."""
     return tf.ones_like
 
 
 @SCHEDULES.register("cosine")
 @takes(rounds=whole(1), least=between(0, 1))
 def cosine(*, rounds: int = 100, least: float = 0.0) -> Schedule:
-    """Half a cosine from 1 to `least` (Loshchilov and Hutter, "SGDR", ICLR 2017, without restarts).
+    """Returns a schedule that falls from 1 to `least` along half a cosine.
+
+    It is the schedule of Loshchilov and Hutter, "SGDR", ICLR 2017, without restarts.
 
     Args:
-        rounds: When `least` is reached, and kept; mostly `config.rounds`.
-        least: The last factor. Fine-tuning has the rate of the last round, almost none for 0: set
-            `config.evaluation.fine_tune_learning_rate` then.
+        rounds: The number of rounds after which the factor stays at `least`, usually
+            `config.rounds`.
+        least: The last factor. Fine-tuning uses the rate of the last round. If this is close to 0,
+            set `config.evaluation.fine_tune_learning_rate`.
     """
 
     def factor(round_num):
@@ -45,6 +48,6 @@ def cosine(*, rounds: int = 100, least: float = 0.0) -> Schedule:
 @SCHEDULES.register("step")
 @takes(every=whole(1), factor=above(0))
 def step(*, every: int = 30, factor: float = 0.1) -> Schedule:
-    """Multiplies the rate by `factor` after `every` so many rounds."""
-    # In a graph a division by a constant is a product, and 41 / 41 may be a little less than 1.
+    """Returns a schedule that multiplies the rate by `factor` after each `every` rounds."""
+    # Graphs turn a division by a constant into a product, so that 41 / 41 may be less than 1.
     return lambda round_num: tf.cast(factor, tf.float32) ** tf.floor((round_num + 0.5) / every)

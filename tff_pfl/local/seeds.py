@@ -1,14 +1,14 @@
-"""Seeds of stateless random operations."""
+"""Derives seeds for stateless random operations."""
 
 import tensorflow as tf
 
-# Blocks beside the exchanges of a round, which count from 0: fine-tuning, and the server's noise in
+# Exchanges of a round are blocks from 0 on. Other blocks are fine-tuning, and the server's noise in
 # uploads, in the count of clipped uploads, and in shares of branches.
 FINE_TUNING, NOISE_OF_UPLOADS, NOISE_OF_COUNTS, NOISE_OF_SHARES = -1, -2, -3, -4
 
 
 def run_seed(seed: int, block: int) -> tf.Tensor:
-    """Returns `int32[2]`, a function of 63 bits of the run's seed, and of a block."""
+    """Returns an `int32[2]` seed, a function of 63 bits of the run's seed and of a block."""
     result = tf.constant([seed & 0x7FFFFFFF, block], tf.int32)
     rest = (seed & 0x7FFFFFFFFFFFFFFF) >> 31
     while rest:
@@ -18,7 +18,7 @@ def run_seed(seed: int, block: int) -> tf.Tensor:
 
 
 def client_seed(seed: tf.Tensor, round_num: tf.Tensor, client_id: tf.Tensor) -> tf.Tensor:
-    """Returns `int32[2]`, a function of the run's seed, block, round and client id.
+    """Returns an `int32[2]` seed, a function of the run's seed, the block, round and client id.
 
     Args:
         seed: A seed from `run_seed`.

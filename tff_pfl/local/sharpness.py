@@ -1,9 +1,9 @@
 """Sharpness-aware minimisation (SAM), and its layer-wise form (LWSAM).
 
 SAM: Foret et al., "Sharpness-aware minimization for efficiently improving generalization", ICLR
-2021. It descends along the gradient at the worst point around the weights, found to first order:
-`grad loss(w + eps)` with the `eps` of norm `rho` along which the loss rises fastest. LWSAM, of
-PLGU, scales each layer's part of `eps` by a score `xi_l` of that layer.
+2021. It descends along the gradient at the worst point near the weights, to first order:
+`grad loss(w + eps)`, where `eps` has norm `rho` and points in the direction in which the loss rises
+fastest. LWSAM, of PLGU, scales each layer's part of `eps` by a score `xi_l` of the layer.
 """
 
 import collections
@@ -26,43 +26,44 @@ def perturbation(
 
         eps_l = rho xi_l sign(g_l) |g_l|^(q-1) / (sum |g|^q)^(1/p),      the sum over all layers
 
-    which for `p = 2` is `rho xi_l g_l / ||g||`, and for `p = inf` is `rho xi_l sign(g_l)`. Without
-    scores its `p`-norm is `rho`, and no other such vector has a larger product with `g`. (PLGU
-    prints `p - 1` in place of `1/p`, with which that does not hold.) Where `g` is 0, so is `eps`;
-    for `p = 2`, it is NaN where the norm leaves float32.
+    This is `rho xi_l g_l / ||g||` for `p = 2`, and `rho xi_l sign(g_l)` for `p = inf`. Without
+    scores, `eps` has `p`-norm `rho`, and the largest product with `g` of all such vectors. (This
+    does not hold for the `p - 1` that PLGU prints instead of `1/p`.) If `g` is 0, `eps` is 0. For
+    `p = 2`, `eps` is NaN if the norm of `g` overflows float32.
 
     Args:
         gradient: `g`, a structure by layers.
         rho: The radius.
-        scores: `xi`, float32 `[L]` in the order of the layers; default 1 for all.
-        p: Order of the norm, over 1; may be infinite.
+        scores: `xi`, float32 `[L]` in the order of the layers. Default: 1 for all layers.
+        p: The order of the norm, above 1, possibly infinite.
     """
     if p == 2.0:
         eps = trees.scale(gradient, rho / (trees.finite_norm(gradient) + 1e-12))
     else:
         q = 1.0 if math.isinf(p) else p / (p - 1.0)
-        # The gradient is divided by its largest entry, as high powers leave float32.
+        # Divides the gradient by its largest entry, because high powers overflow float32.
         largest = tf.reduce_max([tf.reduce_max(tf.abs(g)) for g in tf.nest.flatten(gradient)])
         shape = trees.scale(gradient, 1.0 / tf.where(largest > 0.0, largest, 1.0))
         powers = tf.nest.map_structure(lambda g: tf.sign(g) * tf.abs(g) ** (q - 1.0), shape)
-        total = trees.dot(powers, shape)  # of |g|^q
+        total = trees.dot(powers, shape)  # The sum of |g|^q.
         eps = trees.scale(powers, rho / (total ** (1.0 / p) + 1e-12))
     return eps if scores is None else scale_layers(eps, scores)
 
 
 def layer_scores(difference: Weights, groups: Sequence[int] | None = None) -> tf.Tensor:
-    """Computes LWSAM's scores of the layers: how far each has moved, per weight.
+    """Computes LWSAM's scores of the layers: the distance that each has moved, per weight.
 
         xi_l = r_l / sum r,      r_l = ||difference_l||_2 / (number of weights of l)
 
-    Where layers are in groups, a group counts as one layer, and its layers have its score.
+    A group of layers counts as one layer, and its layers share its score.
 
     Args:
         difference: A structure by layers.
-        groups: The number of each layer's group, see `models.layer_groups`; default all different.
+        groups: The number of each layer's group (see `models.layer_groups`). Default: each layer is
+            its own group.
 
     Returns:
-        float32 `[L]`, whose sum over groups is 1; all the same if the difference is 0.
+        float32 `[L]`, whose sum over groups is 1. If the difference is 0, all scores are equal.
     """
     members = collections.defaultdict(list)
     for layer, group in zip(difference.values(), groups or range(len(difference)), strict=True):
@@ -72,7 +73,7 @@ def layer_scores(difference: Weights, groups: Sequence[int] | None = None) -> tf
     )
     distance = tf.reduce_sum(distances)
     equal = tf.ones_like(distances) / len(members)
-    # `x / 0` is not finite, but not chosen either.
+    # `tf.where` does not choose the `x / 0`.
     scores = tf.where(distance > 0.0, distances / distance, equal)
     return scores if groups is None else tf.gather(scores, groups)
 
@@ -80,11 +81,11 @@ def layer_scores(difference: Weights, groups: Sequence[int] | None = None) -> tf
 def highest_layers(
     scores: tf.Tensor, number: int, groups: Sequence[int] | None = None
 ) -> tf.Tensor:
-    """Marks the layers with the highest scores, bool `[L]`; ties go to those nearer the output.
+    """Marks the layers with the highest scores, bool `[L]`; ties go to layers nearer the output.
 
     Args:
-        scores: From `layer_scores`, with the same groups.
-        number: How many layers, or groups.
+        scores: The scores of `layer_scores` with the same groups.
+        number: The number of layers to mark, or of groups.
         groups: See `layer_scores`.
     """
     if groups is not None:
@@ -96,7 +97,7 @@ def highest_layers(
 
 
 def scale_layers(weights: Weights, factors: tf.Tensor) -> Weights:
-    """Multiplies each layer by its own factor, from float32 `[L]`."""
+    """Multiplies each layer by its factor, float32 `[L]`."""
     return collections.OrderedDict(
         (name, trees.scale(layer, factors[index]))
         for index, (name, layer) in enumerate(weights.items())
@@ -104,16 +105,16 @@ def scale_layers(weights: Weights, factors: tf.Tensor) -> Weights:
 
 
 def select_layers(mask: tf.Tensor, a: Weights, b: Weights) -> Weights:
-    """Takes the layers of `a` where the mask, bool `[L]`, holds, and those of `b` elsewhere."""
+    """Returns the layers of `a` where the mask, bool `[L]`, is true, else those of `b`."""
     return collections.OrderedDict(
         (name, trees.select(mask[index], a[name], b[name])) for index, name in enumerate(a)
     )
 
 
 def sharpness_aware_gradient(model: Model, rho: float):
-    """Returns SAM as a `gradient` for `LocalTraining.train`: the batch's gradient at `w + eps`.
+    """Returns SAM's `gradient` for `LocalTraining.train`: the batch's gradient at `w + eps`.
 
-    Its totals are measured at `w`.
+    The totals are measured at `w`.
     """
 
     def gradient(weights, batch, carry: Any):

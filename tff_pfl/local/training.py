@@ -1,4 +1,4 @@
-"""Local training with any `tff.learning` optimizer."""
+"""Trains on a client's examples with any `tff.learning` optimizer."""
 
 import dataclasses
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from tff_pfl.local.schedules import SCHEDULES, Schedule
 from tff_pfl.models.model import Model, Totals, Weights, check_weights
 from tff_pfl.ranges import RangeError, above, above_or_infinite, at_least, takes, whole
 
-# Folded into a batch's seed for augmentation; the model's dropouts fold in numbers from 1 on.
+# Augmentation folds this number into a batch's seed; dropout layers fold in numbers from 1 on.
 _AUGMENTATION = 0
 
 _MAKERS = {
@@ -30,9 +30,10 @@ class TrainResult(NamedTuple):
 
     Attributes:
         weights: The trained weights.
-        totals: Sums of the loss and the model's metrics over all examples visited, measured on
-            each batch before its step; see `tff_pfl.models.Totals`.
-        optimizer_state: For the client's state, see `LocalTraining.optimizer_state`.
+        totals: The sums of the loss and the model's metrics over all visited examples, measured on
+            each batch before its step (see `tff_pfl.models.Totals`).
+        optimizer_state: The optimizer state for the client's state (see
+            `LocalTraining.optimizer_state`).
         carry: The carry of `gradient` after the last step.
     """
 
@@ -53,29 +54,31 @@ class TrainResult(NamedTuple):
 )
 @dataclasses.dataclass(frozen=True)
 class LocalTraining:
-    """Passes of mini-batch descent along `clip(grad loss(w; batch) + reg(w)) + wd * w`.
+    """Mini-batch descent along `clip(grad loss(w; batch) + reg(w)) + wd * w`.
 
-    The optimizer starts anew at every call unless `persist_optimizer_state`. Round `t`, from 0, has
-    the learning rate `eta learning_rate_decay^t schedule(t) min(1, (t + 1) / warm_up_rounds)`.
+    The optimizer starts anew in every call unless `persist_optimizer_state` is set. Round `t`, from
+    0, has the learning rate `eta learning_rate_decay^t schedule(t) min(1, (t + 1) /
+    warm_up_rounds)`.
 
     Attributes:
         optimizer: Any `tff.learning.optimizers` optimizer.
-        epochs: Passes over the client's examples; ignored, and may be `None`, if `steps` are given.
-        steps: Number of steps, in as many passes as they take; `None`: `epochs` counts.
-        batch_size: Examples a step; the last batch of a pass may be partial.
-        learning_rate_decay: Factor per round; 1 keeps the rate.
+        epochs: The number of passes over the client's examples. Ignored, and possibly `None`, if
+            `steps` are given.
+        steps: The number of steps, in as many passes as needed. `None` uses `epochs`.
+        batch_size: The number of examples in a step. The last batch of a pass may be partial.
+        learning_rate_decay: The factor per round. 1 keeps the rate.
         weight_decay: `wd` above.
-        clip_norm: Gradients longer than this are shortened to it.
-        drop_remainder: Whether partial batches are left out, other than a client's only one.
-        persist_optimizer_state: Whether a client's optimizer continues from its last round, where
-            the algorithm keeps its state. The weights may have changed meanwhile, as in PGFed's
-            code.
-        schedule: `(round) -> factor`, float32 scalars, such as `SCHEDULES["cosine"](rounds=100)`;
-            default 1 in all rounds.
-        warm_up_rounds: The first rounds, in which the rate rises.
+        clip_norm: The maximum norm of gradients; longer ones are scaled down to it.
+        drop_remainder: Whether partial batches are left out, unless it is the client's only batch.
+        persist_optimizer_state: Whether a client's optimizer continues from its last round, if the
+            algorithm keeps the optimizer's state. The weights may have changed since then, as in
+            PGFed's code.
+        schedule: `(round) -> factor`, float32 scalars, such as `SCHEDULES["cosine"](rounds=100)`.
+            Default: 1 in all rounds.
+        warm_up_rounds: The number of initial rounds in which the rate rises.
         augment: `(images, seed) -> images`, applied to each batch before its step, such as
-            `AUGMENTATIONS["crop_and_flip"]()`; default nothing. Exact gradients and evaluations
-            read the images as they are.
+            `AUGMENTATIONS["crop_and_flip"]()`. Default: no augmentation. Exact gradients and
+            evaluations use the original images.
     """
 
     optimizer: tff.learning.optimizers.Optimizer
@@ -92,10 +95,11 @@ class LocalTraining:
     augment: Augmentation | None = None
 
     def __post_init__(self):
+        """Checks the attributes that are objects or functions."""
         tip = "tff.learning.optimizers.build_sgdm(0.1) makes one."
         check_kind("The optimizer", self.optimizer, tff.learning.optimizers.Optimizer, tip)
         if self.epochs is None and self.steps is None:
-            raise RangeError("epochs and steps are both None: local training needs one of them.")
+            raise RangeError("epochs and steps are both None. Local training needs one of them.")
         for name, (registry, makers) in _MAKERS.items():
             value = getattr(self, name)
             if value is not None and (not callable(value) or value in makers.values()):
@@ -126,25 +130,28 @@ class LocalTraining:
 
         Args:
             model: The model whose loss is minimised.
-            weights: Where training starts; with a custom `gradient` any structure of tensors, such
+            weights: The initial weights. With a custom `gradient`, any structure of tensors, such
                 as two models that are trained side by side.
             examples: The client's examples.
-            context: Its seed orders the batches, its round sets the rate.
-            reg: The gradient of a regularizer, from the current weights, in their structure.
-            epochs: Overrides `self.epochs` and `self.steps`.
-            steps: Overrides `self.epochs` and `self.steps`.
-            optimizer_state: That of `self.optimizer_state` or the last call; `()` starts anew.
+            context: The context, whose seed orders the batches and whose round sets the rate.
+            reg: A function from the current weights to the gradient of a regularizer.
+            epochs: The number of passes, which overrides `self.epochs` and `self.steps`.
+            steps: The number of steps, which overrides `self.epochs` and `self.steps`.
+            optimizer_state: The state from `self.optimizer_state` or the last call. `()` starts
+                anew.
             gradient: `(weights, batch, carry) -> (gradient, totals, carry)`, used instead of the
-                gradient of the model's loss; `totals` are the model's.
-            carry: Passed to `gradient` in the first step; later steps get what it returned.
-            learning_rate: Overrides the optimizer's; it decays over rounds in the same way.
-            project: Applied to the weights after each step.
-            after_epoch: `(epoch, weights, carry) -> carry`, called after each pass, from 0, to take
-                a measurement.
+                gradient of the model's loss. `totals` must have the structure of the model's.
+            carry: The carry that `gradient` gets in the first step. Later steps get the carry that
+                it returned.
+            learning_rate: The initial rate, which overrides the optimizer's and decays over rounds
+                in the same way.
+            project: A function that maps the weights after each step to the next weights.
+            after_epoch: `(epoch, weights, carry) -> carry`, called after each pass, with epochs
+                from 0, for measurements.
 
         Raises:
-            ValueError: If the optimizer's state is to persist, but is not given.
-            KindError: If weights are not float32, or `augment` changes the type of images.
+            ValueError: The optimizer's state should persist, but `optimizer_state` is not given.
+            KindError: Weights are not float32, or `augment` changes the type of images.
         """
         optimizer_state = self.begin(weights, context, optimizer_state, learning_rate)
         if epochs is None and steps is None:
@@ -164,7 +171,7 @@ class LocalTraining:
                 weights = project(weights)
             return weights, optimizer_state, trees.add(totals, batch_totals), carry
 
-        def noted(epoch, scanned):
+        def after_pass(epoch, scanned):
             weights, optimizer_state, totals, carry = scanned
             return weights, optimizer_state, totals, after_epoch(epoch, weights, carry)
 
@@ -177,7 +184,7 @@ class LocalTraining:
             batch_size=self.batch_size,
             seed=context.seed,
             drop_remainder=self.drop_remainder,
-            after_epoch=None if after_epoch is None else noted,
+            after_epoch=None if after_epoch is None else after_pass,
         )
         return TrainResult(weights, totals, self.kept(optimizer_state), carry)
 
@@ -202,13 +209,13 @@ class LocalTraining:
         return self.optimizer.set_hparams(optimizer_state, {"learning_rate": rate})
 
     def step(self, weights: Any, gradient: Any, optimizer_state: Any) -> tuple[Any, Any]:
-        """Makes a step along `direction(weights, gradient)`; returns weights and state."""
+        """Makes a step along `direction(weights, gradient)`, and returns weights and state."""
         direction = self.direction(weights, gradient)
         optimizer_state, weights = self.optimizer.next(optimizer_state, weights, direction)
         return weights, optimizer_state
 
     def direction(self, weights: Any, gradient: Any) -> Any:
-        """Computes `clip(gradient) + wd * weights`, along which the optimizer descends."""
+        """Computes `clip(gradient) + wd * weights`, the direction of the optimizer's step."""
         if self.clip_norm is not None:
             gradient = trees.clip(gradient, self.clip_norm)
         if self.weight_decay:
@@ -220,7 +227,7 @@ class LocalTraining:
         return optimizer_state if self.persist_optimizer_state else ()
 
     def num_steps(self, examples: Examples) -> tf.Tensor:
-        """Counts the steps of `train` without overrides; an int32 scalar."""
+        """Computes the number of steps of `train` without overrides, an int32 scalar."""
         size = tf.convert_to_tensor(examples.size)
         some = tf.cast(size > 0, tf.int32)
         if self.steps is not None:
@@ -230,18 +237,19 @@ class LocalTraining:
         return self.epochs * ((size + self.batch_size - 1) // self.batch_size)
 
     def at_constant_rate(self) -> "LocalTraining":
-        """Returns the same training with the optimizer's learning rate in all rounds."""
+        """Returns this local training with the optimizer's learning rate in all rounds."""
         return dataclasses.replace(self, learning_rate_decay=1.0, schedule=None, warm_up_rounds=0)
 
     def learning_rate(self, round_num, first: float | None = None) -> tf.Tensor:
-        """Computes a round's rate, a float32 scalar; `first` overrides the optimizer's."""
+        """Computes a round's rate, a float32 scalar; `first` overrides the optimizer's rate."""
         if first is None:
             state = self._initial_state(tf.constant(0.0))
             first = self.optimizer.get_hparams(state).get("learning_rate")
         if first is None:
             raise ValueError(
                 f"The optimizer {type(self.optimizer).__name__} has no learning rate that a round "
-                "could set. Give an optimizer with one, and learning_rate_decay or a schedule."
+                "could set. Use an optimizer with a learning rate, and learning_rate_decay or a "
+                "schedule."
             )
         rate = tf.cast(first, tf.float32)
         round_num = tf.cast(round_num, tf.float32)
@@ -253,7 +261,7 @@ class LocalTraining:
         return rate
 
     def schedule_factor(self, round_num: tf.Tensor) -> tf.Tensor:
-        """Returns the factor of `schedule` for a round, float32 scalars both."""
+        """Returns the factor of `schedule` for a round; both are float32 scalars."""
         return tf.ensure_shape(tf.cast(self.schedule(round_num), tf.float32), [])
 
     def _augmented(self, batch):
@@ -261,10 +269,10 @@ class LocalTraining:
             return batch
         seed = tf.random.experimental.stateless_fold_in(batch.seed, _AUGMENTATION)
         images = tf.ensure_shape(self.augment(batch.x, seed), batch.x.shape)
-        if images.dtype != batch.x.dtype:  # evaluations may then see another scale
+        if images.dtype != batch.x.dtype:  # Evaluations may use another scale than training.
             raise KindError(
                 f"The augmentation {self.augment!r} must return images of {batch.x.dtype.name}, as "
-                f"it gets them, returned {images.dtype.name}."
+                f"it gets them, but returned {images.dtype.name}."
             )
         return batch._replace(x=images)
 

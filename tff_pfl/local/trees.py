@@ -1,4 +1,4 @@
-"""Arithmetic on weights: nested structures of tensors, taken as one vector."""
+"""Arithmetic on weights: nested structures of tensors, each treated as one vector."""
 
 import math
 from collections.abc import Callable
@@ -22,7 +22,7 @@ def scale(a, factor):
 
 
 def dot(a, b) -> tf.Tensor:
-    """Computes the inner product."""
+    """Computes the inner product of two structures."""
     products = tf.nest.flatten(tf.nest.map_structure(lambda x, y: tf.reduce_sum(x * y), a, b))
     return tf.add_n(products) if products else tf.constant(0.0)
 
@@ -33,18 +33,18 @@ def norm(a) -> tf.Tensor:
 
 
 def finite_norm(a) -> tf.Tensor:
-    """Computes the Euclidean norm; NaN where it leaves float32.
+    """Computes the Euclidean norm, or NaN if it overflows float32.
 
-    With infinity, a division by the norm would silently give 0.
+    A division by an infinite norm would silently give 0.
     """
     length = norm(a)
     return tf.where(tf.math.is_inf(length), tf.cast(math.nan, length.dtype), length)
 
 
 def clip(a, longest: float):
-    """Shortens `a` to the norm `longest`, which may be `inf`, if it is longer.
+    """Scales `a` down to the norm `longest` if its norm is larger; `longest` may be `inf`.
 
-    The result is NaN where the norm leaves float32 (above 1.8e19).
+    The result is NaN if the norm overflows float32 (above 1.8e19).
     """
     if math.isinf(longest):
         return a
@@ -53,7 +53,7 @@ def clip(a, longest: float):
 
 
 def combine(weights: tf.Tensor, rows):
-    """Combines `k` structures, whose tensors are stacked along a leading axis, linearly.
+    """Computes a linear combination of `k` structures, stacked along a leading axis.
 
     Args:
         weights: `[k]`.
@@ -65,14 +65,14 @@ def combine(weights: tf.Tensor, rows):
 
 
 def gram(rows) -> tf.Tensor:
-    """Computes the inner products, float64 `[k, k]`, of `k` structures stacked along an axis."""
+    """Computes the inner products, float64 `[k, k]`, of `k` structures stacked along axis 0."""
     flat = [tf.reshape(leaf, [-1, leaf.shape[1:].num_elements()]) for leaf in tf.nest.flatten(rows)]
     flat = [tf.cast(leaf, tf.float64) for leaf in flat]
     return tf.add_n([tf.matmul(leaf, leaf, transpose_b=True) for leaf in flat])
 
 
 def count(conditions: tf.Tensor) -> tf.Tensor:
-    """Counts the entries that are true: int32 scalar."""
+    """Counts the true entries, as an int32 scalar."""
     return tf.reduce_sum(tf.cast(conditions, tf.int32))
 
 
@@ -82,17 +82,17 @@ def copies(a, number: int):
 
 
 def stack(structures):
-    """Stacks structures of one kind along a new leading axis."""
+    """Stacks equal structures along a new leading axis."""
     return tf.nest.map_structure(lambda *leaves: tf.stack(leaves), *structures)
 
 
 def row(rows, index):
-    """Takes one, or with indices `[m]` some, of `k` structures stacked along a leading axis."""
+    """Returns one of `k` structures stacked along a leading axis, or several for indices `[m]`."""
     return tf.nest.map_structure(lambda leaf: tf.gather(leaf, index), rows)
 
 
 def put_rows(rows, indices: tf.Tensor, values):
-    """Replaces the rows at distinct `indices`, `[m]`, by `values`, stacked likewise."""
+    """Replaces the rows at distinct `indices`, `[m]`, by `values` with a leading axis of `m`."""
     return tf.nest.map_structure(
         lambda leaf, new: tf.tensor_scatter_nd_update(leaf, indices[:, tf.newaxis], new),
         rows,
@@ -103,14 +103,14 @@ def put_rows(rows, indices: tf.Tensor, values):
 def fill_rows(
     start: tf.Tensor, row: Callable[[tf.Tensor], tf.Tensor], *, parallel_iterations: int = 10
 ) -> tf.Tensor:
-    """Replaces each row of `start`, which may have none, by `row` of its index.
+    """Replaces each row of `start` by the value of `row` at its index.
 
-    Unlike `tf.map_fn`, it can be vectorised over clients, and does not convert what it traces.
+    Unlike `tf.map_fn`, it can be vectorised over clients, and does not use AutoGraph.
 
     Args:
-        start: `[k, ...]`.
-        row: Computes a row from its index, an int32.
-        parallel_iterations: How many rows are computed at a time, at most.
+        start: `[k, ...]`; `k` may be 0.
+        row: A function that computes a row from its index, an int32.
+        parallel_iterations: The maximum number of rows computed at a time.
     """
     number = tf.shape(start)[0]
 
@@ -141,21 +141,21 @@ def zeros_like(a):
 
 
 def specs(a):
-    """Returns shapes and data types, as optimizers of `tff.learning` take them."""
+    """Returns shapes and data types as `tf.TensorSpec`s, for optimizers of `tff.learning`."""
     return tf.nest.map_structure(lambda leaf: tf.TensorSpec(leaf.shape, leaf.dtype), a)
 
 
 def to_vector(a) -> tf.Tensor:
-    """Concatenates all of `a` in one vector."""
+    """Concatenates all leaves of `a` into one vector."""
     return tf.concat([tf.reshape(leaf, [-1]) for leaf in tf.nest.flatten(a)], axis=0)
 
 
 def from_vector(vector: tf.Tensor, like):
-    """Inverts `to_vector`.
+    """Converts a vector back to a structure, the inverse of `to_vector`.
 
     Args:
         vector: As many numbers as `like` has.
-        like: A structure of tensors of known shapes; gives structure, shapes and data types.
+        like: The structure, with the shapes and data types of its leaves.
     """
     leaves = tf.nest.flatten(like)
     parts = tf.split(vector, [leaf.shape.num_elements() for leaf in leaves])
@@ -167,17 +167,17 @@ def from_vector(vector: tf.Tensor, like):
 
 
 def no_rows(shape, dtype) -> tf.Tensor:
-    """Returns a tensor without rows whose TFF type leaves their number open."""
+    """Returns a tensor without rows, whose TFF type has an unknown number of rows."""
     empty = tf.zeros([0, *shape], dtype)
     return tf.raw_ops.PlaceholderWithDefault(input=empty, shape=[None, *shape])
 
 
 def select(condition, a, b):
-    """Returns `a` if the scalar bool `condition` holds, else `b`.
+    """Returns `a` if the scalar bool `condition` is true, else `b`.
 
-    Its op copies the chosen side only, which on large models is several times cheaper than
-    `tf.where`, and unlike `tf.cond` it stays one op when it is vectorised over clients. Leaves of
-    open shape, which may differ in size, are chosen by `tf.cond`.
+    The operation copies only the chosen side, which for large models is several times cheaper than
+    `tf.where`. Unlike `tf.cond`, it stays a single operation when vectorised over clients. Leaves
+    with unknown dimensions, which may differ in size, use `tf.cond`.
     """
     condition = tf.convert_to_tensor(condition)
 
@@ -191,10 +191,10 @@ def select(condition, a, b):
 
 
 def all_finite(*trees) -> tf.Tensor:
-    """Returns whether no floating-point or complex leaf holds a NaN or an infinity."""
+    """Returns whether all floating-point and complex leaves are finite."""
     leaves = []
     for leaf in tf.nest.flatten(trees):
-        # Both parts: the absolute value of large numbers overflows.
+        # Checks both parts, because the absolute value of large numbers overflows.
         leaves += [tf.math.real(leaf), tf.math.imag(leaf)] if leaf.dtype.is_complex else [leaf]
     checks = [tf.reduce_all(tf.math.is_finite(leaf)) for leaf in leaves if leaf.dtype.is_floating]
     return tf.reduce_all(tf.stack(checks)) if checks else tf.constant(True)

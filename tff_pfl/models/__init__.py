@@ -1,4 +1,4 @@
-"""Pure functional models, and the partition of their layers."""
+"""Pure functional models, and partitions of their layers."""
 
 from tff_pfl.models.hypernetwork import Hypernetwork
 from tff_pfl.models.keras import from_keras

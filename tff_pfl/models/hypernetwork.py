@@ -1,4 +1,4 @@
-"""Hypernetworks: networks whose outputs are the weights of another network."""
+"""Hypernetworks: networks that generate the weights of another network."""
 
 import collections
 import dataclasses
@@ -13,21 +13,21 @@ from tff_pfl.models.model import Model, Weights
 class Hypernetwork:
     """A multi-layer perceptron from an embedding to the weights of a model.
 
-    Dense layers, with ReLU between them, make features of an embedding; one dense layer for each
-    tensor of the target makes that tensor of the features. Its own weights `phi` are a structure by
-    layers like a model's: `trunk1`, `trunk2`, ..., and one layer for each tensor, such as
-    `conv1/kernel`.
+    The trunk, dense layers with ReLU between them, maps an embedding to features. One dense layer
+    for each tensor of the target then maps the features to that tensor. The hypernetwork's weights
+    `phi` are a structure by layers, like a model's weights: `trunk1`, `trunk2`, ..., and one layer
+    for each tensor, such as `conv1/kernel`.
 
-    For embeddings from a standard normal distribution, initial features have about unit variance.
-    Each generated tensor has the mean (with `bias`) and the variance of the target's own
-    initialisation.
+    For embeddings from a standard normal distribution, the initial features have about unit
+    variance. Initially, each generated tensor has the mean (with `bias`) and the variance of the
+    target's own initialisation.
 
     Attributes:
         target: The model whose weights are generated.
         embedding_dim: `e`, the length of an embedding.
-        hidden: The widths of the trunk's layers; without any, features are the embedding itself.
-        bias: Whether dense layers have one. Without bias and trunk, the hypernetwork is linear.
-        relu_features: Whether a ReLU follows the trunk's last layer, too, as in FedRoD but not in
+        hidden: The widths of the trunk's layers. If empty, the features are the embedding itself.
+        bias: Whether dense layers have a bias. Without bias and trunk, the hypernetwork is linear.
+        relu_features: Whether a ReLU also follows the trunk's last layer, as in FedRoD but not in
             pFedHN.
     """
 
@@ -42,7 +42,7 @@ class Hypernetwork:
         phi = collections.OrderedDict()
         fan_in = self.embedding_dim
         for index, width in enumerate(self.hidden, start=1):
-            # The ReLU before all layers but the first halves the second moment.
+            # A ReLU before each layer except the first halves the second moment.
             deviation = math.sqrt((1 if index == 1 else 2) / fan_in)
             normal = tf.random.stateless_normal([fan_in, width], [seed, index])
             phi[f"trunk{index}"] = self._dense(deviation * normal, tf.zeros([width]))
@@ -68,7 +68,7 @@ class Hypernetwork:
             embeddings: float32 `[k, e]`.
 
         Returns:
-            The structure of the target's weights, each tensor with a leading axis of `k`.
+            The target's weights, each tensor with a leading axis of `k`.
         """
 
         def dense(x, layer):
@@ -83,7 +83,8 @@ class Hypernetwork:
         if self.hidden and self.relu_features:
             features = tf.nn.relu(features)
         generated = collections.OrderedDict()
-        for layer, tensors in self.target.init(0).items():  # their shapes; the rest is pruned
+        # Only the shapes are used; TensorFlow prunes the values.
+        for layer, tensors in self.target.init(0).items():
             generated[layer] = collections.OrderedDict(
                 (name, tf.reshape(dense(features, phi[f"{layer}/{name}"]), [-1, *tensor.shape]))
                 for name, tensor in tensors.items()

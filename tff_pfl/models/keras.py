@@ -1,8 +1,8 @@
-"""Pure models from Keras models.
+"""Makes pure models of Keras models.
 
-A Keras model creates variables when it is built. Here it is built anew wherever it is traced, and
-every request for a variable is answered with the tensor that the caller passes in as its weight,
-so that the graph has no variable at all. Layer by layer, weights keep their Keras names.
+A Keras model creates variables when it is built. This module builds the model again for each trace
+and replaces every new variable by the tensor that the caller passes as its weight. The graph
+therefore has no variables. Layers and weights keep their Keras names.
 """
 
 import collections
@@ -20,17 +20,17 @@ from tff_pfl.models.segments import Segment, in_turn, is_graph, split
 from tff_pfl.names import check_names
 from tff_pfl.ranges import takes, whole
 
-# Parts of the types of operations that draw random numbers.
+# Substrings of the types of operations that draw random numbers.
 _RANDOM = ("Random", "TruncatedNormal", "Multinomial", "Shuffle")
 
 _BUILT_ANEW = (
-    "keras_model_fn returned the model of an earlier call, or one of other layers. It must build "
-    "the same model, and all of its layers, anew at every call."
+    "keras_model_fn returned the model of an earlier call, or a model with other layers. It must "
+    "build the same model, with new layers, at every call."
 )
 
 
 class _Slot(NamedTuple):
-    """One variable of the Keras model, in the order of creation."""
+    """A variable of the Keras model."""
 
     layer: str
     weight: str
@@ -42,11 +42,11 @@ class _Record(NamedTuple):
 
     Attributes:
         name: The model's name.
-        slots: Its variables.
-        whole: Its segments, one or more.
-        below_head: The segments below its linear head; empty without such a head.
-        outputs: Its symbolic outputs for one input.
-        layers: Names of layers, from input to output as far as is known.
+        slots: The model's variables, in the order of their creation.
+        whole: The model's segments, one or more.
+        below_head: The segments below the model's linear head. Empty without such a head.
+        outputs: The model's symbolic outputs for one input.
+        layers: The names of the layers, from input to output as far as known.
     """
 
     name: str
@@ -71,48 +71,49 @@ def from_keras(
 ) -> Model:
     """Makes a pure `Model` of a Keras model.
 
-    Dropout layers become stateless: their masks are a function of the batch's seed. Layer names
-    must be unique, also across nested models; they name the layers in `models.partition` and in
+    Dropout layers become stateless: the batch's seed determines their masks. Layer names must be
+    unique, also across nested models, because they identify the layers in `models.partition` and in
     checkpoints.
 
     Example:
-
-        def mlp():
-            return tf.keras.Sequential([
-                tf.keras.layers.Flatten(input_shape=(28, 28, 1)),
-                tf.keras.layers.Dense(200, "relu", name="hidden"),
-                tf.keras.layers.Dense(10, name="logits"),
-            ])
-
-        model = from_keras(
-            mlp, input_shape=(28, 28, 1), preprocess=lambda x: tf.cast(x, tf.float32) / 255
-        )
+        >>> def mlp():
+        ...     return tf.keras.Sequential([
+        ...         tf.keras.layers.Flatten(input_shape=(28, 28, 1)),
+        ...         tf.keras.layers.Dense(200, "relu", name="hidden"),
+        ...         tf.keras.layers.Dense(10, name="logits"),
+        ...     ])
+        >>> model = tff_pfl.from_keras(
+        ...     mlp, input_shape=(28, 28, 1), preprocess=lambda x: tf.cast(x, tf.float32) / 255
+        ... )
+        >>> model.layers, model.num_weights
+        (('hidden', 'logits'), 159010)
 
     Args:
-        keras_model_fn: Builds the model anew at every call. Its outputs are logits, not
-            probabilities, unless `example_loss` says otherwise.
-        input_shape: Shape of one input, without the batch axis.
-        input_dtype: Data type of the inputs on which `preprocess` is tried here. Later it gets
-            inputs in the type in which they are stored.
-        preprocess: Maps a batch of inputs, in the type in which they are stored, to what the Keras
-            model takes, row by row. Integers stay integers: cast uint8 images to float32 before
-            arithmetic, which wraps around otherwise. Default: casts inputs to float32.
-        example_loss: `(y, outputs) -> [batch]`, row by row; default sparse cross-entropy of logits.
-        example_metrics: See `Model`; default `{"accuracy": ...}`.
-        segments: Into how many parts, at most, a functional or sequential model is cut for
-            rematerialisation: a gradient keeps what flows from one to the next, and computes all
-            else again, a segment at a time. It is the same gradient, for less memory and another
-            forward pass. 1 keeps everything. The cuts are where a single tensor is all that the
-            rest takes, such that the outputs of the layers in each segment are about as large.
-        compute_type: "float32", or "bfloat16" for mixed precision: layers compute in bfloat16, but
-            those of group and layer normalisation, and those that are built with a `dtype` of their
-            own. Weights, gradients, outputs and thus losses stay float32.
+        keras_model_fn: A function that builds a new model at every call. The model's outputs are
+            logits, not probabilities, unless `example_loss` takes other outputs.
+        input_shape: The shape of one input, without the batch axis.
+        input_dtype: The data type of the inputs on which `from_keras` tries `preprocess`. Later
+            inputs have the type in which they are stored.
+        preprocess: A function that maps a batch of inputs, as they are stored, to inputs of the
+            Keras model, row by row. Cast uint8 images to float32 before arithmetic, because
+            integers wrap around. Default: casts inputs to float32.
+        example_loss: `(y, outputs) -> [batch]`, row by row. Default: sparse cross-entropy of
+            logits.
+        example_metrics: See `Model`. Default: `{"accuracy": ...}`.
+        segments: The maximum number of segments into which a functional or sequential model is cut
+            for rematerialisation. A gradient keeps only the tensors between segments and computes
+            all others again, one segment at a time. It is the same gradient, and trades memory for
+            another forward pass. 1 keeps all tensors. Cuts are made where the remaining layers take
+            a single tensor, so that the layers' outputs in each segment have a similar total size.
+        compute_type: "float32", or "bfloat16" for mixed precision. With "bfloat16", layers compute
+            in bfloat16, except group and layer normalisation and layers built with a `dtype`.
+            Weights, gradients, outputs and losses stay float32.
 
     Raises:
-        ValueError: For layers that keep state (batch normalisation), models that end in a softmax
-            although the loss takes logits, stochastic layers other than dropout, models without
-            weights, variables that are not weights of the model, models that are built already,
-            models that cannot be cut into segments, and an unknown `compute_type`.
+        ValueError: The model has layers with state (batch normalisation), stochastic layers other
+            than dropout, no weights, or variables that are not its weights; it ends in a softmax
+            although the loss takes logits; it was built before; it cannot be cut into segments; or
+            `compute_type` is unknown.
     """
     check_names("compute type", [compute_type], COMPUTE_TYPES)
     checks.check_function(keras_model_fn)
@@ -132,7 +133,7 @@ def from_keras(
             weights[slot.layer][slot.weight] = slot.initial_value(_derived_seed(seed, index))
         return weights
 
-    def of_segment(part, index, masks_before, is_last):
+    def segment_function(part, index, masks_before, is_last):
         """Returns a function that applies a segment of `part(Keras model)`."""
 
         def apply(weights, x, seed=None, *, training: bool):
@@ -164,7 +165,7 @@ def from_keras(
     def applied(part, plan):
         """Returns a function that applies `part(Keras model)`."""
         applies = [
-            of_segment(part, index, segment.masks_before, index == len(plan) - 1)
+            segment_function(part, index, segment.masks_before, index == len(plan) - 1)
             for index, segment in enumerate(plan)
         ]
         return in_turn(applies, plan)
@@ -186,14 +187,14 @@ def from_keras(
 def _eager_mode():
     """Leaves the graph that is being built.
 
-    In a graph without an eager program around it, as TFF's are, Keras behaves as in TensorFlow 1,
-    where functional models cannot hold plain TensorFlow operations (`x[:, 1:]`).
+    TFF builds graphs without an eager program around them. There, Keras behaves as in TensorFlow 1,
+    whose functional models cannot contain plain TensorFlow operations (`x[:, 1:]`).
     """
     return tf.__internal__.eager_context.eager_mode()
 
 
 def _traced_eagerly(apply):
-    """Returns `apply` as a function that is always traced as in an eager program."""
+    """Returns a function that traces `apply` as in an eager program."""
     training_function = tf.function(lambda *args: apply(*args, training=True), autograph=False)
     function = tf.function(lambda *args: apply(*args, training=False), autograph=False)
 
@@ -204,8 +205,8 @@ def _traced_eagerly(apply):
         with _eager_mode():
             chosen = training_function if training else function
             concrete = chosen.get_concrete_function(*specs)
-            # Tensors that layers keep, as of normalisation by given moments: other graphs need
-            # them as constants of their own.
+            # Layers may keep tensors, such as given moments of a normalisation. Each graph needs
+            # them as its own constants.
             constants = [
                 functools.partial(tf.constant, x.numpy()) for x in concrete.captured_inputs
             ]
@@ -216,7 +217,7 @@ def _traced_eagerly(apply):
 
 
 def _record(keras_model_fn, preprocess, inputs, takes_logits, segments) -> _Record:
-    """Builds the model once, in a graph of its own so that automatic names start afresh."""
+    """Builds the model once, in a new graph so that automatic names start afresh."""
     created = []
 
     def record(next_creator, **kwargs):
@@ -260,16 +261,16 @@ def _record(keras_model_fn, preprocess, inputs, takes_logits, segments) -> _Reco
     (layer, weight), count = counts.most_common(1)[0]
     if count > 1:
         raise ValueError(
-            f"Weight {weight!r} of layer {layer!r} exists {count} times. Give every layer a name "
-            "of its own, also across nested models, and every weight of a layer."
+            f"Weight {weight!r} of layer {layer!r} exists {count} times. Give every layer a unique "
+            "name, also across nested models, and every weight a unique name in its layer."
         )
     return _Record(model.name, slots, whole, below_head, outputs, layers)
 
 
 def _names(variable, model) -> tuple[str, str]:
-    """Returns the names of a variable's layer and of the weight."""
+    """Returns the names of the layer and the weight of a variable."""
     layer, _, weight = variable.name.removesuffix(":0").rpartition("/")
-    if not layer:  # it was made before the layer was called
+    if not layer:  # The weight was created before the layer was called.
         layers = model._flatten_layers()
         own = (one for one in layers if any(w is variable for w in one._trainable_weights))
         layer = next(own, model).name
@@ -277,7 +278,7 @@ def _names(variable, model) -> tuple[str, str]:
 
 
 def _layers(model, slots) -> list[str]:
-    """Returns the layers with weights, in the order of their first calls, or of the model."""
+    """Returns the layers with weights, in the order of their first calls or of the model."""
     called = dict.fromkeys(slot.layer for slot in slots)
     if is_graph(model) and not all("/" in weight.name for weight in model.weights):
         called = dict.fromkeys(_names(weight, model)[0] for weight in model.weights)
@@ -285,7 +286,7 @@ def _layers(model, slots) -> list[str]:
 
 
 def _plan(model, parts, inputs) -> list[Segment]:
-    """Describes the parts of a model as segments."""
+    """Describes the parts of a model as `Segment`s."""
     plan = []
     with pure_layers(tf.zeros([2], tf.int32)) as num_masks:
         for part in parts:
@@ -334,14 +335,14 @@ def _seedable(initial_value, name) -> Callable[[int], Any]:
             if not np.array_equal(value(0), again):
                 raise ValueError(
                     f"Weight {name!r} is initialised by {type(initializer).__name__}, which draws "
-                    "other numbers each time it is made. Have it take a seed, which its get_config "
-                    "returns as 'seed'."
+                    "other numbers each time it is made. Give it an argument `seed`, and return "
+                    "the seed as 'seed' from its get_config."
                 )
     return value
 
 
 def _constant(initial_value, name) -> np.ndarray:
-    """Returns the value of a function that is not a Keras initializer, as for an LSTM's bias."""
+    """Returns the value of an initializer that Keras did not define, as for an LSTM's bias."""
     if callable(initial_value):
         with _eager_mode():
             traced = tf.function(initial_value, autograph=False).get_concrete_function()
@@ -352,7 +353,7 @@ def _constant(initial_value, name) -> np.ndarray:
             return first
     raise ValueError(
         f"Weight {name!r} is initialised by {initial_value!r}. Use an initializer of "
-        "tf.keras.initializers, which can be seeded, or one that draws no random numbers."
+        "tf.keras.initializers, which can be seeded, or a function without random numbers."
     )
 
 

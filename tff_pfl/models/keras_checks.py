@@ -1,4 +1,4 @@
-"""Checks that a pure model can be made of a Keras model."""
+"""Checks that a Keras model can become a pure model."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -11,7 +11,7 @@ _PROBABILITIES = {"Softmax": "softmax", "Sigmoid": "sigmoid"}
 
 
 def check_function(keras_model_fn: Callable[[], tf.keras.Model]) -> None:
-    """Checks that a function builds the model; models themselves can be called, too."""
+    """Checks that the argument is a function that builds a model, not a model."""
     if not callable(keras_model_fn) or isinstance(keras_model_fn, tf.keras.layers.Layer):
         raise ValueError(
             "keras_model_fn must be a function that builds a model, not a "
@@ -21,45 +21,44 @@ def check_function(keras_model_fn: Callable[[], tf.keras.Model]) -> None:
 
 
 def check_weights(model: tf.keras.Model, created: Iterable[tf.Variable]) -> None:
-    """Checks that all weights are trained, and that all variables of the model are weights."""
+    """Checks that all weights are new and trainable, and that all variables are weights."""
     for layer in model._flatten_layers():
         if isinstance(layer, tf.keras.layers.BatchNormalization):
             raise ValueError(
-                f"Layer {layer.name!r} is a batch normalisation: its moving statistics are a state "
-                "that clients cannot share soundly. Use tf.keras.layers.GroupNormalization."
+                f"Layer {layer.name!r} is a batch normalisation, whose moving statistics clients "
+                "cannot share soundly. Use tf.keras.layers.GroupNormalization."
             )
     if not model.weights:
         raise ValueError(f"Keras model {model.name!r} has no weights.")
     here = {variable.ref() for variable in created}
     if before := [weight.name for weight in model.weights if weight.ref() not in here]:
         raise ValueError(
-            f"keras_model_fn returns a model whose weights {before} were there before it was "
-            "called. It must build the model, and all of its layers, anew at every call."
+            f"keras_model_fn returns a model whose weights {before} existed before the call. It "
+            "must build a new model, with new layers, at every call."
         )
     if model.non_trainable_weights:
         raise ValueError(
             f"Keras model {model.name!r} has non-trainable weights "
-            f"{[w.name for w in model.non_trainable_weights]}. Every weight of a federated model "
-            "is trained and sent; make them constants, or trainable."
+            f"{[w.name for w in model.non_trainable_weights]}, but every weight of a federated "
+            "model is trained and sent. Make them constants, or trainable."
         )
     weights = {weight.ref() for weight in model.weights}
     others = [variable.name for variable in created if variable.ref() not in weights]
     if others:
         raise ValueError(
-            f"keras_model_fn creates variables {others}, which are not weights of the model it "
-            "returns. Leave out compile(), layers that the model does not use, and layers that "
-            "draw random numbers, other than Dropout; LocalTraining(augment=...) changes images."
+            f"keras_model_fn creates variables {others}, which are not weights of the model. "
+            "Remove compile(), unused layers and random layers other than Dropout; to augment "
+            "images, use LocalTraining(augment=...)."
         )
 
 
 def refuse_assignment(name: str, /, *_args: Any, **_options: Any) -> None:
-    """Takes the place of a variable's `assign`: the value would be lost with the variable."""
+    """Replaces a variable's `assign`, because the value would be lost with the variable."""
     raise ValueError(
-        f"Weight {name!r} is assigned a value where the model is built or called, as by "
-        "set_weights, load_weights, load_model, a layer's weights=... or a recurrent layer's "
-        "stateful=True, which nothing would keep. "
-        "Weights start from initializers, such as tf.keras.initializers.Constant(value); or "
-        "replace the init of the model that from_keras returns."
+        f"Weight {name!r} is assigned a value when the model is built or called, as by "
+        "set_weights, load_weights, load_model, a layer's weights=... or stateful=True, but the "
+        "value would be lost. Use an initializer, such as tf.keras.initializers.Constant(value), "
+        "or replace the init of the model that from_keras returns."
     )
 
 
@@ -67,86 +66,85 @@ def check_default_metrics(outputs: Any) -> None:
     """Checks that accuracy is defined: two logits or more."""
     if isinstance(outputs, tf.Tensor) and (outputs.shape.rank == 1 or outputs.shape[-1] == 1):
         raise ValueError(
-            "The model returns one number for each example, for which the default metric, whether "
-            "the largest logit is the label's, says nothing. Give example_metrics; for one logit, "
-            "{'accuracy': lambda y, z: tf.cast(tf.equal(z[:, 0] > 0, y > 0), tf.float32)}; or {}."
+            "The model returns one number for each example, but the default metric, accuracy, "
+            "needs two logits or more. Pass example_metrics, such as {'accuracy': lambda y, z: "
+            "tf.cast(tf.equal(z[:, 0] > 0, y > 0), tf.float32)} for one logit, or {}."
         )
 
 
 def check_losses(model: tf.keras.Model) -> None:
-    """Checks that a model, once called, has no penalties or constraints besides the loss."""
+    """Checks that a model, after a call, has no losses of its own and no constraints."""
     layers = [layer for layer in model._flatten_layers(include_self=False) if layer.losses]
     if layers or model.losses:
         owner = f"Layer {layers[-1].name!r}" if layers else f"The model {model.name!r}"
         raise ValueError(
-            f"{owner} has a loss of its own, by a regularizer or add_loss, which would be ignored. "
-            "Leave it out; penalise weights by local training, such as config.local.weight_decay, "
-            "and outputs by example_loss."
+            f"{owner} has its own loss, from a regularizer or add_loss, which would be ignored. "
+            "Remove it: penalise weights by local training, such as config.local.weight_decay, and "
+            "outputs by example_loss."
         )
     for weight in model.weights:
         if getattr(weight, "constraint", None) is not None:
             raise ValueError(
-                f"Weight {weight.name!r} has a constraint, which would be ignored: a step of an "
-                "optimizer and a mean over clients need not keep it. Leave it out."
+                f"Weight {weight.name!r} has a constraint, which optimizer steps and means over "
+                "clients would ignore. Remove it."
             )
 
 
 def check_logits(outputs: Any) -> None:
-    """Checks that outputs suit the default loss: one logit for each class, no probabilities."""
+    """Checks that outputs suit the default loss: one logit per class, and no probabilities."""
     if not isinstance(outputs, tf.Tensor) or outputs.shape.rank not in (None, 2):
         shapes = tf.nest.map_structure(lambda output: tuple(output.shape[1:]), outputs)
         raise ValueError(
-            f"The model returns numbers of shape {shapes} for each example, and the loss takes one "
-            "logit for each class. Flatten or pool them before the last layer, or give an "
-            "example_loss, and example_metrics, of them."
+            f"The model returns outputs of shape {shapes} for each example, but the loss takes one "
+            "logit for each class. Flatten or pool before the last layer, or pass an example_loss "
+            "and example_metrics for these outputs."
         )
     operation = outputs.op
     while operation.type == "Identity":
         operation = operation.inputs[0].op
     if activation := _PROBABILITIES.get(operation.type):
         raise ValueError(
-            f"The last operation {operation.name!r} returns probabilities, and the loss takes "
-            f"logits. Leave the {activation} out."
+            f"The last operation {operation.name!r} returns probabilities, but the loss takes "
+            f"logits. Remove the {activation}."
         )
 
 
 def check_whole_numbers(graph: tf.Graph) -> None:
-    """Checks that no numbers rounded to bfloat16 are taken as whole ones."""
+    """Checks that no operation converts bfloat16 to integers, which rounding has changed."""
     for operation in graph.get_operations():
         if operation.type != "Cast" or operation.inputs[0].dtype != tf.bfloat16:
             continue
         if operation.outputs[0].dtype.is_integer:
             raise ValueError(
-                f"Operation {operation.name!r} takes numbers in bfloat16 as whole ones, as an "
-                "embedding does, and bfloat16 lacks most of those above 256. Give the model whole "
-                "numbers: preprocess=lambda x: tf.cast(x, tf.int32)."
+                f"Operation {operation.name!r} converts bfloat16 to integers, as an embedding "
+                "does, but bfloat16 cannot hold most integers above 256. Pass integers to the "
+                "model: preprocess=lambda x: tf.cast(x, tf.int32)."
             )
 
 
 def nodes(graph: tf.Graph) -> list:
-    """Returns all nodes of a graph, those of its functions included."""
+    """Returns all nodes of a graph and of its functions."""
     definition = graph.as_graph_def()
     return [*definition.node, *(n for f in definition.library.function for n in f.node_def)]
 
 
 def check_captures(graph: tf.__internal__.FuncGraph, created: Iterable[tf.Variable]) -> None:
-    """Checks that a graph holds no tables, and no variables other than the model's."""
+    """Checks that a graph uses no tables, and no variables except the model's weights."""
     weights = {id(variable.handle) for variable in created}
     captured = (tensor for tensor in graph.external_captures if tensor.dtype == tf.resource)
     if any(id(tensor) not in weights for tensor in captured):
         raise ValueError(
             "preprocess or a layer uses a table, or a variable that is not a weight of the model, "
-            "as IntegerLookup, TextVectorization and Keras models in preprocess do. Apply these to "
-            "the inputs before a FederatedDataset is made of them."
+            "as IntegerLookup, TextVectorization and Keras models do. Apply it to the inputs "
+            "before you make a FederatedDataset of them."
         )
 
 
 def check_stateless(graph: tf.Graph) -> None:
-    """Checks that a seed determines all random numbers of a graph."""
+    """Checks that seeds determine all random numbers of a graph."""
     for name, kind in unseeded_operations(graph):
         raise ValueError(
-            f"Operation {name!r} of type {kind!r} {described(kind)}. Of Keras's stochastic "
-            "layers, Dropout is made stateless automatically, but not the dropout and "
-            "recurrent_dropout of recurrent layers: put a Dropout layer before them. Write others "
-            "with tf.random.stateless_* ops."
+            f"Operation {name!r} of type {kind!r} {described(kind)}. Use Dropout layers, also "
+            "instead of the dropout and recurrent_dropout of recurrent layers, and "
+            "tf.random.stateless_* operations for other random numbers."
         )

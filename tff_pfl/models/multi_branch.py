@@ -1,4 +1,4 @@
-"""Models whose linear layers have several branches, mixed by convex combinations."""
+"""Models whose linear layers are convex combinations of several branches."""
 
 import collections
 import dataclasses
@@ -11,27 +11,27 @@ from tff_pfl.models.model import Model, Weights
 from tff_pfl.models.partition import partition
 from tff_pfl.ranges import above, takes, whole
 
-# A layer that has one of these weights, and besides at most a bias, is linear in them.
+# A layer is linear in its weights if these are one of the following and at most a bias.
 _LINEAR = ("kernel", "depthwise_kernel", "embeddings")
 
 
 @dataclasses.dataclass(frozen=True)
 class MultiBranch:
-    """A model, some layers of which are convex combinations of `B` branches.
+    """A model with layers that are convex combinations of `B` branches.
 
-    The weights of all branches are a structure like the model's, where each tensor of a branched
-    layer has a leading axis of `B`; other layers are as they were. Mixing coefficients `alpha` are
-    float32 `[L, B]`, a row for each of the `L` branched layers, or `[1, B]`, one row for all.
+    The weights of all branches have the structure of the model's weights, but each tensor of a
+    branched layer has a leading axis of `B`. Mixing coefficients `alpha` are float32 `[L, B]`, one
+    row for each of the `L` branched layers, or `[1, B]`, one row for all.
 
-    Since a layer is linear in its weights, to mix weights gives what to mix the outputs of the
-    branches would give, and a forward pass costs that of one ordinary layer.
+    A branched layer is linear in its weights, so mixing weights is equivalent to mixing the outputs
+    of the branches. A forward pass costs as much as in the ordinary model.
 
     Attributes:
         model: The model of one branch.
         branches: `B`.
-        layers: Names of the branched layers, in the model's order.
-        init_scale: Factor of the initial weights of branches; `sqrt(B)` compensates for the mean of
-            `B` independent branches being shorter than each.
+        layers: The names of the branched layers, in the model's order.
+        init_scale: The factor of the initial weights of branches. The mean of `B` independent
+            branches has a smaller norm than each branch; `sqrt(B)` compensates for this.
     """
 
     model: Model
@@ -40,10 +40,9 @@ class MultiBranch:
     init_scale: float = 1.0
 
     def init(self, seed: int) -> Weights:
-        """The weights of all branches: the model's initial ones for different seeds.
+        """Returns the initial weights of all branches, from `model.init` with different seeds.
 
-        Layers without branches are those of `model.init(seed)`, and the first branch of others is
-        `init_scale` times these.
+        Layers without branches, and first branches before `init_scale`, equal `model.init(seed)`.
         """
         drawn = [self.model.init(s) for s in distinct_seeds(seed, self.branches)]
         weights = collections.OrderedDict(drawn[0])
@@ -53,7 +52,7 @@ class MultiBranch:
         return weights
 
     def uniform(self) -> tf.Tensor:
-        """Returns the `alpha` that weighs all branches equally, one row for all layers."""
+        """Returns the `alpha` that weights all branches equally, one row for all layers."""
         return tf.fill([1, self.branches], 1 / self.branches)
 
     def mix(self, weights: Weights, alpha: tf.Tensor) -> Weights:
@@ -66,18 +65,23 @@ class MultiBranch:
         return mixed
 
     def rows(self, alpha: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Returns the row of `alpha`, `[B]`, of each branched layer."""
+        """Returns for each branched layer its row of `alpha`, `[B]`."""
         alpha = tf.broadcast_to(alpha, [len(self.layers), self.branches])
         return dict(zip(self.layers, tf.unstack(alpha), strict=True))
 
     def weights_model(self, alpha: tf.Tensor) -> Model:
-        """Returns the model as a function of all branches' weights; `alpha` is constant."""
+        """Returns the model as a function of the branches' weights, with a constant `alpha`."""
         return self.model.in_terms_of(self.init, lambda weights: self.mix(weights, alpha))
 
     def alpha_model(
         self, weights: Weights, alpha: Callable[[tf.Tensor], tf.Tensor] = tf.identity
     ) -> Model:
-        """Returns the model as a function of coefficients of `alpha`; branches are constant."""
+        """Returns the model as a function of coefficients, with constant branches.
+
+        Args:
+            weights: The weights of all branches.
+            alpha: A function that maps the coefficients to `alpha`. Default: the identity.
+        """
         return self.model.in_terms_of(
             lambda seed: self.uniform(),
             lambda coefficients: self.mix(weights, alpha(coefficients)),
@@ -92,27 +96,27 @@ def multi_branch(
 
     Args:
         model: Any model.
-        branches: How many, 1 or more.
-        layers: Names of the layers that have branches, or one name. Default: all that are linear in
-            their weights, a kernel (or table of embeddings) and perhaps a bias: dense and
-            convolutional layers, but not layers of normalisation.
+        branches: The number of branches, 1 or more.
+        layers: The names of the layers that have branches, or one name. Default: all layers that
+            are linear in their weights, which are a kernel (or an embedding table) and possibly a
+            bias. Dense and convolutional layers are linear, normalisation layers are not.
         init_scale: See `MultiBranch`.
 
     Raises:
-        ValueError: If the model has no such layer; for unknown names, see `partition`.
+        ValueError: No layer is linear in its weights, `layers` is empty, or a name is unknown.
     """
     if layers is None:
         layers = [name for name, layer in model.init(0).items() if _is_linear(set(layer))]
     ordered = partition(model, personal=layers).personal
     if not ordered:
         raise ValueError(
-            f"{model.name!r} has no layer of a kernel and a bias; name some in layers."
+            f"{model.name!r} has no layer of a kernel and a bias. Name the layers in `layers`."
         )
     return MultiBranch(model, branches, ordered, init_scale)
 
 
 def distinct_seeds(seed: int, number: int) -> list[int]:
-    """Returns `number` seeds, the first of which is `seed`, for models that start differently."""
+    """Returns `number` distinct seeds for initial weights, the first of them `seed`."""
     others = np.random.SeedSequence(seed).generate_state(max(number - 1, 0))
     return [seed, *(int(other >> 1) for other in others)]
 

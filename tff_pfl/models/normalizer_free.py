@@ -1,16 +1,16 @@
 """A residual network without normalisation, as in FedPG's experiments on CIFAR-100.
 
 Brock et al., "Characterizing signal propagation to close the performance gap in unnormalized
-ResNets", ICLR 2021. Instead of normalising activations, these networks keep their variance known:
+ResNets", ICLR 2021. These networks do not normalise activations, but control their variance:
 
     convolution   kernel  gain (W - mean(W)) / sqrt(fan_in var(W)), for each output channel
     activation    s ReLU(x),  s = 1.71396
     block         shortcut(x) + scale f(s ReLU(x))
 
-Convolutions are without bias and have a gain for each output channel, which starts at 1. A block
-that changes shape projects what `f` takes, as pre-activation networks do. `s` is the constant of
-the published code; by the paper's formula it is sqrt(2 / (1 - 1 / pi)) = 1.71286. The layers are
-named `stem`, `block1_conv1`, `block1_conv2`, `block1_shortcut`, ..., `head`.
+Convolutions have no bias, and a gain for each output channel, which starts at 1. The shortcut of a
+block that changes shape projects the input of `f`, as in pre-activation networks. `s` is the
+constant of the published code; the paper's formula gives sqrt(2 / (1 - 1 / pi)) = 1.71286. The
+layers are named `stem`, `block1_conv1`, `block1_conv2`, `block1_shortcut`, ..., `head`.
 """
 
 import math
@@ -21,7 +21,7 @@ from tff_pfl.models import residual
 from tff_pfl.ranges import at_least, each, takes, whole
 
 _RELU_SCALE = 1.71396
-_LEAST_VARIANCE = 1e-4  # of a kernel times its fan-in; smaller ones are not scaled up to 1
+_LEAST_VARIANCE = 1e-4  # A floor for a kernel's variance times its fan-in.
 
 
 @takes(
@@ -33,15 +33,17 @@ _LEAST_VARIANCE = 1e-4  # of a kernel times its fan-in; smaller ones are not sca
 def nf_resnet18(
     image_shape, num_classes, *, stem_width=64, width=16, blocks=(2, 2, 2), residual_scale=0.2
 ) -> tf.keras.Model:
-    """FedPG's narrow NF-ResNet-18; 189,844 weights for 100 classes.
+    """Builds FedPG's narrow NF-ResNet-18, which has 189,844 weights for 100 classes.
 
     Args:
         image_shape: `(height, width, channels)`.
-        num_classes: Number of logits.
-        stem_width: Channels of the first convolution, 3x3, before 3x3 max pooling of stride 2.
-        width: Channels of the first stage; every further stage doubles them.
-        blocks: Blocks of each stage; every stage but the first halves height and width.
-        residual_scale: The factor of a block's branch before it is added.
+        num_classes: The number of logits.
+        stem_width: The channels of the first convolution (3x3), which 3x3 max pooling of stride 2
+            follows.
+        width: The channels of the first stage. Each later stage doubles them.
+        blocks: The number of blocks in each stage. Each stage except the first halves height and
+            width.
+        residual_scale: The factor of a block's residual branch before it is added.
     """
     inputs = tf.keras.Input(image_shape)
     x = _activation(_conv(inputs, stem_width, 3, 1, "stem"))
@@ -52,7 +54,7 @@ def nf_resnet18(
 
 
 class _StandardizedConv2D(tf.keras.layers.Conv2D):
-    """A convolution by its kernel, standardized for each output channel, times a gain."""
+    """A convolution whose kernel is standardized for each output channel and scaled by a gain."""
 
     def build(self, input_shape):
         super().build(input_shape)

@@ -1,4 +1,4 @@
-"""Splitting a model's layers into shared and personal ones, and into groups."""
+"""Splits a model's layers into shared and personal layers, and into groups."""
 
 import collections
 import dataclasses
@@ -28,21 +28,21 @@ class Partition:
         )
 
     def merge(self, shared: Weights, personal: Weights) -> Weights:
-        """Merges `(shared part, personal part)` into `W`; it inverts `split`."""
+        """Merges `(shared part, personal part)` into `W`, the inverse of `split`."""
         return collections.OrderedDict(
             (name, personal[name] if name in self.personal else shared[name])
             for name in self.layers
         )
 
     def shared_model(self, model: Model, personal: Weights) -> Model:
-        """Returns the model as a function of the shared part; the personal part is constant."""
+        """Returns the model as a function of the shared part, with a constant personal part."""
         return model.in_terms_of(
             lambda seed: self.split(model.init(seed))[0],
             lambda shared: self.merge(shared, personal),
         )
 
     def personal_model(self, model: Model, shared: Weights) -> Model:
-        """Returns the model as a function of the personal part; the shared part is constant."""
+        """Returns the model as a function of the personal part, with a constant shared part."""
         return model.in_terms_of(
             lambda seed: self.split(model.init(seed))[1],
             lambda personal: self.merge(shared, personal),
@@ -50,14 +50,21 @@ class Partition:
 
 
 def partition(model: Model, *, personal: Iterable[str] | None = None) -> Partition:
-    """Partitions the layers of a model.
+    """Partitions the layers of a model into shared and personal layers.
+
+    Example:
+        >>> model = testing.tiny_model()
+        >>> model.layers
+        ('dense1', 'head')
+        >>> tff_pfl.partition(model, personal="dense1").shared
+        ('head',)
 
     Args:
         model: The model.
-        personal: Names of the personal layers, or one name. Default: the last layer, the head.
+        personal: The names of the personal layers, or one name. Default: the last layer, the head.
 
     Raises:
-        UnknownNameError: For a name that no layer of the model has; it gives the nearest one.
+        UnknownNameError: No layer of the model has this name. The message suggests a similar one.
     """
     layers = model.layers
     personal = [personal] if isinstance(personal, str) else personal
@@ -80,14 +87,14 @@ def normalization_layers(model: Model) -> tuple[str, ...]:
 
 
 def layer_groups(model: Model, layers: Iterable[str] | None = None) -> tuple[int, ...]:
-    """Numbers the groups of layers: a layer of normalisation joins the layer before it.
+    """Returns the group of each layer, where a normalisation layer joins the layer before it.
 
     Args:
         model: The model.
-        layers: Names of the layers to number, in the model's order; default all.
+        layers: The names of the layers to group, in the model's order. Default: all layers.
 
     Returns:
-        For each layer the number of its group; groups are counted from 0.
+        The number of each layer's group, counted from 0.
     """
     joined = set(normalization_layers(model))
     groups = []

@@ -1,7 +1,7 @@
-"""Keras layers as parts of pure functions: dropout drawn from a seed, computing in bfloat16.
+"""Makes Keras layers pure: draws dropout from a seed, and sets the type that layers compute in.
 
-A Dropout layer of Keras draws from a variable or from an operation with a state of its own, and the
-type that layers compute in is a global setting. Here both are set for one block of one thread.
+Keras's Dropout layer draws from a variable or from a stateful operation, and the type that layers
+compute in is a global setting. `pure_layers` sets both for one block of one thread.
 """
 
 import contextlib
@@ -13,9 +13,9 @@ import tensorflow as tf
 FLOAT32, BFLOAT16 = "float32", "bfloat16"
 COMPUTE_TYPES = (FLOAT32, BFLOAT16)
 
-# Their statistics are sums over many values, for which bfloat16 has too few digits.
+# The statistics of these layers are sums of many values, for which bfloat16 is too imprecise.
 _NORMALIZATION = (tf.keras.layers.GroupNormalization, tf.keras.layers.LayerNormalization)
-# Keeps the inputs of embeddings out of bfloat16, in which 257 is 256.
+# Does not cast the inputs of embeddings to bfloat16, which would round 257 to 256.
 _MIXED = tf.keras.mixed_precision.Policy("mixed_bfloat16")
 
 _dropout_of_keras = tf.keras.layers.Dropout.call
@@ -23,8 +23,8 @@ _set_policy_of_keras = tf.keras.layers.Layer._set_dtype_policy
 
 
 class _Thread(threading.local):
-    dropout = None  # called by Dropout layers in this thread; `None`: Keras's own
-    compute_type = None  # of layers that are built in this thread; `None`: Keras's own
+    dropout = None  # The `call` of Dropout layers in this thread; `None`: Keras's default.
+    compute_type = None  # The type of layers built in this thread; `None`: Keras's default.
 
 
 _thread = _Thread()
@@ -44,7 +44,7 @@ def _set_policy(layer, dtype):
     _set_policy_of_keras(layer, dtype)
 
 
-# Set for good: other threads may build Keras models while a pure model is traced.
+# Patched permanently, since other threads may build Keras models while a pure model is traced.
 tf.keras.layers.Dropout.call = _call
 tf.keras.layers.Layer._set_dtype_policy = _set_policy
 
@@ -53,25 +53,25 @@ tf.keras.layers.Layer._set_dtype_policy = _set_policy
 def pure_layers(
     seed: tf.Tensor | None, *, masks_before: int = 0, compute_type: str = FLOAT32
 ) -> Iterator[Callable[[], int]]:
-    """Makes Keras layers pure that are built and called in this block and thread.
+    """Makes Keras layers pure if they are built and called in this block and thread.
 
-    Each Dropout layer has masks of its own, drawn in float32 whatever type it computes in. Layers
-    also ask for weights in the type they compute in. Normalisation layers compute in float32, and
-    layers with a `dtype` of their own in that. Every layer casts its inputs to its type, except an
-    embedding, which takes whole numbers.
+    Each call of a Dropout layer draws a new mask, always in float32. Layers compute in
+    `compute_type` and request their weights in this type. Normalisation layers compute in float32,
+    and layers with a `dtype` in their `dtype`. Layers cast their inputs to their type, except
+    embeddings, which take integers.
 
     Args:
-        seed: `int32[2]`, of the masks; `None` where the model is not called in training.
-        masks_before: Number of masks drawn before, in other calls for the same model.
+        seed: `int32[2]`, the seed of the masks. `None` if the model is not called in training.
+        masks_before: The number of masks drawn before, in other calls for the same model.
         compute_type: One of `COMPUTE_TYPES`. It replaces Keras's global policy.
 
     Yields:
-        A function that returns the number of masks drawn by now, those before included.
+        A function that returns the number of masks drawn so far, including `masks_before`.
     """
     drawn = masks_before
 
     def dropout(layer, inputs, training):
-        # While a functional model is being built, `training` is a symbolic tensor.
+        # While a functional model is built, `training` is a symbolic tensor.
         if not tf.get_static_value(training) or layer.rate == 0:
             return tf.identity(inputs)
         if seed is None:
@@ -95,7 +95,7 @@ def pure_layers(
 
 
 def in_types(weight: tf.Tensor, compute_type: str) -> dict:
-    """Returns a weight by the type that a layer asks for; under `None`, for all other types."""
+    """Returns a mapping from requested types to a weight; `None` stands for all other types."""
     by_type = {None: weight, weight.dtype: weight}
     if weight.dtype == tf.float32:
         by_type[tf.as_dtype(compute_type)] = tf.cast(weight, compute_type)

@@ -1,23 +1,23 @@
-"""Operations whose results no argument determines."""
+"""Finds operations whose results their arguments do not determine."""
 
 from collections.abc import Iterator
 
 import tensorflow as tf
 
 _PYTHON_CODE = ("EagerPyFunc", "PyFunc", "PyFuncStateless")
-# Random numbers of the machine, and of `tf.random.Generator`, whose state is not an argument.
-_OF_NO_SEED = ("NonDeterministicInts", "RngReadAndSkip", "StatefulRandomBinomial", *_PYTHON_CODE)
+# The machine's random numbers, `tf.random.Generator` (whose state is no argument), Python code.
+_UNSEEDED = ("NonDeterministicInts", "RngReadAndSkip", "StatefulRandomBinomial", *_PYTHON_CODE)
 
 
 def unseeded_operations(graph: tf.Graph) -> Iterator[tuple[str, str]]:
-    """Finds operations, also in functions, whose results no argument determines.
+    """Finds operations, also in functions, whose results their arguments do not determine.
 
-    These are operations with a generator of their own, which goes on from call to call with or
-    without a seed (`tf.random.uniform` and the like); data sets that are shuffled without a seed;
+    These are operations with their own generator, whose state changes with each call even with a
+    seed (`tf.random.uniform` and the like); data sets that are shuffled without a seed;
     `tf.random.Generator`; and Python code, as in `tf.numpy_function`.
 
     Yields:
-        `(name, type)` of each operation.
+        The `(name, type)` of each operation.
     """
     definition = graph.as_graph_def()
     for nodes in [definition.node, *(f.node_def for f in definition.library.function)]:
@@ -25,32 +25,32 @@ def unseeded_operations(graph: tf.Graph) -> Iterator[tuple[str, str]]:
         for node in nodes:
             try:
                 op = graph.op_def_for_type(node.op)
-            except KeyError:  # a call of a function
+            except KeyError:  # The node calls a function.
                 continue
             if _has_own_generator(op, node) or _has_no_seed(op, node, constants):
                 yield node.name, node.op
 
 
 def described(kind: str) -> str:
-    """Describes what an operation of a type does, for messages."""
-    does = (
-        "runs Python code, whose results" if kind in _PYTHON_CODE else "draws random numbers that"
+    """Describes an operation of a type, for messages."""
+    action = (
+        "runs Python code, whose results" if kind in _PYTHON_CODE else "draws random numbers, which"
     )
-    return f"{does} no seed of the round controls"
+    return f"{action} the round's seed does not control"
 
 
 def _has_own_generator(op, node) -> bool:
-    if op.name in _OF_NO_SEED:
+    if op.name in _UNSEEDED:
         return True
-    if op.name in ("FractionalMaxPool", "FractionalAvgPool"):  # with a seed, always the same
+    if op.name in ("FractionalMaxPool", "FractionalAvgPool"):  # Deterministic with a seed.
         return not (node.attr["seed"].i or node.attr["seed2"].i)
     seeds = {"seed", "seed2"} <= {attribute.name for attribute in op.attr}
-    # Recurrent layers have seeds for a dropout that Keras does not use.
+    # Recurrent layers have seeds for dropout, which Keras does not use.
     return op.is_stateful and seeds and not op.name.startswith("CudnnRNN")
 
 
 def _has_no_seed(op, node, constants) -> bool:
-    """Returns whether its seeds are inputs, and both are 0, which means none to TensorFlow."""
+    """Returns whether the seeds are inputs and both 0, which TensorFlow takes for no seed."""
     arguments = [argument.name for argument in op.input_arg]
     if not {"seed", "seed2"} <= set(arguments):
         return False

@@ -3,15 +3,15 @@
 He et al., "Deep Residual Learning for Image Recognition" (ResNet); Zagoruyko and Komodakis, "Wide
 Residual Networks"; Wu and He, "Group Normalization".
 
-The papers normalise over the batch; these networks normalise each image alone, over groups of
-channels: `gcd(groups, channels)` groups, since not every width is a multiple of `groups` (the stem
-of a wide network has 16 channels, thus 16 groups). Batch and group normalisation have the same
-weights, so that the counts are those published.
+The papers normalise over the batch. These networks normalise each image separately, over
+`gcd(groups, channels)` groups of channels, because not every width is a multiple of `groups` (a
+wide network's stem has 16 channels and thus 16 groups). Batch and group normalisation have the same
+trainable weights, so the numbers of weights match the papers.
 
-The networks end in a global average, so that weights fit images of any size. Layers are named from
-input to output `stem`, `stem_norm`, `block1_conv1`, `block1_norm1`, ..., `head`; a norm is a layer
-of its own. Wide networks, where norms precede convolutions, have a `final_norm` before the head and
-none after the stem. All convolutions are without bias, and start from He's normal distribution by
+The networks end in a global average, so their weights fit images of any size. From input to output,
+layers are named `stem`, `stem_norm`, `block1_conv1`, `block1_norm1`, ..., `head`; each norm is a
+separate layer. Wide networks, where norms precede convolutions, have a `final_norm` before the head
+and no norm after the stem. Convolutions have no bias, and start from He's normal distribution by
 fan-out.
 """
 
@@ -30,15 +30,17 @@ _STAGES = {"width": whole(1), "blocks": each(whole(1), fewest=1), "groups": whol
 def resnet18(
     image_shape, num_classes, *, width=64, blocks=(2, 2, 2, 2), stem="cifar", groups=32
 ) -> tf.keras.Model:
-    """ResNet-18; 11,173,962 weights for 10 classes, 11,220,132 for 100.
+    """Builds a ResNet-18, which has 11,173,962 weights for 10 classes and 11,220,132 for 100.
 
     Args:
         image_shape: `(height, width, channels)`.
-        num_classes: Number of logits.
-        width: Channels of the first stage; every further stage doubles them.
-        blocks: Blocks of each stage; every stage but the first halves height and width.
-        stem: "cifar", a 3x3 convolution, or "imagenet", 7x7 and max pooling, both of stride 2.
-        groups: Groups of channels, where they divide the channels; see the module.
+        num_classes: The number of logits.
+        width: The channels of the first stage. Each later stage doubles them.
+        blocks: The number of blocks in each stage. Each stage except the first halves height and
+            width.
+        stem: "cifar" for a 3x3 convolution, or "imagenet" for a 7x7 convolution and max pooling,
+            both of stride 2.
+        groups: The number of normalisation groups, if it divides the channels (see the module).
     """
     return _resnet("resnet18", _basic, image_shape, num_classes, width, blocks, stem, groups)
 
@@ -47,9 +49,10 @@ def resnet18(
 def resnet50(
     image_shape, num_classes, *, width=64, blocks=(3, 4, 6, 3), stem="cifar", groups=32
 ) -> tf.keras.Model:
-    """ResNet-50, strides in the 3x3 convolutions; 23,520,842 weights for 10 classes.
+    """Builds a ResNet-50, which has 23,520,842 weights for 10 classes.
 
-    Arguments as of `resnet18`; a stage puts out four times the channels that it convolves.
+    The 3x3 convolutions have the strides. Each stage has four times as many output channels as
+    channels of its 3x3 convolutions. See `resnet18` for the arguments.
     """
     return _resnet("resnet50", _bottleneck, image_shape, num_classes, width, blocks, stem, groups)
 
@@ -58,15 +61,15 @@ def resnet50(
 def wide_resnet(
     image_shape, num_classes, *, depth=28, widen=10, dropout_rate=0.0, groups=32
 ) -> tf.keras.Model:
-    """WideResNet-28-10; 36,479,194 weights for 10 classes, 36,536,884 for 100.
+    """Builds a WideResNet-28-10, with 36,479,194 weights for 10 classes and 36,536,884 for 100.
 
     Args:
         image_shape: `(height, width, channels)`.
-        num_classes: Number of logits.
-        depth: 6n + 4 for three stages of n blocks: 6n + 1 convolutions and 3 in shortcuts.
-        widen: The stages have 16, 32 and 64 times as many channels.
+        num_classes: The number of logits.
+        depth: 6n + 4 for three stages of n blocks: 6n + 1 convolutions, and 3 in shortcuts.
+        widen: The widening factor. The stages have 16, 32 and 64 times as many channels.
         dropout_rate: The rate of the dropout between the convolutions of a block.
-        groups: Groups of channels, where they divide the channels; see the module.
+        groups: The number of normalisation groups, if it divides the channels (see the module).
     """
     if depth % 6 != 4:
         raise ValueError(f"depth must be 6n + 4 with n >= 1, such as 10, 16 or 28, got {depth}.")
@@ -91,7 +94,7 @@ def _resnet(model_name, convolutions, image_shape, num_classes, width, blocks, s
 
 
 def plan(blocks):
-    """Yields `(name, multiple of the first width, stride)` for each block."""
+    """Yields `(name, multiple of the first stage's width, stride)` for each block."""
     numbers = itertools.count(1)
     for stage, count in enumerate(blocks):
         for position in range(count):
@@ -108,7 +111,7 @@ def _bottleneck(width, stride):
 
 
 def _post_activation(x, convolutions, block_stride, groups, name):
-    """`relu(x + f(x))`; where shapes differ, `x` is projected by a 1x1 convolution and a norm."""
+    """Computes `relu(x + f(x))`; if shapes differ, a 1x1 convolution and a norm project `x`."""
     y = x
     for number, (width, size, stride) in enumerate(convolutions, start=1):
         y = _conv(y if number == 1 else _relu(y), width, size, stride, f"{name}_conv{number}")
@@ -120,7 +123,7 @@ def _post_activation(x, convolutions, block_stride, groups, name):
 
 
 def _pre_activation(x, width, stride, dropout_rate, groups, name):
-    """`x + f(relu(norm(x)))`; where shapes differ, `x` is a 1x1 convolution of what `f` takes."""
+    """Computes `x + f(relu(norm(x)))`; if shapes differ, `x` is a convolution of `f`'s input."""
     activated = _relu(_norm(x, groups, f"{name}_norm1"))
     y = _conv(activated, width, 3, stride, f"{name}_conv1")
     y = _relu(_norm(y, groups, f"{name}_norm2"))
@@ -133,7 +136,7 @@ def _pre_activation(x, width, stride, dropout_rate, groups, name):
 
 
 def classifier(name, inputs, x, num_classes):
-    """Adds a global average and the head."""
+    """Returns the model that adds a global average and the head to `x`."""
     x = tf.keras.layers.GlobalAveragePooling2D()(x)
     return tf.keras.Model(inputs, tf.keras.layers.Dense(num_classes, name="head")(x), name=name)
 
@@ -150,9 +153,9 @@ def _norm(x, groups, name):
     groups = math.gcd(groups, channels)
     if height == width == 1 and groups == channels:
         raise ValueError(
-            f"Layer {name!r} would normalise each value by itself, which leaves 0: its images are "
-            f"1x1, with {channels} channels in {groups} groups. Larger images, more channels or "
-            "smaller `groups` leave more of them in a group."
+            f"Layer {name!r} would normalise each value by itself, to 0: its images are 1x1, with "
+            f"{channels} channels in {groups} groups. Use larger images, more channels or fewer "
+            "`groups`."
         )
     return tf.keras.layers.GroupNormalization(groups, epsilon=1e-5, name=name)(x)
 

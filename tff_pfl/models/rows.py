@@ -1,4 +1,4 @@
-"""A check that values of a row of a batch depend on that row alone."""
+"""Checks that the values of a row of a batch depend only on that row."""
 
 import contextlib
 from collections.abc import Callable, Mapping
@@ -16,23 +16,24 @@ def depends_on_other_rows(
 ) -> str | None:
     """Finds a value of a row that changes when other rows of its batch change.
 
-    It computes, eagerly and on a CPU, the values of a random batch, and of two batches that keep
-    one half of its rows each; then the same with other random numbers. Values that cannot be
-    computed on random inputs, or differ from call to call, pass.
+    The function computes, eagerly and on a CPU, the values of a random batch and of two batches
+    that each keep one half of its rows. It repeats this with other random numbers. Values pass if
+    they cannot be computed on random inputs, or if they differ from call to call.
 
     Args:
-        values: `(weights, Batch) -> {name: [batch]}`, called with batches of one size, so that it
-            is traced once.
-        weights: Returns a structure of tensors; only shapes and types are used.
-        batch: A `Batch`; only shapes and types are used.
-        num_classes: Number of labels, or `None` if it is not known.
+        values: `(weights, Batch) -> {name: [batch]}`. All calls have batches of one size, so it is
+            traced once.
+        weights: Returns a structure of tensors, of which only shapes and types are used.
+        batch: A `Batch`, of which only shapes and types are used.
+        num_classes: The number of labels, or `None` if it is unknown.
 
     Returns:
-        The name of such a value, or `None`.
+        The name of the first value that depends on other rows, or `None`.
     """
-    # A scope would trace functions once more; without a GPU, none is needed.
+    # Without a GPU no device scope is needed, which would cause another trace.
     on_cpu = tf.device("CPU") if tf.config.list_logical_devices("GPU") else contextlib.nullcontext()
-    for high in (256, 2):  # bytes; and small numbers, for tables without rows for large ones
+    # Tries bytes, then small numbers, which fit smaller tables.
+    for high in (256, 2):
         with tf.__internal__.eager_context.eager_mode(), on_cpu, contextlib.suppress(Exception):
             for seed in range(2):
                 rng = np.random.default_rng(seed)
@@ -46,7 +47,7 @@ def _dependent(rng, high, values, weights, batch, num_classes):
     num_rows = batch.x.shape[0] or 4
     weights = tf.nest.map_structure(lambda spec: _random_weight(rng, spec), weights)
 
-    def of_rows(x, y):
+    def row_values(x, y):
         x, y = (tf.constant(rows, spec.dtype) for rows, spec in ((x, batch.x), (y, batch.y)))
         weight, seed = tf.ones([num_rows]), tf.zeros([2], tf.int32)
         found = values(weights, batch._replace(x=x, y=y, weight=weight, seed=seed))
@@ -54,19 +55,19 @@ def _dependent(rng, high, values, weights, batch, num_classes):
 
     inputs = _inputs(rng, batch.x, num_rows, high)
     labels = _labels(rng, batch.y, num_rows, num_classes or 2)
-    before = of_rows(inputs[0], labels[0])
+    before = row_values(inputs[0], labels[0])
     for kept in np.split(np.arange(num_rows), [num_rows // 2]):
         is_kept = np.isin(np.arange(num_rows), kept)
-        after = of_rows(*(_chosen(is_kept, *pair) for pair in (inputs, labels)))
+        after = row_values(*(_chosen(is_kept, *pair) for pair in (inputs, labels)))
         for name, value in before.items():
             if not _equal(after[name][kept], value[kept]):
-                again = of_rows(inputs[0], labels[0])
+                again = row_values(inputs[0], labels[0])
                 return name if _equal(again[name], value) else None
     return None
 
 
 def _random_weight(rng, spec):
-    """Returns weights with which signals neither grow nor shrink from layer to layer."""
+    """Returns random weights that keep the scale of signals from layer to layer."""
     fan_in = np.prod(spec.shape[:-1]) if len(spec.shape) > 1 else 4
     return tf.constant(rng.normal(0, np.sqrt(2 / max(fan_in, 1)), spec.shape), spec.dtype)
 
@@ -76,7 +77,7 @@ def _equal(one, other):
 
 
 def _inputs(rng, spec, num_rows, high):
-    """Returns two batches that differ everywhere: of floats up to 2, or integers below `high`."""
+    """Returns two batches that differ everywhere, of floats up to 2 or integers below `high`."""
     one, other = rng.uniform(0, 2, [2, num_rows, *spec.shape[1:]])
     if not spec.dtype.is_floating:
         high = 2 if spec.dtype == tf.bool else min(high, spec.dtype.max + 1)
@@ -95,5 +96,5 @@ def _labels(rng, spec, num_rows, num_labels):
 
 
 def _chosen(condition, one, other):
-    """Returns rows of `one` where a condition `[rows]` holds, else of `other`."""
+    """Returns the rows of `one` where a condition `[rows]` holds, else the rows of `other`."""
     return np.where(condition.reshape([-1, *[1] * (one.ndim - 1)]), one, other)

@@ -1,4 +1,4 @@
-"""Export of models as SavedModels of TensorFlow, which need neither this library nor TFF."""
+"""Exports models as TensorFlow SavedModels, which need neither this library nor TFF."""
 
 import os
 
@@ -9,20 +9,20 @@ from tff_pfl.models.model import Model, Weights
 
 
 class ModelSaver:
-    """Writes models that differ only in their weights, and are traced once.
+    """A writer of SavedModels that differ only in their weights, and are traced once.
 
-    The result of `tf.saved_model.load(path)` maps a batch of inputs, as they are stored, to the
-    model's outputs, such as logits; `weights[layer][weight]` are its variables. TensorFlow Serving
-    finds the same as the signature `serving_default`.
+    `tf.saved_model.load(path)` returns a function from a batch of inputs, as they are stored, to
+    the model's outputs, such as logits. Its variables are `weights[layer][weight]`. TensorFlow
+    Serving offers the same function as the signature `serving_default`.
     """
 
     def __init__(self, model: Model, input_shape: tuple[int, ...], input_dtype: np.dtype):
         """Creates the saver.
 
         Args:
-            model: The model, whose `apply` is saved without training behaviour.
-            input_shape: Shape of one input, without the batch axis.
-            input_dtype: Data type of stored inputs, such as uint8 for images.
+            model: The model. Its `apply` is saved with `training=False`.
+            input_shape: The shape of one input, without the batch axis.
+            input_dtype: The data type of stored inputs, such as uint8 for images.
         """
         self._model = model
         self._inputs = tf.TensorSpec((None, *input_shape), input_dtype, "x")
@@ -32,7 +32,7 @@ class ModelSaver:
         """Writes the model with these weights to a new folder.
 
         Raises:
-            tf.errors.OpError: If it cannot be written.
+            tf.errors.OpError: The folder cannot be written.
         """
         if self._saved is None:
             self._saved = _Saved(self._model, weights, self._inputs)

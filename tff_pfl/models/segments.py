@@ -1,4 +1,4 @@
-"""Rematerialisation: gradients for which what a model computed is computed again, in segments.
+"""Rematerialisation: gradients that compute a model's intermediate values again, in segments.
 
 Chen et al., "Training deep nets with sublinear memory cost", 2016.
 """
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-# The class that tf.keras.Model becomes where it is given inputs and outputs.
+# The class of a tf.keras.Model that is made of inputs and outputs.
 _Functional = tf.keras.Sequential.__base__
 
 
@@ -17,8 +17,8 @@ class Segment(NamedTuple):
     """A part of a Keras model, between two of its tensors.
 
     Attributes:
-        layers: The layers whose weights it has.
-        masks_before: How many dropout masks are drawn in the segments before it.
+        layers: The layers whose weights the segment uses.
+        masks_before: The number of dropout masks drawn in earlier segments.
     """
 
     layers: tuple[str, ...]
@@ -26,25 +26,26 @@ class Segment(NamedTuple):
 
 
 def split(model: tf.keras.Model, number: int) -> list[tf.keras.Model]:
-    """Cuts a Keras model into models that share its layers and follow each other.
+    """Cuts a Keras model into a chain of models that share its layers.
 
-    It is cut where the rest takes a single tensor, without a mask, such that the layers' outputs in
-    each part have about as many numbers.
+    Cuts are made where the remaining layers take a single tensor without a Keras mask, so that the
+    layers' outputs in each part have a similar total size.
 
     Args:
-        model: Functional, or sequential with a known input shape; for one part, any.
-        number: The most parts; there may be fewer cuts.
+        model: A functional model, or a sequential model with a known input shape. For one part, any
+            model.
+        number: The maximum number of parts. The model may have fewer places for cuts.
 
     Raises:
-        ValueError: If the model is of another kind.
+        ValueError: The model is neither functional nor sequential with a known input shape.
     """
     if number == 1:
         return [model]
     if not is_graph(model):
         raise ValueError(
-            f"Keras model {model.name!r} cannot be cut into segments={number}: that takes a "
-            "functional model, or a sequential one whose first layer has an input_shape, without a "
-            "call of its own. Make it one, or set segments to 1."
+            f"Keras model {model.name!r} cannot be cut into segments={number}. Use a functional "
+            "model, or a sequential model whose first layer has an input_shape, without overriding "
+            "call, or set segments to 1."
         )
     cuts, size = _cuts(model)
     last, ends = 0, []
@@ -61,16 +62,17 @@ def split(model: tf.keras.Model, number: int) -> list[tf.keras.Model]:
 
 
 def is_graph(model: tf.keras.Model) -> bool:
-    """Returns whether a Keras model is the graph of its layers, without a `call` of its own."""
+    """Returns whether a Keras model is a graph of layers that does not override `call`."""
     calls = (_Functional.call, tf.keras.Sequential.call)
     return type(model).call in calls and bool(getattr(model, "inputs", None))
 
 
 def _cuts(model):
-    """Finds the tensors that are all that later layers take.
+    """Finds the tensors that are the only input of all later layers.
 
     Returns:
-        `(tensors by the number of outputs up to each, number of all outputs)`.
+        `(tensors, size)`: the tensors by the total size of the outputs up to each, and the total
+        size of all outputs.
     """
     nodes = [node for _, group in sorted(model._nodes_by_depth.items())[::-1] for node in group]
     nodes.sort(key=lambda node: not node.is_input)
@@ -84,19 +86,20 @@ def _cuts(model):
         outputs = tf.nest.flatten(node.outputs)
         size += sum(math.prod(n or 1 for n in tensor.shape) for tensor in outputs)
         waiting = [t for t in [*waiting, *outputs] if last_use.get(id(t), index) > index]
-        is_one = len(waiting) == 1 and not hasattr(waiting[0], "_keras_mask")  # it would be lost
+        # A cut would lose a tensor's Keras mask.
+        is_one = len(waiting) == 1 and not hasattr(waiting[0], "_keras_mask")
         if is_one and num_inputs <= index < len(nodes) - 1:
             cuts[size] = waiting[0]
     return cuts, size
 
 
 def in_turn(applies: Sequence[Callable], segments: Sequence[Segment]) -> Callable:
-    """Applies segments one after the other, with gradients that compute them again.
+    """Returns a function that applies segments in turn, with gradients that compute them again.
 
-    The last is not computed again: its gradient comes next.
+    The last segment is not computed again, because its gradient follows immediately.
 
     Args:
-        applies: For each segment a function as `recomputed` takes.
+        applies: The function of each segment, with the signature that `recomputed` takes.
         segments: The segments.
     """
     *others, last = applies
@@ -115,8 +118,8 @@ def recomputed(apply: Callable, layers: tuple[str, ...]) -> Callable:
     """Returns a function whose gradient computes intermediate values again instead of keeping them.
 
     Args:
-        apply: `(weights, x, training, seed) -> outputs`; inputs and outputs are one tensor each.
-        layers: The layers whose weights it reads.
+        apply: `(weights, x, training, seed) -> outputs`, with one tensor as `x` and as outputs.
+        layers: The layers whose weights `apply` reads.
     """
 
     def applied(weights, x, *, training: bool = False, seed=None):
@@ -134,7 +137,7 @@ def recomputed(apply: Callable, layers: tuple[str, ...]) -> Callable:
         def backward(upstream, x, *tensors):
             if x.dtype != tf.bool:
                 x = x + tf.cast(_zero_after(upstream), x.dtype)
-            has_gradient = x.dtype.is_floating  # images as they are stored have none
+            has_gradient = x.dtype.is_floating  # Images of bytes have no gradient.
             sources = [x, *tensors] if has_gradient else tensors
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch(sources)
@@ -150,10 +153,10 @@ def recomputed(apply: Callable, layers: tuple[str, ...]) -> Callable:
 
 
 def _zero_after(tensor):
-    """Returns a 0 that depends on a tensor, which no optimization of graphs finds out.
+    """Returns a 0 that depends on a tensor in a way that no graph optimization removes.
 
-    Without it, values would be computed again at once, or found to be equal to those before.
-    Control dependencies do not survive vectorization.
+    Without it, TensorFlow would compute values again too early, or reuse the earlier ones. Control
+    dependencies would be lost in vectorization.
     """
     first = tf.reduce_max(tf.abs(tf.reshape(tensor, [-1])[:1]))
     return tf.minimum(first, tf.zeros([], first.dtype))

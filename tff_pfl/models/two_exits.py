@@ -1,4 +1,4 @@
-"""Models with a second exit: the last layers exist twice, on top of the others."""
+"""Models with two exits: the last layers exist twice, on top of a shared body."""
 
 import collections
 import dataclasses
@@ -10,7 +10,7 @@ from tff_pfl.models.model import Model, Weights
 from tff_pfl.models.multi_branch import distinct_seeds
 from tff_pfl.models.partition import Partition, partition
 
-_CLIENT = "client_"  # before the names of layers of the client exit
+_CLIENT = "client_"  # The prefix of the names of the client exit's layers.
 _GATE = "gate"
 
 
@@ -18,27 +18,27 @@ _GATE = "gate"
 class TwoExits:
     """A model whose last layers exist twice, as the client exit and as the server exit.
 
-    Its weights are those of the model, whose last layers are the server exit `theta`, followed by
-    those of the client exit `kappa`: layers of the same shapes, with "client_" before their names.
-    Both exits share the body `phi`, all other layers.
+    The weights are the model's weights, whose last layers are the server exit `theta`, followed by
+    the client exit `kappa`: layers of the same shapes, with the prefix "client_". Both exits share
+    the body `phi`, all other layers.
 
     Attributes:
         model: The model of one exit.
-        exits: Its layers in the exit (personal) and in the body (shared).
+        exits: The model's layers in the exit (personal) and in the body (shared).
     """
 
     model: Model
     exits: Partition
 
     def init(self, seed: int) -> Weights:
-        """Returns the model's initial weights; the client exit starts from another seed."""
+        """Returns the initial weights, with another seed for the client exit."""
         weights, other = map(self.model.init, distinct_seeds(seed, 2))
         own = collections.OrderedDict((_CLIENT + name, other[name]) for name in self.exits.personal)
         return collections.OrderedDict([*weights.items(), *own.items()])
 
     @property
     def sides(self) -> Partition:
-        """The client's layers, `phi` and `kappa` (personal), and the server's, `theta` (shared)."""
+        """A partition into the client's layers `phi`, `kappa` (personal), and `theta` (shared)."""
         own = tuple(_CLIENT + name for name in self.exits.personal)
         return Partition(
             shared=self.exits.personal,
@@ -57,7 +57,7 @@ class TwoExits:
     def joint_model(self, client_share: float) -> Model:
         """Returns the model with the loss of both exits, weighted by `gamma` and `1 - gamma`.
 
-        Its metrics are those of the server exit, and "client_exit_..." for the client exit.
+        Metrics describe the server exit, and "client_exit_..." the client exit.
 
         Args:
             client_share: `gamma`.
@@ -76,17 +76,17 @@ class TwoExits:
     def gated_model(self) -> Model:
         """Returns the model that answers by the client exit if it is sure, else by the server exit.
 
-        It is sure if the entropy of its softmax, in nats, is not above a threshold, which is one
-        more weight: see `gated`. No gradient changes it. Applying the model raises `ValueError` if
-        exits have one logit.
+        The client exit is sure if the entropy of its softmax, in nats, is at most a threshold. The
+        threshold is an additional weight (see `gated`), whose gradient is zero. Applying the model
+        raises `ValueError` if the exits have one logit.
         """
 
         def apply(weights, x, **options):
             client, server = self.outputs(weights, x, **options)
             if client.shape[-1] == 1:
                 raise ValueError(
-                    f"The exits of {self.model.name!r} have one logit, and the entropy of its "
-                    "softmax is always 0. Give them one for each class."
+                    f"The exits of {self.model.name!r} have one logit, so the entropy of the "
+                    "softmax is always 0. Give the last layer a logit for each class."
                 )
             logarithms = tf.nn.log_softmax(client)
             entropy = -tf.reduce_sum(tf.exp(logarithms) * logarithms, axis=-1, keepdims=True)
@@ -106,8 +106,8 @@ class TwoExits:
 
         Args:
             weights: The weights of both exits.
-            threshold: In nats; below 0 the client exit never answers, from the logarithm of the
-                number of classes on it always does.
+            threshold: The threshold in nats. Below 0, the client exit never answers. At the
+                logarithm of the number of classes or above, it always answers.
         """
         gate = collections.OrderedDict(threshold=tf.constant(threshold, tf.float32))
         return collections.OrderedDict([*weights.items(), (_GATE, gate)])
@@ -117,18 +117,17 @@ def two_exits(model: Model, *, exit_layers: Iterable[str] | None = None) -> TwoE
     """Gives a model a second exit.
 
     Args:
-        model: Any model; for `gated_model`, one whose outputs are logits.
-        exit_layers: Names of the layers that exist twice; default the last layer of the model.
+        model: Any model. For `gated_model`, its outputs must be logits.
+        exit_layers: The names of the layers that exist twice. Default: the last layer.
 
     Raises:
-        ValueError: See `partition`; or if a layer has a name that the client exit or the gate
-            needs.
+        ValueError: A name is unknown, or a layer has a name that the client exit or the gate needs.
     """
     exits = partition(model, personal=exit_layers)
     for name in model.layers:
         if name in (_GATE, *(_CLIENT + layer for layer in exits.personal)):
             raise ValueError(
-                f"Layer {name!r} has a name that the second exit needs for a layer of its own. "
-                "Give it another one."
+                f"Layer {name!r} has a name that the second exit needs for one of its layers. "
+                "Rename the layer."
             )
     return TwoExits(model, exits)

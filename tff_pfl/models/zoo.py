@@ -1,7 +1,7 @@
-"""The networks of the papers, built by name.
+"""Builds the networks of the papers by name.
 
-All take images as they are stored (uint8, `[height, width, channels]`), scale them to [0, 1] and
-normalise each channel by `(x - mean) / std`. All return logits.
+The models take images as they are stored (uint8, `[height, width, channels]`), scale them to [0, 1]
+and normalise each channel by `(x - mean) / std`. Their outputs are logits.
 """
 
 import dataclasses
@@ -20,14 +20,14 @@ from tff_pfl.ranges import each, takes, whole
 from tff_pfl.registry import Registry
 
 MODELS = Registry("model", "image_shape", "num_classes")
-"""Functions `(image_shape, num_classes, *, <options>) -> tf.keras.Model`, or, annotated so, `->
-Model`; see `build`."""
+"""Functions `(image_shape, num_classes, *, <options>) -> tf.keras.Model`, or `-> Model` with this
+annotation; see `build`."""
 
 
 @MODELS.register("mlp")
 @takes(hidden=each(whole(1)))
 def mlp(image_shape, num_classes, *, hidden=(200, 200)) -> tf.keras.Model:
-    """FedPG's Fashion-MNIST network: 784-200-200-10, ReLU; 199,210 weights."""
+    """Builds FedPG's Fashion-MNIST network: 784-200-200-10 with ReLU, 199,210 weights."""
     model = tf.keras.Sequential(name="mlp")
     model.add(tf.keras.layers.Flatten(input_shape=image_shape))
     for index, width in enumerate(hidden, start=1):
@@ -38,7 +38,7 @@ def mlp(image_shape, num_classes, *, hidden=(200, 200)) -> tf.keras.Model:
 
 @MODELS.register("cnn_fedpg")
 def cnn_fedpg(image_shape, num_classes) -> tf.keras.Model:
-    """FedPG's CIFAR-10 network; 797,962 weights for 32x32x3 images and 10 classes."""
+    """Builds FedPG's CIFAR-10 network: 797,962 weights for 32x32x3 images and 10 classes."""
     return tf.keras.Sequential(
         [
             *_convolutions(image_shape, widths=(64, 64)),
@@ -56,7 +56,7 @@ def cnn_fedpg(image_shape, num_classes) -> tf.keras.Model:
 
 @MODELS.register("cnn_pgfed")
 def cnn_pgfed(image_shape, num_classes) -> tf.keras.Model:
-    """PGFed's network; 878,538 weights for 32x32x3 images and 10 classes."""
+    """Builds PGFed's network: 878,538 weights for 32x32x3 images and 10 classes."""
     return tf.keras.Sequential(
         [
             *_convolutions(image_shape, widths=(32, 64)),
@@ -69,7 +69,7 @@ def cnn_pgfed(image_shape, num_classes) -> tf.keras.Model:
 
 @MODELS.register("lenet")
 def lenet(image_shape, num_classes) -> tf.keras.Model:
-    """pFedMB's LeNet; 62,006 weights for 32x32x3 images and 10 classes."""
+    """Builds pFedMB's LeNet: 62,006 weights for 32x32x3 images and 10 classes."""
     return tf.keras.Sequential(
         [
             *_convolutions(image_shape, widths=(6, 16)),
@@ -82,7 +82,7 @@ def lenet(image_shape, num_classes) -> tf.keras.Model:
 
 
 def _convolutions(image_shape, widths):
-    """Valid 5x5 convolutions with ReLU, each followed by 2x2 max pooling; then flattened."""
+    """Returns valid 5x5 convolutions with ReLU, each with 2x2 max pooling, and a flatten layer."""
     layers = [tf.keras.layers.InputLayer(input_shape=image_shape)]
     for index, width in enumerate(widths, start=1):
         layers.append(tf.keras.layers.Conv2D(width, 5, activation="relu", name=f"conv{index}"))
@@ -110,23 +110,24 @@ def build(
 ) -> Model:
     """Builds a network by its name.
 
-    It takes images as they are stored, and normalises them in float32. Inputs that are not images
-    of bytes are cast to float32 for a Keras model; a `Model` gets them as they are stored.
+    The model takes images as they are stored, and normalises them in float32. If inputs are not
+    images of bytes, a Keras model gets them as float32, and a `Model` as they are stored.
 
     Args:
         name: A key of `MODELS`.
         image_shape: `(height, width, channels)`.
-        num_classes: Number of logits.
-        mean: Per-channel mean of images in [0, 1], subtracted; `None`: inputs are not images of
-            bytes.
-        std: Per-channel standard deviation, divided by, unless the mean is `None`.
+        num_classes: The number of logits.
+        mean: The mean of images in [0, 1], for each channel or for all. `None` if inputs are not
+            images of bytes.
+        std: The standard deviation, for each channel or for all. Ignored if the mean is `None`.
         segments: See `from_keras`.
         compute_type: See `from_keras`.
-        **chosen: Options of the network that differ from their defaults.
+        **chosen: The network's options that differ from their defaults.
 
     Raises:
-        ValueError: For an unknown network or option (it gives the nearest name), a normalization
-            that does not fit the images, or `segments` or `compute_type` without a Keras model.
+        ValueError: The network or an option is unknown (the message suggests a similar name), the
+            normalization does not fit the images, or `segments` or `compute_type` is set for a
+            network that is not a Keras model.
     """
     check_names(f"option of model {name!r}", chosen, MODELS.parameters(name))
     channels = image_shape[-1] if len(image_shape) else 1
@@ -135,7 +136,7 @@ def build(
         numbers = "one number" if channels == 1 else f"one number, or {channels},"
         raise ValueError(
             f"The normalization has the mean {mean} and the deviation {std}, but for inputs of "
-            f"shape {tuple(image_shape)} each has {numbers} and deviations are above 0."
+            f"shape {tuple(image_shape)} each needs {numbers} and deviations must be above 0."
         )
 
     def normalize(x):
@@ -148,8 +149,8 @@ def build(
         model = MODELS[name](tuple(image_shape), num_classes, **chosen)
         if isinstance(model, Model) != returns_model:
             raise ValueError(
-                f"The function of {name!r} returns a {type(model).__name__}. A function is "
-                "annotated with `-> tff_pfl.Model` if and only if it returns one."
+                f"The function of {name!r} returns a {type(model).__name__}. Annotate it with "
+                "`-> tff_pfl.Model` if and only if it returns a Model."
             )
         return model
 
@@ -159,7 +160,7 @@ def build(
                 f"segments={segments} and compute_type={compute_type!r} are options of Keras "
                 f"models, but {name!r} returns a Model. Give them to the from_keras that makes it."
             )
-        return made() if mean is None else _of_normalized(made(), normalize)
+        return made() if mean is None else _with_normalized_inputs(made(), normalize)
     return from_keras(
         made,
         input_shape=tuple(image_shape),
@@ -169,11 +170,11 @@ def build(
     )
 
 
-def _of_normalized(model: Model, normalize: Callable[[Any], Any]) -> Model:
-    """Returns a model of stored inputs, made of one of normalised inputs."""
+def _with_normalized_inputs(model: Model, normalize: Callable[[Any], Any]) -> Model:
+    """Returns a model that normalises its inputs before it applies `model`."""
 
-    def of_normalized(function):
-        return lambda weights, x, **how: function(weights, normalize(x), **how)
+    def composed(function):
+        return lambda weights, x, **options: function(weights, normalize(x), **options)
 
-    features = model.features and of_normalized(model.features)
-    return dataclasses.replace(model, apply=of_normalized(model.apply), features=features)
+    features = model.features and composed(model.features)
+    return dataclasses.replace(model, apply=composed(model.apply), features=features)
