@@ -56,7 +56,7 @@ def test_wrong_registrations_are_refused(networks):
     networks.register("square")(functools.partial(network, width=2))
     with pytest.raises(ValueError, match="cannot be the model 'square'"):
         networks.register("square")(functools.partial(network, width=3))
-    with pytest.raises(TypeError, match="model 'deep' has an option `name`, where"):
+    with pytest.raises(TypeError, match="model 'deep' has an option `name`, but"):
         networks.register("deep")(lambda shape, classes, *, name="a": None)
     assert "deep" not in networks
 

@@ -1,4 +1,4 @@
-"""Tests of `tff_pfl.aggregators.branch_mean`."""
+"""Tests `tff_pfl.aggregators.branch_mean`."""
 
 import collections
 import functools
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("clients_in_a_loop")
 
 BRANCHES, NUM_CLIENTS = 3, 4
 WEIGHT = tff.types.to_type(np.float32)
-# In `alone`, a tensor has a share of its own; in `grid`, one share for each of its rows' entries.
+# In `alone`, each tensor has its own share; in `grid`, each entry of the first two axes has one.
 SHAPES = collections.OrderedDict(
     dense=collections.OrderedDict(kernel=[BRANCHES, 2, 4], bias=[BRANCHES, 4]),
     norm=collections.OrderedDict(gamma=[5], beta=[]),
@@ -35,14 +35,16 @@ def is_shape(value):
     return isinstance(value, list)
 
 
-def of_shapes(shapes, fn):
+def map_shapes(shapes, fn):
     if is_shape(shapes):
         return fn(shapes)
-    return collections.OrderedDict((key, of_shapes(value, fn)) for key, value in shapes.items())
+    return collections.OrderedDict((key, map_shapes(value, fn)) for key, value in shapes.items())
 
 
 def upload_type(value=SHAPES, share=SHARES, dtype=np.float32):
-    types = [of_shapes(s, lambda shape: tff.types.TensorType(dtype, shape)) for s in (value, share)]
+    types = [
+        map_shapes(s, lambda shape: tff.types.TensorType(dtype, shape)) for s in (value, share)
+    ]
     return tff.types.StructWithPythonType(zip(Shares._fields, types, strict=True), Shares)
 
 
@@ -61,7 +63,7 @@ def uploads(num_clients=NUM_CLIENTS, share=None, keys=tuple(SHAPES)):
 
     return [
         Shares(
-            of_shapes(part(SHAPES, keys), normal), of_shapes(part(SHARES, keys), share or uniform)
+            map_shapes(part(SHAPES, keys), normal), map_shapes(part(SHARES, keys), share or uniform)
         )
         for _ in range(num_clients)
     ]
@@ -82,7 +84,7 @@ def run(process, values, weights=WEIGHTS):
 
 
 def times(share, value):
-    """The product of a share and all that it stands for."""
+    """Multiplies all tensors that a share stands for by the share."""
     if isinstance(share, dict):
         products = ((key, times(share[key], value[key])) for key in share)
         return collections.OrderedDict(products)
@@ -93,7 +95,7 @@ def times(share, value):
 
 
 def mean(values, weights=WEIGHTS):
-    """`sum n s v / sum n s`."""
+    """Computes `sum n s v / sum n s`."""
 
     def summed(trees):
         return tf.nest.map_structure(lambda *leaves: sum(leaves), *trees)
@@ -109,7 +111,7 @@ def scaled(share, factor):
     return tf.nest.map_structure(lambda s: factor * s, share)
 
 
-def test_types():
+def test_process_has_the_documented_types():
     process = process_of()
     assert process.is_weighted
     signature = process.next.type_signature
@@ -124,26 +126,26 @@ def test_types():
     assert str(signature.result.measurements) == "<>@SERVER"
 
 
-def test_the_formula():
+def test_branch_mean_matches_numpy():
     result = run(process_of(), uploads()).result
     assert list(result) == list(SHAPES)
     assert_close(result, mean(uploads()))
 
 
-def test_with_equal_shares_it_is_the_weighted_mean():
-    """Whatever they are, as long as clients have the same ones."""
+def test_equal_shares_give_the_weighted_mean():
+    """Uses several shares that are equal for all clients."""
     plain = tff.aggregators.MeanFactory().create(upload_type().value, WEIGHT)
     expected = run(plain, [upload.value for upload in uploads()]).result
     rng = np.random.default_rng(9)
-    ones = of_shapes(SHARES, lambda shape: np.ones(shape, np.float32))
-    row = of_shapes(SHARES, lambda shape: rng.uniform(0.1, 2, size=shape).astype(np.float32))
+    ones = map_shapes(SHARES, lambda shape: np.ones(shape, np.float32))
+    row = map_shapes(SHARES, lambda shape: rng.uniform(0.1, 2, size=shape).astype(np.float32))
     for share in (ones, row):
         found = run(process_of(), [upload._replace(share=share) for upload in uploads()]).result
         assert_close(found, expected)
 
 
 @pytest.mark.parametrize("nobody", ["share", "weight", "cohort"])
-def test_what_nobody_shares_in_is_0(nobody):
+def test_parts_without_shares_are_0(nobody):
     values, weights = uploads(), WEIGHTS
     if nobody == "share":
         for upload in values:
@@ -169,7 +171,7 @@ def test_what_nobody_shares_in_is_0(nobody):
 
 
 @pytest.mark.parametrize(("share", "known"), [(1e-10, True), (1e-13, False)])
-def test_a_small_share_counts_down_to_a_limit(share, known):
+def test_small_shares_count_down_to_a_limit(share, known):
     values = uploads(2, share=lambda shape: np.full(shape, share, np.float32))
     result = run(process_of(), values, [np.float32(1), np.float32(3)]).result
     scale = 1.0 if known else 0.0
@@ -179,13 +181,13 @@ def test_a_small_share_counts_down_to_a_limit(share, known):
     assert_close(result, expected)
 
 
-def test_shares_that_are_no_numbers_are_not_hidden():
-    """As of an aggregator that has too few clients: the server is to keep its state."""
+def test_nan_shares_give_nan():
+    """Lets the server keep its state, as for an aggregator that has too few clients."""
     sums = Shares({"w": tf.ones([2, 3])}, {"w": tf.constant([np.nan, 2.0])})
     np.testing.assert_array_equal(mean_of_sums(sums)["w"], [[np.nan] * 3, [0.5] * 3])
 
 
-def test_shares_of_another_data_type_than_values():
+def test_shares_can_have_another_data_type_than_values():
     value, share = (upload_type(dtype=d) for d in (np.float64, np.float32))
     mixed = tff.types.StructWithPythonType([("value", value.value), ("share", share.share)], Shares)
     process = BranchMeanFactory().create(mixed, WEIGHT)
@@ -203,7 +205,7 @@ def test_shares_of_another_data_type_than_values():
     [np.float32, collections.OrderedDict(share=np.float32, value=np.float32)],
     ids=lambda value_type: str(tff.types.to_type(value_type)),
 )
-def test_uploads_of_other_fields(value_type):
+def test_uploads_with_other_fields_are_refused(value_type):
     value_type = tff.types.to_type(value_type)
     with pytest.raises(TypeError, match="^A branch mean takes the fields .* found ") as e:
         BranchMeanFactory().create(value_type, WEIGHT)
@@ -221,25 +223,25 @@ def test_uploads_of_other_fields(value_type):
     ],
     ids=str,
 )
-def test_shares_that_do_not_fit(value, share, message):
+def test_shares_that_do_not_fit_are_refused(value, share, message):
     with pytest.raises(TypeError, match=message):
         BranchMeanFactory().create(upload_type(value, share), WEIGHT)
 
 
-DENSE = ("dense",)  # of which alone other aggregators than a sum are tried
+DENSE = ("dense",)  # The only layer in tests of aggregators other than a sum.
 
 
 def pairs(values):
-    """`(s_i v_i, s_i)` of each client."""
+    """Returns `(s_i v_i, s_i)` of each client."""
     pairs = [Shares(times(upload.share, upload.value), upload.share) for upload in values]
     return tf.nest.map_structure(np.float32, pairs)
 
 
 class TestAnotherAggregator:
-    """In the place of the sum."""
+    """Tests aggregators that replace the sum of the pairs."""
 
     def test_pairs_are_clipped_as_one(self):
-        """In two rounds, in the second of which the norm of clipping is another."""
+        """Uses two rounds, which have different clipping norms."""
         clipped = tff.aggregators.clipping_factory(
             tff.aggregators.PrivateQuantileEstimationProcess.no_noise(1.0, 0.5, 1.0),
             tff.aggregators.SumFactory(),
@@ -258,22 +260,22 @@ class TestAnotherAggregator:
             assert leaves(output.state) != leaves(state)
             state, expected_state = output.state, expected.state
 
-    def test_a_mean_has_the_weights(self):
+    def test_mean_receives_the_weights(self):
         found = run(process_of(tff.aggregators.MeanFactory(), keys=DENSE), uploads(keys=DENSE))
         assert_close(found.result, mean(uploads(keys=DENSE)))
 
     @pytest.mark.parametrize(("noise", "limit"), [(0.05, 0.1), (0.5, 1 / 3)])
-    def test_of_noisy_shares_none_divides_that_is_below_a_limit(self, noise, limit):
-        """Of two standard deviations, or of what each branch has if all have the same."""
-        share = np.float32([0.7, 0.2, -0.01])  # as noise may leave it
+    def test_noisy_shares_below_a_limit_do_not_divide(self, noise, limit):
+        """Uses two standard deviations, or the share of equal branches, as the limit."""
+        share = np.float32([0.7, 0.2, -0.01])  # Noise may make shares negative.
         (upload,) = uploads(1, share=lambda shape: share, keys=DENSE)
         process = process_of(tff.aggregators.MeanFactory(), noise, keys=DENSE)
         found = run(process, [upload], WEIGHTS[:1]).result
         faster = share / np.maximum(share, limit)
         assert_close(found, times({"dense": faster}, upload.value))
 
-    def test_the_limit_is_of_the_largest_norm_that_shares_have(self):
-        """The root of 2 for two tensors, as noise is relative to it; of a scalar, at most 1."""
+    def test_limit_is_relative_to_the_largest_norm_of_shares(self):
+        """Uses two tensors, with the norm sqrt(2), one of which is a scalar."""
         ones = {"w": tf.ones([4]), "v": tf.ones([])}
         sums = Shares(ones, {"w": tf.constant([0.5, 0.2, 0.1, 0.0]), "v": tf.constant(0.2)})
         for noise in (0.05, 0.9):
@@ -285,7 +287,7 @@ class TestAnotherAggregator:
 
 
 class TestSecureSums:
-    def test_nothing_is_summed_in_the_clear_and_the_mean_is_the_same(self):
+    def test_secure_sums_give_the_same_mean(self):
         sum_ = tff.aggregators.SecureSumFactory(64.0, -64.0)
         secure = process_of(tff.aggregators.MeanFactory(sum_, sum_), keys=DENSE)
         tff.test.assert_not_contains_unsecure_aggregation(secure.next)
@@ -295,5 +297,5 @@ class TestSecureSums:
 
 
 def quotient(sums):
-    """Of the two sums, branch by branch."""
+    """Divides the two sums, branch by branch."""
     return times(tf.nest.map_structure(lambda s: 1.0 / s, sums.share), sums.value)

@@ -1,4 +1,4 @@
-"""Tests of `tff_pfl.aggregators.fields`."""
+"""Tests `tff_pfl.aggregators.fields`."""
 
 import collections
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ WEIGHT = tff.types.to_type(np.float32)
 
 
 class Upload(NamedTuple):
-    """Names that are not in their alphabetical order."""
+    """An upload whose fields are not in alphabetical order."""
 
     mean: Any
     clipped: Any
@@ -38,7 +38,7 @@ UPLOAD = tff.types.StructWithPythonType(
 
 
 def clipped_sum():
-    """An unweighted aggregator with a state, the norm, and measurements."""
+    """Returns an unweighted aggregator with a state, the norm, and measurements."""
     norm = tff.aggregators.PrivateQuantileEstimationProcess.no_noise(1.0, 0.5, 1.0)
     return tff.aggregators.clipping_factory(norm, tff.aggregators.SumFactory())
 
@@ -64,7 +64,7 @@ def process():
     return FieldsFactory(**FACTORIES).create(UPLOAD, WEIGHT)
 
 
-def test_types(process):
+def test_process_has_the_documented_types(process):
     assert process.is_weighted
     signature = process.next.type_signature
     assert str(signature.parameter.value) == (
@@ -81,8 +81,8 @@ def test_types(process):
         assert tff.structure.name_list(by_field.member) == list(FACTORIES)
 
 
-def test_each_field_is_aggregated_as_if_alone(process):
-    """In two rounds, in the second of which the norm of clipping is another."""
+def test_each_field_is_aggregated_separately(process):
+    """Uses two rounds, which have different clipping norms."""
     together, alone = process.initialize(), {}
     for name, factory in FACTORIES.items():
         weighted = isinstance(factory, tff.aggregators.WeightedAggregationFactory)
@@ -111,10 +111,10 @@ def test_each_field_is_aggregated_as_if_alone(process):
     ],
     ids=lambda value_type: str(tff.types.to_type(value_type)),
 )
-def test_uploads_of_other_fields(value_type):
+def test_uploads_with_other_fields_are_refused(value_type):
     value_type = tff.types.to_type(value_type)
     factory = FieldsFactory(a=StackFactory(), b=StackFactory())
-    with pytest.raises(TypeError, match="^There are aggregators for the fields a, b, found ") as e:
+    with pytest.raises(TypeError, match="^The aggregators are for the fields a, b, found ") as e:
         factory.create(value_type, WEIGHT)
     assert str(value_type) in str(e.value)
 
@@ -122,15 +122,15 @@ def test_uploads_of_other_fields(value_type):
 COUNTED = tff.types.StructWithPythonType([("value", np.float32), ("number", np.float32)], Counted)
 
 
-def test_the_mean_and_the_number():
-    """A client that was left out sends zeros, and weighs nothing."""
+def test_counted_computes_the_mean_and_the_number():
+    """Includes a client that was left out, with zeros and weight 0."""
     process = CountedFactory().create(COUNTED, tff.types.to_type(np.float32))
     uploads = [Counted(np.float32(v), np.float32(v != 0)) for v in (3.0, 0.0, 9.0)]
     output = process.next(process.initialize(), uploads, [1.0, 0.0, 2.0])
     assert_close(dict(output.result), {"value": 7.0, "number": 2.0})
 
 
-def test_its_mean_can_be_another_aggregator():
+def test_counted_mean_can_be_replaced():
     algorithm = make("scaffold", tiny_model(), local_sgd(), num_clients=3)
     robust = tff.learning.robust_aggregator()
     (exchange,) = with_aggregator(algorithm, robust).exchanges

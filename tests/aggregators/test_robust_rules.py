@@ -1,4 +1,4 @@
-"""Robust rules against the same in NumPy, value by value and client by client."""
+"""Tests robust rules against NumPy implementations."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ from tff_pfl.aggregators.robust_rules import (
 
 
 def random_stack(seed):
-    """Of 1 to 9 clients, uniform or not; a vector and a matrix, with values that are equal."""
+    """Returns uploads of 1 to 9 clients: a vector and a matrix, with some equal values."""
     rng = np.random.default_rng(seed)
     number = int(rng.integers(1, 10))
     value = {
@@ -35,7 +35,7 @@ def stack_of(value, weight=None):
 
 
 def vectors(stack):
-    """float64 `[m, n]`."""
+    """Returns the uploads as float64 `[m, n]`."""
     number = len(stack.weight)
     leaves = [np.reshape(leaf, [number, -1]) for leaf in tf.nest.flatten(stack.value)]
     return np.concatenate(leaves, axis=1).astype(np.float64)
@@ -43,7 +43,7 @@ def vectors(stack):
 
 @tf.function(autograph=False)
 def traced_with_measurements(stack):
-    """Runs in a hundredth of the time of an eager loop."""
+    """Traces the rule, which is a hundred times faster than an eager loop."""
     return geometric_median(stack, 1000, 1e-6, 1e-6)
 
 
@@ -51,7 +51,7 @@ def traced_geometric_median(stack):
     return traced_with_measurements(stack)[0]
 
 
-# The same, in NumPy.
+# The following functions implement the rules in NumPy.
 
 
 def numpy_trimmed_mean(values, weights, fraction):
@@ -62,7 +62,7 @@ def numpy_trimmed_mean(values, weights, fraction):
 
 
 def numpy_median(values, weights):
-    """Of whole weights: the plain median, in which each client stands as often as it weighs."""
+    """Computes the median for integer weights, by repeating each client."""
     return np.median(np.repeat(values, weights.astype(int), axis=0), axis=0)
 
 
@@ -75,7 +75,7 @@ def numpy_scores(values, num_attackers):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_rules_of_coordinates_are_those_of_numpy(seed):
+def test_coordinate_rules_match_numpy(seed):
     stack = random_stack(seed)
     values, weights = vectors(stack), stack.weight.numpy()
     for fraction in (0.0, 0.2, 0.34, 0.49):
@@ -88,7 +88,7 @@ def test_rules_of_coordinates_are_those_of_numpy(seed):
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_the_geometric_median_has_the_least_distance(seed):
+def test_geometric_median_has_the_least_distance(seed):
     stack = random_stack(seed)
     values, weights = vectors(stack), stack.weight.numpy().astype(np.float64)
 
@@ -103,7 +103,7 @@ def test_the_geometric_median_has_the_least_distance(seed):
 
 
 @pytest.mark.parametrize(("seed", "num_attackers"), [(0, 0), (1, 1), (2, 3)])
-def test_krum_takes_the_lowest_scores(seed, num_attackers):
+def test_krum_averages_the_lowest_scores(seed, num_attackers):
     rng = np.random.default_rng(seed)
     number = 2 * num_attackers + 3 + seed % 3
     stack = stack_of({"a": rng.normal(size=(number, 4))}, rng.integers(1, 6, number))
@@ -116,15 +116,15 @@ def test_krum_takes_the_lowest_scores(seed, num_attackers):
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_multi_krum_leaves_attackers_out_however_few_report():
-    """Of a cohort of ten, who would have sent eight uploads at least that are honest."""
+def test_multi_krum_excludes_attackers_if_few_clients_report():
+    """Selects eight uploads, as for a cohort of ten, although seven clients report."""
     honest = np.random.default_rng(0).normal(size=(5, 3))
     stack = stack_of({"a": np.concatenate([np.full((2, 3), 1e6), honest])})
     found = krum(stack, num_attackers=2, num_selected=8)["a"]
     np.testing.assert_allclose(found, honest.mean(axis=0), rtol=1e-4, atol=1e-5)
 
 
-def test_who_is_in_the_middle_is_not_trimmed():
+def test_trimmed_mean_keeps_the_middle():
     for number in (1, 2, 9, 10):
         stack = stack_of({"a": np.full((number, 3), 5.0)})
         np.testing.assert_array_equal(trimmed_mean(stack, 0.4999999999)["a"], np.full(3, 5.0))
@@ -141,7 +141,7 @@ RULES = {
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 class TestEachRule:
-    def test_three_attackers_of_ten_do_not_lead_it_astray(self, rule):
+    def test_three_attackers_of_ten_have_little_effect(self, rule):
         honest = np.random.default_rng(1).normal(1.0, 0.1, size=(7, 6))
         for attack in (-1e3, 1e30):
             uploads = np.concatenate([np.full((3, 6), attack), honest])
@@ -150,43 +150,45 @@ class TestEachRule:
             mean = vector(weighted_mean(stack_of({"a": uploads})))
             assert not np.linalg.norm(mean - 1.0) < 100.0
 
-    def test_the_order_of_the_clients_does_not_matter(self, rule):
+    def test_order_of_clients_has_no_effect(self, rule):
         values = np.random.default_rng(2).normal(size=(9, 6))
         weights = np.arange(1, 10)
         order = [8, 1, 4, 0, 2, 7, 3, 6, 5]
         first, second = stack_of([values], weights), stack_of([values[order]], weights[order])
         np.testing.assert_allclose(rule(first)[0], rule(second)[0], rtol=1e-4, atol=1e-5)
 
-    def test_shapes_and_data_types_stay(self, rule):
+    def test_shapes_and_data_types_are_kept(self, rule):
         value = {"b": tf.ones([9, 2, 3], tf.float64), "a": (tf.ones([9]), tf.ones([9, 1]))}
         result = rule(Stack(value, tf.ones([9])))
         assert list(result) == ["b", "a"] and isinstance(result["a"], tuple)
-        kinds = [(leaf.shape.as_list(), leaf.dtype) for leaf in (result["b"], *result["a"])]
-        assert kinds == [([2, 3], tf.float64), ([], tf.float32), ([1], tf.float32)]
+        shapes_and_types = [
+            (leaf.shape.as_list(), leaf.dtype) for leaf in (result["b"], *result["a"])
+        ]
+        assert shapes_and_types == [([2, 3], tf.float64), ([], tf.float32), ([1], tf.float32)]
 
 
-def test_by_hand():
+def test_rules_have_known_values():
     stack = stack_of(np.array([0.0, 1.0, 2.0, 3.0, 100.0]))
     assert trimmed_mean(stack, 0.2) == median(stack) == 2.0
     assert float(weighted_mean(stack)) == pytest.approx(21.2)
-    # Scores with one attacker, of two neighbours: 5, 2, 2, 5 and 97^2 + 98^2.
-    assert krum(stack, 1, 1) == 1.0  # of equal scores, the first
+    # With one attacker, scores are of two neighbours: 5, 2, 2, 5 and 97^2 + 98^2.
+    assert krum(stack, 1, 1) == 1.0  # The first of equal scores.
     assert krum(stack, 1, 2) == 1.5
 
 
-def test_the_median_of_an_even_number_is_between_the_two():
-    """Also where sums of the weights are rounded in float32."""
+def test_median_of_an_even_number_is_between_the_middle_two():
+    """Includes weights whose sums are rounded in float32."""
     for weight in (0.1, 1 / 3, 0.7, 1.0, 12.0):
         assert float(median(Stack(tf.range(8.0), tf.fill([8], weight)))) == 3.5
 
 
-def test_golden_values_of_the_geometric_median():
-    """Of a triangle with the angles of 90, 45 and 45 degrees, the point of Fermat is known."""
+def test_geometric_median_has_golden_values():
+    """Uses the Fermat point of a triangle with angles of 90, 45 and 45 degrees."""
     expected = (3 - np.sqrt(3)) / 6
     points = stack_of(np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]]))
     found = traced_geometric_median(points)
     np.testing.assert_allclose(found, [expected, expected], rtol=1e-5)
-    # The weights of one client of half of all draw it there.
+    # A client with more than half of the total weight determines the median.
     heavy = traced_geometric_median(Stack(points.value, tf.constant([1.0, 3.0, 1.0])))
     np.testing.assert_allclose(heavy, [1.0, 0.0], atol=1e-4)
 
@@ -201,8 +203,8 @@ def test_golden_values_of_the_geometric_median():
         (101, 49, 10, 200, "random"),
     ],
 )
-def test_the_geometric_median_is_at_the_optimum(number, attackers, distance, dim, weighting):
-    """SciPy finds it. Attackers are `distance` away on one side; honest clients are 1 apart."""
+def test_geometric_median_is_optimal(number, attackers, distance, dim, weighting):
+    """Compares with SciPy, for attackers at a `distance` on one side and honest clients near 0."""
     rng = np.random.default_rng(attackers)
     uploads = rng.normal(size=(number, dim)) / np.sqrt(dim)
     uploads[:attackers] += distance / np.sqrt(dim)
@@ -218,7 +220,7 @@ def test_the_geometric_median_is_at_the_optimum(number, attackers, distance, dim
     values, weights = vectors(stack), np.float64(stack.weight)
 
     def objective(point):
-        """Returns the distance to all uploads, less that from 0, and its gradient."""
+        """Returns the weighted distance to all uploads, minus that of 0, and its gradient."""
         apart = point - values
         lengths = np.linalg.norm(apart, axis=1)
         return weights @ (lengths - np.linalg.norm(values, axis=1)), weights / lengths @ apart
@@ -228,21 +230,21 @@ def test_the_geometric_median_is_at_the_optimum(number, attackers, distance, dim
     assert np.linalg.norm(found - optimum) < 2e-3
 
 
-def test_without_iterations_it_is_the_median_of_each_coordinate():
+def test_geometric_median_without_iterations_is_the_median():
     stack = random_stack(4)
     found, measured = geometric_median(stack, 0, tolerance=1e-6, smoothing=1e-6)
     np.testing.assert_allclose(vector(found), vector(median(stack)), rtol=1e-6)
     assert measured["iterations"] == 0 < measured["residual"] < 1
 
 
-def test_without_trimming_it_is_the_mean():
+def test_trimmed_mean_without_trimming_is_the_mean():
     stack = random_stack(4)
     expected = np.average(vectors(stack), axis=0, weights=stack.weight)
     for result in (trimmed_mean(stack, 0.0), weighted_mean(stack)):
         np.testing.assert_allclose(vector(result), expected, rtol=1e-5, atol=1e-5)
 
 
-def test_a_large_smoothing_is_the_mean():
+def test_geometric_median_with_large_smoothing_is_the_mean():
     stack = random_stack(6)
     found = vector(geometric_median(stack, 5, tolerance=1e-6, smoothing=1e6)[0])
     np.testing.assert_allclose(found, vector(weighted_mean(stack)), rtol=1e-5, atol=1e-5)
@@ -252,7 +254,7 @@ def test_weights_move_the_median():
     values = tf.constant([1.0, 2.0, 3.0])
     for weights, expected in (
         ([1.0, 1.0, 1.0], 2.0),
-        ([1.0, 1.0, 2.0], 2.5),  # half of the weight is reached between two values
+        ([1.0, 1.0, 2.0], 2.5),  # Half of the weight is reached between two values.
         ([1.0, 1.0, 2.5], 3.0),
         ([0.3, 0.1, 0.1], 1.0),
     ):

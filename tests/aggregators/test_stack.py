@@ -1,4 +1,4 @@
-"""Tests of `tff_pfl.aggregators.stack`."""
+"""Tests `tff_pfl.aggregators.stack`."""
 
 import collections
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ WEIGHT = tff.types.to_type(np.float32)
 
 
 class Upload(NamedTuple):
-    """Names that are not in their alphabetical order, and several data types."""
+    """An upload of several data types, whose fields are not in alphabetical order."""
 
     client_id: Any
     big: Any
@@ -81,7 +81,7 @@ def run(process, values, weights):
     return output.result
 
 
-def test_types(vectors, uploads):
+def test_process_has_the_documented_types(vectors, uploads):
     assert vectors.is_weighted
     assert str(vectors.next.type_signature) == (
         "(<state=<>@SERVER,value={float32[2]}@CLIENTS,weight={float32}@CLIENTS> -> "
@@ -133,7 +133,7 @@ def test_only_tensors_of_known_shapes_can_be_stacked(value_type):
 
 @pytest.mark.usefixtures("on_each_runtime")
 class TestOnEachRuntime:
-    def test_rows_are_in_the_order_of_the_cohort_of_each_size(self, vectors):
+    def test_rows_are_in_the_order_of_the_cohort(self, vectors):
         for num_clients in (7, 0, 1):
             rng = np.random.default_rng(num_clients)
             values = rng.normal(size=(num_clients, 2)).astype(np.float32)
@@ -142,11 +142,11 @@ class TestOnEachRuntime:
             np.testing.assert_array_equal(stack.value, values)
             np.testing.assert_array_equal(stack.weight, weights)
 
-    def test_strings(self):
+    def test_strings_can_be_stacked(self):
         stack = run(create(tff.types.to_type([np.str_])), [["b"], ["a"]], [1.0, 2.0])
         np.testing.assert_array_equal(stack.value[0], [b"b", b"a"])
 
-    def test_a_structure_stays_one(self, uploads):
+    def test_structures_are_kept(self, uploads):
         cohort = [5, 0, 8]
         value = run(uploads, list(map(upload, cohort)), [1.0, 2.0, 3.0]).value
         assert isinstance(value, Upload)
@@ -157,7 +157,7 @@ class TestOnEachRuntime:
             assert actual.dtype == leaf.dtype
             np.testing.assert_array_equal(actual, leaf)
 
-    def test_without_clients_there_are_no_rows(self, uploads):
+    def test_stack_without_clients_has_no_rows(self, uploads):
         stack = run(uploads, [], [])
         shapes = [np.shape(leaf) for leaf in (stack.value.client_id, stack.value.big, stack.weight)]
         assert shapes == [(0,), (0, 2, 3), (0,)]
@@ -165,11 +165,11 @@ class TestOnEachRuntime:
         assert np.shape(stack.value.a["b"][0]) == (0, 1)
 
 
-def test_a_graph_adds_clients_without_a_loop(uploads, monkeypatch):
-    """A loop would copy all rows so far for each client."""
+def test_graph_adds_clients_without_a_loop(uploads, monkeypatch):
+    """Prevents a loop, which would copy all earlier rows for each client."""
 
     def refuse(*args, **kwargs):
-        raise AssertionError("A loop.")
+        raise AssertionError("The graph has a loop.")
 
     monkeypatch.setattr(tf, "while_loop", refuse)
     context = runtime.create_graph_context(vectorize="always")
@@ -184,7 +184,7 @@ class TestAccepted:
         value = {"id": ids, "rows": [tf.stack([ids, 10 * ids], axis=1)]}
         return Stack(value, tf.constant(weights, tf.float32)).accepted(ids)
 
-    def test_clients_of_weight_zero_are_dropped_the_others_sorted(self):
+    def test_accepted_drops_weight_zero_and_sorts_by_id(self):
         for ids, weights, expected in (
             ([30, 2, 1], [1.0, 1.0, 1.0], [1, 2, 30]),
             ([5, 0, 7, 3], [1.0, 0.0, 0.5, 1e-30], [3, 5, 7]),
@@ -196,6 +196,6 @@ class TestAccepted:
             expected = np.array(expected, np.int32)
             np.testing.assert_array_equal(accepted["rows"][0], np.outer(expected, [1, 10]))
 
-    def test_ids_may_be_other_than_those_in_the_value(self):
+    def test_accepted_sorts_by_the_given_ids(self):
         stack = Stack(tf.constant([10.0, 20.0, 30.0]), tf.ones([3]))
         np.testing.assert_array_equal(stack.accepted(tf.constant([2, 0, 1])), [20.0, 30.0, 10.0])

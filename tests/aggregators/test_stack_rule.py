@@ -1,4 +1,4 @@
-"""A rule over a cohort as an aggregation process: types, who is left out, and too few clients."""
+"""Tests rules as aggregation processes: types, clients left out, and too few clients."""
 
 import collections
 
@@ -29,7 +29,7 @@ def unmeasured(rule, *options):
 
 TRIMMED = unmeasured(robust_rules.trimmed_mean, 0.25)
 MEDIAN = unmeasured(robust_rules.median)
-KRUM = unmeasured(robust_rules.krum, 0)  # needs three clients or more
+KRUM = unmeasured(robust_rules.krum, 0)  # It needs three clients or more.
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def run(process, values, weights):
     return result["scalar"]
 
 
-def test_types(process):
+def test_process_has_the_documented_types(process):
     value = "<matrix=float32[2,1],scalar=float64>"
     assert str(process.next.type_signature) == (
         f"(<state=<>@SERVER,value={{{value}}}@CLIENTS,weight={{float32}}@CLIENTS> -> "
@@ -63,52 +63,52 @@ def test_types(process):
 @pytest.mark.parametrize(
     "make_context", [runtime.create_graph_context, runtime.create_cpp_context], ids=["graph", "cpp"]
 )
-def test_on_each_runtime(process, make_context):
+def test_rule_runs_on_each_runtime(process, make_context):
     with tff.framework.get_context_stack().install(make_context()):
         assert run(process, [1.0, 900.0, 2.0, 4.0], [1.0, 1.0, 1.0, 1.0]) == 3.0
-        # Who is left out has weight 0, and sends zeros.
+        # Clients that were left out have weight 0 and send zeros.
         assert run(process, [0.0, 3.0, 0.0], [0.0, 2.0, 0.0]) == 3.0
 
 
-def test_who_is_left_out_is_no_neighbour_and_no_middle():
+def test_clients_left_out_do_not_count():
     stack = Stack(tf.constant([0.0, 5.0, 0.0, 7.0, 6.0]), tf.constant([0.0, 1.0, 0.0, 1.0, 1.0]))
     assert StackRuleFactory(MEDIAN).of(stack) == 6.0
-    assert StackRuleFactory(KRUM, 3).of(stack) == 5.0  # of equal scores, the first
+    assert StackRuleFactory(KRUM, 3).of(stack) == 5.0  # The first of equal scores.
 
 
-def test_of_too_few_clients_there_is_no_number():
+def test_too_few_clients_give_nan():
     for weights, result in (((1, 1, 1), 2.0), ((1, 0, 1), np.nan), ((), np.nan)):
         stack = Stack([tf.fill([len(weights), 2], 2.0)], tf.constant(weights, tf.float32))
         np.testing.assert_array_equal(StackRuleFactory(KRUM, 3).of(stack), [[result, result]])
 
 
-def test_measurements():
-    """Metrics of a round name the rule's measurements, which are NaN with too few clients."""
+def test_metrics_contain_the_rules_measurements():
+    """Checks names and values of measurements, which are NaN with too few clients."""
     factory = AGGREGATORS["geometric_median"](iterations=7)
     process = compose(mean_exchange(aggregator=factory))
     state = process.initialize()
     output = process.next(state, clients(process, *map(examples, (1.0, 2.0, 4.0, 9.0))))
     measured = output.metrics["train"]["aggregator"]
     assert list(measured) == ["residual", "iterations"]
-    assert measured["residual"] < 1e-6 and measured["iterations"] == 0  # the median of a line
+    assert measured["residual"] < 1e-6 and measured["iterations"] == 0  # The points are on a line.
     nobody = process.next(state, clients(process, examples())).metrics["train"]
     assert np.isnan(nobody["aggregator"]["residual"]) and nobody["server_kept"] == 1
 
 
-def test_the_server_then_keeps_its_state():
+def test_server_keeps_its_state_with_too_few_clients():
     exchange = mean_exchange(aggregator=StackRuleFactory(KRUM, 3))
     process = EagerProcess(algorithm(exchange))
     state = process.initialize()
     three = process.next(state, clients(process, *map(examples, (3.0, 3.0, 3.0))))
     np.testing.assert_array_equal(three.state.algorithm, [3.0, 3.0])
-    # Of three, one has no examples.
+    # One of the three clients has no examples.
     two = process.next(state, clients(process, examples(3.0), examples(), examples(3.0)))
     np.testing.assert_array_equal(two.state.algorithm, state.algorithm)
     kept = [output.metrics["train"]["server_kept"] for output in (three, two)]
     assert kept == [0, 1]
 
 
-def test_eagerly_it_is_the_same():
+def test_eager_aggregation_gives_the_same_result():
     uploads = tf.nest.map_structure(lambda *rows: tf.stack(rows), *map(upload, [1.0, 0.0, 5.0]))
     weights = tf.constant([2.0, 0.0, 2.0])
     factory = StackRuleFactory(MEDIAN)
@@ -116,6 +116,6 @@ def test_eagerly_it_is_the_same():
     assert factory.of(Stack(uploads, weights))["scalar"] == 3.0
 
 
-def test_only_floats_are_aggregated(dtype=np.int32):
+def test_other_types_than_floats_are_refused(dtype=np.int32):
     with pytest.raises(TypeError, match="^Only tensors of floats can be aggregated, found"):
         StackRuleFactory(MEDIAN).create(tff.types.to_type([np.float32, dtype]), WEIGHT)

@@ -1,4 +1,4 @@
-"""Who attacks: a share of the clients, drawn by the seed of the run."""
+"""Tests the draw of attackers by the run's seed, and refused attacks."""
 
 import pytest
 
@@ -13,7 +13,7 @@ each_attack_on_uploads = pytest.mark.parametrize(
 )
 
 
-def test_a_share_of_the_clients_is_drawn_by_the_seed():
+def test_attackers_are_drawn_by_the_seed():
     drawn = {seed: drawn_attackers(0.2, 20, seed) for seed in range(20)}
     for seed, ids in drawn.items():
         assert len(set(ids)) == 4 and list(ids) == sorted(ids) and set(ids) <= set(range(20))
@@ -23,7 +23,7 @@ def test_a_share_of_the_clients_is_drawn_by_the_seed():
     assert set().union(*drawn.values()) == set(range(20))
 
 
-def test_shares_are_rounded_and_not_to_nobody():
+def test_number_of_attackers_is_rounded_to_at_least_one():
     for fraction, num_clients, number in (
         *((0.0, 10, 0), (0.01, 10, 1), (0.2, 7, 1)),
         *((0.25, 6, 2), (0.26, 10, 3), (1.0, 3, 3)),
@@ -33,31 +33,31 @@ def test_shares_are_rounded_and_not_to_nobody():
         drawn_attackers(1.5, 10, 0)
 
 
-def test_attackers_of_a_config():
+def test_attackers_of_reads_a_config():
     ids = drawn_attackers(0.5, 6, 3)
     assert attackers_of({"name": "noise", "client_ids": [], "fraction": 0.5}, 6, 3) == ids
     assert attackers_of({"client_ids": [4, 1], "fraction": 0.0}, 6, 3) == (1, 4)
-    assert attackers_of({"name": "of a user's own"}, 6, 3) == ()
+    assert attackers_of({"name": "custom"}, 6, 3) == ()
 
 
 @each_attack_on_uploads
-def test_what_is_not_uploaded_cannot_be_attacked(attack):
+def test_attack_refuses_exchanges_without_uploads(attack):
     for name, exchange_name, message in (
         (
             *("local", "train"),
-            r"uploads of local \(exchange 'train'\) .* upload nothing there. .*'label_flip'",
+            r"uploads of local \(exchange 'train'\) .* upload nothing in it. .*'label_flip'",
         ),
-        ("fedpg", "personalize", "'personalize'.* nothing there. Set exchange_name .*: 'train'"),
+        ("fedpg", "personalize", "'personalize'.* nothing in it. Set exchange_name .*: 'train'"),
     ):
         algorithm = make(name, tiny_model(), local_sgd())
         with pytest.raises(TemplateError, match=message):
             attack(algorithm, client_ids=[0], exchange_name=exchange_name)
-        assert attack(algorithm, exchange_name=exchange_name) is algorithm  # by nobody
+        assert attack(algorithm, exchange_name=exchange_name) is algorithm  # No attackers.
 
 
-def test_uploads_without_vectors_cannot_be_attacked():
-    """Clients of FedAMP tell the server that they are there, and nothing else."""
+def test_attack_refuses_uploads_without_vectors():
+    """Uses FedAMP's first exchange, in which clients upload only their arrival."""
     algorithm = make("fedamp", tiny_model(), local_sgd(), num_clients=3)
     attacked = ATTACKS["noise"](algorithm, client_ids=[0], exchange_name="arrivals")
-    with pytest.raises(TemplateError, match="'arrivals'.* scalars and integers alone.*: 'train'"):
+    with pytest.raises(TemplateError, match="'arrivals'.* only scalars and integers.*: 'train'"):
         compose(attacked, EXAMPLES_TYPE)

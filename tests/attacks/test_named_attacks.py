@@ -1,4 +1,4 @@
-"""Each attack by name, against what it sends by hand; and none for honest clients."""
+"""Tests the uploads of each attack by name."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ NUM_CLASSES = 3
 
 
 def uploads_of(attack, *values, rounds=1, seed=0, ids=None, **options):
-    """What clients of these values send in each round; the server stays at [1, 2]."""
+    """Returns the uploads of clients in each round, with a server that stays at [1, 2]."""
 
     def finalize(server, stack, round_num):
         return server, {"uploads": stack.value}
@@ -44,7 +44,7 @@ def uploads_of(attack, *values, rounds=1, seed=0, ids=None, **options):
     return np.array(sent)
 
 
-def test_all_of_them_have_names():
+def test_registry_has_all_attacks():
     assert list(ATTACKS) == [
         "inner_product",
         "label_flip",
@@ -60,17 +60,17 @@ def test_all_of_them_have_names():
         assert attack(honest, **needed).exchanges == honest.exchanges
 
 
-def test_a_flipped_sign_is_the_opposite():
+def test_sign_flipped_sends_the_opposite():
     (sent,) = uploads_of(attacks.sign_flipped, 4.0, 3.0, client_ids=[1])
     np.testing.assert_array_equal(sent, [[3.0, 2.0], [-2.0, -1.0]])
 
 
 class TestNoise:
-    def test_it_takes_the_place_of_the_upload(self):
+    def test_noise_replaces_the_upload(self):
         (sent,) = uploads_of(attacks.noise, 4.0, 3.0, client_ids=[1], standard_deviation=0.0)
         np.testing.assert_array_equal(sent, [[3.0, 2.0], [0.0, 0.0]])
 
-    def test_it_is_a_function_of_seed_client_and_round(self):
+    def test_noise_is_a_function_of_seed_client_and_round(self):
         def send(seed=0, **options):
             return uploads_of(attacks.noise, 4.0, 4.0, rounds=2, seed=seed, **options)
 
@@ -80,7 +80,7 @@ class TestNoise:
         many = np.concatenate([first, send(1, client_ids=[0, 1])])
         assert np.unique(many).size == 2 * many.shape[0] * 2
 
-    def test_each_tensor_has_noise_of_its_own_which_no_training_draws(self):
+    def test_noise_differs_between_tensors_and_from_training(self):
         exchange = mean_exchange(
             client_work=lambda server, state, data, context: ClientOutput(
                 state, [tf.ones([3]), tf.ones([3])]
@@ -94,7 +94,7 @@ class TestNoise:
         expected = [tf.random.stateless_normal([3], fold_in(seed, index)) for index in range(2)]
         np.testing.assert_array_equal(sent, expected)
 
-    def test_it_has_the_standard_deviation(self):
+    def test_noise_has_the_standard_deviation(self):
         ids = list(range(60))
         (sent,) = uploads_of(attacks.noise, *[5.0] * 60, client_ids=ids, standard_deviation=10.0)
         assert abs(sent.mean()) < 3.0
@@ -102,7 +102,7 @@ class TestNoise:
 
 
 def fedavg_round(attack=None, labels=lambda y: y, **options):
-    """The server's weights and the metrics of a round of three clients, of some labels."""
+    """Returns the server's weights and metrics after a round of three clients."""
     fedavg = make("fedavg", tiny_model(), local_sgd())
     process = EagerProcess(attack(fedavg, **options) if attack else fedavg)
     cohort = make_clients(process, (6, 9, 4))
@@ -112,7 +112,7 @@ def fedavg_round(attack=None, labels=lambda y: y, **options):
     return output.state.algorithm.weights, output.metrics["train"]
 
 
-def test_flipped_labels_are_those_of_other_examples():
+def test_label_flip_equals_training_on_flipped_labels():
     flipped = fedavg_round(attacks.label_flip, client_ids=[1], num_classes=NUM_CLASSES)
     by_hand = fedavg_round(labels=lambda y: (NUM_CLASSES - 1 - y).astype(np.int32))
     assert_equal(flipped, by_hand)
@@ -122,17 +122,17 @@ def test_flipped_labels_are_those_of_other_examples():
     assert not np.allclose(*(np.ravel(tf.nest.flatten(own)[0]) for own in weights))
 
 
-def test_labels_are_not_flipped_in_evaluation():
+def test_label_flip_does_not_change_evaluation():
     honest = make("per_fedavg", tiny_model(), local_sgd())
     attacked = attacks.label_flip(honest, client_ids=[0], num_classes=NUM_CLASSES)
     assert attacked.personalize is honest.personalize
 
 
-# By hand: the server starts at [1, 2], a client uploads its value less that.
+# In the following tests, the server starts at [1, 2], which clients subtract from their values.
 
 
 def attacked_mean(aggregator=None, values=(4.0, 3.0, 7.0), sizes=(1, 1, 1), **options):
-    """How the server moves by the mean, or another aggregator; client 1 attacks."""
+    """Returns the server's change by the mean, or another aggregator; client 1 attacks."""
     honest = algorithm(mean_exchange())
     if aggregator is not None:
         honest = with_aggregator(honest, aggregator)
@@ -147,31 +147,32 @@ class TestInnerProduct:
     @pytest.mark.parametrize(
         "context", [runtime.create_graph_context, slow(runtime.create_cpp_context)]
     )
-    def test_attackers_send_the_opposite_of_the_mean_of_the_others(self, context):
+    def test_attackers_send_the_opposite_of_the_honest_mean(self, context):
         with tff.framework.get_context_stack().install(context()):
-            # Honest: [3, 2] once and [6, 5] three times, whose mean is [5.25, 4.25].
+            # Honest uploads are [3, 2] once and [6, 5] three times, with the mean [5.25, 4.25].
             found = attacked_mean(sizes=(1, 2, 3), epsilon=2.0)
         expected = (np.array([21.0, 17.0]) - 2 * 2.0 * np.array([5.25, 4.25])) / 6
         np.testing.assert_allclose(found, expected, rtol=1e-6)
 
-    def test_the_aggregator_of_the_server_sees_the_attack(self):
+    def test_aggregator_of_the_server_sees_the_attack(self):
         found = attacked_mean(AGGREGATORS["median"](), epsilon=0.1)
-        np.testing.assert_allclose(found, [3.0, 2.0])  # of [3, 2], -0.1 [4.5, 3.5] and [6, 5]
+        # The median is of [3, 2], -0.1 [4.5, 3.5] and [6, 5].
+        np.testing.assert_allclose(found, [3.0, 2.0])
         unweighted = tff.aggregators.UnweightedMeanFactory()
         found = attacked_mean(unweighted, sizes=(1, 5, 1), epsilon=0.0)
         np.testing.assert_allclose(found, [3.0, 7.0 / 3], rtol=1e-6)
 
-    def test_who_is_left_out_is_not_in_the_mean(self):
+    def test_clients_left_out_are_not_in_the_mean(self):
         found = attacked_mean(values=(4.0, 3.0, np.nan), epsilon=1.0)
         np.testing.assert_allclose(found, [0.0, 0.0], atol=1e-6)
 
-    def test_another_aggregator_is_chosen_before(self):
+    def test_aggregator_must_be_chosen_before_the_attack(self):
         attacked = attacks.inner_product(algorithm(mean_exchange()), client_ids=[0])
         with pytest.raises(errors.AggregatorError, match="choose the aggregator before the attack"):
             with_aggregator(attacked, AGGREGATORS["median"]())
 
-    def test_scalars_and_integers_are_sent_as_they_are(self):
-        """As FedPG's uploads: their gradient is attacked, and nothing beside it."""
+    def test_scalars_and_integers_are_not_changed(self):
+        """Uses uploads like FedPG's, of which only the gradient is attacked."""
 
         def client_work(server, state, data, context):
             value = tf.reduce_mean(data.x)

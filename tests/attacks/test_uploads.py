@@ -1,4 +1,4 @@
-"""Attackers scale what they upload, and nothing else changes."""
+"""Tests that attackers scale their uploads, and that nothing else changes."""
 
 import functools
 
@@ -29,7 +29,7 @@ OPTIONS = {"weighting": "uniform", "personalized": "local"}
 
 
 def attacked(algorithm, factors, first=1):
-    """The algorithm with an attacker of each factor, by ids from `first` on."""
+    """Returns the algorithm with an attacker for each factor, with ids from `first` on."""
     for client_id, factor in enumerate(factors, start=first):
         algorithm = scaled_uploads(algorithm, client_ids=[client_id], factor=factor)
     return algorithm
@@ -37,7 +37,7 @@ def attacked(algorithm, factors, first=1):
 
 @functools.cache
 def fedavg(attack=True):
-    """Clients 1, 2, 3 scale by 0, -1, 1e6, client 4 sends no number."""
+    """Returns FedAvg in which clients 1 to 4 scale their uploads by 0, -1, 1e6 and NaN."""
     if not attack:
         return eager("fedavg", tiny_model(), local_sgd(), **OPTIONS)
     honest = make("fedavg", tiny_model(), local_sgd(), **OPTIONS)
@@ -51,14 +51,14 @@ def round_of(process, *client_ids):
 
 
 def upload_of(client_id):
-    """What a client uploads if nobody attacks."""
+    """Returns a client's upload without attacks."""
     process = fedavg(attack=False)
     after = round_of(process, client_id).state.algorithm.weights
     return trees.subtract(after, process.initialize().algorithm.weights)
 
 
 @pytest.mark.parametrize(("attacker", "factor"), [(1, 0.0), (2, -1.0), (3, 1e6)])
-def test_the_attackers_upload_is_multiplied(attacker, factor):
+def test_attackers_upload_is_multiplied(attacker, factor):
     output = round_of(fedavg(), 0, attacker, 5)
     change = trees.subtract(output.state.algorithm.weights, fedavg().initialize().algorithm.weights)
     total = trees.add(upload_of(0), upload_of(5))
@@ -66,11 +66,11 @@ def test_the_attackers_upload_is_multiplied(attacker, factor):
     shrink = 1 / max(1.0, factor)
     assert_close(trees.scale(change, shrink), trees.scale(total, shrink / 3))
     honest = round_of(fedavg(attack=False), 0, attacker, 5)
-    assert_equal(output.clients, honest.clients)  # what a client keeps is not scaled
+    assert_equal(output.clients, honest.clients)  # Client states are not scaled.
     assert output.metrics["train"]["num_clients"] == 3
 
 
-def test_an_upload_of_no_numbers_leaves_the_client_out():
+def test_client_with_nan_upload_is_left_out():
     output = round_of(fedavg(), 0, 4, 5)
     without = round_of(fedavg(attack=False), 0, 5)
     assert_close(output.state.algorithm.weights, without.state.algorithm.weights, 1e-6)
@@ -79,11 +79,11 @@ def test_an_upload_of_no_numbers_leaves_the_client_out():
     assert [int(client.participations) for client in output.clients] == [1, 0, 1]
 
 
-def test_others_are_not_affected():
+def test_honest_clients_are_not_affected():
     assert_equal(round_of(fedavg(), 0, 5), round_of(fedavg(attack=False), 0, 5))
 
 
-# By hand: the server starts at [1, 2], a client uploads its value less that.
+# In the following tests, the server starts at [1, 2], which clients subtract from their values.
 
 
 def server_after(algorithm, *values):
@@ -92,7 +92,7 @@ def server_after(algorithm, *values):
     return process.next(process.initialize(), cohort).state.algorithm
 
 
-def test_the_algorithm_itself_stays_as_it_is():
+def test_scaled_uploads_does_not_change_the_original_algorithm():
     honest = algorithm(mean_exchange())
     scaled = scaled_uploads(honest, client_ids=[0, 2], factor=10.0)
     # [1, 2] + ((4 - 1) + (7 - 1) + (1 - 1)) / 3 and so on.
@@ -102,26 +102,26 @@ def test_the_algorithm_itself_stays_as_it_is():
     )
 
 
-def test_attacks_add_up():
+def test_attacks_can_be_combined():
     scaled = scaled_uploads(algorithm(mean_exchange()), client_ids=[0], factor=5.0)
     scaled = scaled_uploads(scaled, client_ids=[0, 1], factor=-1.0)
     expected = [1 + (-10 - 4) / 2, 2 + (-5 - 3) / 2]
     np.testing.assert_allclose(server_after(scaled, 3.0, 5.0), expected, rtol=1e-6)
 
 
-def test_of_shares_the_values_are_attacked_alone():
+def test_only_values_of_shares_are_attacked():
     upload = Shares({"w": tf.ones([2, 3])}, {"w": tf.ones([2])})
     assert are_attacked(upload) == [True, False]
     assert are_attacked({"n": tf.constant(1), "rows": tf.ones([3])}) == [False, True]
 
 
-def test_an_unknown_exchange_is_no_attack_that_nobody_sees():
+def test_unknown_exchange_is_refused():
     for name in ("scaled_uploads", "inner_product"):
         with pytest.raises(UnknownNameError, match="Unknown exchange 'trian'. Did you mean 'tra"):
             ATTACKS[name](algorithm(mean_exchange()), client_ids=[0], exchange_name="trian")
 
 
-def test_only_the_named_exchange(name_of_attacked="second"):
+def test_only_the_named_exchange_is_attacked(attacked_name="second"):
     def finalize(server, change, round_num):
         return server, {"change": change}
 
@@ -130,15 +130,15 @@ def test_only_the_named_exchange(name_of_attacked="second"):
         mean_exchange(name="second", finalize=finalize),
     )
     process = EagerProcess(
-        scaled_uploads(honest, client_ids=[0], factor=0.5, exchange_name=name_of_attacked)
+        scaled_uploads(honest, client_ids=[0], factor=0.5, exchange_name=attacked_name)
     )
     metrics = process.next(process.initialize(), clients(process, examples(3.0))).metrics
     for name in ("first", "second"):
-        expected = [1.0, 0.5] if name == name_of_attacked else [2.0, 1.0]
+        expected = [1.0, 0.5] if name == attacked_name else [2.0, 1.0]
         np.testing.assert_allclose(metrics[name]["server"]["change"], expected)
 
 
-def test_scalars_and_integers_are_sent_as_they_are():
+def test_scalars_and_integers_are_not_changed():
     def client_work(server, state, data, context):
         upload = {
             "vector": tf.constant([1.0, 2.0]),

@@ -1,4 +1,4 @@
-"""Algorithms with compressed uploads: who can, what is averaged, and what comes later."""
+"""Tests algorithms with compressed uploads, with and without error feedback."""
 
 import functools
 
@@ -28,9 +28,9 @@ from tff_pfl.templates import (
 from tff_pfl.testing import EagerProcess
 
 pytestmark = pytest.mark.usefixtures("clients_in_a_loop")
-ALL = top_k(share=1)  # of which nothing is lost
+ALL = top_k(share=1)  # Lossless.
 SIZES = (6, 5, 9)
-# Of each way to average: a mean, a counted one, of several things, of branches, of a field.
+# The methods differ in their averages: a mean, a counted mean, branches, a field.
 METHODS = ("fedavg", "scaffold", "pfedmb", "pgfed")
 COVERED = ("feddyn", "fedpac", "fedper")
 
@@ -47,7 +47,7 @@ def made(name, model=None, local=None, **options):
 
 
 def rounds_of(algorithm, number=2):
-    """The last of some rounds of the same three clients."""
+    """Returns the output of the last of several rounds of the same three clients."""
     process = EagerProcess(algorithm, 1)
     state = process.initialize()
     states = [process.initialize_client(i) for i in range(len(SIZES))]
@@ -70,7 +70,7 @@ def plain_rounds_of(name, number=2):
     ("name", "number"),
     [("fedavg", 2), *((n, 1) for n in METHODS[1:]), *(slow(n, 1) for n in COVERED)],
 )
-def test_where_nothing_is_lost_rounds_are_those_without(name, number):
+def test_lossless_compression_does_not_change_rounds(name, number):
     plain = plain_rounds_of(name, number)
     found = rounds_of(compressed(made(name), ALL, error_feedback=True), number)
     assert_close(found.state.algorithm, plain.state.algorithm, 1e-5)
@@ -80,7 +80,7 @@ def test_where_nothing_is_lost_rounds_are_those_without(name, number):
         assert not any(np.any(leaf) for leaf in leaves(state.residuals))
 
 
-def test_less_travels_and_much_the_same_is_learnt(name="fedavg"):
+def test_compression_sends_less_and_learns_almost_the_same(name="fedavg"):
     plain = plain_rounds_of(name)
     found = rounds_of(compressed(made(name), quantized(bits=12)))
     assert found.metrics["bytes_up_per_client"] < plain.metrics["bytes_up_per_client"]
@@ -88,17 +88,17 @@ def test_less_travels_and_much_the_same_is_learnt(name="fedavg"):
     assert_close(found.state.algorithm, plain.state.algorithm, 0.01)
 
 
-def test_the_bytes_of_a_round():
+def test_bytes_of_a_round_are_of_messages():
     size = testing.tiny_model().num_weights
     for compressor, expected in ((half(), 2 * size), (top_k(share=0.1), 8 * -(-size // 10))):
         metrics = rounds_of(compressed(made("fedavg"), compressor), 1).metrics
-        assert metrics["bytes_up_per_client"] == expected + 4  # and the weight
+        assert metrics["bytes_up_per_client"] == expected + 4  # The weight takes 4 bytes.
     without = rounds_of(made("pgfed"), 1).metrics["bytes_up_per_client"]
     metrics = rounds_of(compressed(made("pgfed"), half()), 1).metrics
-    assert metrics["bytes_up_per_client"] == without - 2 * size  # its risk travels as it is
+    assert metrics["bytes_up_per_client"] == without - 2 * size  # PGFed's risk is not compressed.
 
 
-# By hand: the server starts at [1, 2], a client uploads its value less that.
+# In the following tests, the server starts at [1, 2], which clients subtract from their values.
 
 
 def mean_process(compressor, *, error_feedback=False, **options):
@@ -108,18 +108,18 @@ def mean_process(compressor, *, error_feedback=False, **options):
     )
 
 
-def test_the_mean_of_what_is_decoded_and_what_is_left():
+def test_server_gets_the_decoded_mean_and_clients_keep_residuals():
     process = mean_process(top_k(share=0.5), error_feedback=True)
     cohort = clients(process, examples(5.0), examples(-8.0, -8.0, -8.0))
     output = process.next(process.initialize(), cohort)
-    # Changes are [4, 3] once and [-9, -10] three times; of each, the larger one is sent.
+    # Changes are [4, 3] once and [-9, -10] three times; the larger entry is sent.
     np.testing.assert_allclose(output.state.algorithm, [1 + 4 / 4, 2 - 30 / 4])
     lost = [state.residuals["train"] for state in output.clients]
     np.testing.assert_allclose(lost, [[0, 3], [-9, 0]])
     assert [state.own.count for state in output.clients] == [1, 1]
 
 
-def test_what_was_lost_waits_until_the_client_takes_part_again():
+def test_residuals_wait_until_the_client_takes_part_again():
     process = mean_process(top_k(share=0.5), error_feedback=True)
     first, absent = clients(process, examples(5.0), examples(0.0))
     output = process.next(process.initialize(), [first, absent])
@@ -128,14 +128,14 @@ def test_what_was_lost_waits_until_the_client_takes_part_again():
     state = process.next(output.state, [absent]).state
     changes = 5.0 - state.algorithm
     after = process.next(state, [kept])
-    # It sends the larger one of [changes[0], changes[1] + 3].
+    # It sends the larger entry of [changes[0], changes[1] + 3].
     np.testing.assert_allclose(
         after.state.algorithm, state.algorithm + [0, changes[1] + 3], rtol=1e-6
     )
     np.testing.assert_allclose(after.clients[0].residuals["train"], [changes[0], 0], rtol=1e-6)
 
 
-def test_who_is_left_out_keeps_what_was_lost():
+def test_client_left_out_keeps_its_residuals():
     process = mean_process(top_k(share=0.5), error_feedback=True)
     cohort = clients(process, examples(5.0), examples(7.0))
     output = process.next(process.initialize(), cohort)
@@ -154,8 +154,8 @@ def test_who_is_left_out_keeps_what_was_lost():
     ("compressor", "error_feedback"),
     [(ALL, False), (half(), True), (quantized(bits=1), False), (quantized(bits=1), True)],
 )
-def test_no_message_hides_what_is_no_number(compressor, error_feedback):
-    """Whole numbers are finite, whatever they were made of."""
+def test_nonfinite_uploads_are_found_before_compression(compressor, error_feedback):
+    """Includes quantization, whose integers are always finite."""
 
     def client_work(server, state, data, context):
         upload = tf.where(tf.range(2) < 1, data.x[0], 0.0)
@@ -171,8 +171,8 @@ def test_no_message_hides_what_is_no_number(compressor, error_feedback):
 @pytest.mark.parametrize(
     ("size", "examples_", "left_out"), [(2e37, 1, 0), (3e37, 1, 1), (1e37, 9, 1)]
 )
-def test_a_client_whose_decoded_weighted_message_overflows_is_left_out(size, examples_, left_out):
-    """One bit lengthens a vector: rotated back, it has entries beyond float32."""
+def test_client_whose_weighted_message_overflows_is_left_out(size, examples_, left_out):
+    """Uses one bit, which lengthens a vector such that rotated entries overflow float32."""
     signs = np.random.default_rng(0).choice(np.float32([-1, 1]), size=1000)
 
     def client_work(server, state, data, context):
@@ -187,7 +187,7 @@ def test_a_client_whose_decoded_weighted_message_overflows_is_left_out(size, exa
     assert output.metrics["train"]["server_kept"] == 0
 
 
-def test_an_exchange_that_uploads_nothing_keeps_residuals():
+def test_exchange_without_uploads_keeps_residuals():
     silent = Exchange(
         client_work=lambda server, state, data, context: ClientOutput(state), name="silent"
     )
@@ -199,12 +199,12 @@ def test_an_exchange_that_uploads_nothing_keeps_residuals():
     assert list(output.clients[0].residuals["train"]) == [0, 3]
 
 
-# Two clients with optima at [10, 1] and [-10, 1]: the larger entries of their changes cancel each
-# other, and the smaller ones are never sent.
+# Two clients have optima at [10, 1] and [-10, 1]. The larger entries of their changes cancel each
+# other, and without error feedback the smaller ones are never sent.
 
 
 def distances_from_optimum(*, error_feedback, rate=0.02, rounds=200):
-    """After each round, in which each client goes a step of its quadratic loss."""
+    """Returns the distance after each round, in which clients make a step on quadratic losses."""
 
     def client_work(server, state, data, context):
         return ClientOutput(state, rate * (data.x - server))
@@ -225,26 +225,26 @@ def distances_from_optimum(*, error_feedback, rate=0.02, rounds=200):
 def test_error_feedback_reaches_the_optimum_of_a_quadratic():
     lost = distances_from_optimum(error_feedback=False, rounds=20)
     fed_back = distances_from_optimum(error_feedback=True)
-    assert min(lost) > 0.99  # the second coordinate stays where it was
+    assert min(lost) > 0.99  # The second coordinate does not move.
     assert max(fed_back[-20:]) < 0.25
 
 
 REFUSED = {"fedpg": "the aggregator is StackFactory", "local": "clients upload nothing"}
 
 
-def test_who_averages_nothing_refuses_by_name():
+def test_methods_without_averages_are_refused():
     for name, message in REFUSED.items():
         with pytest.raises(errors.AggregatorError, match=f"Uploads of {name}.*{message}"):
             compressed(made(name), ALL)
 
 
-def test_a_plain_mean_of_branches_is_compressed_as_without_it():
+def test_plain_mean_of_branches_can_be_compressed():
     algorithm = with_aggregator(made("pfedmb"), AGGREGATORS["mean"]())
     found = rounds_of(compressed(algorithm, ALL), 1)
     assert_close(found.state.algorithm, plain_rounds_of("pfedmb", 1).state.algorithm, 1e-5)
 
 
-def test_what_cannot_be_combined_is_refused():
+def test_compression_refuses_other_aggregators_and_attacks():
     fedavg = made("fedavg")
     robust = with_aggregator(fedavg, AGGREGATORS["median"]())
     with pytest.raises(errors.AggregatorError, match="by a plain mean, but .* StackRuleFactory"):
@@ -252,7 +252,7 @@ def test_what_cannot_be_combined_is_refused():
     private = with_aggregator(made("pfedmb"), tff.aggregators.SumFactory())
     with pytest.raises(errors.AggregatorError, match="by a plain mean, but .* BranchMeanFactory"):
         compressed(private, ALL)
-    secure = AGGREGATORS["secure"](zeroing=False, clipping=False)  # a MeanFactory of secure sums
+    secure = AGGREGATORS["secure"](zeroing=False, clipping=False)  # A MeanFactory of secure sums.
     for name in ("fedavg", "scaffold"):
         with pytest.raises(errors.AggregatorError, match=f"{name}.* cannot be compressed: .*plain"):
             compressed(with_aggregator(made(name), secure), ALL)
@@ -260,22 +260,24 @@ def test_what_cannot_be_combined_is_refused():
     with pytest.raises(errors.AggregatorError, match="by a plain mean, but .* InnerProductFactory"):
         compressed(attacked, ALL)
     for name in ("fedavg", "feddyn", "pfedmb"):
-        with pytest.raises(errors.AggregatorError, match="inner_product on .*compressed ones"):
+        with pytest.raises(
+            errors.AggregatorError, match="inner_product on .*compress their uploads"
+        ):
             inner_product(compressed(made(name), ALL), client_ids=[0])
     for name in ("fedavg", "pfedmb"):
         with pytest.raises(errors.AggregatorError, match="replaced: its uploads are compressed"):
             with_aggregator(compressed(made(name), ALL), AGGREGATORS["median"]())
-    with pytest.raises(errors.AggregatorError, match="replaced: its server needs some of every"):
+    with pytest.raises(errors.AggregatorError, match="replaced: its server needs a part of every"):
         with_aggregator(compressed(made("feddyn"), ALL), AGGREGATORS["median"]())
 
 
-def test_what_is_no_compressor():
+def test_other_objects_than_compressors_are_refused():
     with pytest.raises(TypeError, match=r'The compressor must be .*COMPRESSORS\["half"\]\(\) mak'):
         compressed(made("fedavg"), half)
 
 
-def test_the_type_of_changes_has_to_be_known():
-    with pytest.raises(errors.AggregatorError, match="Exchange.averaged does not say which"):
+def test_type_of_changes_must_be_known():
+    with pytest.raises(errors.AggregatorError, match="Exchange.averaged is None. Set it"):
         compressed(algorithm_of(mean_exchange()), ALL)
     exchange = mean_exchange(averaged=lambda server: {"a": server, "b": server[0]})
     process = EagerProcess(compressed(algorithm_of(exchange), ALL))
@@ -285,7 +287,7 @@ def test_the_type_of_changes_has_to_be_known():
         process.next(process.initialize(), clients(process, examples(1.0)))
 
 
-def test_a_snapshot_is_that_of_the_clients_own_state():
+def test_snapshot_is_of_the_clients_own_state():
     algorithm = compressed(made("pfedmb"), half(), error_feedback=True)
     process = EagerProcess(algorithm)
     plain = EagerProcess(made("pfedmb"))

@@ -1,4 +1,4 @@
-"""What compressors lose, by themselves: of vectors, against NumPy and against what is proved."""
+"""Tests compressors on vectors, against NumPy and proven bounds."""
 
 import functools
 
@@ -33,7 +33,7 @@ def every_compressor():
         yield rescaled(COMPRESSORS[name]())
 
 
-def test_numbers_are_packed_and_unpacked():
+def test_unpacked_inverts_packed():
     for bits in range(1, 17):
         in_a_word = 32 // bits
         for size in (1, in_a_word, 2 * in_a_word + 1):
@@ -45,7 +45,7 @@ def test_numbers_are_packed_and_unpacked():
             np.testing.assert_array_equal(unpacked(words, bits, size), numbers)
 
 
-def test_the_hadamard_matrix():
+def test_hadamard_matches_sylvesters_construction():
     sylvester = np.ones([1, 1])
     for size in (1, 2, 4, 8):
         rows = np.stack([hadamard(tf.constant(row)) for row in np.eye(size, dtype=np.float32)])
@@ -53,7 +53,7 @@ def test_the_hadamard_matrix():
         sylvester = np.block([[sylvester, sylvester], [sylvester, -sylvester]])
 
 
-def test_a_rotation_keeps_lengths_and_is_undone():
+def test_rotation_keeps_norms_and_can_be_inverted():
     for size in SIZES:
         vector = vector_of(size)
         turned = rotated(vector, SEED)
@@ -62,8 +62,8 @@ def test_a_rotation_keeps_lengths_and_is_undone():
         np.testing.assert_allclose(rotated_back(turned, SEED), vector, atol=1e-5)
 
 
-def test_a_rotation_spreads_a_single_entry():
-    for entry in (0, 50, 99):  # in the first 64, in both, in the last 64
+def test_rotation_spreads_a_single_entry():
+    for entry in (0, 50, 99):  # In the first 64 entries, in both parts, in the last 64.
         turned = rotated(tf.one_hot(entry, 100), SEED)
         assert np.max(np.abs(turned)) < 0.3
     vector = vector_of(100)
@@ -71,7 +71,7 @@ def test_a_rotation_spreads_a_single_entry():
 
 
 @pytest.mark.parametrize("size", [1, 37, 64, 100])
-def test_what_is_quantized_is_less_than_a_step_away(size):
+def test_quantization_errors_are_less_than_a_step(size):
     vector = vector_of(size)
     for bits in (1, 4, 16):
         compressor = quantized(bits=bits, rotation=False)
@@ -100,11 +100,11 @@ def test_quantization_is_unbiased(rotation):
         return tf.reduce_mean(found, axis=0) - vector, tf.math.reduce_std(found, axis=0)
 
     bias, deviation = mean_error()
-    assert np.max(deviation) > 0.3  # it is not that nothing is lost
+    assert np.max(deviation) > 0.3  # The quantization is lossy.
     assert np.all(np.abs(bias) < 5 * deviation / np.sqrt(draws) + 1e-5)
 
 
-def test_rotation_helps_where_few_entries_are_large():
+def test_rotation_helps_if_few_entries_are_large():
     vector = vector_of(1000) * tf.where(tf.range(1000) < 5, 100.0, 1.0)
 
     def error(rotation):
@@ -114,7 +114,7 @@ def test_rotation_helps_where_few_entries_are_large():
     assert error(rotation=True) < 0.5 * error(rotation=False)
 
 
-def test_the_seed_determines_the_message():
+def test_seed_determines_the_message():
     vector = vector_of(37)
     for bits in (1, 8):
         encode = quantized(bits=bits).encode
@@ -123,7 +123,7 @@ def test_the_seed_determines_the_message():
         assert not np.array_equal(words[0], words[2])
 
 
-def test_the_largest_entries_are_kept():
+def test_top_k_keeps_the_largest_entries():
     vector = tf.constant([0.1, -5.0, 0.0, 3.0, -0.2, 4.0, 1.0, -1.5, 0.3, 0.4])
     np.testing.assert_allclose(
         decoded(top_k(share=0.3), vector), [0, -5, 0, 3, 0, 4, 0, 0, 0, 0], rtol=1e-6
@@ -131,10 +131,11 @@ def test_the_largest_entries_are_kept():
     np.testing.assert_array_equal(decoded(top_k(share=1), vector), vector)
     for share, kept in ((0, 1), (0.01, 1), (0.11, 2), (0.2, 2)):
         assert np.count_nonzero(decoded(top_k(share=share), vector)) == kept
-    assert top_k(share=0.07).encode(vector_of(100), SEED).values.shape == [7]  # not 8
+    # Rounding must not give 8.
+    assert top_k(share=0.07).encode(vector_of(100), SEED).values.shape == [7]
 
 
-def test_half_of_the_bits_are_close_in_their_range():
+def test_half_is_precise_within_its_range():
     vector = vector_of(100)
     for precision, error in (("bfloat16", 2.0**-8), ("float16", 2.0**-11)):
         found = decoded(half(precision=precision), vector)
@@ -147,7 +148,7 @@ def test_half_of_the_bits_are_close_in_their_range():
         half(precision="float15")
 
 
-def test_the_bytes_of_a_message():
+def test_messages_have_the_documented_bytes():
     for compressor, expected in (
         (half(), 2 * 1001),
         (top_k(share=0.01), 8 * 11),
@@ -159,7 +160,7 @@ def test_the_bytes_of_a_message():
         assert message_bytes(compressor, 1001) == expected
 
 
-def test_zeros_and_constants_are_exact_and_messages_of_zeros_finite():
+def test_zeros_are_exact_and_messages_of_zeros_are_finite():
     for compressor in every_compressor():
         np.testing.assert_array_equal(decoded(compressor, tf.zeros([37])), np.zeros(37))
         message = tf.nest.map_structure(tf.zeros_like, compressor.encode(vector_of(37), SEED))
@@ -169,7 +170,7 @@ def test_zeros_and_constants_are_exact_and_messages_of_zeros_finite():
 
 
 def test_contractions_are_never_farther_than_zeros():
-    """Of one bit, what is quantized is far off; its multiple is not."""
+    """Includes one bit, whose quantization is far off without rescaling."""
     vector = vector_of(1000)
     length = np.linalg.norm(vector)
     assert np.linalg.norm(decoded(quantized(bits=1), vector) - vector) > 2 * length
@@ -181,8 +182,8 @@ def test_contractions_are_never_farther_than_zeros():
                 assert error <= np.linalg.norm(vector) * (1 + 1e-5)
 
 
-def test_residuals_of_one_bit_stay_bounded():
-    """Of the same change in each round; without the factor, they grow."""
+def test_residuals_stay_bounded():
+    """Compresses the same change in each round, for which residuals grow without rescaling."""
 
     def longest_residual(compressor):
         change = vector_of(100)
@@ -198,22 +199,22 @@ def test_residuals_of_one_bit_stay_bounded():
     assert longest_residual(rescaled(quantized(bits=4))) < 0.5
 
 
-def test_many_clients_are_compressed_at_once():
-    """As those of quantization are above."""
+def test_compression_can_be_vectorised():
+    """Tests the compressors that the test of unbiased quantization does not vectorise."""
     vectors = tf.stack([vector_of(37, seed) for seed in range(4)])
     seeds = tf.constant([[i, 7] for i in range(4)])
     for compressor in (half(), top_k()):
 
-        def there_and_back(compressor, pair):
+        def encode_and_decode(compressor, pair):
             return compressor.decode(compressor.encode(*pair), 37)
 
-        one = functools.partial(there_and_back, compressor)
+        one = functools.partial(encode_and_decode, compressor)
         at_once = tf.function(lambda one=one: tf.vectorized_map(one, (vectors, seeds)))()
         one_by_one = [one((vectors[i], seeds[i])) for i in range(4)]
         np.testing.assert_allclose(at_once, one_by_one, atol=1e-5)
 
 
-def test_all_of_them_are_tried_here():
+def test_registry_has_all_compressors():
     assert list(COMPRESSORS) == ["half", "quantized", "top_k"]
     with pytest.raises(ValueError, match="bits must be a whole number in 1 to 16, got 0"):
         quantized(bits=0)

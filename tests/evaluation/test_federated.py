@@ -37,7 +37,7 @@ def dataset():
 
 @pytest.fixture(scope="module")
 def ditto(dataset):
-    """Returns `(process, server state, source, evaluation)` after a round of two clients of three."""
+    """Returns `(process, server state, source, evaluation)` after a round of two clients."""
     process = tiny_process(build_ditto)
     store = ClientStateStore(process.initialize_clients, process.client_state_type)
     source = CohortDataSource(dataset, store, process.client_type, seed=0)

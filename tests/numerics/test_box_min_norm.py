@@ -1,4 +1,4 @@
-"""Tests of `tff_pfl.numerics.box_min_norm`, against references of SciPy."""
+"""Tests `tff_pfl.numerics.box_min_norm` against SciPy."""
 
 import functools
 
@@ -10,7 +10,7 @@ import tensorflow as tf
 from tff_pfl.numerics.box_min_norm import bounded_min_norm_weights
 from tff_pfl.numerics.min_norm import min_norm_weights
 
-NUM_PROBLEMS = 12  # of each kind
+NUM_PROBLEMS = 12  # The number of problems of each kind.
 BOUNDS = tf.TensorSpec([None], tf.float64)
 
 solve = tf.function(
@@ -18,7 +18,7 @@ solve = tf.function(
     input_signature=[tf.TensorSpec([None, None], tf.float64), BOUNDS, BOUNDS],
 )
 
-# From a generator and random columns to those of a problem.
+# Functions from a generator and random columns to the columns of a problem.
 KINDS = {
     "random": lambda rng, q: q,
     "unit": lambda rng, q: q / np.linalg.norm(q, axis=0),
@@ -33,7 +33,7 @@ KINDS = {
 
 
 class Problem:
-    """Columns, bounds around weights that are allowed, and what was found."""
+    """A problem with its solution: columns, bounds around allowed weights, and weights."""
 
     def __init__(self, kind, seed):
         rng = np.random.default_rng([seed, list(KINDS).index(kind)])
@@ -53,8 +53,8 @@ def problems(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_other_weights_within_bounds_are_better_by_more_than_rounding(kind):
-    """f(v) >= f(x) + grad f(x) . (v - x), whose least value a linear program finds."""
+def test_weights_are_optimal_up_to_rounding(kind):
+    """Checks f(v) >= f(x) + grad f(x) . (v - x), which a linear program minimises."""
     for problem in problems(kind):
         np.testing.assert_allclose(np.sum(problem.weights), 1.0, rtol=1e-12)
         assert np.all(problem.weights >= problem.lower - 1e-12)
@@ -69,28 +69,28 @@ def test_no_other_weights_within_bounds_are_better_by_more_than_rounding(kind):
         assert gradient @ problem.weights - least.fun <= 1e-9
 
 
-def test_without_bounds_it_is_the_min_norm_point():
+def test_bounds_0_and_1_give_the_min_norm_point():
     q = np.random.default_rng(0).normal(size=(20, 12))
     found = solve(q.T @ q, np.zeros(12), np.ones(12)).numpy()
     np.testing.assert_allclose(found, min_norm_weights(q.T @ q).numpy(), atol=1e-10)
 
 
-def test_bounds_that_leave_no_choice():
+def test_equal_bounds_determine_the_weights():
     weights = np.array([0.2, 0.5, 0.3])
     q = np.random.default_rng(0).normal(size=(4, 3))
     np.testing.assert_allclose(solve(q.T @ q, weights, weights), weights, atol=1e-15)
 
 
-def test_a_closed_form():
-    """Unit vectors at an angle: equal weights, unless a bound is in the way."""
+def test_two_columns_have_a_closed_form():
+    """Uses two unit vectors, whose weights are equal unless a bound prevents it."""
     gram = np.array([[1.0, -0.5], [-0.5, 1.0]])
     np.testing.assert_allclose(solve(gram, [0.0, 0.0], [1.0, 1.0]), [0.5, 0.5], atol=1e-12)
     np.testing.assert_allclose(solve(gram, [0.0, 0.6], [1.0, 1.0]), [0.4, 0.6], atol=1e-12)
     np.testing.assert_allclose(solve(gram, [0.0, 0.0], [0.3, 1.0]), [0.3, 0.7], atol=1e-12)
 
 
-def test_of_no_columns_there_are_no_weights():
+def test_zero_columns_have_no_weights():
     assert solve(np.zeros([0, 0]), np.zeros(0), np.zeros(0)).shape == [0]
     specs = [tf.TensorSpec(shape, tf.float64) for shape in ([0, 0], [0], [0])]
-    of_none = tf.function(bounded_min_norm_weights, input_signature=specs)
-    assert of_none(np.zeros([0, 0]), np.zeros(0), np.zeros(0)).shape == [0]
+    solve_none = tf.function(bounded_min_norm_weights, input_signature=specs)
+    assert solve_none(np.zeros([0, 0]), np.zeros(0), np.zeros(0)).shape == [0]

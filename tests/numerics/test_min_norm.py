@@ -1,4 +1,4 @@
-"""Tests of `tff_pfl.numerics.min_norm`, against references that see the columns themselves."""
+"""Tests `tff_pfl.numerics.min_norm` against references that use the columns."""
 
 import functools
 
@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tff_pfl.numerics.min_norm import min_norm_weights
 
-NUM_PROBLEMS = 15  # of each kind
+NUM_PROBLEMS = 15  # The number of problems of each kind.
 MATRIX = tf.TensorSpec([None, None], tf.float64)
 MASK = tf.TensorSpec([None], tf.bool)
 
@@ -18,7 +18,7 @@ solve_valid = tf.function(min_norm_weights, input_signature=[MATRIX, MASK])
 
 
 def doubled(rng, k):
-    """Indices of `k` columns, about half of them different."""
+    """Returns indices of `k` columns, about half of them distinct."""
     return rng.integers(0, (k + 1) // 2, size=k)
 
 
@@ -27,7 +27,7 @@ def signs(rng, k):
 
 
 def apart(rng):
-    """By how much columns of a group differ."""
+    """Returns the size of differences within a group of columns."""
     return 10.0 ** rng.uniform(-9.0, -3.0)
 
 
@@ -35,7 +35,7 @@ def unit(q):
     return q / np.linalg.norm(q, axis=0)
 
 
-# From a generator and `k` random columns to those of a problem.
+# Functions from a generator and `k` random columns to the columns of a problem.
 KINDS = {
     "random": lambda rng, q, k: q,
     "zero": lambda rng, q, k: q * (rng.random(k) < 0.8),
@@ -65,7 +65,7 @@ TOLERANCES = dict.fromkeys(KINDS, 1e-10) | {"scaled hugely": 1e-8, "nearly oppos
 
 @functools.cache
 def problems(kind):
-    """`(columns, weights)`, what is to be solved and how it was."""
+    """Returns `(columns, weights)` of each problem, where the weights are the solution."""
     found = []
     for seed in range(NUM_PROBLEMS):
         rng = np.random.default_rng([seed, list(KINDS).index(kind)])
@@ -80,14 +80,14 @@ def squared_norm(x):
 
 
 def squared_norms(q):
-    """`(least, greatest)` of the columns, the least of those that are not 0; 1 if all are."""
+    """Returns the least non-zero and the greatest squared norm of columns, or 1 for both."""
     norms = np.sum(q**2, axis=0)
     positive = norms[norms > 0.0]
     return (positive.min(), positive.max()) if positive.size else (1.0, 1.0)
 
 
 def reference(q):
-    """By non-negative least squares: `[Q / s; 1] u = [0; 1]`."""
+    """Solves the problem by non-negative least squares: `[Q / s; 1] u = [0; 1]`."""
     unit = np.sqrt(squared_norms(q)[0])
     system = np.concatenate([q / unit, np.ones((1, q.shape[1]))])
     u, _ = scipy.optimize.nnls(system, np.eye(len(system))[-1], maxiter=10_000)
@@ -95,8 +95,8 @@ def reference(q):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_result_is_the_shortest_convex_combination(kind):
-    """Its length is the least to the precision that `min_norm_weights` states."""
+def test_result_is_the_shortest_convex_combination(kind):
+    """Checks the precision that `min_norm_weights` states."""
     for q, weights in problems(kind):
         assert np.all(weights >= 0.0)
         np.testing.assert_allclose(np.sum(weights), 1.0, rtol=1e-12)
@@ -111,7 +111,7 @@ def test_the_result_is_the_shortest_convex_combination(kind):
         tolerance = 1e-8 if length > 1e-4 * longest else 1e-5
         assert np.linalg.norm(q @ weights) <= length + tolerance * longest
 
-        # No column improves it, and all columns with a weight are at equal height.
+        # No column improves the point, and all columns with a weight are at equal height.
         x = q @ weights
         heights = (q.T @ x - x @ x) / greatest
         assert np.min(heights) >= -TOLERANCES[kind]
@@ -131,7 +131,7 @@ def test_one_or_two_columns_have_a_closed_form():
 
 class TestValid:
     @pytest.mark.parametrize("garbage", [-7.0, np.finfo(np.float64).max])
-    def test_other_columns_may_hold_anything(self, garbage):
+    def test_invalid_columns_are_ignored(self, garbage):
         rng = np.random.default_rng(0)
         q, valid = 1e-3 * rng.normal(size=(5, 9)), rng.permutation(9) < 4
         gram = np.where(np.outer(valid, valid), q.T @ q, garbage)
@@ -141,18 +141,18 @@ class TestValid:
             weights[valid], solve(q[:, valid].T @ q[:, valid]), rtol=1e-9, atol=1e-12
         )
 
-    def test_without_one_all_weights_are_zero(self):
+    def test_all_weights_are_zero_without_valid_columns(self):
         weights = solve_valid(np.ones((4, 4)), np.zeros(4, bool))
         np.testing.assert_array_equal(weights, np.zeros(4))
 
-    def test_a_zero_column_that_is_not_valid_is_no_solution(self):
+    def test_invalid_zero_column_is_not_the_solution(self):
         gram = np.diag([0.0, 1.0, 3.0])
         weights = solve_valid(gram, np.array([False, True, True]))
         np.testing.assert_allclose(weights, [0.0, 0.75, 0.25], rtol=1e-12)
 
 
 def gram_matrices(k, batch=8):
-    """Some of the problems need more steps than others."""
+    """Returns Gram matrices of problems that need different numbers of steps."""
     grams = []
     for seed in range(batch):
         rng = np.random.default_rng([seed, k])
@@ -161,8 +161,8 @@ def gram_matrices(k, batch=8):
     return np.stack(grams)
 
 
-@pytest.mark.slow  # to trace
-def test_it_can_be_vectorized():
+@pytest.mark.slow  # Tracing takes long.
+def test_min_norm_weights_can_be_vectorized():
     grams = gram_matrices(5)
     actual = tf.vectorized_map(min_norm_weights, tf.constant(grams), fallback_to_while_loop=False)
     np.testing.assert_allclose(actual, [solve(gram) for gram in grams], rtol=1e-9, atol=1e-12)
@@ -170,14 +170,14 @@ def test_it_can_be_vectorized():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("k", [1, 6])
-def test_it_can_be_compiled(k):
+def test_min_norm_weights_can_be_compiled(k):
     spec = tf.TensorSpec([k, k], tf.float64)
     compiled = tf.function(min_norm_weights, input_signature=[spec], jit_compile=True)
     for gram in gram_matrices(k):
         np.testing.assert_allclose(compiled(gram), solve(gram), rtol=1e-9, atol=1e-12)
 
 
-def test_it_takes_inner_products_of_single_precision():
+def test_inner_products_can_be_float32():
     gram = np.diag([1.0, 2.0]).astype(np.float32)
     weights = min_norm_weights(tf.constant(gram))
     assert weights.dtype == tf.float64
@@ -186,16 +186,16 @@ def test_it_takes_inner_products_of_single_precision():
 
 class TestGoldenValues:
     def columns(self):
-        """Three gradients, scaled to the mean of their norms."""
+        """Returns three gradients, scaled to the mean of their norms."""
         g = np.array([[1.0, -0.3, 0.0], [-1.0, 1.0, -0.2], [-1.0, -1.0, 1.0]]).T
         norms = np.linalg.norm(g, axis=0)
         return np.mean(norms) * g / norms
 
-    def test_gradients(self):
+    def test_gradients_have_golden_values(self):
         q = self.columns()
         np.testing.assert_allclose(solve(q.T @ q), [0.417284, 0.384922, 0.197794], atol=1e-6)
 
-    def test_gradients_and_fairness(self):
+    def test_gradients_and_fairness_have_golden_values(self):
         q = np.column_stack([self.columns(), [-1.325226, -0.218131, 0.400341]])
         expected = [0.465130, 0.272590, 0.0, 0.262280]
         np.testing.assert_allclose(solve(q.T @ q), expected, atol=1e-6)

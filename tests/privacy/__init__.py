@@ -1,1 +1,1 @@
-"""Tests of `tff_pfl.privacy`."""
+"""Tests `tff_pfl.privacy`."""

@@ -1,4 +1,4 @@
-"""Epsilon against `dp_accounting` and formulas by hand."""
+"""Tests epsilon against `dp_accounting` and against formulas."""
 
 import math
 
@@ -16,7 +16,7 @@ FIXED = Accountant(500, 50, 1e-3, "fixed")
 each_accountant = pytest.mark.parametrize("accountant", [POISSON, FIXED], ids=["poisson", "fixed"])
 
 
-def test_poisson_sampling_is_what_dp_accounting_says(rounds=100):
+def test_epsilon_of_poisson_sampling_equals_dp_accounting(rounds=100):
     by_hand = rdp.RdpAccountant()
     gaussian = dp_accounting.GaussianDpEvent(1.3)
     by_hand.compose(dp_accounting.PoissonSampledDpEvent(0.1, gaussian), rounds)
@@ -24,8 +24,8 @@ def test_poisson_sampling_is_what_dp_accounting_says(rounds=100):
     assert POISSON.epsilon(1.3, rounds) == pytest.approx(expected, rel=1e-12)
 
 
-def test_fixed_cohorts_are_too_with_noise_of_half_the_multiplier(rounds=100):
-    """With fewer orders of divergences, epsilon is larger, if at all, and hardly."""
+def test_epsilon_of_fixed_cohorts_equals_dp_accounting_with_half_the_noise(rounds=100):
+    """Allows a slightly larger epsilon, from fewer orders of divergences."""
     by_hand = rdp.RdpAccountant(
         orders=[1.5, *range(2, 40)],
         neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE,
@@ -35,8 +35,8 @@ def test_fixed_cohorts_are_too_with_noise_of_half_the_multiplier(rounds=100):
     assert FIXED.epsilon(4.0, rounds) == pytest.approx(by_hand.get_epsilon(1e-3), rel=0.01)
 
 
-def test_if_all_take_part_it_is_the_gaussian_mechanism():
-    """Of which the divergence of order a is a T / (2 s^2), s in units of what one client moves."""
+def test_epsilon_of_all_clients_equals_the_gaussian_mechanism():
+    """Uses the divergence of order a, a T / (2 s^2), with s in units of one client's influence."""
     orders = np.linspace(1.01, 64, 5000)
 
     def by_hand(noise, rounds, delta):
@@ -52,23 +52,23 @@ def test_if_all_take_part_it_is_the_gaussian_mechanism():
 
 
 @pytest.mark.parametrize("sampling", ["poisson", "fixed"])
-def test_larger_cohorts_reveal_more_and_no_cohort_more_than_all_clients(sampling):
-    """Of fixed cohorts of 90 %, the sampling's bound alone is 68.9, that of all clients 27.0."""
+def test_larger_cohorts_reveal_more_but_not_more_than_all_clients(sampling):
+    """Includes fixed cohorts of 90 %, whose own bound is 68.9, but 27.0 for all clients."""
     found = [Accountant(100, k, 100**-1.1, sampling).epsilon(4.0, 100) for k in (10, 40, 90, 100)]
     assert np.all(np.diff(found[:3]) > 0)
     assert found[2] <= found[3]
 
 
 @each_accountant
-def test_extreme_noise_has_an_epsilon(accountant):
-    """Divergences of 1e-12 are less than the rounding of `dp_accounting`'s terms."""
+def test_epsilon_is_defined_for_extreme_noise(accountant):
+    """Uses divergences of 1e-12, which are below the rounding errors of `dp_accounting`."""
     assert accountant.epsilon(1e12, 10) == accountant.epsilon(1e4, 10) < 1e-3
     assert accountant.epsilon(1e-154, 10) == np.inf
     assert accountant.epsilon(1e-90, 10) > 1e100
 
 
 @each_accountant
-def test_more_rounds_reveal_more_and_more_noise_less(accountant):
+def test_epsilon_rises_with_rounds_and_falls_with_noise(accountant):
     over_rounds = [accountant.epsilon(2.0, rounds) for rounds in (0, 1, 10, 100)]
     assert over_rounds[0] == 0.0
     assert np.all(np.diff(over_rounds) > 0)
@@ -76,25 +76,25 @@ def test_more_rounds_reveal_more_and_more_noise_less(accountant):
     assert accountant.epsilon(0.0, 1) == math.inf
 
 
-def test_a_fixed_cohort_reveals_more():
-    """As another client in the place of one moves the sum by twice as much as one client more."""
+def test_fixed_cohorts_reveal_more_than_poisson_sampling():
+    """Replacing a client moves the sum by twice as much as adding one."""
     assert FIXED.epsilon(2.0, 10) > POISSON.epsilon(2.0, 10)
 
 
 @each_accountant
-def test_the_noise_for_an_epsilon_is_the_least(accountant, epsilon=2.0):
+def test_noise_multiplier_is_the_least_for_an_epsilon(accountant, epsilon=2.0):
     noise = accountant.noise_multiplier(epsilon, rounds=20)
     assert accountant.epsilon(noise, 20) <= epsilon < accountant.epsilon(0.999 * noise, 20)
 
 
-def test_an_epsilon_that_no_noise_has():
+def test_noise_multiplier_refuses_unreachable_epsilons():
     for epsilon, delta in ((1e19, 1e-3), (1e-5, 1e-9)):
         accountant = Accountant(500, 50, delta, "poisson")
         with pytest.raises(ValueError, match="epsilon of 10 rounds of 50 of 500 clients must be"):
             accountant.noise_multiplier(epsilon, rounds=10)
 
 
-def test_a_summary_says_what_it_follows_from():
+def test_summary_has_epsilon_and_its_parameters():
     loss = PrivacyLoss(POISSON, 1.5)
     assert loss.summary(7) == {
         "epsilon": loss.epsilon(7),
@@ -116,7 +116,7 @@ def test_a_summary_says_what_it_follows_from():
     ],
     ids=str,
 )
-def test_refusals(values, message):
+def test_accountant_refuses_invalid_values(values, message):
     with pytest.raises(ValueError, match=message):
         Accountant(**{"num_clients": 500, "clients_per_round": 50, "delta": 1e-3} | values)
 
@@ -131,22 +131,22 @@ def test_refusals(values, message):
     ],
     ids=str,
 )
-def test_epsilon_of_other_cohorts_is_refused(run, message):
-    """With the noise 1, 100 rounds of Poisson sampling have epsilon 5.6, of fixed cohorts 79."""
+def test_check_refuses_other_cohorts(run, message):
+    """Prevents large errors: with noise 1, epsilon of 100 rounds is 5.6 (Poisson) or 79 (fixed)."""
     POISSON.check(500, 50, Participation(sampling="poisson", dropout=(0.2,)))
     with pytest.raises(ValueError, match=f"(?s){message}"):
         POISSON.check(*run)
 
 
-def test_noise_that_is_no_number_is_refused():
-    """NaN would have an epsilon that reassures."""
+def test_nan_noise_is_refused():
+    """Prevents a finite epsilon for NaN."""
     with pytest.raises(ValueError, match="noise_multiplier must be"):
         POISSON.epsilon(np.nan, 10)
     with pytest.raises(ValueError, match="noise_multiplier must be"):
         PrivacyLoss(POISSON, np.nan)
 
 
-def test_delta_is_less_than_one_over_the_clients_by_default():
+def test_default_delta_is_less_than_one_over_the_clients():
     assert default_delta(100) == pytest.approx(100**-1.1)
     with pytest.raises(ValueError, match="which is 1 for one client. Set delta"):
         default_delta(1)

@@ -1,4 +1,4 @@
-"""Branch means of noisy sums: what their noise is, and what it does to a model."""
+"""Tests branch means of noisy sums: their noise, and its effect on a model."""
 
 import numpy as np
 import pytest
@@ -40,7 +40,7 @@ def private(*, noise_multiplier=0.0, clipping="fixed", clip_norm=NORM, **options
 
 
 def pairs(**options):
-    """The process of the two means, and a pair of zeros."""
+    """Returns the process of the two means, and a pair of zeros."""
     (exchange,) = private(**options).exchanges
     initial = make("pfedmb", MODEL, LOCAL).server_init(1).weights
     weights = tf.nest.map_structure(lambda leaf: np.zeros(leaf.shape, np.float32), initial)
@@ -56,7 +56,7 @@ def test_secure_sums_hide_changes_and_shares():
 
 
 def shared(value, share):
-    """Each branch times its share."""
+    """Multiplies each branch by its share."""
     return {
         layer: tf.nest.map_structure(
             lambda leaf, row=share[layer]: leaf * np.reshape(row, [-1] + [1] * (np.ndim(leaf) - 1)),
@@ -67,8 +67,8 @@ def shared(value, share):
 
 
 @pytest.mark.parametrize("clipping", ["fixed", "adaptive"])
-def test_noises_of_changes_and_shares_are_together_that_which_is_asked_for(clipping):
-    """And of the count of clipped clients, if the norm adapts: 1 / z^2 is the sum of theirs."""
+def test_noise_of_changes_and_shares_adds_up_to_the_multiplier(clipping):
+    """Includes the count of clipped clients if the norm adapts: the 1 / z^2 add up."""
     z, rounds = 2.0, 60
     process, _ = pairs(noise_multiplier=z, clipping=clipping)
     state, noise = process.initialize(), []
@@ -76,18 +76,18 @@ def test_noises_of_changes_and_shares_are_together_that_which_is_asked_for(clipp
         output = process.next(state, [], [])
         noise.append([vector(output.result[field]) for field in Shares._fields])
         state = output.state
-    of_value = np.std(noise[0][0]) * CLIENTS / NORM
-    shares = np.array([of_round[1] for of_round in noise])
-    of_share = np.std(shares) * CLIENTS / np.sqrt(LAYERS)
+    value_noise = np.std(noise[0][0]) * CLIENTS / NORM
+    shares = np.array([round_noise[1] for round_noise in noise])
+    share_noise = np.std(shares) * CLIENTS / np.sqrt(LAYERS)
     expected = z if clipping == "fixed" else noise_of_mean(z, CLIENTS)
-    assert of_value == pytest.approx(expected / np.sqrt(0.75), rel=3 / np.sqrt(2 * 515))
-    assert of_share == pytest.approx(expected / np.sqrt(0.25), rel=3 / np.sqrt(2 * 600))
-    first = [of_round[0][: shares.shape[1]] for of_round in noise]  # no draw serves for both
+    assert value_noise == pytest.approx(expected / np.sqrt(0.75), rel=3 / np.sqrt(2 * 515))
+    assert share_noise == pytest.approx(expected / np.sqrt(0.25), rel=3 / np.sqrt(2 * 600))
+    first = [round_noise[0][: shares.shape[1]] for round_noise in noise]  # The draws are different.
     assert abs(np.corrcoef(np.ravel(first), np.ravel(shares))[0, 1]) < 3 / np.sqrt(600)
 
 
 @pytest.mark.parametrize("scale", [0.01, 1e3])
-def test_a_client_moves_either_mean_by_its_own_norm_at_most(scale):
+def test_client_moves_each_mean_by_at_most_its_norm(scale):
     process, zeros = pairs()
     rng = np.random.default_rng(0)
     drawn = tf.nest.map_structure(
@@ -100,15 +100,15 @@ def test_a_client_moves_either_mean_by_its_own_norm_at_most(scale):
         np.testing.assert_allclose(found, clipped, rtol=1e-5)
 
 
-def test_shares_are_not_clipped_however_short_changes_are():
-    """What a change loses is its length: of one client, a branch moves where it would."""
+def test_shares_are_not_clipped_with_short_changes():
+    """Checks that clipping shortens one client's change without turning it."""
     process = compose(private(clip_norm=0.01), EXAMPLES_TYPE, seed=1)
     unclipped = EagerProcess(make("pfedmb", MODEL, LOCAL), seed=1)
     state = process.initialize()
     (client,) = make_clients(process, (6,))
     moved, expected = (
-        trees.subtract(of.next(state, [client]).state.algorithm.weights, state.algorithm.weights)
-        for of in (process, unclipped)
+        trees.subtract(one.next(state, [client]).state.algorithm.weights, state.algorithm.weights)
+        for one in (process, unclipped)
     )
     (own,) = unclipped.next(state, [client]).clients
     alpha = dict(zip(expected, tf.nn.softmax(own.coefficients).numpy(), strict=True))
@@ -117,8 +117,8 @@ def test_shares_are_not_clipped_however_short_changes_are():
 
 
 @pytest.mark.parametrize("scale", [0.01, 1e3])
-def test_as_one_vector_both_have_their_part_of_the_clipping_norm(scale):
-    """So that clipping changes nothing; changes that fit arrive as they are."""
+def test_as_one_vector_scales_both_to_their_part_of_the_norm(scale):
+    """Checks that clipping has no effect, and that short changes arrive unchanged."""
     _, zeros = pairs()
     rng = np.random.default_rng(0)
     value = tf.nest.map_structure(

@@ -1,4 +1,4 @@
-"""Integers with noise: their norm, their noise, and what epsilon follows from."""
+"""Tests integers with noise: their norm, their noise, and their epsilon."""
 
 import dp_accounting
 import numpy as np
@@ -26,10 +26,12 @@ def upload(rng, scale=1.0):
     return [tf.constant(scale * rng.normal(size=shape), tf.float32) for shape in ((SIZE - 1,), ())]
 
 
-def total(of, uploads):
-    """The sum modulo the modulus of what clients send, each by a seed of its own."""
-    sent = [of.encode(values, seed(i)) for i, values in enumerate(uploads)]
-    return [tf.math.floormod(tf.add_n(leaves), of.modulus) for leaves in zip(*sent, strict=True)]
+def total(encoder, uploads):
+    """Computes the sum, modulo the modulus, of encoded uploads with different seeds."""
+    sent = [encoder.encode(values, seed(i)) for i, values in enumerate(uploads)]
+    return [
+        tf.math.floormod(tf.add_n(leaves), encoder.modulus) for leaves in zip(*sent, strict=True)
+    ]
 
 
 def vector(tree):
@@ -37,7 +39,7 @@ def vector(tree):
 
 
 @pytest.mark.parametrize("deviation", [0.7, 3000.0])
-def test_discrete_gaussians_have_the_probabilities_of_their_formula(deviation):
+def test_discrete_gaussian_has_the_probabilities_of_its_formula(deviation):
     drawn = discrete_gaussian(20_000, deviation, seed(0)).numpy()
     values = np.arange(-100_000, 100_001)
     weights = np.exp(-((values / deviation) ** 2) / 2)
@@ -48,61 +50,61 @@ def test_discrete_gaussians_have_the_probabilities_of_their_formula(deviation):
 
 
 @pytest.mark.parametrize(("scale", "bits"), [(1e-4, 20), (0.02, 12), (1.0, 12), (1e15, 20)])
-def test_the_norm_of_integers_is_within_the_bound(scale, bits):
-    of, rng = mechanism(bits=bits), np.random.default_rng(1)
+def test_norm_of_integers_is_within_the_bound(scale, bits):
+    encoder, rng = mechanism(bits=bits), np.random.default_rng(1)
     for number in range(5):
-        integers, quantization = of.rounded(upload(rng, scale), seed(number))
+        integers, quantization = encoder.rounded(upload(rng, scale), seed(number))
         norm = np.linalg.norm(integers.numpy().astype(float))
         assert 0 < norm <= quantization.norm_bound
-    # A clipped upload's is near it: with 12 bits, rounding makes the difference.
+    # The norm of a clipped upload is close to the bound, up to rounding with 12 bits.
     if scale >= 1.0:
         assert norm > (0.99 if bits == 20 else 0.8) * quantization.norm_bound
 
 
 @pytest.mark.parametrize("noise_multiplier", [0.3, 8.0])
-def test_the_noise_of_the_sum_has_the_deviation_that_is_accounted_for(noise_multiplier):
-    """In units of the norm bound, of integers that are the sum of the clients' own."""
-    of = mechanism(noise_multiplier)
+def test_noise_of_the_sum_has_the_accounted_deviation(noise_multiplier):
+    """Measures the noise of the sum in units of the norm bound."""
+    encoder = mechanism(noise_multiplier)
     zeros = [tf.zeros([SIZE - 1]), tf.zeros([])]
-    noise = vector(total(of, [zeros] * CLIENTS)).astype(np.int64)
-    half = of.modulus // 2
-    noise = (noise + half) % of.modulus - half
-    found = noise / (noise_multiplier * of.quantization(SIZE).norm_bound)
+    noise = vector(total(encoder, [zeros] * CLIENTS)).astype(np.int64)
+    half = encoder.modulus // 2
+    noise = (noise + half) % encoder.modulus - half
+    found = noise / (noise_multiplier * encoder.quantization(SIZE).norm_bound)
     assert scipy.stats.kstest(found, "norm").pvalue > 0.01
     assert found.std() == pytest.approx(1.0, abs=0.1)
 
 
-def test_the_mean_is_that_of_clipped_uploads_but_for_rounding():
+def test_decoded_mean_is_of_clipped_uploads_up_to_rounding():
     rng = np.random.default_rng(2)
     uploads = [upload(rng, scale) for scale in (1e-3, 1.0, 10.0, 1e-2)]
-    of = mechanism(0.0)
+    encoder = mechanism(0.0)
     clipped = [
         vector(values) * min(1.0, NORM / np.linalg.norm(vector(values))) for values in uploads
     ]
-    found = of.decode(total(of, uploads))
+    found = encoder.decode(total(encoder, uploads))
     assert [leaf.shape for leaf in found] == [(SIZE - 1,), ()]
     error = vector(found) - np.mean(clipped, axis=0)
-    # Each number is rounded by a deviation of half an integer at most.
-    assert error.std() < 0.5 / of.quantization(SIZE).scale / np.sqrt(CLIENTS)
+    # Rounding has a standard deviation of at most half an integer.
+    assert error.std() < 0.5 / encoder.quantization(SIZE).scale / np.sqrt(CLIENTS)
 
 
-def test_uploads_of_the_same_direction_are_within_the_modulus():
-    """The worst case: nothing wraps around, so that the mean is right."""
+def test_sum_of_equal_uploads_is_within_the_modulus():
+    """Tests the worst case, in which the sum is largest."""
     one = [tf.concat([[NORM], tf.zeros([SIZE - 2])], 0), tf.constant(0.0)]
-    of = mechanism(0.0, clients_per_round=50)
-    found = of.decode(total(of, [one] * 50))
+    encoder = mechanism(0.0, clients_per_round=50)
+    found = encoder.decode(total(encoder, [one] * 50))
     np.testing.assert_allclose(vector(found), vector(one), atol=1e-4)
 
 
 def test_noise_and_rounding_are_functions_of_the_seed():
-    of, values = mechanism(), upload(np.random.default_rng(3))
-    first, again, other = (vector(of.encode(values, seed(number))) for number in (1, 1, 2))
+    encoder, values = mechanism(), upload(np.random.default_rng(3))
+    first, again, other = (vector(encoder.encode(values, seed(number))) for number in (1, 1, 2))
     np.testing.assert_array_equal(first, again)
     assert np.abs(np.corrcoef(first, other)[0, 1]) < 0.2
 
 
-def test_moments_of_the_privacy_loss_are_those_of_the_gaussian_mechanism(order=3):
-    """Of two integers that differ by 3, by hand; of vectors, such moments are multiplied."""
+def test_moments_of_the_privacy_loss_equal_the_gaussian_mechanism(order=3):
+    """Uses two integers that differ by 3; for vectors, moments are multiplied."""
     deviation, shift = 4.0, 3
     values = np.arange(-100, 101)
     weights = np.exp(-((values / deviation) ** 2) / 2)
@@ -112,19 +114,19 @@ def test_moments_of_the_privacy_loss_are_those_of_the_gaussian_mechanism(order=3
     assert moment == pytest.approx(gaussian, rel=1e-9)
 
 
-def test_epsilon_of_the_sum_is_that_of_dp_accounting():
-    """Of the deviation and the largest difference of integers, in the place of the multiplier."""
+def test_epsilon_of_the_sum_equals_dp_accounting():
+    """Computes it from the deviation and the largest difference of integers."""
     accountant = Accountant(100, CLIENTS, 1e-3, "fixed")
     z = accountant.noise_multiplier(epsilon=4.0, rounds=10)
     quantization = mechanism(z).quantization(SIZE)
-    of_sum = np.sqrt(CLIENTS) * quantization.deviation
+    sum_deviation = np.sqrt(CLIENTS) * quantization.deviation
     by_hand = rdp.RdpAccountant(
         orders=range(2, 40), neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE
     )
-    gaussian = dp_accounting.GaussianDpEvent(of_sum / (2 * quantization.norm_bound))
+    gaussian = dp_accounting.GaussianDpEvent(sum_deviation / (2 * quantization.norm_bound))
     by_hand.compose(dp_accounting.SampledWithoutReplacementDpEvent(100, CLIENTS, gaussian), 10)
     assert by_hand.get_epsilon(1e-3) == pytest.approx(4.0, rel=0.01)
-    # The norm bound is more than that before rounding: to forget it would promise too much.
+    # The bound exceeds the norm before rounding, which would give too small an epsilon.
     assert quantization.norm_bound > quantization.scale * NORM + np.sqrt(SIZE)
 
 
@@ -133,15 +135,19 @@ def test_epsilon_of_the_sum_is_that_of_dp_accounting():
     [
         ({"bits": 8}, 10_000, "bits=8 are too few for 10000 numbers of 4 clients .* Set more bits"),
         ({"bits": 10, "clients_per_round": 5000}, 10, "bits=10 are too few"),
-        ({"noise_multiplier": 0.001, "bits": 8}, 10, "or a client's noise be below 4 integers"),
+        (
+            {"noise_multiplier": 0.001, "bits": 8},
+            10,
+            "or a client's noise would be below 4 integers",
+        ),
     ],
     ids=["size", "clients", "noise"],
 )
-def test_too_few_bits(changes, size, message):
+def test_quantization_refuses_too_few_bits(changes, size, message):
     with pytest.raises(AggregatorError, match=message):
         mechanism(**changes).quantization(size)
 
 
-def test_uploads_of_another_type():
+def test_encode_refuses_other_types():
     with pytest.raises(AggregatorError, match="needs float32 uploads, found"):
         mechanism().encode([tf.zeros([3], tf.float64)], seed(0))

@@ -1,4 +1,4 @@
-"""Algorithms whose clients add the noise, and whose server sees a secure sum alone."""
+"""Tests algorithms whose clients add the noise, and whose server sees only a secure sum."""
 
 import functools
 
@@ -26,7 +26,7 @@ from tff_pfl.testing import EagerProcess
 pytestmark = pytest.mark.usefixtures("clients_in_a_loop")
 
 MODEL, LOCAL = tiny_model(), local_sgd()
-NORM = 3.0  # no upload is that long
+NORM = 3.0  # All uploads are shorter.
 
 
 def private(name, **changes):
@@ -44,7 +44,7 @@ NOISY = functools.partial(composed, "fedavg", noise_multiplier=1.0)
 
 
 def in_the_clear(name):
-    """The method itself, with clients that weigh the same."""
+    """Returns the method without privacy, with uniform weights."""
     options = {} if name == "feddyn" else {"weighting": "uniform"}
     algorithm = make(name, MODEL, LOCAL, num_clients=5, clients_per_round=3, **options)
     return EagerProcess(algorithm, seed=1)
@@ -55,18 +55,18 @@ def first_round(process, sizes=SIZES):
 
 
 @pytest.mark.parametrize("name", ["fedavg", slow("pfedmb"), slow("feddyn")])
-def test_without_noise_it_is_the_method_but_for_rounding_and_nothing_is_seen(name):
+def test_without_noise_rounds_equal_the_method_up_to_rounding(name):
     process = composed(name)
     tff.test.assert_not_contains_unsecure_aggregation(process.next)
     found, expected = first_round(process), first_round(in_the_clear(name))
-    found_state, expected_state = (vector(of.state.algorithm) for of in (found, expected))
+    found_state, expected_state = (vector(output.state.algorithm) for output in (found, expected))
     np.testing.assert_allclose(found_state, expected_state, atol=2e-5)
     assert_close(found.clients, expected.clients)
     assert set(found.metrics["train"]) <= {"server_kept", "aggregator"}
 
 
-def test_methods_that_keep_a_part_at_their_clients_send_the_other():
-    """Ditto and FedPer upload as FedAvg does; what is sent is integers below the modulus."""
+def test_methods_with_personal_parts_send_the_shared_part():
+    """Checks that Ditto and FedPer send integers below the modulus."""
     for name in ("ditto", "fedper"):
         send = private(name, noise_multiplier=2.0, bits=16).exchanges[0].send
         upload = MODEL.init(0)
@@ -75,19 +75,19 @@ def test_methods_that_keep_a_part_at_their_clients_send_the_other():
         assert sent.min() >= 0 and sent.max() < 2**16 and sent.max() > 2**15
 
 
-def test_the_noise_of_a_round_has_the_deviation_that_is_asked_for():
+def test_noise_of_a_round_has_the_given_deviation():
     noisy, plain = (first_round(process) for process in (NOISY(), composed("fedavg")))
     noise = vector(noisy.state.algorithm) - vector(plain.state.algorithm)
-    # The chi-squared distribution of a sum over so many numbers; rounding adds next to nothing.
+    # The tolerance is of the chi-squared distribution; rounding adds almost nothing.
     expected = NORM / 3
     assert noise.std() == pytest.approx(expected, rel=3 / np.sqrt(2 * noise.size))
     assert_equal(first_round(NOISY()).state, noisy.state)
 
 
-def test_a_client_without_sound_results_adds_its_noise_all_the_same():
+def test_client_without_sound_results_still_adds_its_noise():
     process = NOISY()
     clients = [
-        client._replace(data=client.data._replace(size=np.int32(99)))  # which are not there
+        client._replace(data=client.data._replace(size=np.int32(99)))  # An invalid size.
         for client in make_clients(process, SIZES)
     ]
     found = process.next(process.initialize(), clients)
@@ -96,10 +96,10 @@ def test_a_client_without_sound_results_adds_its_noise_all_the_same():
 
 
 @pytest.mark.parametrize(("name", "number"), [("fedavg", 4), ("fedavg", 2), slow("feddyn", 2)])
-def test_of_too_few_or_too_many_clients_the_server_learns_nothing(name, number):
-    """Of more than three, the sum may be beyond the modulus."""
+def test_server_keeps_its_state_with_another_number_of_clients(name, number):
+    """Includes more clients than expected, whose sum may exceed the modulus."""
     process = composed(name)
-    state = first_round(process).state  # after which FedDyn moves by itself
+    state = first_round(process).state  # From here on, FedDyn moves even without uploads.
     found = process.next(state, make_clients(process, [5] * number))
     assert_equal(found.state.algorithm, state.algorithm)
     metrics = found.metrics["train"]
@@ -108,6 +108,6 @@ def test_of_too_few_or_too_many_clients_the_server_learns_nothing(name, number):
     assert (aggregator["value"] if name == "feddyn" else aggregator)["withheld"] == 1
 
 
-def test_too_few_bits_are_refused_when_the_size_of_uploads_is_known():
+def test_compose_refuses_too_few_bits():
     with pytest.raises(AggregatorError, match="bits=8 are too few for .* Set more bits"):
         compose(private("fedavg", bits=8, noise_multiplier=20.0), EXAMPLES_TYPE)

@@ -1,4 +1,4 @@
-"""Algorithms whose server sees a noisy mean, and nothing else."""
+"""Tests algorithms whose server sees only a noisy mean."""
 
 import dataclasses
 import functools
@@ -31,7 +31,7 @@ from tff_pfl.testing import EagerProcess
 
 pytestmark = pytest.mark.usefixtures("clients_in_a_loop")
 MODEL, LOCAL = tiny_model(), local_sgd()
-FAR = 1e6  # no upload is that long
+FAR = 1e6  # All uploads are shorter.
 
 
 @functools.cache
@@ -47,7 +47,7 @@ def first_round(process, sizes=SIZES):
 
 
 @pytest.mark.parametrize("name", ["fedavg", *map(slow, ("pfedmb", "ditto", "scaffold"))])
-def test_without_noise_and_clipping_it_is_the_method_with_clients_that_weigh_the_same(name):
+def test_without_noise_and_clipping_rounds_equal_the_method(name):
     options = {} if name == "scaffold" else {"weighting": "uniform"}
     algorithm = make(name, MODEL, LOCAL, num_clients=5, clients_per_round=3, **options)
     expected = first_round(EagerProcess(algorithm, seed=1))
@@ -56,7 +56,7 @@ def test_without_noise_and_clipping_it_is_the_method_with_clients_that_weigh_the
     assert_close(found.clients, expected.clients)
 
 
-def test_the_server_aggregates_uploads_and_nothing_else():
+def test_server_aggregates_only_uploads():
     process = composed("fedavg", noise_multiplier=0.0)
     (call,) = tree_analysis.find_unsecure_aggregation_in_tree(process.next.to_building_block())
     assert call.function.uri == "federated_sum"
@@ -66,8 +66,8 @@ def test_the_server_aggregates_uploads_and_nothing_else():
     assert set(metrics) == {"server_kept"}
 
 
-def test_a_round_of_nobody_is_as_noisy_as_others():
-    """Of standard deviation 0.2 * 3 / 3, as the mean is of the three clients that are expected."""
+def test_round_without_clients_is_as_noisy_as_others():
+    """Expects the standard deviation 0.2 * 3 / 3, as the mean is over three expected clients."""
     process = composed("fedavg", noise_multiplier=0.2, clip_norm=3.0)
     state = process.initialize()
     found = process.next(state, []).state.algorithm
@@ -77,13 +77,13 @@ def test_a_round_of_nobody_is_as_noisy_as_others():
 
 
 @pytest.mark.parametrize("name", ["fedavg", slow("pfedmb"), slow("feddyn")])
-def test_with_secure_sums_nothing_is_aggregated_in_the_clear(name):
+def test_secure_sums_aggregate_nothing_in_the_clear(name):
     process = composed(name, noise_multiplier=0.1, secure_sums=True)
     tff.test.assert_not_contains_unsecure_aggregation(process.next)
 
 
-def test_one_client_moves_the_server_by_the_clipping_norm_at_most():
-    """By its presence; by twice as much, if it is another one."""
+def test_client_moves_the_server_by_at_most_the_clipping_norm():
+    """Allows twice as much for a replaced client."""
     process = composed("fedavg", noise_multiplier=0.0, clip_norm=0.01)
     state = process.initialize()
     a, b, c, d = make_clients(process, (4, 6, 3, 9))
@@ -96,7 +96,7 @@ def test_one_client_moves_the_server_by_the_clipping_norm_at_most():
     assert 0 < moved <= 2 * 0.01 / 3 * (1 + 1e-3)
 
 
-def test_a_client_without_sound_results_is_not_to_be_told_from_one_that_is_away():
+def test_client_without_sound_results_is_like_an_absent_client():
     process = composed("fedavg", noise_multiplier=0.0)
     state = process.initialize()
     clients = make_clients(process, SIZES)
@@ -115,12 +115,12 @@ def test_a_client_without_sound_results_is_not_to_be_told_from_one_that_is_away(
         ("local", "clients upload nothing"),
     ],
 )
-def test_methods_that_need_more_than_a_mean_refuse_by_name(name, message):
+def test_methods_that_need_more_than_a_mean_are_refused(name, message):
     with pytest.raises(AggregatorError, match=f"of {name}.* cannot be replaced: .*{message}"):
         composed(name, noise_multiplier=0.1)
 
 
-def test_a_state_that_the_server_does_not_take_draws_its_noise_nevertheless():
+def test_rejected_server_state_still_advances_the_noise():
     def finalize(server, change, round_num):
         return server + tf.where(tf.equal(round_num, 1), np.inf, 0.0), {"change": change}
 
@@ -137,10 +137,10 @@ def test_a_state_that_the_server_does_not_take_draws_its_noise_nevertheless():
 
 
 @pytest.mark.parametrize("make_private", [with_privacy, with_distributed_privacy])
-def test_what_cannot_be_combined(make_private):
+def test_privacy_refuses_other_aggregators_compression_and_attacks(make_private):
     exchanges = [mean_exchange(), dataclasses.replace(mean_exchange(), name="second")]
-    message = "upload in 2 exchanges of a round, train, second: privacy needs one noisy mean"
-    # This is said first, although three clients are too few for so much noise.
+    message = "upload in 2 exchanges of a round, train, second, but privacy needs one noisy mean"
+    # This error comes first, although three clients are too few for this noise.
     with pytest.raises(AggregatorError, match=message):
         make_private(algorithm(*exchanges), noise_multiplier=1.0, clients_per_round=3)
     options = {"noise_multiplier": 0.1, "clients_per_round": 20}
@@ -152,8 +152,8 @@ def test_what_cannot_be_combined(make_private):
             make_private(private, **options)
         with pytest.raises(AggregatorError, match=f"of {name}.* cannot be compressed"):
             compressed(private, COMPRESSORS["half"]())
-    # Replacing one honest client also changes what attackers send.
-    with pytest.raises(AggregatorError, match="inner_product on fedavg .* on one client alone"):
+    # Replacing one honest client would also change the uploads of attackers.
+    with pytest.raises(AggregatorError, match="inner_product on fedavg .* on only one client"):
         ATTACKS["inner_product"](private, client_ids=[1])
 
 
@@ -182,15 +182,15 @@ def in_the_clear(exchange):
     ],
     ids=["report", "aggregator", "send", "exchange", "attack", "labels", "others"],
 )
-def test_a_changed_algorithm_forgets_what_it_no_longer_promises(make_private, change, noise):
+def test_changes_reset_the_declared_noise(make_private, change, noise):
     private = make_private(make("fedavg", MODEL, LOCAL), noise_multiplier=0.1, clients_per_round=20)
     changed = change(private)
     assert changed.noise_multiplier == noise
     assert dataclasses.replace(changed, name="again").noise_multiplier == noise
-    # Whoever adds noise by another way says so.
+    # An algorithm that adds noise in another way can declare it.
     assert dataclasses.replace(changed, noise_multiplier=0.2).noise_multiplier == 0.2
 
 
-def test_an_unknown_clipping():
+def test_unknown_clipping_is_refused():
     with pytest.raises(ValueError, match="Unknown clipping 'fix'. Did you mean 'fixed'"):
         composed("fedavg", clipping="fix")

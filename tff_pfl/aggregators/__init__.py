@@ -1,4 +1,4 @@
-"""Aggregators that TFF lacks."""
+"""Aggregators that TFF does not offer."""
 
 from tff_pfl.aggregators.branch_mean import BranchMeanFactory, Shares
 from tff_pfl.aggregators.decoded import DecodedBranchMeanFactory, DecodedMeanFactory

@@ -1,4 +1,4 @@
-"""Means whose parts have weights of their own."""
+"""Weighted means in which each part of an upload has its own weight."""
 
 import math
 from typing import Any, NamedTuple
@@ -9,9 +9,9 @@ import tree
 
 from tff_pfl.aggregators.secure import Aggregator, is_plain_mean
 
-# A part's sum of shares below this counts as 0.
+# A sum of shares below this counts as 0.
 _LEAST_SHARE = 1e-12
-# Noisy parts are divided by this many standard deviations of their noise, at least.
+# Noisy parts are divided by at least this many standard deviations of their noise.
 _DEVIATIONS = 2.0
 
 
@@ -20,10 +20,10 @@ class Shares(NamedTuple):
 
     Attributes:
         value: Any structure of float tensors.
-        share: The weights of its parts: a structure whose leaves stand for a tensor, or for a
-            structure of tensors, in the same place of `value`. A leaf of rank `r` weighs the
-            entries of the first `r` axes: a scalar weighs a whole tensor, a leaf of shape `[B]` its
-            `B` branches. With privacy, the entries of a leaf sum to 1 at most.
+        share: The weights of the parts of `value`: a structure in which each leaf stands for a
+            tensor, or a structure of tensors, at the same place in `value`. A leaf of rank `r`
+            weights the entries of the first `r` axes: a scalar weights a whole tensor, and a leaf
+            of shape `[B]` its `B` branches. With privacy, the sum of a leaf is at most 1.
     """
 
     value: Any
@@ -31,23 +31,24 @@ class Shares(NamedTuple):
 
 
 class BranchMeanFactory(tff.aggregators.WeightedAggregationFactory):
-    """Computes the mean `sum_i n_i s_i v_i / sum_i n_i s_i`, branch by branch.
+    """An aggregator that computes the mean `sum_i n_i s_i v_i / sum_i n_i s_i` of each branch.
 
     `n_i` is the client's weight and `s_i` its shares. The mean is 0 where the denominator is below
-    1e-12: if clients upload changes, branches that nobody shares in stay. (Equation (5) of pFedMB.)
+    1e-12, so if clients upload changes, branches without shares do not move (equation (5) of
+    pFedMB).
 
     Both sums are one aggregate, of the pair `(s_i v_i, s_i)`, so that clipping, noise and secure
-    sums apply to all that a client sends. An aggregator other than the plain sum receives `n_i` as
-    the weight, or weighs all clients the same if it is unweighted. A common factor of both sums, as
-    between a sum and a mean, makes no difference.
+    sums apply to the whole upload. An aggregator other than the plain sum receives `n_i` as the
+    weight, or weights all clients equally if it is unweighted. A common factor of both sums, such
+    as the factor between a sum and a mean, has no effect.
 
-    With `T` the type of `Shares.value` and `V` that of `Shares.share`, `next` is
+    With `T` the type of `Shares.value` and `V` the type of `Shares.share`, `next` is
 
         (F.state@SERVER, {<value=T,share=V>}@CLIENTS, {float32}@CLIENTS
          -> <state=F.state@SERVER, result=T@SERVER, measurements=F.measurements@SERVER>)
 
     Attributes:
-        pairs: The aggregator of the pairs; `None` for their sum, times `n_i`.
+        pairs: The aggregator of the pairs. `None` sums them, weighted by `n_i`.
         noise: See `mean_of_sums`.
     """
 
@@ -55,26 +56,26 @@ class BranchMeanFactory(tff.aggregators.WeightedAggregationFactory):
         """Creates the factory.
 
         Args:
-            pairs: Default the sum.
-            noise: Of the shares' mean, which `pairs` adds; see `mean_of_sums`.
+            pairs: The aggregator of the pairs. Default: the sum.
+            noise: The noise that `pairs` adds to the mean of the shares; see `mean_of_sums`.
         """
         self.pairs = pairs
         self.noise = noise
 
     @property
     def is_default(self) -> bool:
-        """Whether the aggregator is a sum or a plain mean."""
+        """Whether the aggregator of the pairs is a sum or a plain mean."""
         return self.pairs is None or is_plain_mean(self.pairs)
 
     def around(self, pairs: Aggregator) -> "BranchMeanFactory":
-        """Returns the same with another aggregator of the pairs."""
+        """Returns a copy with another aggregator of the pairs."""
         return BranchMeanFactory(pairs, self.noise)
 
     def create(self, value_type, weight_type) -> tff.templates.AggregationProcess:
         """See the base class.
 
         Raises:
-            TypeError: If `value_type` has not the fields of `Shares`, or its shares do not fit.
+            TypeError: `value_type` does not have the fields of `Shares`, or its shares do not fit.
         """
         is_struct = isinstance(value_type, tff.types.StructType)
         names = tff.structure.name_list_with_nones(value_type) if is_struct else None
@@ -111,43 +112,43 @@ class BranchMeanFactory(tff.aggregators.WeightedAggregationFactory):
 
 
 def weighted(upload: Shares, weight: tf.Tensor) -> Shares:
-    """Computes a client's summands, `n_i s_i v_i` and `n_i s_i`."""
+    """Computes a client's contribution to both sums, `n_i s_i v_i` and `n_i s_i`."""
     share = tf.nest.map_structure(lambda s: s * tf.cast(weight, s.dtype), upload.share)
     return Shares(_each_part(_times, share, upload.value), share)
 
 
 def longest(share: Any) -> float:
-    """Returns the largest norm of shares that sum to 1 for each tensor: `sqrt(tensors)`."""
+    """Returns the largest norm of shares whose leaves sum to 1: `sqrt(number of leaves)`."""
     return math.sqrt(len(tf.nest.flatten(share)))
 
 
 def mean_of_sums(sums: Shares, noise: float = 0.0):
-    """Divides the two sums over the clients; 0 where the sum of the shares is too small.
+    """Divides the two sums over the clients, with 0 where the sum of the shares is too small.
 
-    Noisy shares may be noise alone. Therefore noisy sums are divided by
+    A noisy share may consist of noise only. Noisy sums are therefore divided by
 
         max( share, min(2 d, 1 / B) ),        d = noise * longest(share)
 
-    where `d` is the standard deviation of a share's noise, and `1 / B` the share of each of `B`
-    branches if all are equal: a branch whose share is hard to tell from 0 moves less.
+    where `d` is the standard deviation of a share's noise, and `1 / B` is each share of `B` equal
+    branches. A branch whose share cannot be distinguished from 0 moves less.
 
     Args:
-        sums: The sums, of any scale; with noise, the means over the clients.
-        noise: The standard deviation, relative to `longest`.
+        sums: The sums, up to a common factor. With noise, the means over the clients.
+        noise: The standard deviation of the shares' noise, relative to `longest`.
     """
     limit = _DEVIATIONS * noise * longest(sums.share)
 
     def divided_by(share, leaf):
         if noise:
             return leaf / tf.maximum(share, min(limit, 1.0 / share.shape.num_elements()))
-        known = tf.logical_not(share < tf.cast(_LEAST_SHARE, share.dtype))  # NaN stays
+        known = tf.logical_not(share < tf.cast(_LEAST_SHARE, share.dtype))  # Keeps NaN.
         return tf.where(known, leaf / tf.where(known, share, 1.0), 0.0)
 
     return _each_part(divided_by, sums.share, sums.value)
 
 
 def _each_part(fn, share, value):
-    """Maps `fn(share, tensor)` over the tensors of `value` and the leaves that stand for them."""
+    """Maps `fn(share, tensor)` over the tensors of `value` and their shares."""
     try:
         result = tree.map_structure_up_to(
             share,
@@ -155,14 +156,14 @@ def _each_part(fn, share, value):
             share,
             value,
         )
-        tf.nest.assert_same_structure(result, value)  # otherwise parts have no share
+        tf.nest.assert_same_structure(result, value)  # Each part needs a share.
     except (ValueError, TypeError) as error:
         raise TypeError(f"Shares do not fit the value: {error}") from error
     return result
 
 
 def _spread(share, leaf):
-    """Adds trailing axes of 1 to a share, so that it multiplies the entries it stands for."""
+    """Adds trailing axes of length 1 to a share, so that it broadcasts to its tensor."""
     if share.shape != leaf.shape[: share.shape.rank]:
         raise TypeError(f"Shares of shape {share.shape} do not fit a tensor of {leaf.shape}.")
     trailing = [1] * (leaf.shape.rank - share.shape.rank)

@@ -1,4 +1,4 @@
-"""Means of compressed uploads, which the server decodes one by one."""
+"""Means of compressed uploads, which the server decodes one at a time."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,18 +13,18 @@ from tff_pfl.local import trees
 
 
 class DecodedMeanFactory(tff.aggregators.WeightedAggregationFactory):
-    """Computes the weighted mean of decoded uploads.
+    """An aggregator that computes the weighted mean of decoded uploads.
 
-    With `M` the type of uploads and `T` that of decoded ones, `next` is
+    With `M` the type of uploads and `T` the type of decoded uploads, `next` is
 
         (<()@SERVER, {M}@CLIENTS, {float32}@CLIENTS>
          -> <state=()@SERVER, result=T@SERVER, measurements=()@SERVER>)
 
-    An upload travels as `M`, and is decoded where it is added to the others.
+    Uploads are sent as `M`, and decoded when they are added up.
 
     Attributes:
         decode: `(M -> T)`.
-        reason: Why another aggregator cannot take its place.
+        reason: The reason why another aggregator cannot replace this one.
     """
 
     reason = "its uploads are compressed, and the server decodes each by itself"
@@ -33,12 +33,12 @@ class DecodedMeanFactory(tff.aggregators.WeightedAggregationFactory):
         """Creates the factory.
 
         Args:
-            decode: `(M -> T)`, in TensorFlow; `T` holds tensors of floats.
+            decode: `(M -> T)`, a TensorFlow function. `T` has only float tensors.
         """
         self.decode = decode
 
     def summands(self, upload: Any, weight: tf.Tensor) -> Any:
-        """Computes a client's summands."""
+        """Computes a client's contribution to the sums."""
         return trees.scale(self.decode(upload), weight), weight
 
     def mean(self, sums: Any) -> Any:
@@ -48,9 +48,9 @@ class DecodedMeanFactory(tff.aggregators.WeightedAggregationFactory):
 
     def create(self, value_type, weight_type) -> tff.templates.AggregationProcess:
         """See the base class."""
-        summands, mean = (elementwise_equality()(of) for of in (self.summands, self.mean))
-        of_client = tff.tensorflow.computation(summands, value_type, weight_type)
-        sums_type = of_client.type_signature.result
+        summands, mean = (elementwise_equality()(fn) for fn in (self.summands, self.mean))
+        client_summands = tff.tensorflow.computation(summands, value_type, weight_type)
+        sums_type = client_summands.type_signature.result
         specs = tff.types.type_to_tf_tensor_specs(sums_type)
 
         @tff.tensorflow.computation
@@ -83,7 +83,7 @@ class DecodedMeanFactory(tff.aggregators.WeightedAggregationFactory):
 
 
 class DecodedBranchMeanFactory(DecodedMeanFactory):
-    """Computes the mean of a `BranchMeanFactory` from `Shares` whose values are compressed."""
+    """A `BranchMeanFactory` for `Shares` whose values are compressed."""
 
     def summands(self, upload: Shares, weight: tf.Tensor) -> Shares:
         """See the base class."""

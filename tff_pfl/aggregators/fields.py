@@ -1,4 +1,4 @@
-"""Uploads of several fields, each of which is aggregated in its own way."""
+"""Aggregates uploads of several fields, each field by its own aggregator."""
 
 import collections
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ from tff_pfl.aggregators.secure import Aggregator, is_plain_mean, is_secure
 
 
 class FieldsFactory(tff.aggregators.WeightedAggregationFactory):
-    """Aggregates each field of a structure by an aggregator of its own.
+    """An aggregator that aggregates each field of a structure by its own aggregator.
 
     For `FieldsFactory(a=f, b=g)`, with `F` and `G` the processes of `f` and `g`, `next` is
 
@@ -22,20 +22,21 @@ class FieldsFactory(tff.aggregators.WeightedAggregationFactory):
     All weighted aggregators receive the same weight.
 
     Attributes:
-        reason: Why another aggregator cannot take its place.
+        reason: The reason why another aggregator cannot replace this one.
     """
 
-    reason = "its server needs some of every upload by itself"
+    reason = "its server needs a part of every upload by itself"
 
     def __init__(self, **factories: Aggregator):
         """Creates the factory.
 
         Args:
-            **factories: An aggregator for each field, by its name.
+            **factories: The aggregators by names of fields.
         """
         self.factories = factories
 
     def __repr__(self) -> str:
+        """Returns the factory's call, with its aggregators."""
         fields = ", ".join(f"{name}={factory!r}" for name, factory in self.factories.items())
         return f"FieldsFactory({fields})"
 
@@ -43,14 +44,14 @@ class FieldsFactory(tff.aggregators.WeightedAggregationFactory):
         """See the base class.
 
         Raises:
-            TypeError: If the fields of `value_type` are not those of the factory, in their order.
+            TypeError: `value_type` does not have the fields of the factory, in this order.
         """
         is_struct = isinstance(value_type, tff.types.StructType)
         names = tff.structure.name_list_with_nones(value_type) if is_struct else None
         if names != list(self.factories):
             raise TypeError(
-                f"There are aggregators for the fields {', '.join(self.factories)}, "
-                f"found {value_type}."
+                f"The aggregators are for the fields {', '.join(self.factories)}, found "
+                f"{value_type}."
             )
         weighted = {
             name: isinstance(factory, tff.aggregators.WeightedAggregationFactory)
@@ -88,11 +89,11 @@ class FieldsFactory(tff.aggregators.WeightedAggregationFactory):
 
 
 class Counted(NamedTuple):
-    """An upload to a `CountedFactory`, which returns both fields by name.
+    """An upload to a `CountedFactory`, whose result has the same fields.
 
     Attributes:
-        value: Any structure of float tensors; the server receives its mean.
-        number: 1, or 0 if the client was left out; the server receives the sum.
+        value: Any structure of float tensors. The server receives the mean.
+        number: 1, or 0 if the client was left out. The server receives the sum.
     """
 
     value: Any
@@ -100,22 +101,23 @@ class Counted(NamedTuple):
 
 
 class CountedFactory(FieldsFactory):
-    """Computes a mean and the number of clients in it, for servers that divide by another number.
+    """An aggregator that computes a mean and its number of clients.
 
-    The number is summed securely if the values are.
+    Servers that divide by another number use it. If the values are summed securely, so is the
+    number.
 
     Attributes:
         mean: The aggregator of the values.
-        is_default: Whether nothing but a plain mean was chosen.
+        is_default: Whether the values are aggregated by a plain mean.
     """
 
     def __init__(self, mean: Aggregator | None = None, number: int | None = None):
         """Creates the factory.
 
         Args:
-            mean: Default `tff.aggregators.MeanFactory`.
-            number: A constant instead of the sum, where `mean` divides by an expected number and
-                the actual one is secret.
+            mean: The aggregator of the values. Default: `tff.aggregators.MeanFactory`.
+            number: A constant that replaces the sum, if `mean` divides by an expected number and
+                the actual number is secret.
         """
         self.mean = mean or tff.aggregators.MeanFactory()
         self.is_default = number is None and is_plain_mean(self.mean)
@@ -128,12 +130,12 @@ class CountedFactory(FieldsFactory):
         super().__init__(value=self.mean, number=sum_)
 
     def around(self, mean: Aggregator) -> "CountedFactory":
-        """Returns the same with another aggregator of the values."""
+        """Returns a copy with another aggregator of the values."""
         return CountedFactory(mean)
 
 
 class _ConstantFactory(tff.aggregators.UnweightedAggregationFactory):
-    """Returns a constant; values do not leave their clients."""
+    """An aggregator that returns a constant, for which clients send nothing."""
 
     def __init__(self, result: float):
         self._result = np.float32(result)

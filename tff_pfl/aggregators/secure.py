@@ -1,4 +1,4 @@
-"""Properties of aggregators: secure sums, and plain means."""
+"""Finds properties of aggregators: secure sums and plain means."""
 
 import contextlib
 from collections.abc import Iterator
@@ -16,15 +16,15 @@ _WEIGHT = tff.types.TensorType(np.float32)
 
 
 def sums_securely(computation: tff.Computation) -> bool:
-    """Returns whether uploads are aggregated by secure sums alone, which show no summand.
+    """Returns whether uploads are aggregated only by secure sums, which reveal no single upload.
 
     Args:
-        computation: Such as `next` of an aggregation process or of an algorithm's process; one
-            that aggregates nothing sums securely.
+        computation: A computation such as `next` of an aggregation process or of an algorithm's
+            process. The result is true if it aggregates nothing.
     """
     try:
         tff.test.assert_not_contains_unsecure_aggregation(computation)
-    except (AssertionError, ValueError):  # ValueError: an opaque call
+    except (AssertionError, ValueError):  # TFF raises a ValueError for opaque calls.
         return False
     return True
 
@@ -32,8 +32,8 @@ def sums_securely(computation: tff.Computation) -> bool:
 def is_plain_mean(factory: Aggregator) -> bool:
     """Returns whether an aggregator is the weighted mean of unchanged uploads.
 
-    A `tff.aggregators.MeanFactory` may also be made of sums which are secure, quantized or noisy,
-    as `tff.learning.secure_aggregator(clipping=False, zeroing=False)` is.
+    A `tff.aggregators.MeanFactory` may also use secure, quantized or noisy sums, as does
+    `tff.learning.secure_aggregator(clipping=False, zeroing=False)`.
     """
     if not isinstance(factory, tff.aggregators.MeanFactory):
         return False
@@ -50,19 +50,19 @@ def is_secure(factory: Aggregator) -> bool:
 
 @contextlib.contextmanager
 def quiet_secure_sums() -> Iterator[None]:
-    """Drops the errors that TensorFlow logs while TFF's secure sums of floats are created.
+    """Suppresses the errors that TensorFlow logs while TFF creates secure sums of floats.
 
-    TFF asserts the bounds of each tensor (`_client_tensor_shift_for_secure_sum`) but does not use
-    the assertion, so TensorFlow logs ten lines to say that it was never used.
+    TFF creates an assertion of the bounds of each tensor (`_client_tensor_shift_for_secure_sum`)
+    and does not use it. TensorFlow then logs ten lines about the unused assertion.
     """
 
-    def is_another(record):
+    def is_other_message(record):
         message = record.getMessage()
         return not ("Object was never used" in message and "'assert_less_equal" in message)
 
     logger = tf.get_logger()
-    logger.addFilter(is_another)
+    logger.addFilter(is_other_message)
     try:
         yield
     finally:
-        logger.removeFilter(is_another)
+        logger.removeFilter(is_other_message)

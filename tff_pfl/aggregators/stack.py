@@ -1,4 +1,4 @@
-"""Uploads of a cohort stacked along a leading axis, and aggregates of all of them together."""
+"""Stacks the uploads of a cohort along a leading axis, and aggregates them by rules."""
 
 import collections
 from collections.abc import Callable, Mapping, Sequence
@@ -17,15 +17,15 @@ class Stack(NamedTuple):
 
     Attributes:
         value: The structure of an upload, each tensor with a leading axis of `k`.
-        weight: float32 `[k]`, each client's weight. A client that was left out has the weight 0,
-            and zeros as its upload.
+        weight: float32 `[k]`, each client's weight. A client that was left out has weight 0 and an
+            upload of zeros.
     """
 
     value: Any
     weight: tf.Tensor
 
     def accepted(self, client_ids) -> Any:
-        """Returns `value` of the clients that were not left out, sorted by id.
+        """Returns the `value` rows of the clients that were not left out, sorted by id.
 
         Args:
             client_ids: int32 `[k]`.
@@ -36,20 +36,21 @@ class Stack(NamedTuple):
 
 
 class StackFactory(tff.aggregators.WeightedAggregationFactory):
-    """Aggregates values of type `T` to a `Stack`, nothing being summed.
+    """An aggregator that stacks values of type `T` to a `Stack`, without summing them.
 
-    The server sees every upload. An upload that holds `ClientContext.client_id` says whose it is.
+    The server sees every upload. An upload that contains `ClientContext.client_id` identifies its
+    client.
 
     With `T[k]` the type of `T`'s tensors with an unknown leading dimension, `next` is
 
         (<()@SERVER, {T}@CLIENTS, {float32}@CLIENTS>
          -> <state=()@SERVER, result=<value=T[k],weight=float32[k]>@SERVER, measurements=()@SERVER>)
 
-    The stock runtime copies all uploads so far for each client that it adds; the graph runtime
-    copies each once.
+    For each client, TFF's stock runtime copies all earlier uploads. The graph runtime copies each
+    upload once.
 
     Attributes:
-        reason: Why another aggregator cannot take its place.
+        reason: The reason why another aggregator cannot replace this one.
     """
 
     reason = "its server needs every upload by itself"
@@ -58,7 +59,7 @@ class StackFactory(tff.aggregators.WeightedAggregationFactory):
         """See the base class.
 
         Raises:
-            TypeError: If `T` holds something else than tensors of known shapes.
+            TypeError: `T` has members other than tensors of known shapes.
         """
         member = tff.types.StructWithPythonType(
             [("value", value_type), ("weight", weight_type)], Stack
@@ -106,12 +107,11 @@ class StackFactory(tff.aggregators.WeightedAggregationFactory):
 
 
 class StackRuleFactory(tff.aggregators.WeightedAggregationFactory):
-    """Aggregates values of type `T` to a value of type `T`, by a rule over the whole cohort.
+    """An aggregator of values of type `T` to a value of type `T`, by a rule over the cohort.
 
-    The server stacks the uploads and applies the rule to those of the clients that were not left
-    out, whose weight is above 0. If these are too few for the rule, all numbers of the result are
-    NaN: a process made by `tff_pfl.compose` then keeps its server's state, and its metric
-    `server_kept` is 1.
+    The server stacks the uploads and applies the rule to the clients with a weight above 0, which
+    were not left out. If the rule needs more clients, all numbers of the result are NaN. A process
+    made by `tff_pfl.compose` then keeps its server state, and its metric `server_kept` is 1.
 
     `next` is
 
@@ -120,13 +120,14 @@ class StackRuleFactory(tff.aggregators.WeightedAggregationFactory):
 
     where `M` has a float32 scalar for each name of `measured`.
 
-    The server needs every upload in the clear, as `tff_pfl.aggregators.robust_rules` compare them.
+    The server needs every upload in the clear, because `tff_pfl.aggregators.robust_rules` compare
+    uploads.
 
     Attributes:
         rule: `Stack -> (T, measurements)`, with a scalar for each name of `measured`.
-        fewest: How many clients it needs.
+        fewest: The minimum number of clients for the rule.
         measured: The names of the measurements.
-        reason: Why another aggregator cannot take its place.
+        reason: The reason why another aggregator cannot replace this one.
     """
 
     reason = "another one was chosen before"
@@ -141,8 +142,8 @@ class StackRuleFactory(tff.aggregators.WeightedAggregationFactory):
         """Creates the factory.
 
         Args:
-            rule: See the class. It is traced, and gets only clients that were not left out.
-            fewest: How many of these it needs.
+            rule: See the class. The rule is traced, and gets only clients that were not left out.
+            fewest: The minimum number of these clients.
             measured: The names of the rule's measurements.
         """
         self.rule = rule
@@ -150,7 +151,7 @@ class StackRuleFactory(tff.aggregators.WeightedAggregationFactory):
         self.measured = tuple(measured)
 
     def of(self, stack: Stack) -> Any:
-        """Returns the aggregate of a stack, in which clients of weight 0 were left out."""
+        """Returns the aggregate of a stack, ignoring clients with weight 0."""
         return self.of_measured(stack)[0]
 
     def of_measured(self, stack: Stack) -> tuple[Any, Mapping[str, tf.Tensor]]:
@@ -158,26 +159,26 @@ class StackRuleFactory(tff.aggregators.WeightedAggregationFactory):
         rows = tf.where(stack.weight > 0.0)[:, 0]
         accepted = Stack(trees.row(stack.value, rows), tf.gather(stack.weight, rows))
 
-        def number():
+        def apply_rule():
             value, measured = self.rule(accepted)
             return value, collections.OrderedDict((name, measured[name]) for name in self.measured)
 
-        def no_number():
+        def all_nan():
             value = tf.nest.map_structure(
                 lambda leaf: tf.fill(leaf.shape[1:], tf.constant(np.nan, leaf.dtype)), stack.value
             )
-            nothing = tf.constant(np.nan)
-            return value, collections.OrderedDict.fromkeys(self.measured, nothing)
+            nan = tf.constant(np.nan)
+            return value, collections.OrderedDict.fromkeys(self.measured, nan)
 
-        return tf.cond(tf.size(rows) >= self.fewest, number, no_number)
+        return tf.cond(tf.size(rows) >= self.fewest, apply_rule, all_nan)
 
     def create(self, value_type, weight_type) -> tff.templates.AggregationProcess:
         """See the base class.
 
         Raises:
-            TypeError: If `value_type` holds something else than tensors of floats, of known shapes.
+            TypeError: `value_type` has members other than float tensors of known shapes.
         """
-        if tff.types.contains(value_type, _is_no_float):
+        if tff.types.contains(value_type, _is_not_float):
             raise TypeError(f"Only tensors of floats can be aggregated, found {value_type}.")
         stacking = StackFactory().create(value_type, weight_type)
         apply = tff.tensorflow.computation(
@@ -198,7 +199,7 @@ class StackRuleFactory(tff.aggregators.WeightedAggregationFactory):
         return tff.templates.AggregationProcess(stacking.initialize, aggregate)
 
 
-def _is_no_float(type_spec: tff.types.Type) -> bool:
+def _is_not_float(type_spec: tff.types.Type) -> bool:
     is_tensor = isinstance(type_spec, tff.types.TensorType)
     return is_tensor and not tf.as_dtype(type_spec.dtype).is_floating
 

@@ -1,4 +1,4 @@
-"""Attackers, and how they change the tensors of their uploads."""
+"""Algorithms with attackers that change the tensors of their uploads."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -16,20 +16,21 @@ from tff_pfl.templates.errors import TemplateError
 ATTACKS = Registry("attack", "algorithm")
 """Functions `(algorithm, *, client_ids, <options>) -> Algorithm`.
 
-An attack may also take `num_classes`, which is not an option of a config but comes from the data.
+An attack may also take `num_classes`, which is not an option in configs but is read from the data.
 """
 
 
 def is_attacker(client_ids: Sequence[int], client_id: tf.Tensor) -> tf.Tensor:
-    """Returns whether a client is one of the attackers, a scalar bool."""
+    """Returns whether a client is an attacker, as a scalar bool."""
     return tf.reduce_any(tf.equal(tf.constant(list(client_ids), tf.int32), client_id))
 
 
 def are_attacked(upload: Any) -> list[bool]:
-    """Marks the tensors of an upload that attackers change: vectors, matrices and so on of floats.
+    """Marks the tensors of an upload that attackers change: float tensors of rank 1 or more.
 
-    Scalars, such as a loss or a count, integers and bools stay. So do the shares of `Shares`, by
-    which the server weighs a client: if both had the opposite sign, nothing would change.
+    Attackers do not change scalars, such as a loss or a count, integers and bools. They do not
+    change the shares of `Shares` either, because flipping the signs of values and shares has no
+    effect.
     """
     if isinstance(upload, Shares):
         return are_attacked(upload.value) + [False] * len(tf.nest.flatten(upload.share))
@@ -47,23 +48,23 @@ def with_attacked_exchange(
 
     Args:
         algorithm: Any algorithm.
-        client_ids: The attackers; without any, the algorithm stays as it is.
-        exchange_name: The exchange.
-        change: Makes the new exchange. The client work that it receives raises, when it is traced,
-            if nothing in an upload can be attacked.
+        client_ids: The attackers. Without attackers, the algorithm is returned unchanged.
+        exchange_name: The name of the exchange.
+        change: A function from the exchange to the new one. The client work of the exchange that it
+            receives raises an error during tracing if nothing in an upload can be attacked.
 
     Raises:
-        TemplateError: If clients upload nothing in the exchange.
-        UnknownNameError: If there is no such exchange.
+        TemplateError: Clients upload nothing in the exchange.
+        UnknownNameError: The algorithm has no exchange with this name.
     """
     if not len(client_ids):
         return algorithm
     check_names("exchange", [exchange_name], [exchange.name for exchange in algorithm.exchanges])
     uploading = [one.name for one in algorithm.exchanges if one.aggregator is not None]
     others = ", ".join(repr(name) for name in uploading if name != exchange_name)
-    tip = "An attack on what clients train on, such as 'label_flip', needs no uploads."
+    tip = "Choose an attack on training data, such as 'label_flip', which needs no uploads."
     if others:
-        tip = f"Set exchange_name to another one in which they upload something: {others}."
+        tip = f"Set exchange_name to an exchange with other uploads: {others}."
 
     def refusal(reason):
         return TemplateError(
@@ -72,7 +73,7 @@ def with_attacked_exchange(
         )
 
     if exchange_name not in uploading:
-        raise refusal("clients upload nothing there")
+        raise refusal("clients upload nothing in it")
 
     def change_exchange(exchange: Exchange) -> Exchange:
         if exchange.name != exchange_name:
@@ -82,7 +83,7 @@ def with_attacked_exchange(
             output = exchange.client_work(message, state, examples, context)
             honest = tf.nest.map_structure(tf.convert_to_tensor, output.upload)
             if not any(are_attacked(honest)):
-                raise refusal("clients upload scalars and integers alone, which stay as they are")
+                raise refusal("clients upload only scalars and integers, which stay unchanged")
             return output._replace(upload=honest)
 
         return change(dataclasses.replace(exchange, client_work=client_work))
@@ -96,7 +97,7 @@ def with_uploads(
     exchange_name: str,
     change: Callable[[tf.Tensor, int, ClientContext], tf.Tensor],
 ) -> Algorithm:
-    """Returns the algorithm with attackers that change their uploaded tensors.
+    """Returns the algorithm with attackers that change the tensors of their uploads.
 
     Args:
         algorithm: Any algorithm.
@@ -107,7 +108,7 @@ def with_uploads(
 
     Raises:
         TemplateError: See `with_attacked_exchange`.
-        UnknownNameError: If there is no such exchange.
+        UnknownNameError: The algorithm has no exchange with this name.
     """
 
     def attack_exchange(exchange: Exchange) -> Exchange:

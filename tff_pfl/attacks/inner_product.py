@@ -1,8 +1,8 @@
 """Inner-product manipulation: attackers that know the honest uploads.
 
-An attacker's client work knows nothing of other clients, but the aggregation does. There, attackers
-receive the mean of the honest uploads, and send another upload, before the server's aggregator sees
-any.
+An attacker's client work does not have the uploads of other clients, but the aggregation does.
+During the aggregation, attackers receive the mean of the honest uploads and send other uploads,
+before the server's aggregator sees any upload.
 """
 
 import dataclasses
@@ -33,34 +33,34 @@ def inner_product(
     epsilon: float = 1.0,
     exchange_name: str = "train",
 ) -> Algorithm:
-    """Has some clients upload `-epsilon` times the mean of the honest uploads.
+    """Makes attackers upload `-epsilon` times the mean of the honest uploads.
 
-    The inner product of the aggregate with the honest one is then negative. (Xie, Koyejo, Gupta,
-    "Fall of empires: breaking Byzantine-tolerant SGD by inner product manipulation", UAI 2019.) The
-    mean is over the honest clients of the same round, by their weights; 0 if there are none.
-    Scalars, such as a loss, stay.
+    The inner product of the aggregate and the honest aggregate is then negative. (Xie, Koyejo,
+    Gupta, "Fall of empires: breaking Byzantine-tolerant SGD by inner product manipulation", UAI
+    2019.) The mean is the weighted mean over the honest clients of the same round, or 0 without
+    honest clients. Scalars, such as a loss, do not change.
 
-    Choose the aggregator before: the attack surrounds it. A mark of attackers travels beside the
-    upload, and adds 4 bytes to those reported.
+    Choose the aggregator before the attack, which wraps it. Each upload has a mark for attackers,
+    which adds 4 bytes to the reported bytes.
 
     Args:
         algorithm: Any algorithm.
         client_ids: The attackers.
-        epsilon: 0.1 to mislead rules of distances, which take the upload for an honest one; 10 or
-            more against the mean.
+        epsilon: The factor. Use 0.1 against rules of distances, which then accept the upload as
+            honest, and 10 or more against the mean.
         exchange_name: The exchange whose uploads are changed.
 
     Raises:
-        AggregatorError: If clients encode their uploads, or the algorithm is private.
-        TemplateError: If they upload nothing that could be attacked.
-        UnknownNameError: If there is no such exchange.
+        AggregatorError: Clients encode their uploads, or the algorithm is private.
+        TemplateError: Clients upload nothing that can be attacked.
+        UnknownNameError: The algorithm has no exchange with this name.
     """
 
     def change(exchange: Exchange) -> Exchange:
         if reason := _reason_against(algorithm, exchange):
             raise AggregatorError(
-                f"The attack inner_product on {algorithm.name} (exchange {exchange.name!r}) sends "
-                f"a mean of the honest uploads, but {reason}"
+                f"The attack inner_product on {algorithm.name} (exchange {exchange.name!r}) needs "
+                f"the mean of the honest uploads, but {reason}"
             )
 
         def client_work(message, state, examples, context):
@@ -78,7 +78,7 @@ class Marked(NamedTuple):
     """An upload to an `InnerProductFactory`.
 
     Attributes:
-        value: Its upload.
+        value: The client's upload.
         attacks: float32 scalar, 1 for an attacker and 0 for an honest client.
     """
 
@@ -87,7 +87,7 @@ class Marked(NamedTuple):
 
 
 class InnerProductFactory(tff.aggregators.WeightedAggregationFactory):
-    """Aggregates the `value`s of `Marked` uploads by another aggregator, after the attack.
+    """An aggregator that applies the attack to `Marked` uploads, then another aggregator.
 
     With `T` the type of the uploads and `F` the process of the other aggregator, `next` is
 
@@ -95,17 +95,17 @@ class InnerProductFactory(tff.aggregators.WeightedAggregationFactory):
          -> <state=F.state@SERVER, result=F.result@SERVER, measurements=F.measurements@SERVER>)
 
     Attributes:
-        reason: Why another aggregator cannot take its place.
+        reason: The reason why another aggregator cannot replace this one.
     """
 
-    reason = "an attack surrounds it; choose the aggregator before the attack"
+    reason = "an attack wraps it; choose the aggregator before the attack"
 
     def __init__(self, aggregator: Aggregator, epsilon: float):
         """Creates the factory.
 
         Args:
-            aggregator: Aggregates the uploads.
-            epsilon: Attackers send `-epsilon` times the mean of the others.
+            aggregator: The aggregator of the uploads.
+            epsilon: The factor: attackers send `-epsilon` times the mean of the honest uploads.
         """
         self._aggregator = aggregator
         self._epsilon = epsilon
@@ -152,17 +152,17 @@ class InnerProductFactory(tff.aggregators.WeightedAggregationFactory):
 
 
 def _reason_against(algorithm: Algorithm, exchange: Exchange) -> str | None:
-    """Returns why the attack is impossible, and what to do; `None` if it is possible."""
+    """Returns why the attack is impossible and what to do, or `None` if it is possible."""
     if algorithm.noise_multiplier is not None:
         return (
-            "the epsilon of a private algorithm needs uploads that depend on one client alone. "
+            "the epsilon of a private algorithm needs uploads that depend on only one client. "
             "Choose another attack."
         )
     if exchange.send is not None:
-        return "clients send something else in their place. Choose another attack."
+        return "clients encode their uploads before they send them. Choose another attack."
     fields = getattr(exchange.aggregator, "factories", {"": exchange.aggregator}).values()
     if any(isinstance(field, DecodedMeanFactory) for field in fields):
-        return "clients send compressed ones. Choose another attack, before the compression."
+        return "clients compress their uploads. Choose another attack, before the compression."
     return None
 
 
@@ -171,5 +171,5 @@ def _attacked(value: Any) -> list[tf.Tensor]:
 
 
 def _leaves(value: Any) -> list[tuple[tf.Tensor, bool]]:
-    """Returns each tensor, and whether attackers change it."""
+    """Returns each tensor with whether attackers change it."""
     return list(zip(tf.nest.flatten(value), are_attacked(value), strict=True))

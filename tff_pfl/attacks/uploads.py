@@ -1,4 +1,4 @@
-"""Attackers that send other uploads, or train on wrong labels."""
+"""Attacks that change uploads or training labels."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from tff_pfl.attacks.attackers import ATTACKS, is_attacker, with_uploads
 from tff_pfl.ranges import ANY_NUMBER, at_least, each, takes, whole
 from tff_pfl.templates import Algorithm, Exchange
 
-# Folded into a client's seed: its training draws other numbers.
+# Folded into a client's seed, so that the noise differs from the numbers of its training.
 _NOISE = 0x4E0153
 
 
@@ -22,19 +22,21 @@ def scaled_uploads(
     factor: float = -1.0,
     exchange_name: str = "train",
 ) -> Algorithm:
-    """Has some clients scale their uploads.
+    """Makes attackers scale their uploads.
 
-    Vectors and tensors of floats are multiplied; scalars, such as a loss, stay.
+    Float tensors of rank 1 or more are multiplied. Scalars, such as a loss, do not change.
 
-        process = compose(
-            scaled_uploads(fedpg(model, local), client_ids=[3, 7], factor=-1.0), examples_type
-        )
+    Example:
+        >>> honest = tff_pfl.make("fedavg", testing.tiny_model(), testing.tiny_local())
+        >>> attacked = tff_pfl.scaled_uploads(honest, client_ids=[3, 7], factor=-1.0)
+        >>> attacked.name
+        'fedavg'
 
     Args:
         algorithm: Any algorithm.
         client_ids: The attackers.
-        factor: 1e6 or 1e-6 for absurd lengths, -1 for the opposite, 0 for zeros, or NaN; 1 is no
-            attack.
+        factor: The factor: 1e6 or 1e-6 for extreme lengths, -1 for the opposite, 0 for zeros, or
+            NaN. 1 is no attack.
         exchange_name: The exchange whose uploads are changed.
     """
 
@@ -50,7 +52,7 @@ def scaled_uploads(
 def sign_flipped(
     algorithm: Algorithm, *, client_ids: Sequence[int] = (), exchange_name: str = "train"
 ) -> Algorithm:
-    """Has some clients send the opposite: `scaled_uploads` by -1.
+    """Makes attackers send the opposite of their uploads: `scaled_uploads` with factor -1.
 
     Args:
         algorithm: Any algorithm.
@@ -71,15 +73,15 @@ def noise(
     standard_deviation: float = 1.0,
     exchange_name: str = "train",
 ) -> Algorithm:
-    """Has some clients send Gaussian noise instead of their uploads.
+    """Makes attackers send Gaussian noise instead of their uploads.
 
-    Noise is a function of the seed of the run, the client and the round. (Blanchard et al.,
-    "Machine learning with adversaries", NeurIPS 2017, with a standard deviation of 200.)
+    The noise is a function of the run's seed, the client and the round. (Blanchard et al., "Machine
+    learning with adversaries", NeurIPS 2017, with a standard deviation of 200.)
 
     Args:
         algorithm: Any algorithm.
         client_ids: The attackers.
-        standard_deviation: Standard deviation of each number; 0 sends zeros.
+        standard_deviation: The standard deviation of each number. 0 sends zeros.
         exchange_name: See `scaled_uploads`.
     """
 
@@ -97,10 +99,10 @@ def noise(
 def label_flip(
     algorithm: Algorithm, *, num_classes: int, client_ids: Sequence[int] = ()
 ) -> Algorithm:
-    """Has some clients train on the labels `num_classes - 1 - y`.
+    """Makes attackers train on the labels `num_classes - 1 - y`.
 
-    All client work of a round reads these labels, and so do its metrics, such as `train/accuracy`.
-    Evaluation stays as it is: test labels, and the examples on which a model is personalized.
+    All client work of a round uses these labels, also for its metrics, such as `train/accuracy`.
+    Evaluation uses the original labels, for testing and for personalization.
 
     Args:
         algorithm: Any algorithm.

@@ -1,4 +1,4 @@
-"""The part of an upload that is averaged, and so can be compressed."""
+"""Finds the part of an upload that is averaged, which can be compressed."""
 
 import dataclasses
 from typing import Any
@@ -26,27 +26,27 @@ class AveragedPart:
     """The part of an exchange's uploads that is averaged.
 
     Attributes:
-        what: Names the exchange in errors.
-        field: The field of the upload; `None`: the whole upload.
+        owner: The name of the exchange's uploads in errors.
+        field: The field of the upload, or `None` for the whole upload.
         specs: The part's structure of `tf.TensorSpec`.
         present: The exchange's aggregator.
     """
 
-    what: str
+    owner: str
     field: str | None
     specs: Any
     present: Aggregator
 
     @property
     def size(self) -> int:
-        """The number of scalars in it."""
+        """The number of scalars in the part."""
         return sum(spec.shape.num_elements() for spec in tf.nest.flatten(self.specs))
 
     def vector(self, upload: Any) -> tf.Tensor:
         """Returns the part of an upload as float32 `[size]`.
 
         Raises:
-            AggregatorError: If it has not the type that the exchange states.
+            AggregatorError: The part does not have the type that the exchange declares.
         """
         part = upload if self.field is None else getattr(upload, self.field)
         part = tf.nest.map_structure(tf.convert_to_tensor, part)
@@ -56,17 +56,17 @@ class AveragedPart:
         )
         if found != expected:
             raise AggregatorError(
-                f"{self.what}: the averaged part has the type\n  {trees.specs(part)}\nbut "
+                f"{self.owner}: the averaged part has the type\n  {trees.specs(part)}\nbut "
                 f"Exchange.averaged has\n  {self.specs}"
             )
         return trees.to_vector(tf.nest.map_structure(lambda leaf: tf.cast(leaf, tf.float32), part))
 
     def replaced(self, upload: Any, message: Any) -> Any:
-        """Returns an upload with a message in place of the part."""
+        """Returns an upload in which a message replaces the part."""
         return message if self.field is None else upload._replace(**{self.field: message})
 
     def aggregator(self, compressor: Compressor) -> Aggregator:
-        """Returns the aggregator of uploads with messages."""
+        """Returns the aggregator of uploads whose part is a message of the compressor."""
 
         def decode(message):
             return trees.from_vector(compressor.decode(message, self.size), self.specs)
@@ -84,27 +84,27 @@ def averaged_part(algorithm: Algorithm, exchange: Exchange) -> AveragedPart:
 
     Args:
         algorithm: The algorithm.
-        exchange: One of its exchanges that has an aggregator.
+        exchange: An exchange of the algorithm that has an aggregator.
 
     Raises:
-        AggregatorError: If it is not known, or the aggregator is not a plain mean.
+        AggregatorError: The averaged part is unknown, or the aggregator is not a plain mean.
     """
-    what = f"Uploads of {algorithm.name} (exchange {exchange.name!r})"
+    owner = f"Uploads of {algorithm.name} (exchange {exchange.name!r})"
     aggregator = exchange.aggregator
     fields = _averaged_fields(aggregator)
     if len(fields) != 1:
         raise AggregatorError(
-            f"{what} cannot be compressed: they, or one of their fields, have to be averaged by a "
-            f"plain mean, but the aggregator is {type(aggregator).__name__}."
+            f"{owner} cannot be compressed: the uploads, or one of their fields, must be averaged "
+            f"by a plain mean, but the aggregator is {type(aggregator).__name__}."
         )
     if exchange.averaged is None:
         raise AggregatorError(
-            f"{what} cannot be compressed: Exchange.averaged does not say which part of the "
-            "server's state they change."
+            f"{owner} cannot be compressed: Exchange.averaged is None. Set it to a function that "
+            "returns the part of the server state that uploads change."
         )
-    averaged = trace(f"{what}: averaged", lambda: exchange.averaged(algorithm.server_init(0)))
+    averaged = trace(f"{owner}: averaged", lambda: exchange.averaged(algorithm.server_init(0)))
     specs = tff.types.type_to_tf_tensor_specs(averaged.type_signature.result)
-    return AveragedPart(what, *fields, specs, aggregator)
+    return AveragedPart(owner, *fields, specs, aggregator)
 
 
 def _averaged_fields(aggregator) -> list[str | None]:

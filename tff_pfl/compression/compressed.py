@@ -14,17 +14,17 @@ from tff_pfl.ranges import takes
 from tff_pfl.templates import Algorithm, Exchange
 from tff_pfl.templates.errors import AggregatorError
 
-# Folded into a client's seed: its training draws other numbers.
+# Folded into a client's seed, so that compression and training draw different numbers.
 _COMPRESSION = 0xC0DEC
 
 
 class Compensated(NamedTuple):
-    """Client state.
+    """The client state of a compressed algorithm.
 
     Attributes:
-        own: `C`, the client state of the algorithm.
-        residuals: By names of exchanges, float32 `[n]`: the losses of the client's uploads so far,
-            which are added to its next one. Empty without error feedback.
+        own: `C`, the client state of the original algorithm.
+        residuals: float32 `[n]` by names of exchanges: the accumulated compression errors of the
+            client's uploads, which are added to its next upload. Empty without error feedback.
     """
 
     own: Any
@@ -40,29 +40,34 @@ def compressed(
     With `e_i = 0` at first, and always without error feedback, a round is
 
         client  m_i = encode(u_i + e_i);  e_i <- u_i + e_i - decode(m_i)
-        up      m_i, in the place of the change u_i
-        server  sum_i p_i decode(m_i), in the place of sum_i p_i u_i
+        up      m_i, instead of the change u_i
+        server  sum_i p_i decode(m_i), instead of sum_i p_i u_i
 
-    With error feedback, the loss of a change is sent with a later one: the client keeps it until it
-    takes part again, also if it is left out of a round. (Seide et al., "1-bit stochastic gradient
-    descent", Interspeech 2014; Karimireddy et al., "Error feedback fixes SignSGD", ICML 2019.) A
-    compressor that is not a contraction is `rescaled` then.
+    With error feedback, the compression error of a change is sent with a later one. The client
+    keeps it until it takes part again, also if it is left out of a round. (Seide et al., "1-bit
+    stochastic gradient descent", Interspeech 2014; Karimireddy et al., "Error feedback fixes
+    SignSGD", ICML 2019.) With error feedback, a compressor that is not a contraction is `rescaled`.
 
-    All tensors of a change are one vector. Other parts of an upload, such as the shares of pFedMB
-    or the risk of PGFed, are not compressed; clients of FedDyn and SCAFFOLD compute their state
+    All tensors of a change form one vector. Other parts of an upload, such as the shares of pFedMB
+    or the risk of PGFed, are not compressed. Clients of FedDyn and SCAFFOLD compute their state
     from the change before compression. A client is left out if its change, or its weighted decoded
     change, is not finite. A process reports the bytes of the messages.
 
-        algorithm = compressed(algorithm, COMPRESSORS["top_k"](share=0.1), error_feedback=True)
+    Example:
+        >>> algorithm = tff_pfl.make("fedavg", testing.tiny_model(), testing.tiny_local())
+        >>> compressor = tff_pfl.COMPRESSORS["top_k"](share=0.1)
+        >>> algorithm = tff_pfl.compressed(algorithm, compressor, error_feedback=True)
+        >>> algorithm.name
+        'fedavg'
 
     Args:
-        algorithm: One whose uploads, or a field of them, are averaged by a plain mean.
-        compressor: One of `COMPRESSORS`, or another.
-        error_feedback: Whether clients keep their losses.
+        algorithm: An algorithm whose uploads, or one of their fields, are averaged by a plain mean.
+        compressor: A compressor, such as one of `COMPRESSORS`.
+        error_feedback: Whether clients keep compression errors for their next upload.
 
     Raises:
-        AggregatorError: If it has no such uploads, or another aggregator was chosen.
-        KindError: If `compressor` is not a `Compressor`.
+        AggregatorError: No upload is averaged by a plain mean, or another aggregator was chosen.
+        KindError: `compressor` is not a `Compressor`.
     """
     tip = 'COMPRESSORS["half"]() makes one.'
     check_kind("The compressor", compressor, Compressor, tip)
@@ -92,7 +97,7 @@ def compressed(
 
 
 def _parts(algorithm) -> Mapping[str, AveragedPart]:
-    """Returns the averaged parts of all exchanges with uploads, by name."""
+    """Returns the averaged parts of all exchanges that have uploads, by name."""
     parts = {
         exchange.name: averaged_part(algorithm, exchange)
         for exchange in algorithm.exchanges
@@ -107,7 +112,7 @@ def _parts(algorithm) -> Mapping[str, AveragedPart]:
 
 
 def _keeping(exchange: Exchange) -> Exchange:
-    """Returns an exchange without uploads for clients with residuals of other exchanges."""
+    """Adapts an exchange without uploads to clients with residuals of other exchanges."""
 
     def client_work(message, state, examples, context):
         output = exchange.client_work(message, state.own, examples, context)
@@ -129,7 +134,7 @@ def _compressing(exchange: Exchange, part: AveragedPart, compressor: Compressor)
         decoded = compressor.decode(encoded, part.size)
         if exchange.name in residuals:
             residuals = collections.OrderedDict(residuals, **{exchange.name: vector - decoded})
-        # Finite messages of large numbers may overflow when they are decoded and weighted.
+        # Finite messages may overflow when they are decoded and weighted.
         weight = tf.cast(output.weight, tf.float32)
         is_finite = tf.reduce_all(tf.math.is_finite(vector) & tf.math.is_finite(weight * decoded))
         return output._replace(

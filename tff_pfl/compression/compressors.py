@@ -12,26 +12,26 @@ from tff_pfl.ranges import between, takes, whole
 from tff_pfl.registry import Registry
 
 PRECISIONS = ("bfloat16", "float16")
-# Folded into the seed of a message, for its rotation and for its rounding.
+# Folded into a message's seed, for its rotation and its rounding.
 _ROTATION, _ROUNDING = 0, 1
-_WORD = 32  # bits
+_WORD = 32  # Bits in a word.
 
 COMPRESSORS = Registry("compressor")
 """Functions `(*, <options>) -> Compressor`."""
 
 
 class Compressor(NamedTuple):
-    """Encodes a vector as a message of few bytes, and decodes that to a vector close to it.
+    """A pair of functions that encode a vector as a short message, and decode the message.
 
     Both functions are pure TensorFlow. A client that was left out sends a message of zeros, which
-    has to be decoded to finite numbers.
+    must decode to finite numbers.
 
     Attributes:
-        encode: `(float32 [n], seed int32 [2]) -> message`, any structure of tensors of known
-            shapes, which are sent.
+        encode: `(float32 [n], seed int32 [2]) -> message`. The message is any structure of tensors
+            of known shapes, which are sent.
         decode: `(message, n) -> float32 [n]`.
         is_contraction: Whether a decoded vector is never farther from the original than zeros are.
-            Otherwise residuals could grow without bound, see `rescaled`.
+            Otherwise residuals could grow without bound (see `rescaled`).
     """
 
     encode: Callable[[tf.Tensor, tf.Tensor], Any]
@@ -43,7 +43,7 @@ class Rescaled(NamedTuple):
     """The message of a `rescaled` compressor.
 
     Attributes:
-        message: The compressor's own message.
+        message: The message of the original compressor.
         factor: float32 scalar that multiplies the decoded vector.
     """
 
@@ -52,14 +52,14 @@ class Rescaled(NamedTuple):
 
 
 def rescaled(compressor: Compressor) -> Compressor:
-    """Makes a compressor a contraction, by the multiple of its result closest to the vector.
+    """Makes a compressor a contraction by rescaling its result to be closest to the vector.
 
-    With `q` the decoded vector of `v`, it is `<q, v> / <q, q> q`, whose error is `v` without its
-    projection on `q`, and so not longer than `v`. It is biased where `q` was not, and takes 4 bytes
-    more.
+    If `q` is the decoded vector of `v`, the result is `<q, v> / <q, q> q`. Its error is `v` minus
+    its projection on `q`, which is not longer than `v`. The result is biased even if `q` is
+    unbiased, and takes 4 more bytes.
 
     Args:
-        compressor: Any; a contraction stays as it is.
+        compressor: Any compressor. A contraction is returned unchanged.
     """
     if compressor.is_contraction:
         return compressor
@@ -78,11 +78,11 @@ def rescaled(compressor: Compressor) -> Compressor:
 
 @COMPRESSORS.register("half")
 def half(*, precision: str = "bfloat16") -> Compressor:
-    """Rounds numbers to 16 bits, half of the bytes.
+    """Makes a compressor that rounds numbers to 16 bits, half of the bytes.
 
     Args:
-        precision: "bfloat16", with 8 significant bits and the range of float32; or "float16", with
-            11 bits and numbers up to 65504: a client with larger numbers is left out.
+        precision: "bfloat16", with 8 significant bits and the range of float32, or "float16", with
+            11 significant bits and numbers up to 65504. A client with larger numbers is left out.
     """
     check_names("precision", [precision], PRECISIONS)
 
@@ -98,11 +98,11 @@ def half(*, precision: str = "bfloat16") -> Compressor:
 
 
 class Sparse(NamedTuple):
-    """Some entries of a vector.
+    """A message with some entries of a vector.
 
     Attributes:
         values: float32 `[k]`.
-        indices: int32 `[k]`, their places; all other entries are 0.
+        indices: int32 `[k]`, the indices of the entries. All other entries are 0.
     """
 
     values: tf.Tensor
@@ -112,20 +112,20 @@ class Sparse(NamedTuple):
 @COMPRESSORS.register("top_k")
 @takes(share=between(0, 1))
 def top_k(*, share: float = 0.1) -> Compressor:
-    """Sends the entries with the largest magnitudes of the whole upload, 8 bytes each.
+    """Makes a compressor that sends the entries with the largest magnitudes, 8 bytes each.
 
-    (Aji and Heafield, "Sparse communication for distributed gradient descent", EMNLP 2017; Stich et
-    al., "Sparsified SGD with memory", NeurIPS 2018.) Other entries are lost, unless there is error
-    feedback.
+    The entries are the largest of the whole upload. (Aji and Heafield, "Sparse communication for
+    distributed gradient descent", EMNLP 2017; Stich et al., "Sparsified SGD with memory", NeurIPS
+    2018.) Other entries are lost unless there is error feedback.
 
     Args:
-        share: Share of the entries, rounded up to one at least; 1 loses nothing, and takes twice
-            the bytes.
+        share: The share of the entries to send. Their number is rounded up, and at least one. 1 is
+            lossless and takes twice as many bytes as the upload.
     """
 
     def encode(vector, seed):
         del seed
-        # 0.07 * 100 is 7, but more in floating point.
+        # In floating point, 0.07 * 100 is more than 7.
         number = max(1, math.ceil(share * vector.shape.num_elements() - 1e-9))
         indices = tf.math.top_k(tf.abs(vector), number).indices
         return Sparse(tf.gather(vector, indices), indices)
@@ -137,13 +137,13 @@ def top_k(*, share: float = 0.1) -> Compressor:
 
 
 class Quantized(NamedTuple):
-    """A vector of whole numbers, and the grid that they are on.
+    """A message with a vector of integers, and their grid.
 
     Attributes:
-        words: int32 `[m]`, each of as many whole numbers as fit.
-        lowest: float32 scalar, the value of 0.
-        step: float32 scalar, from one number to the next.
-        seed: int32 `[2]`, of the rotation; `()` without one.
+        words: int32 `[m]`, each with as many packed integers as fit.
+        lowest: float32 scalar, the value of the integer 0.
+        step: float32 scalar, the difference between the values of two consecutive integers.
+        seed: int32 `[2]`, the seed of the rotation, or `()` without rotation.
     """
 
     words: tf.Tensor
@@ -155,19 +155,19 @@ class Quantized(NamedTuple):
 @COMPRESSORS.register("quantized")
 @takes(bits=whole(1, 16))
 def quantized(*, bits: int = 8, rotation: bool = True) -> Compressor:
-    """Quantizes a randomly rotated vector uniformly, with stochastic rounding.
+    """Makes a compressor that quantizes a randomly rotated vector, with stochastic rounding.
 
-    An entry becomes one of the `2^bits` numbers in equal steps from the lowest to the highest
-    entry: one of its two neighbours, the nearer one more often, so that its expectation is the
-    entry itself. The error of each is less than a step. (Suresh et al., "Distributed mean
-    estimation with limited communication", ICML 2017.) A word of 32 bits has `32 // bits` entries.
-    The lowest number and the step take 8 bytes more, the seed of a rotation another 8.
+    Each entry is rounded to one of `2^bits` values, in equal steps from the lowest to the highest
+    entry. It is rounded up or down at random such that the expectation is the entry itself. The
+    error of an entry is less than a step. (Suresh et al., "Distributed mean estimation with limited
+    communication", ICML 2017.) A word of 32 bits holds `32 // bits` entries. The lowest value and
+    the step take 8 more bytes, and the seed of a rotation another 8.
 
     Args:
-        bits: Bits of an entry.
-        rotation: Whether the vector is rotated, see `rotated`: entries then have much the same
-            magnitude, whatever layer they are from. Otherwise a few large entries make all steps
-            large.
+        bits: The number of bits for each entry.
+        rotation: Whether the vector is rotated (see `rotated`). Rotated entries have similar
+            magnitudes, even if they come from different layers. Without rotation, a few large
+            entries make all steps large.
     """
     levels = 2.0**bits - 1.0
 
@@ -191,25 +191,25 @@ def quantized(*, bits: int = 8, rotation: bool = True) -> Compressor:
 
 
 def packed(numbers: tf.Tensor, bits: int) -> tf.Tensor:
-    """Packs whole numbers side by side into words, the first one in the lowest bits.
+    """Packs integers side by side into words, the first one in the lowest bits.
 
     Args:
         numbers: int32 `[n]`, from 0 to `2^bits - 1`.
-        bits: Bits of each number, 1 to 16.
+        bits: The number of bits of each number, 1 to 16.
 
     Returns:
         int32 `[ceil(n / (32 // bits))]`.
     """
     size, in_a_word = numbers.shape.num_elements(), _WORD // bits
     rows = tf.reshape(tf.pad(numbers, [[0, -size % in_a_word]]), [-1, in_a_word])
-    # No two numbers have a bit in common: their sum is their union.
+    # The numbers have no common bits, so their sum is their union.
     return tf.reduce_sum(tf.bitwise.left_shift(rows, _places(bits)), axis=1)
 
 
 def unpacked(words: tf.Tensor, bits: int, size: int) -> tf.Tensor:
-    """Inverts `packed`: int32 `[size]`."""
+    """Unpacks the int32 `[size]` numbers that `packed` packed into words."""
     rows = tf.bitwise.right_shift(words[:, tf.newaxis], _places(bits))
-    # A word whose last bit is set is negative, and is filled up with ones when it is shifted.
+    # Shifting a word with a set highest bit, a negative number, fills it with ones.
     rows = tf.bitwise.bitwise_and(rows, 2**bits - 1)
     return tf.reshape(rows, [-1])[:size]
 

@@ -1,23 +1,23 @@
-"""Random rotations of vectors of any size, in `n log n` operations.
+"""Rotates vectors of any size randomly, in `n log n` operations.
 
-TFF's (`tff.aggregators.HadamardTransformFactory`) pad vectors to a power of two, which could take
-twice the bytes. Here, with `m` the largest power of two up to `n`, random signs and the Hadamard
-transform rotate the first `m` entries, and then, with other signs, the last `m`. These overlap, so
-that every entry is spread over many.
+TFF's rotation (`tff.aggregators.HadamardTransformFactory`) pads vectors to a power of two, which
+can double the bytes. In this module, `m` is the largest power of two up to `n`. Random signs and
+the Hadamard transform rotate the first `m` entries, and then, with other signs, the last `m`
+entries. The two parts overlap, so that every entry is spread over many.
 """
 
 import scipy.linalg
 import tensorflow as tf
 
-_LARGEST = 64  # of the small matrices
+_LARGEST = 64  # The largest side of a Kronecker factor.
 
 
 def rotated(vector: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """Rotates a vector, which keeps its size and length.
+    """Rotates a vector, without changing its size and norm.
 
     Args:
         vector: float32 `[n]`.
-        seed: int32 `[2]`, which determines the rotation.
+        seed: int32 `[2]`, the seed of the rotation.
     """
     rest, signs = _places(vector, seed)
     end = vector.shape.num_elements() - rest
@@ -26,7 +26,7 @@ def rotated(vector: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
 
 
 def rotated_back(vector: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """Inverts `rotated`."""
+    """Rotates a vector back, the inverse of `rotated`."""
     rest, signs = _places(vector, seed)
     end = vector.shape.num_elements() - rest
     vector = tf.concat([vector[:rest], signs[1] * hadamard(vector[rest:])], axis=0)
@@ -34,10 +34,10 @@ def rotated_back(vector: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
 
 
 def hadamard(vector: tf.Tensor) -> tf.Tensor:
-    """Multiplies by the orthonormal Hadamard matrix, which is its own inverse.
+    """Multiplies a vector by the orthonormal Hadamard matrix, which is its own inverse.
 
-    That matrix is the Kronecker product of small ones. Each is multiplied with the last axis of the
-    rest, which then becomes the first.
+    The matrix is a Kronecker product of small matrices. Each step multiplies the last axis by a
+    small matrix and makes it the first axis.
 
     Args:
         vector: float32 `[n]`, `n` a power of two.
@@ -53,7 +53,7 @@ def hadamard(vector: tf.Tensor) -> tf.Tensor:
 
 
 def _places(vector, seed):
-    """Returns how many entries come after the first `m`, and the signs of both turns, `[2, m]`."""
+    """Returns the number of entries after the first `m`, and the signs of both turns, `[2, m]`."""
     size = vector.shape.num_elements()
     power = 1 << (size.bit_length() - 1)
     drawn = tf.random.stateless_uniform([2, power], seed)

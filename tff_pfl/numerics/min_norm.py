@@ -1,22 +1,22 @@
-"""The point of a convex hull that is nearest to the origin, from inner products alone.
+"""Finds the point of a convex hull that is nearest to the origin, only from inner products.
 
 With `P = Q^T Q` for columns `q_1 .. q_k`:
 
     lambda* = argmin 1/2 lambda^T P lambda     with lambda >= 0, sum lambda = 1
 
-`x = Q lambda*` is the only point with `q_j . x >= ||x||^2` for every column, equal where
-`lambda*_j > 0`: if it is not 0, `-x` descends along every column.
+`x = Q lambda*` is the only point with `q_j . x >= ||x||^2` for every column, with equality where
+`lambda*_j > 0`. If `x` is not 0, `-x` is a descent direction for every column.
 
 The method is Wolfe's, "Finding the nearest point in a polytope", Mathematical Programming, 1976. It
-keeps a set of columns and moves to the minimiser of its affine hull or, if that lies outside of the
-convex hull, to the first face on the way, which drops a column. Then it takes in a column that
-improves the point, until there is none. The minimiser of an affine hull is `M^-1 1 / (1^T M^-1 1)`
-with `M = P + 1 1^T`, restricted to the set. A change of rank one updates the inverse when a column
-comes or goes: k^2 operations a step, all of a fixed shape.
+keeps a set of columns and moves to the minimiser of the set's affine hull. If the minimiser lies
+outside of the convex hull, it moves to the first face on the way and drops a column. Then it adds a
+column that improves the point, until no column does. The minimiser of an affine hull is
+`M^-1 1 / (1^T M^-1 1)` with `M = P + 1 1^T`, restricted to the set. When a column is added or
+dropped, a rank-one update changes the inverse, with k^2 operations a step, all of a fixed shape.
 
-Where columns are nearly dependent, rounding may end the search too early. Then it is repeated with
-inverses computed anew, k^3 operations a step, and a column that is numerically a combination of the
-set's columns replaces one of them.
+If columns are nearly dependent, rounding may end the search too early. The search is then repeated
+with newly computed inverses, k^3 operations a step, and a column that is numerically a combination
+of the set's columns replaces one of them.
 """
 
 from typing import Any, NamedTuple
@@ -24,14 +24,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-_ROUNDING = 1e-13  # of inner products, relative to the norms of their factors
-_DEPENDENT = 1e-11  # squared distance from the span of the others, relative to the squared norm
-_NO_PART = 1e-6  # the least part that a column has in a combination in which it can be replaced
-_STEPS_PER_COLUMN = 20  # far above what is needed; the bound that a loop needs to end
+_ROUNDING = 1e-13  # The rounding of inner products, relative to the norms of their factors.
+_DEPENDENT = 1e-11  # The squared distance from the span of others, relative to the squared norm.
+_NO_PART = 1e-6  # A column can be replaced in a combination if its part is larger than this.
+_STEPS_PER_COLUMN = 20  # A bound that guarantees the end of the loop, far above actual numbers.
 
 
 class _Hull(NamedTuple):
-    """The columns, in units of the shortest.
+    """The columns, in units of the shortest non-zero column.
 
     Attributes:
         gram: float64 `[k, k]`, `P`.
@@ -47,15 +47,16 @@ class _Hull(NamedTuple):
 
 
 class _Move(NamedTuple):
-    """A step of the search: drop a column, take one in, or nothing.
+    """A step of the search, which drops a column, adds a column, or does neither.
 
     Attributes:
         target: float64 `[k]`, the minimiser of the set's affine hull.
-        on_face: float64 `[k]`, the point on the way there where the first weight is 0.
-        leaving: int32 scalar, the column whose weight that is.
+        on_face: float64 `[k]`, the point on the way to the target at which a weight first becomes
+            0.
+        leaving: int32 scalar, the column of this weight.
         entering: int32 scalar, the column that improves the target most.
         is_outside: bool scalar, whether the target lies outside of the hull.
-        done: bool scalar, whether it is in the hull, and nothing improves it.
+        done: bool scalar, whether the target lies in the hull and no column improves it.
     """
 
     target: Any
@@ -70,14 +71,14 @@ class _Search(NamedTuple):
     """The state of the search.
 
     Attributes:
-        step: int32 scalar, of steps done.
+        step: int32 scalar, the number of steps so far.
         done: bool scalar.
         weights: float64 `[k]`, the convex combination so far, 0 outside of the set.
         chosen: bool `[k]`, the set of columns.
-        inverse: float64 `[k, k]`, that of `M` on the set, of the unit matrix outside of it.
-        blocked: bool `[k]`, columns which cannot be told from combinations of the set's.
+        inverse: float64 `[k, k]`, the inverse of `M` on the set, and the unit matrix outside of it.
+        blocked: bool `[k]`, the columns that are numerically combinations of the set's columns.
         best: float64 `[k]`, the weights of the shortest point so far.
-        squared_norm: float64 scalar, of that point.
+        squared_norm: float64 scalar, the squared norm of this point.
     """
 
     step: Any
@@ -93,25 +94,26 @@ class _Search(NamedTuple):
 def min_norm_weights(gram: tf.Tensor, valid: tf.Tensor | None = None) -> tf.Tensor:
     """Finds the weights of the min-norm point of the convex hull of columns.
 
-    Columns may be zero, equal, dependent, opposite, and of very different norms; there may be more
-    columns than dimensions. The result is a convex combination, and its point is never longer than
-    the shortest column. Its length is the least up to 1e-8 of the longest column of its set, or up
-    to 1e-5 if the least length is below 1e-4 of that column: inner products in float64, where
-    lengths are squared, have no more digits. It can be vectorized, and compiled for a fixed `k`.
+    Columns may be zero, equal, dependent, opposite, and of very different norms, and there may be
+    more columns than dimensions. The result is a convex combination, and its point is never longer
+    than the shortest column. The point's length is minimal up to 1e-8 of the longest column of its
+    set, or up to 1e-5 if the minimal length is below 1e-4 of this column. Inner products in
+    float64, which square lengths, allow no higher precision. The function can be vectorized, and
+    compiled for a fixed `k`.
 
     Args:
-        gram: `[k, k]`, the inner products of the columns, finite; symmetric up to rounding.
-        valid: bool `[k]`, the columns that exist; default all. The others get weight 0.
+        gram: `[k, k]`, the inner products of the columns, finite and symmetric up to rounding.
+        valid: bool `[k]`, the columns that exist. Others get weight 0. Default: all columns.
 
     Returns:
-        float64 `[k]`, not negative, with the sum 1; 0 if no column is valid.
+        float64 `[k]`, not negative, with sum 1, or all 0 if no column is valid.
     """
     gram = tf.cast(gram, tf.float64)
     num_columns = tf.shape(gram)[0] if gram.shape[0] is None else gram.shape[0]
     valid = tf.ones([num_columns], tf.bool) if valid is None else valid
     gram = tf.where(_both(valid), 0.5 * (gram + tf.transpose(gram)), 0.0)
     squared_norms = tf.maximum(tf.linalg.diag_part(gram), 0.0)
-    # All is measured in the smallest column, whose norm no solution exceeds.
+    # The unit is the shortest non-zero column, whose norm no solution exceeds.
     least = tf.reduce_min(tf.where(valid & (squared_norms > 0.0), squared_norms, np.inf))
     unit = tf.where(tf.math.is_finite(least), least, 1.0)
     gram /= unit
@@ -144,7 +146,7 @@ def min_norm_weights(gram: tf.Tensor, valid: tf.Tensor | None = None) -> tf.Tens
 
 
 def _search(hull: _Hull, start: _Search, change) -> _Search:
-    """Runs the search, with steps that change the set and its inverse by `change`."""
+    """Runs the search with steps that use `change` to update the set and its inverse."""
     bound = _STEPS_PER_COLUMN * (tf.size(start.weights) + 5)
     (end,) = tf.while_loop(
         lambda search: ~search.done & (search.step < bound),
@@ -155,25 +157,25 @@ def _search(hull: _Hull, start: _Search, change) -> _Search:
 
 
 def _step(hull: _Hull, search: _Search, change) -> _Search:
-    """Makes a step: a column leaves the set, or enters it, or the search is done."""
+    """Makes a step, in which a column leaves or enters the set, or the search ends."""
     zero = tf.constant(0.0, tf.float64)
     target = _affine_minimiser(hull, search)
     outside = search.chosen & (target <= 0.0)
     is_outside = tf.reduce_any(outside)
 
-    # Towards the target, until the first weight is 0.
+    # Moves towards the target until the first weight is 0.
     lengths = tf.where(outside, search.weights / _nonzero(search.weights - target), np.inf)
     leaving = tf.argmin(lengths, output_type=tf.int32)
     length = tf.clip_by_value(tf.gather(lengths, leaving), 0.0, 1.0)
     on_face = tf.maximum(search.weights + length * (target - search.weights), zero)
 
-    # At the target: which column can improve it most?
+    # Finds the column that can improve the target most.
     violation, squared_norm = _violation(hull, search, target)
     entering = tf.argmax(violation, output_type=tf.int32)
     is_best = ~is_outside & (squared_norm < search.squared_norm)
-    # Without rounding, each point in the hull is shorter than that of the set before.
-    goes_on = is_best | tf.reduce_any(search.blocked)
-    done = ~is_outside & ~(goes_on & (tf.gather(violation, entering) > 0.0))
+    # Without rounding errors, each new point in the hull is shorter than the last.
+    continues = is_best | tf.reduce_any(search.blocked)
+    done = ~is_outside & ~(continues & (tf.gather(violation, entering) > 0.0))
 
     move = _Move(target, on_face, leaving, entering, is_outside, done)
     weights, chosen, inverse, blocked = change(hull, search, move)
@@ -190,7 +192,7 @@ def _step(hull: _Hull, search: _Search, change) -> _Search:
 
 
 def _change(hull, search, move):
-    """Returns weights, set, inverse and blocked columns after a move: a change of rank one."""
+    """Returns weights, set, inverse and blocked columns after a move, by a rank-one update."""
     zero = tf.constant(0.0, tf.float64)
     leaves = move.is_outside & _one_hot(move.leaving, search.chosen)
     without = tf.gather(search.inverse, move.leaving)
@@ -202,7 +204,7 @@ def _change(hull, search, move):
         move.is_outside, -1.0 / _nonzero(tf.gather(without, move.leaving)), 1.0 / _nonzero(rest)
     )
     factor = tf.where(move.is_outside | enters, factor, zero)
-    # On the diagonal: 1 outside of the set.
+    # The diagonal is 1 outside of the set.
     outside_of_set = tf.cast(leaves, tf.float64) - tf.cast(enters & enter, tf.float64)
     inverse = search.inverse + factor * change[:, tf.newaxis] * change
     inverse = tf.linalg.set_diag(inverse, tf.linalg.diag_part(inverse) + outside_of_set)
@@ -213,7 +215,7 @@ def _change(hull, search, move):
 
 
 def _careful_change(hull, search, move):
-    """Does the same with a new inverse; a column may replace another one."""
+    """Does the same with a newly computed inverse, and may replace a column by another one."""
     zero = tf.constant(0.0, tf.float64)
     enter = _one_hot(move.entering, search.chosen)
     combination, _, is_independent = _bordering(hull, search, move.entering, corrections=2)
@@ -249,7 +251,7 @@ def _is_improvable(hull, weights):
 
 
 def _improves(hull, weights):
-    """Returns which columns improve the point, its products with columns, and its square."""
+    """Returns which columns improve the point, its products with columns, and its squared norm."""
     products = tf.linalg.matvec(hull.gram, weights)
     squared_norm = tf.reduce_sum(weights * products)
     rounding = _ROUNDING * hull.norms * tf.reduce_sum(tf.abs(weights) * hull.norms)
@@ -257,7 +259,7 @@ def _improves(hull, weights):
 
 
 def _violation(hull, search, target):
-    """Returns how much each column could improve the target, or -inf, and its squared norm."""
+    """Returns by how much each column can improve the target (or -inf), and its squared norm."""
     improves, products, squared_norm = _improves(hull, target)
     violation = tf.where(
         improves & ~search.chosen & ~search.blocked,
@@ -268,9 +270,10 @@ def _violation(hull, search, target):
 
 
 def _bordering(hull, search, entering, corrections=0):
-    """Returns a column of `M` as a combination of the set's, its distance, and whether it has one.
+    """Returns `(combination, distance, is_independent)` for a column of `M`.
 
-    The distance is squared, from the span of the set's columns.
+    The combination of the set's columns is closest to the column. The distance is the squared
+    distance of the column from the span of the set's columns.
     """
     column = tf.gather(hull.shifted, entering)
     diagonal = tf.gather(column, entering)
@@ -285,10 +288,10 @@ def _bordering(hull, search, entering, corrections=0):
 
 
 def _affine_minimiser(hull, search):
-    """Finds the weights of the point of the set's affine hull nearest to the origin."""
+    """Finds the weights of the point in the set's affine hull that is nearest to the origin."""
     ones = tf.cast(search.chosen, tf.float64)
     solution = ones * tf.linalg.matvec(search.inverse, ones)
-    # A correction, as the inverse has gone through many changes.
+    # Corrects the solution, because many updates have made the inverse inexact.
     residual = ones * (1.0 - tf.linalg.matvec(hull.shifted, solution))
     solution += ones * tf.linalg.matvec(search.inverse, residual)
     return solution / _nonzero(tf.reduce_sum(solution))

@@ -1,4 +1,4 @@
-"""Differential privacy of clients: noise, and what it amounts to."""
+"""Differential privacy of clients: noise, and the accounting of epsilon."""
 
 from tff_pfl.privacy.accounting import (
     Accountant,

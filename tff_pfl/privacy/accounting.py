@@ -1,17 +1,19 @@
-"""Privacy accounting: epsilon, from the noise and from how cohorts are drawn.
+"""Privacy accounting: computes epsilon from the noise and the sampling of cohorts.
 
 Two federations are neighbours if they differ in one client. A run is `(epsilon, delta)`-private if
-nothing that the server learns tells two neighbours apart by more than a factor `e^epsilon`, except
-with a probability of `delta`. Neighbours depend on how cohorts are drawn:
+the probabilities of everything that the server learns differ between neighbours by at most a factor
+`e^epsilon`, except with a probability of `delta`. Neighbours depend on the sampling of cohorts:
 
-    "poisson"   each client by itself with the probability k / N; neighbours have one client more or
-                less. One client moves the sum of clipped uploads by at most `C`.
-    "fixed"     k of N clients, without replacement; neighbours have one client replaced. It moves
-                the sum by at most `2 C`, so that noise of `z C` counts with half the multiplier.
+    "poisson"   Each client is drawn independently with the probability k / N. Neighbours have one
+                client more or less. One client moves the sum of clipped uploads by at most `C`.
+    "fixed"     k of N clients are drawn without replacement. Neighbours have one client replaced.
+                This moves the sum by at most `2 C`, so noise of `z C` counts with half the
+                multiplier.
 
-Both use Renyi differential privacy, as `dp_accounting` computes it (Mironov et al., 2019; Wang et
-al., AISTATS 2019). The bound for fixed cohorts rises above that of all clients where about half of
-them or more take part. Drawing clients reveals no more than taking all, so the lower bound holds.
+Both use Renyi differential privacy, as computed by `dp_accounting` (Mironov et al., 2019; Wang et
+al., AISTATS 2019). The bound for fixed cohorts exceeds the bound for all clients if about half of
+them or more take part. Drawing clients reveals no more than taking all clients, so the smaller
+bound is used.
 """
 
 import dataclasses
@@ -33,27 +35,27 @@ _RELATIONS = {
     "poisson": dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE,
     "fixed": dp_accounting.NeighboringRelation.REPLACE_ONE,
 }
-# Orders of Renyi divergences. Fractional ones are slow without replacement, where each is made of
-# two others; epsilon is a minimum over all orders, and hardly larger without some.
+# Orders of Renyi divergences. Fractional orders are slow without replacement, because each needs
+# two others. Epsilon is a minimum over all orders, and only slightly larger with fewer orders.
 _ORDERS = {
-    "poisson": None,  # those of dp_accounting
+    "poisson": None,  # The default of dp_accounting.
     "fixed": [1.25, 1.5, 1.75, 2, 2.25, 2.5, 2.75, 3, 3.5, *range(4, 33), 48, 64],
 }
-# Noise multipliers are searched between these; above, divergences drown in rounding.
+# The search range of noise multipliers; larger ones have divergences below rounding errors.
 _LEAST_NOISE, _MOST_NOISE = 0.1, 1e4
-_NO_NOISE = 1e-100  # the square of less underflows
+_NO_NOISE = 1e-100  # Smaller noise counts as none, because its square may underflow.
 _TOLERANCE = 1 + 1e-4
 
 
 @takes(num_clients=whole(1), clients_per_round=whole(1), delta=inside(0, 1))
 @dataclasses.dataclass(frozen=True)
 class Accountant:
-    """Computes how much the rounds of a federation reveal.
+    """The sampling of cohorts and delta, from which epsilon is computed.
 
     Attributes:
         num_clients: `N`.
-        clients_per_round: `k`, the size of a cohort; for Poisson sampling, the expected size.
-        delta: See above.
+        clients_per_round: `k`, the size of a cohort, or the expected size for Poisson sampling.
+        delta: The probability `delta`; see the module.
         sampling: "poisson" or "fixed".
     """
 
@@ -63,34 +65,36 @@ class Accountant:
     sampling: str = "fixed"
 
     def __post_init__(self):
+        """Checks the sampling and the size of cohorts."""
         check_names("sampling", [self.sampling], _RELATIONS)
         if self.clients_per_round > self.num_clients:
             raise ValueError(
                 f"clients_per_round={self.clients_per_round} is more than num_clients="
-                f"{self.num_clients}."
+                f"{self.num_clients}. Use a smaller cohort."
             )
 
     def check(self, num_clients: int, clients_per_round: int, participation: Participation) -> None:
-        """Raises a `ValueError` unless cohorts are drawn as epsilon assumes.
+        """Raises a `ValueError` unless cohorts are drawn as this accountant assumes.
 
         Args:
-            num_clients: Size of the federation.
-            clients_per_round: Size of a cohort.
-            participation: How clients are selected, and which of them report.
+            num_clients: The number of clients in the federation.
+            clients_per_round: The size of a cohort.
+            participation: The selection of clients, and which of them report.
         """
         check_participation(participation)
         drawn = Accountant(num_clients, clients_per_round, self.delta, participation.sampling)
         if drawn != self:
             raise ValueError(
                 f"Epsilon was computed for\n  {self}\nbut the run's cohorts are drawn as\n"
-                f"  {drawn}\nMake the PrivacyLoss with that."
+                f"  {drawn}\nMake the PrivacyLoss with the second Accountant."
             )
 
     def event(self, noise_multiplier: float) -> dp_accounting.DpEvent:
-        """Returns a round as an event of `dp_accounting`.
+        """Returns the `dp_accounting` event of a round.
 
         Args:
-            noise_multiplier: Standard deviation of the noise of the sum, over the clipping norm.
+            noise_multiplier: The standard deviation of the sum's noise divided by the clipping
+                norm.
         """
         if self.sampling == "poisson":
             share = self.clients_per_round / self.num_clients
@@ -105,25 +109,25 @@ class Accountant:
 
     @takes(noise_multiplier=at_least(0), rounds=whole(0))
     def epsilon(self, noise_multiplier: float, rounds: int) -> float:
-        """Computes epsilon after so many rounds, 0 or more; infinite without noise.
+        """Computes epsilon after a number of rounds; it is infinite without noise.
 
         Args:
             noise_multiplier: See `event`.
-            rounds: Number of rounds.
+            rounds: The number of rounds, 0 or more.
         """
         if not rounds:
             return 0.0
         if noise_multiplier < _NO_NOISE:
             return math.inf
-        orders, divergences = _of_a_round(self, min(noise_multiplier, _MOST_NOISE))
+        orders, divergences = _round_divergences(self, min(noise_multiplier, _MOST_NOISE))
         return float(rdp.compute_epsilon(orders, rounds * divergences, self.delta)[0])
 
     @takes(epsilon=above(0), rounds=whole(1))
     def noise_multiplier(self, epsilon: float, rounds: int) -> float:
-        """Finds the least noise with which so many rounds reveal no more than `epsilon`.
+        """Finds the least noise multiplier with which `rounds` rounds have at most `epsilon`.
 
         Raises:
-            ValueError: If the noise is not between 0.1 and ten thousand.
+            ValueError: The noise multiplier would not be between 0.1 and 10,000.
         """
         least, most = (self.epsilon(noise, rounds) for noise in (_MOST_NOISE, _LEAST_NOISE))
         if not least <= epsilon <= most:
@@ -140,7 +144,7 @@ class PrivacyLoss:
     """The privacy loss of a run.
 
     Attributes:
-        accountant: How cohorts are drawn, and delta.
+        accountant: The accountant, with the sampling of cohorts and delta.
         noise_multiplier: See `Accountant.event`.
     """
 
@@ -149,13 +153,13 @@ class PrivacyLoss:
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> "PrivacyLoss":
-        """Inverts `dataclasses.asdict`."""
+        """Makes a `PrivacyLoss` from the fields of `dataclasses.asdict`."""
         return cls(Accountant(**fields["accountant"]), fields["noise_multiplier"])
 
     def is_close(self, other: "PrivacyLoss | None") -> bool:
-        """Returns whether another is equal up to rounding of the noise.
+        """Returns whether another privacy loss is equal up to rounding of the noise.
 
-        The noise is searched anew when a run is resumed, perhaps on another machine.
+        The noise is computed again when a run is resumed, possibly on another machine.
         """
         return (
             other is not None
@@ -164,25 +168,25 @@ class PrivacyLoss:
         )
 
     def check(self, noise_multiplier: float | None) -> None:
-        """Raises a `ValueError` unless rounds have this noise; `None` means no noise."""
+        """Raises a `ValueError` unless rounds have this loss's noise; `None` means no noise."""
         if noise_multiplier is None:
             raise ValueError(
-                "Epsilon needs rounds with noise, but the algorithm of the process has none. "
-                "tff_pfl.privacy.with_privacy makes a private one; one that adds noise by itself "
-                "says so: dataclasses.replace(algorithm, report='none', noise_multiplier=...)."
+                "Epsilon needs rounds with noise, but the algorithm of the process has none. Use "
+                "tff_pfl.privacy.with_privacy or, if the algorithm adds noise itself, "
+                "dataclasses.replace(algorithm, report='none', noise_multiplier=...)."
             )
         if noise_multiplier != self.noise_multiplier:
             raise ValueError(
                 f"Epsilon was computed for noise_multiplier={self.noise_multiplier}, but the "
-                f"process has {noise_multiplier}. Make the PrivacyLoss with that."
+                f"process has {noise_multiplier}. Make the PrivacyLoss with this number."
             )
 
     def epsilon(self, rounds: int) -> float:
-        """Computes epsilon after so many rounds."""
+        """Computes epsilon after a number of rounds."""
         return self.accountant.epsilon(self.noise_multiplier, rounds)
 
     def summary(self, rounds: int) -> dict[str, Any]:
-        """Returns epsilon, which may be infinite, and all that it is computed from."""
+        """Returns epsilon, which may be infinite, and the values from which it is computed."""
         return {
             "epsilon": self.epsilon(rounds),
             "noise_multiplier": self.noise_multiplier,
@@ -191,34 +195,35 @@ class PrivacyLoss:
 
 
 def check_participation(participation: Participation) -> None:
-    """Raises a `ValueError` unless clients are drawn with a known probability, independently."""
+    """Raises a `ValueError` unless clients are drawn with a known probability."""
     if participation.over_selection > 1:
         raise ValueError(
-            f"over_selection={participation.over_selection}, but with privacy, whether a client "
-            "counts must not depend on others. Set it to 1."
+            f"over_selection={participation.over_selection}, but with privacy a client's "
+            "participation must not depend on others. Set it to 1."
         )
     is_always = participation.availability == EVERYBODY_REPORTS.availability
     if participation.sampling != "poisson" and not is_always:
         raise ValueError(
             f"availability={participation.availability}, but with privacy a cohort of a fixed size "
-            "is drawn from all clients. Set sampling to 'poisson', or all clients available always."
+            "must be drawn from all clients. Set sampling to 'poisson', or let all clients always "
+            "be available."
         )
 
 
 @functools.cache
-def _of_a_round(accountant: Accountant, noise_multiplier: float):
-    """Returns orders and their Renyi divergences; the divergences of several rounds add up."""
+def _round_divergences(accountant: Accountant, noise_multiplier: float):
+    """Returns orders and a round's Renyi divergences, which add up over rounds."""
     one = rdp.RdpAccountant(_ORDERS[accountant.sampling], _RELATIONS[accountant.sampling])
     one.compose(accountant.event(noise_multiplier))
     if accountant.clients_per_round == accountant.num_clients:
         return one._orders, one._rdp
     everybody = dataclasses.replace(accountant, clients_per_round=accountant.num_clients)
-    return one._orders, np.minimum(one._rdp, _of_a_round(everybody, noise_multiplier)[1])
+    return one._orders, np.minimum(one._rdp, _round_divergences(everybody, noise_multiplier)[1])
 
 
 @functools.cache
 def _calibrated(accountant: Accountant, epsilon: float, rounds: int) -> float:
-    """Searches the noise for an epsilon, which a run asks for twice."""
+    """Finds the noise for an epsilon; cached, because a run needs it twice."""
 
     def excess(log_noise):
         return accountant.epsilon(math.exp(log_noise), rounds) - epsilon
@@ -229,7 +234,7 @@ def _calibrated(accountant: Accountant, epsilon: float, rounds: int) -> float:
 
 
 def default_delta(num_clients: int) -> float:
-    """Returns `N^-1.1`, less than one over the number of clients, as is common."""
+    """Returns `N^-1.1`, a common choice below `1 / N`, for `N` clients."""
     if num_clients < 2:
         raise ValueError(
             "The default delta is num_clients to the power of -1.1, which is 1 for one client. Set "

@@ -1,15 +1,15 @@
-"""Branch means of noisy sums: shares are clipped and made noisy as a vector of their own.
+"""Branch means of noisy sums, with separate clipping and noise for shares.
 
-The shares of each tensor sum to 1, so that their norm is at most `longest(share)`, however long
-changes are. In one vector with the changes, they would take most of the clipping norm, and the
-noise would be relative to them. With noise multipliers of their own, both are together as private
-as one vector with the noise `z` (that of the mean alone, if clipping adapts), since scaling both to
-the same norm makes them one:
+The shares of each tensor sum to 1, so their norm is at most `longest(share)`, regardless of the
+length of changes. In one vector with the changes, the shares would take most of the clipping norm,
+and the noise would be relative to them. Separate noise multipliers for both are as private as one
+vector with the noise `z` (the noise of the mean, without the count, if clipping adapts), because
+scaling both to the same norm makes them one vector:
 
     1 / z^2 = 1 / z_changes^2 + 1 / z_shares^2
 
-The shares have a quarter of the left side: a quotient bears more noise in its denominator, which
-changes how far a branch moves, but not its direction.
+The shares get a quarter of the left side. A quotient tolerates more noise in its denominator, which
+changes the distance that a branch moves, but not its direction.
 """
 
 import math
@@ -28,17 +28,17 @@ _PART_OF_SHARES = 0.25
 
 
 def noise_of_shares(noise_multiplier: float) -> float:
-    """Computes `z_shares` from `z`."""
+    """Computes the shares' noise `z_shares` from `z`."""
     return noise_multiplier / math.sqrt(_PART_OF_SHARES)
 
 
 class ShareMeanFactory(tff.aggregators.UnweightedAggregationFactory):
-    """Applies `fixed_clipping` to shares, with their largest possible norm."""
+    """An aggregator that applies `fixed_clipping` to shares, with their largest possible norm."""
 
     def __init__(
         self, noise_multiplier: float, clients_per_round: int, seed: int | None, *, secure: bool
     ):
-        """Creates the factory; for arguments, see `fixed_clipping`."""
+        """Creates the factory; see `fixed_clipping` for the arguments."""
 
         def mean(norm):
             noise = noise_multiplier, clients_per_round, norm, seed
@@ -52,14 +52,14 @@ class ShareMeanFactory(tff.aggregators.UnweightedAggregationFactory):
 
 
 def as_one_vector(upload: Shares, clip_norm: float) -> Shares:
-    """Scales changes and shares to their parts of the clipping norm, which clipping keeps."""
+    """Scales changes and shares to their parts of the clipping norm, so they are not clipped."""
     pair = weighted(upload, tf.constant(1.0))
     value = trees.clip(pair.value, clip_norm * math.sqrt(1.0 - _PART_OF_SHARES))
     return Shares(value, trees.scale(pair.share, _share_scale(pair.share, clip_norm)))
 
 
 def of_one_vector(mean: Any, clip_norm: float) -> Shares:
-    """Inverts `as_one_vector`, given the mean of its vectors."""
+    """Converts the mean of vectors of `as_one_vector` back to changes and shares."""
     value, share = mean
     return Shares(value, trees.scale(share, 1.0 / _share_scale(share, clip_norm)))
 

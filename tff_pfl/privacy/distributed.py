@@ -1,4 +1,4 @@
-"""Distributed privacy: clients add the noise themselves, and the server sees a noisy sum."""
+"""Distributed privacy: clients add the noise, and the server sees a noisy sum."""
 
 import dataclasses
 from collections.abc import Callable
@@ -26,28 +26,28 @@ def with_distributed_privacy(
 ) -> Algorithm:
     """Adds distributed differential privacy of clients to an algorithm.
 
-    A client's whole upload is one vector, as in `with_privacy`. It is clipped, rounded and made
-    noisy before it leaves the client, see `DiscreteGaussian`; the server receives a secure sum of
-    integers, and divides by `clients_per_round`. If fewer report, their part of the noise is
-    missing: the server then gets nothing, as from a secure sum with that threshold, and keeps its
-    state.
+    A client's whole upload is one vector, as in `with_privacy`. The client clips and rounds the
+    vector and adds noise before it sends it (see `DiscreteGaussian`). The server receives a secure
+    sum of integers, and divides by `clients_per_round`. If fewer clients report, their part of the
+    noise is missing. The server then receives nothing, as from a secure sum with this threshold,
+    and keeps its state.
 
     Noise and rounding are drawn from a client's seed, a function of the seed that `compose` gets.
-    Whoever knows that seed can subtract the noise: it is for simulations.
+    Anybody who knows this seed can subtract the noise, so use this function only for simulations.
 
     Args:
-        algorithm: Any whose uploads are averaged, float32.
-        noise_multiplier: Standard deviation of the noise of the sum, over the largest norm that
-            clipping and rounding leave; see `Accountant` with "fixed" sampling.
-        clients_per_round: How many report in each round.
+        algorithm: An algorithm whose uploads are float32 and averaged.
+        noise_multiplier: The standard deviation of the sum's noise divided by the largest possible
+            norm after clipping and rounding. Use it for an `Accountant` with "fixed" sampling.
+        clients_per_round: The number of clients that report in each round.
         clip_norm: The clipping norm.
-        bits: Bits of a number that is sent, 8 to 24.
+        bits: The number of bits of each number that is sent, 8 to 24.
 
     Raises:
-        AggregatorError: If the server needs more of uploads than their mean, or a round has no
-            uploads or several; from `compose`: if there are too few bits, or uploads are not
+        AggregatorError: The server needs more than the mean of uploads, or a round has no uploads
+            or several. `compose` raises this error if there are too few bits, or if uploads are not
             float32.
-        ValueError: If a value is out of range.
+        ValueError: A value is out of range.
     """
     mechanism = DiscreteGaussian(noise_multiplier, clients_per_round, clip_norm, bits)
     private = averaged_once(algorithm).with_exchanges(
@@ -82,21 +82,21 @@ def _with_noise(exchange: Exchange, mechanism: DiscreteGaussian) -> Exchange:
 
 
 class NoisySumFactory(tff.aggregators.UnweightedAggregationFactory):
-    """Computes the mean of noisy integers by a secure sum.
+    """An aggregator that computes the mean of noisy integers by a secure sum.
 
-    With `Y` a structure of int32 tensors and `T` the same of float32, `next` is
+    With `Y` a structure of int32 tensors and `T` the same structure of float32 tensors, `next` is
 
         (<()@SERVER, {Y}@CLIENTS>
          -> <state=()@SERVER, result=finish(T)@SERVER, measurements=<withheld=int32>@SERVER>)
 
-    `withheld` is 1 if fewer clients report than expected, with too little noise, or more, with a
-    sum that is too large for the modulus. The mean is NaN then: a process made by `tff_pfl.compose`
-    keeps its server's state, and its metric `server_kept` is 1.
+    `withheld` is 1 if fewer clients report than expected, with too little noise, or if more clients
+    report, whose sum may exceed the modulus. The mean is then NaN. A process made by
+    `tff_pfl.compose` then keeps its server state, and its metric `server_kept` is 1.
 
     Attributes:
-        mechanism: Encodes the uploads.
+        mechanism: The mechanism that encodes the uploads.
         finish: `(T -> result)`, applied to the mean.
-        reason: Why another aggregator cannot take its place.
+        reason: The reason why another aggregator cannot replace this one.
     """
 
     reason = "its clients round their uploads and add noise to them, for secure sums"
@@ -104,7 +104,7 @@ class NoisySumFactory(tff.aggregators.UnweightedAggregationFactory):
     def __init__(
         self, mechanism: DiscreteGaussian, finish: Callable[[Any], Any] = lambda mean: mean
     ):
-        """Creates the factory; for arguments, see the class."""
+        """Creates the factory; see the class for the arguments."""
         self.mechanism = mechanism
         self.finish = finish
 

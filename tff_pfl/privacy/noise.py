@@ -1,9 +1,9 @@
-"""Means of clipped uploads with Gaussian noise, which is drawn from a seed.
+"""Means of clipped uploads with Gaussian noise that is drawn from a seed.
 
 `tff.aggregators.DifferentiallyPrivateFactory` clips and adds noise by a query of
-`tensorflow_privacy`, which draws anew wherever it is computed: a simulation could not be repeated.
-These queries draw from a seed and the number of draws before, which is part of their state. Whoever
-knows the seed can subtract the noise: it is for simulations alone.
+`tensorflow_privacy`. Its noise is not reproducible, so simulations could not be repeated. The
+queries of this module draw noise from a seed and the number of earlier draws, which is part of
+their state. Anybody who knows the seed can subtract the noise, so use a seed only for simulations.
 """
 
 import collections
@@ -16,7 +16,7 @@ import tensorflow_privacy as tfp
 from tff_pfl.local.seeds import NOISE_OF_COUNTS, NOISE_OF_UPLOADS, run_seed
 from tff_pfl.ranges import above, at_least, takes
 
-# Relative to the expected number of clients, as Andrew et al. recommend.
+# Relative to the expected number of clients, as recommended by Andrew et al.
 _DEVIATION_OF_COUNT = 0.05
 _LEARNING_RATE = 0.2
 _QUANTILE = 0.5
@@ -32,7 +32,7 @@ def fixed_clipping(
     secure: bool = False,
     stream: int = NOISE_OF_UPLOADS,
 ) -> tff.aggregators.UnweightedAggregationFactory:
-    """Returns an aggregator: the noisy mean of uploads that are shortened to `clip_norm`.
+    """Returns an aggregator for the noisy mean of uploads that are clipped to `clip_norm`.
 
         (1/k) ( sum_i u_i min(1, C / ||u_i||) + N(0, z^2 C^2) )
 
@@ -40,11 +40,11 @@ def fixed_clipping(
 
     Args:
         noise_multiplier: `z`.
-        clients_per_round: `k`, the expected number.
+        clients_per_round: `k`, the expected number of clients.
         clip_norm: `C`.
-        seed: Seed of the noise; `None`: drawn anew.
-        secure: Whether uploads are added by secure sums, before the noise.
-        stream: Distinguishes this noise from other noise of the same seed.
+        seed: The seed of the noise, or `None` for noise that is not reproducible.
+        secure: Whether secure sums add up the uploads, before the noise.
+        stream: A number that distinguishes this noise from other noise with the same seed.
     """
     query = _sum_query(clip_norm, noise_multiplier * clip_norm, seed, stream)
     return _mean_of(query, clients_per_round, clip_norm if secure else None)
@@ -59,22 +59,22 @@ def adaptive_clipping(
     *,
     secure: bool = False,
 ) -> tff.aggregators.UnweightedAggregationFactory:
-    """Returns the same with a `C` that moves towards the median norm of uploads.
+    """Returns an aggregator like `fixed_clipping`, with a `C` that tracks the median norm.
 
-    The count of shorter uploads has noise of its own. The mean has so much more noise that
-    `noise_multiplier` holds for both together. (Andrew et al., "Differentially private learning
-    with adaptive clipping", NeurIPS 2021.)
+    The count of uploads that are shorter than `C` has its own noise. The noise of the mean is
+    increased such that `noise_multiplier` holds for both together. (Andrew et al., "Differentially
+    private learning with adaptive clipping", NeurIPS 2021.)
 
     Args:
-        noise_multiplier: For the mean and the count together; less than a tenth of
-            `clients_per_round`.
+        noise_multiplier: The noise multiplier of the mean and the count together, less than a tenth
+            of `clients_per_round`.
         clients_per_round: See `fixed_clipping`.
-        clip_norm: The first `C`.
+        clip_norm: The initial `C`.
         seed: See `fixed_clipping`.
         secure: See `fixed_clipping`.
 
     Raises:
-        ValueError: If the count has so much noise that none is left for the mean.
+        ValueError: `noise_multiplier` is not less than a tenth of `clients_per_round`.
     """
     query = _AdaptiveQuery(
         seed,
@@ -91,30 +91,31 @@ def adaptive_clipping(
 
 @takes(noise_multiplier=at_least(0), clients_per_round=above(0))
 def noise_of_mean(noise_multiplier: float, clients_per_round: float) -> float:
-    """Computes the noise of the mean: `1 / z^2 = 1 / z_mean^2 + 1 / (2 b)^2`.
+    """Computes the noise of the mean from `1 / z^2 = 1 / z_mean^2 + 1 / (2 b)^2`.
 
     Args:
         noise_multiplier: `z`.
-        clients_per_round: `b`, the standard deviation of the count, is a twentieth of it.
+        clients_per_round: The expected number of clients. The standard deviation of the count, `b`,
+            is a twentieth of it.
 
     Raises:
-        ValueError: If the count has so much noise that none is left for the mean.
+        ValueError: `noise_multiplier` is not less than a tenth of `clients_per_round`.
     """
-    of_count = 2 * _DEVIATION_OF_COUNT * clients_per_round
-    if noise_multiplier and not noise_multiplier < of_count:
+    count_noise = 2 * _DEVIATION_OF_COUNT * clients_per_round
+    if noise_multiplier and not noise_multiplier < count_noise:
         raise ValueError(
             f"noise_multiplier must be below {2 * _DEVIATION_OF_COUNT:g} * clients_per_round = "
-            f"{of_count:g} for a clipping norm that adapts, got {noise_multiplier:g}."
+            f"{count_noise:g} for adaptive clipping, got {noise_multiplier:g}."
         )
-    return noise_without(noise_multiplier, of_count)
+    return noise_without(noise_multiplier, count_noise)
 
 
 def noise_without(noise_multiplier: float, part: float) -> float:
-    """Computes the other noise of two vectors: `1 / z^2 = 1 / part^2 + 1 / rest^2`.
+    """Computes the noise of the second of two vectors: `1 / z^2 = 1 / part^2 + 1 / rest^2`.
 
     Args:
-        noise_multiplier: `z`, for both together; with 0, the result is 0.
-        part: The noise of one of them, above `z`.
+        noise_multiplier: `z`, for both vectors together. If it is 0, so is the result.
+        part: The noise of the first vector, above `z`.
     """
     if not noise_multiplier:
         return 0.0
@@ -122,18 +123,18 @@ def noise_without(noise_multiplier: float, part: float) -> float:
 
 
 class ClippedGaussianSumQuery(tfp.GaussianSumQuery):
-    """Clips records whose norm overflows float32, too.
+    """A query that also clips records whose norm overflows float32.
 
-    `tfp.GaussianSumQuery` turns these into NaN, which would reveal who took part.
+    `tfp.GaussianSumQuery` maps such records to NaN, which would reveal that the client took part.
     """
 
     def preprocess_record_impl(self, params, record):
-        """See the base class; a norm that overflows is `inf`."""
+        """See the base class; norms that overflow are `inf`."""
         leaves = tf.nest.flatten(record)
         norm = tf.linalg.global_norm(leaves)
         entries = [tf.reshape(tf.abs(leaf), [-1]) for leaf in leaves]
         largest = tf.reduce_max(tf.concat(entries, axis=0))
-        # As long as can be measured, and still longer than the clipping norm.
+        # The norm can be computed, and still exceeds the clipping norm.
         shrunk = [leaf / largest * (2.0 * params) for leaf in leaves]
         fitting = [
             tf.where(tf.math.is_inf(norm), short, leaf)
@@ -144,7 +145,7 @@ class ClippedGaussianSumQuery(tfp.GaussianSumQuery):
 
 
 class SeededGaussianSumQuery(ClippedGaussianSumQuery):
-    """Draws noise from a seed and the number of draws before."""
+    """A query that draws noise from a seed and the number of earlier draws."""
 
     _GlobalState = collections.namedtuple("_GlobalState", ["l2_norm_clip", "stddev", "draws"])
 
@@ -152,10 +153,10 @@ class SeededGaussianSumQuery(ClippedGaussianSumQuery):
         """Creates the query.
 
         Args:
-            l2_norm_clip: Longest norm of a record.
-            stddev: Standard deviation of the noise of the sum.
+            l2_norm_clip: The clipping norm of records.
+            stddev: The standard deviation of the sum's noise.
             seed: The run's seed.
-            stream: Distinguishes this noise from other noise of the same seed.
+            stream: A number that distinguishes this noise from other noise with the same seed.
         """
         super().__init__(l2_norm_clip, stddev)
         self._seed = seed, stream
@@ -193,10 +194,10 @@ class _SeededQuantileQuery(tfp.QuantileEstimatorQuery):
 
 
 class _AdaptiveQuery(tfp.QuantileAdaptiveClipSumQuery):
-    """Seeds the noise of the base class.
+    """A query that draws the noise of the base class from a seed.
 
-    With `is_scaled`, records are summed in units of the present clipping norm, so that secure sums
-    always round to steps of 2^-31 of that norm.
+    With `is_scaled`, records are summed in units of the current clipping norm, so that secure sums
+    always round to steps of 2^-31 of this norm.
     """
 
     def __init__(self, seed, *, is_scaled, **options):
@@ -228,7 +229,7 @@ class _AdaptiveQuery(tfp.QuantileAdaptiveClipSumQuery):
             norm = global_state.sum_state.l2_norm_clip
             sample_state = _with_sums(lambda leaf: leaf * norm, sample_state)
         result, state, event = super().get_noised_result(sample_state, global_state)
-        if self._is_seeded:  # the base class makes the state of the sum anew
+        if self._is_seeded:  # The base class resets the state of the sum.
             draws = global_state.sum_state.draws + 1
             state = state._replace(sum_state=state.sum_state._replace(draws=draws))
         return result, state, event
@@ -246,10 +247,10 @@ def _sum_query(clip_norm, stddev, seed, stream):
 
 
 def _mean_of(query, clients_per_round, bound):
-    """Returns the aggregator of the mean, by secure sums of numbers up to `bound` if it is given.
+    """Returns the aggregator of the mean, with secure sums of numbers up to `bound` if given.
 
     Secure sums round to steps of `2^-31 bound`, which lengthens a record of `d` numbers by at most
-    `sqrt(d) / 2^32 bound`: 7e-8 of the bound for a hundred thousand numbers.
+    `sqrt(d) / 2^32 bound`. For a hundred thousand numbers this is 7e-8 of the bound.
     """
     mean = tfp.NormalizedQuery(query, denominator=clients_per_round)
     sum_ = None if bound is None else _UnmeasuredSecureSum(bound)
@@ -257,7 +258,7 @@ def _mean_of(query, clients_per_round, bound):
 
 
 class _UnmeasuredSecureSum(tff.aggregators.UnweightedAggregationFactory):
-    """`SecureSumFactory` without its counts of clipped clients, which have no noise."""
+    """A `SecureSumFactory` without its counts of clipped clients, which have no noise."""
 
     def __init__(self, bound: float):
         self._factory = tff.aggregators.SecureSumFactory(bound, -bound)

@@ -1,4 +1,4 @@
-"""Central privacy: the server sees a noisy mean of uploads, and nothing else."""
+"""Central privacy: the server sees only a noisy mean of uploads."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -37,27 +37,28 @@ def with_privacy(
 ) -> Algorithm:
     """Adds central differential privacy of clients to an algorithm.
 
-    A client's whole upload, with all its fields, is one vector. It is shortened to the clipping
-    norm, and the server receives the sum over the cohort with Gaussian noise, divided by
-    `clients_per_round`. Clients weigh the same, as a weight would reveal a client's data. For a
-    `BranchMeanFactory`, shares have noise of their own, see `tff_pfl.privacy.branches`; for a
-    `CountedFactory`, the number is `clients_per_round`. Nothing else is reported: a round's metrics
-    lack counts and losses. `Accountant` computes epsilon.
+    A client's whole upload, with all its fields, is one vector. The vector is clipped to the
+    clipping norm, and the server receives the sum over the cohort with Gaussian noise, divided by
+    `clients_per_round`. All clients have the same weight, because weights would reveal clients'
+    data. With a `BranchMeanFactory`, shares have their own noise (see `tff_pfl.privacy.branches`).
+    With a `CountedFactory`, the number is `clients_per_round`. Clients report nothing else, so a
+    round's metrics lack counts and losses. `Accountant` computes epsilon.
 
     Args:
-        algorithm: Any whose uploads are averaged.
-        noise_multiplier: Standard deviation of the noise of the sum, over the clipping norm.
+        algorithm: An algorithm whose uploads are averaged.
+        noise_multiplier: The standard deviation of the sum's noise divided by the clipping norm.
         clients_per_round: The expected number of clients.
         clipping: "adaptive", towards the median norm of uploads, or "fixed".
-        clip_norm: The clipping norm, or the first one.
-        secure_sums: Whether uploads are added by secure sums: then the server sees no upload, and
-            only needs to be trusted with adding the noise to their sum.
-        seed: Seed of the noise, for simulations that can be repeated; `None`: drawn anew.
+        clip_norm: The clipping norm, or its initial value for adaptive clipping.
+        secure_sums: Whether secure sums add up the uploads. The server then sees no upload, and
+            must only be trusted to add the noise to the sum.
+        seed: The seed of the noise for reproducible simulations, or `None` for noise that is not
+            reproducible.
 
     Raises:
-        AggregatorError: If the server needs more of uploads than their mean, or a round has no
-            uploads or several.
-        ValueError: If a value is out of range, or so few clients cannot have that much noise.
+        AggregatorError: The server needs more than the mean of uploads, or a round has no uploads
+            or several.
+        ValueError: A value is out of range, or the noise is too large for so few clients.
     """
     check_names("clipping", [clipping], CLIPPINGS)
     averaged = averaged_once(algorithm)
@@ -68,18 +69,18 @@ def with_privacy(
         )
 
     def branch_mean():
-        of_both = noise_multiplier  # changes and shares, without the count of clipped clients
+        both_noise = noise_multiplier  # The noise of changes and shares, without the count's.
         if clipping == "adaptive":
-            of_both = noise_of_mean(noise_multiplier, clients_per_round)
-        of_shares = noise_of_shares(of_both)
-        changes = clipped(noise_without(noise_multiplier, of_shares))
-        shares = ShareMeanFactory(of_shares, clients_per_round, seed, secure=secure_sums)
+            both_noise = noise_of_mean(noise_multiplier, clients_per_round)
+        share_noise = noise_of_shares(both_noise)
+        changes = clipped(noise_without(noise_multiplier, share_noise))
+        shares = ShareMeanFactory(share_noise, clients_per_round, seed, secure=secure_sums)
         pairs = FieldsFactory(value=changes, share=shares)
-        return BranchMeanFactory(pairs, noise=of_shares / clients_per_round)
+        return BranchMeanFactory(pairs, noise=share_noise / clients_per_round)
 
     mean = clipped(noise_multiplier)
 
-    def blind(exchange: Exchange) -> Exchange:
+    def with_noisy_mean(exchange: Exchange) -> Exchange:
         aggregator = exchange.aggregator
         if isinstance(aggregator, CountedFactory):
             aggregator = CountedFactory(mean, number=clients_per_round)
@@ -87,12 +88,12 @@ def with_privacy(
             aggregator = branch_mean()
         return dataclasses.replace(exchange, aggregator=aggregator)
 
-    private = with_aggregator(averaged, mean).with_exchanges(blind)
+    private = with_aggregator(averaged, mean).with_exchanges(with_noisy_mean)
     return stated(private, noise_multiplier, clients_per_round)
 
 
 def stated(private: Algorithm, noise_multiplier: float, clients_per_round: int) -> Algorithm:
-    """Returns the algorithm with its noise stated, and without reports beside its uploads."""
+    """Returns the algorithm with its noise declared, and without reports besides uploads."""
     return dataclasses.replace(
         private,
         report="none",
@@ -102,17 +103,18 @@ def stated(private: Algorithm, noise_multiplier: float, clients_per_round: int) 
 
 
 def averaged_once(algorithm: Algorithm) -> Algorithm:
-    """Returns the algorithm with one plain mean a round, as an `Accountant` counts.
+    """Returns the algorithm with one plain mean per round, as an `Accountant` assumes.
 
     Raises:
-        AggregatorError: If clients upload in more than one exchange of a round, or the server needs
-            more of uploads than their mean.
+        AggregatorError: Clients upload in more than one exchange of a round, or the server needs
+            more than the mean of uploads.
     """
     averaged = with_aggregator(algorithm, tff.aggregators.MeanFactory())
     names = [exchange.name for exchange in algorithm.exchanges if exchange.aggregator is not None]
     if len(names) > 1:
         raise AggregatorError(
             f"Clients of {algorithm.name} upload in {len(names)} exchanges of a round, "
-            f"{', '.join(names)}: privacy needs one noisy mean a round. Send all in one exchange."
+            f"{', '.join(names)}, but privacy needs one noisy mean per round. Combine the uploads "
+            "in one exchange."
         )
     return averaged
