@@ -11,7 +11,7 @@ class KindError(TypeError):
 
 
 def check_kind(
-    what: str,
+    subject: str,
     value: Any,
     kind: type | tuple[type, ...],
     tip: str = "",
@@ -21,7 +21,7 @@ def check_kind(
     """Raises a `KindError` unless a value is an instance of a class.
 
     Args:
-        what: The value's name in the message.
+        subject: The value's name in the message.
         value: The value.
         kind: The class, or several classes, which need `named`.
         tip: A sentence that says how to make a valid value.
@@ -29,7 +29,7 @@ def check_kind(
     """
     if not isinstance(value, kind):
         named = named or f"of type {kind.__name__}"
-        raise KindError(f"{what} must be {named}, got {value!r:.80}. {tip}".rstrip())
+        raise KindError(f"{subject} must be {named}, got {value!r:.80}. {tip}".rstrip())
 
 
 def function_of(made: Callable) -> Callable:

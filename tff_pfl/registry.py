@@ -51,11 +51,11 @@ class Registry(Mapping[str, Callable[..., Any]]):
         check_kind(f"The name of the {self.kind}", name, str, 'Write .register("my_name").')
 
         def decorate(registered: _Registered) -> _Registered:
-            there = self._registered.get(name)
-            if there is not None and _source(there) != _source(registered):
+            existing = self._registered.get(name)
+            if existing is not None and _source(existing) != _source(registered):
                 raise ValueError(
                     f"{_source(registered)} cannot be the {self.kind} {name!r}: "
-                    f"{_source(there)} has that name."
+                    f"{_source(existing)} has that name."
                 )
             if "name" in _options(registered, len(self.takes)):
                 raise TypeError(
@@ -67,9 +67,11 @@ class Registry(Mapping[str, Callable[..., Any]]):
 
         return decorate
 
-    def variant(self, name: str, of: Callable[..., Any], /, **options: Any) -> Callable[..., Any]:
+    def variant(
+        self, name: str, function: Callable[..., Any], /, **options: Any
+    ) -> Callable[..., Any]:
         """Registers a function with other defaults for some of its options."""
-        return self.register(name)(functools.partial(of, **options))
+        return self.register(name)(functools.partial(function, **options))
 
     def parameters(self, name: str) -> dict[str, inspect.Parameter]:
         """Returns the options of a registered function: its parameters by name, except `takes`.

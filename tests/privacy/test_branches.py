@@ -17,7 +17,7 @@ from tff_pfl.aggregators import Shares
 from tff_pfl.algorithms import make
 from tff_pfl.local import trees
 from tff_pfl.privacy import noise_of_mean, with_privacy
-from tff_pfl.privacy.branches import as_one_vector, of_one_vector
+from tff_pfl.privacy.branches import as_one_vector, from_one_vector
 from tff_pfl.templates import compose
 from tff_pfl.testing import EagerProcess
 
@@ -127,7 +127,7 @@ def test_as_one_vector_scales_both_to_their_part_of_the_norm(scale):
     share = {layer: tf.constant([0.0, 0.1, 0.2, 0.3, 0.4]) for layer in value}
     one = as_one_vector(Shares(value, share), NORM)
     assert np.linalg.norm(vector(one)) <= NORM * (1 + 1e-6)
-    found = of_one_vector(one, NORM)
+    found = from_one_vector(one, NORM)
     assert_close(found.share, share)
     expected = vector(shared(value, share))
     expected *= min(1.0, NORM * np.sqrt(0.75) / np.linalg.norm(expected))

@@ -100,8 +100,8 @@ def geometric_median(
     """
     # Inner products are relative to the centre, so that far uploads do not cause cancellation.
     centre = median(stack)
-    apart = tf.nest.map_structure(lambda rows, middle: rows - middle, stack.value, centre)
-    gram = trees.gram(apart)
+    centred = tf.nest.map_structure(lambda rows, middle: rows - middle, stack.value, centre)
+    gram = trees.gram(centred)
     weights = tf.cast(stack.weight, gram.dtype)
     weights /= tf.reduce_sum(weights)
 
@@ -126,7 +126,7 @@ def geometric_median(
         (tf.constant(0), nothing, *following(nothing)),
     )
     measured = {"residual": residual, "iterations": index}
-    return trees.add(centre, trees.combine(shares, apart)), {
+    return trees.add(centre, trees.combine(shares, centred)), {
         name: tf.cast(value, tf.float32) for name, value in measured.items()
     }
 

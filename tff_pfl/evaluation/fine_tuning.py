@@ -29,7 +29,7 @@ def fine_tuned(
         >>> algorithm = tff_pfl.make("fedavg", model, local)
         >>> tuned = tff_pfl.fine_tuned(algorithm, model, local, epochs=5)
         >>> tuned.name
-        'FedAvg'
+        'fedavg'
 
     Args:
         algorithm: Any algorithm.
@@ -56,7 +56,7 @@ def locally_trained(algorithm: Algorithm, model: Model, local: LocalTraining) ->
         >>> algorithm = tff_pfl.make("ditto", model, local)
         >>> trained = tff_pfl.locally_trained(algorithm, model, local)
         >>> trained.name
-        'Ditto'
+        'ditto'
 
     Args:
         algorithm: Any algorithm with a global model.

@@ -48,6 +48,6 @@ def cosine(*, rounds: int = 100, least: float = 0.0) -> Schedule:
 @SCHEDULES.register("step")
 @takes(every=whole(1), factor=above(0))
 def step(*, every: int = 30, factor: float = 0.1) -> Schedule:
-    """Returns a schedule that multiplies the rate by `factor` after each `every` rounds."""
+    """Returns a schedule that multiplies the rate by `factor` once per `every` rounds."""
     # Graphs turn a division by a constant into a product, so that 41 / 41 may be less than 1.
     return lambda round_num: tf.cast(factor, tf.float32) ** tf.floor((round_num + 0.5) / every)

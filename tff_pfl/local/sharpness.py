@@ -28,8 +28,8 @@ def perturbation(
 
     This is `rho xi_l g_l / ||g||` for `p = 2`, and `rho xi_l sign(g_l)` for `p = inf`. Without
     scores, `eps` has `p`-norm `rho`, and the largest product with `g` of all such vectors. (This
-    does not hold for the `p - 1` that PLGU prints instead of `1/p`.) If `g` is 0, `eps` is 0. For
-    `p = 2`, `eps` is NaN if the norm of `g` overflows float32.
+    does not hold for the `p - 1` that PLGU prints instead of `1/p`.) Where `g` is 0, so is `eps`.
+    For `p = 2`, `eps` is NaN if the norm of `g` overflows float32.
 
     Args:
         gradient: `g`, a structure by layers.

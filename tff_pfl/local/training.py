@@ -202,7 +202,10 @@ class LocalTraining:
         """Returns the optimizer's state before the first step of a round; see `train`."""
         check_weights(weights)
         if self.persist_optimizer_state and optimizer_state is None:
-            raise ValueError("persist_optimizer_state: this algorithm keeps no optimizer's state.")
+            raise ValueError(
+                "persist_optimizer_state is True, but this algorithm keeps no optimizer's state. "
+                "Set it to False."
+            )
         if optimizer_state is None or not tf.nest.flatten(optimizer_state):
             optimizer_state = self._initial_state(weights)
         rate = self.learning_rate(context.round_num, learning_rate)

@@ -82,7 +82,7 @@ def copies(a, number: int):
 
 
 def stack(structures):
-    """Stacks equal structures along a new leading axis."""
+    """Stacks structures with equal shapes along a new leading axis."""
     return tf.nest.map_structure(lambda *leaves: tf.stack(leaves), *structures)
 
 

@@ -342,7 +342,7 @@ def _seedable(initial_value, name) -> Callable[[int], Any]:
 
 
 def _constant(initial_value, name) -> np.ndarray:
-    """Returns the value of an initializer that Keras did not define, as for an LSTM's bias."""
+    """Returns the value of a function that is not a Keras initializer, as for an LSTM's bias."""
     if callable(initial_value):
         with _eager_mode():
             traced = tf.function(initial_value, autograph=False).get_concrete_function()

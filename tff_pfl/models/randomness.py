@@ -1,4 +1,4 @@
-"""Finds operations whose results their arguments do not determine."""
+"""Finds operations whose results are not determined by their arguments."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ _UNSEEDED = ("NonDeterministicInts", "RngReadAndSkip", "StatefulRandomBinomial",
 
 
 def unseeded_operations(graph: tf.Graph) -> Iterator[tuple[str, str]]:
-    """Finds operations, also in functions, whose results their arguments do not determine.
+    """Finds operations, also in functions, whose results are not determined by their arguments.
 
     These are operations with their own generator, whose state changes with each call even with a
     seed (`tf.random.uniform` and the like); data sets that are shuffled without a seed;

@@ -40,7 +40,7 @@ def resnet18(
             width.
         stem: "cifar" for a 3x3 convolution, or "imagenet" for a 7x7 convolution and max pooling,
             both of stride 2.
-        groups: The number of normalisation groups, if it divides the channels (see the module).
+        groups: The number of normalisation groups; each layer has `gcd(groups, channels)`.
     """
     return _resnet("resnet18", _basic, image_shape, num_classes, width, blocks, stem, groups)
 
@@ -67,9 +67,9 @@ def wide_resnet(
         image_shape: `(height, width, channels)`.
         num_classes: The number of logits.
         depth: 6n + 4 for three stages of n blocks: 6n + 1 convolutions, and 3 in shortcuts.
-        widen: The widening factor. The stages have 16, 32 and 64 times as many channels.
+        widen: The widening factor. The stages have `16 widen`, `32 widen` and `64 widen` channels.
         dropout_rate: The rate of the dropout between the convolutions of a block.
-        groups: The number of normalisation groups, if it divides the channels (see the module).
+        groups: The number of normalisation groups; each layer has `gcd(groups, channels)`.
     """
     if depth % 6 != 4:
         raise ValueError(f"depth must be 6n + 4 with n >= 1, such as 10, 16 or 28, got {depth}.")

@@ -195,13 +195,13 @@ def _change(hull, search, move):
     """Returns weights, set, inverse and blocked columns after a move, by a rank-one update."""
     zero = tf.constant(0.0, tf.float64)
     leaves = move.is_outside & _one_hot(move.leaving, search.chosen)
-    without = tf.gather(search.inverse, move.leaving)
-    with_it, rest, is_independent = _bordering(hull, search, move.entering)
+    leaving_row = tf.gather(search.inverse, move.leaving)
+    combination, rest, is_independent = _bordering(hull, search, move.entering)
     enters = ~move.is_outside & ~move.done & is_independent
     enter = _one_hot(move.entering, search.chosen)
-    change = tf.where(move.is_outside, without, with_it - tf.cast(enter, tf.float64))
+    change = tf.where(move.is_outside, leaving_row, combination - tf.cast(enter, tf.float64))
     factor = tf.where(
-        move.is_outside, -1.0 / _nonzero(tf.gather(without, move.leaving)), 1.0 / _nonzero(rest)
+        move.is_outside, -1.0 / _nonzero(tf.gather(leaving_row, move.leaving)), 1.0 / _nonzero(rest)
     )
     factor = tf.where(move.is_outside | enters, factor, zero)
     # The diagonal is 1 outside of the set.
@@ -224,7 +224,7 @@ def _careful_change(hull, search, move):
     replaced = tf.argmin(lengths, output_type=tf.int32)
     replaces = ~move.is_outside & ~move.done & ~is_independent
     length = tf.where(replaces, tf.gather(lengths, replaced), 0.0)
-    instead = tf.where(enter, length, tf.maximum(move.target - length * combination, zero))
+    replacement = tf.where(enter, length, tf.maximum(move.target - length * combination, zero))
 
     leaving = tf.where(move.is_outside, move.leaving, replaced)
     leaves = (move.is_outside | replaces) & _one_hot(leaving, search.chosen)
@@ -233,7 +233,7 @@ def _careful_change(hull, search, move):
     *_, is_independent = _bordering(hull, rest, move.entering, corrections=2)
     enters = ~move.is_outside & ~move.done & is_independent
     is_blocked = ~move.is_outside & ~move.done & ~is_independent
-    weights = tf.where(move.is_outside, move.on_face, tf.where(replaces, instead, move.target))
+    weights = tf.where(move.is_outside, move.on_face, tf.where(replaces, replacement, move.target))
     weights = tf.where(is_blocked, move.target, tf.where(leaves, zero, weights))
     chosen = tf.where(is_blocked, search.chosen, rest.chosen | (enters & enter))
     blocked = ~(move.is_outside | enters) & (search.blocked | (is_blocked & enter))

@@ -58,7 +58,7 @@ def as_one_vector(upload: Shares, clip_norm: float) -> Shares:
     return Shares(value, trees.scale(pair.share, _share_scale(pair.share, clip_norm)))
 
 
-def of_one_vector(mean: Any, clip_norm: float) -> Shares:
+def from_one_vector(mean: Any, clip_norm: float) -> Shares:
     """Converts the mean of vectors of `as_one_vector` back to changes and shares."""
     value, share = mean
     return Shares(value, trees.scale(share, 1.0 / _share_scale(share, clip_norm)))

@@ -71,7 +71,7 @@ def _with_noise(exchange: Exchange, mechanism: DiscreteGaussian) -> Exchange:
         noise = branches.noise_of_shares(mechanism.noise_multiplier) / mechanism.clients_per_round
 
         def quotient(mean):
-            return mean_of_sums(branches.of_one_vector(mean, mechanism.clip_norm), noise)
+            return mean_of_sums(branches.from_one_vector(mean, mechanism.clip_norm), noise)
 
         aggregator = NoisySumFactory(mechanism, quotient)
 
@@ -115,11 +115,12 @@ class NoisySumFactory(tff.aggregators.UnweightedAggregationFactory):
 
         @tff.tensorflow.computation(value_type, np.int32)
         def mean(total, number):
-            as_many = tf.equal(number, mechanism.clients_per_round)
+            is_complete = tf.equal(number, mechanism.clients_per_round)
             found = tf.nest.map_structure(
-                lambda leaf: tf.where(as_many, leaf, np.nan), self.finish(mechanism.decode(total))
+                lambda leaf: tf.where(is_complete, leaf, np.nan),
+                self.finish(mechanism.decode(total)),
             )
-            return found, {"withheld": tf.cast(~as_many, tf.int32)}
+            return found, {"withheld": tf.cast(~is_complete, tf.int32)}
 
         @tff.federated_computation(
             sums.initialize.type_signature.result, tff.types.FederatedType(value_type, tff.CLIENTS)
