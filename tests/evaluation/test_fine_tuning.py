@@ -122,7 +122,7 @@ def test_locally_trained_trains_the_global_model():
 
 
 def test_locally_trained_needs_a_global_model():
-    with pytest.raises(ValueError, match="'locally_trained' trains the global model"):
+    with pytest.raises(ValueError, match="'locally_trained' is the global model after"):
         locally_trained(make("local", MODEL, local_sgd()), MODEL, local_sgd())
 
 

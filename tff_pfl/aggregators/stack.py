@@ -110,8 +110,8 @@ class StackRuleFactory(tff.aggregators.WeightedAggregationFactory):
     """An aggregator of values of type `T` to a value of type `T`, by a rule over the cohort.
 
     The server stacks the uploads and applies the rule to the clients with a weight above 0, which
-    were not left out. If the rule needs more clients, all numbers of the result are NaN. A process
-    made by `tff_pfl.compose` then keeps its server state, and its metric `server_kept` is 1.
+    were not left out. If the rule needs more clients, all numbers of the result are NaN, so that a
+    process made by `tff_pfl.compose` keeps its server state, with the metric `server_kept` 1.
 
     `next` is
 

@@ -29,8 +29,8 @@ def are_attacked(upload: Any) -> list[bool]:
     """Marks the tensors of an upload that attackers change: float tensors of rank 1 or more.
 
     Attackers do not change scalars, such as a loss or a count, integers and bools. They do not
-    change the shares of `Shares` either, because flipping the signs of values and shares has no
-    effect.
+    change the shares of `Shares` either, because flipping the signs of both values and shares would
+    have no effect.
     """
     if isinstance(upload, Shares):
         return are_attacked(upload.value) + [False] * len(tf.nest.flatten(upload.share))

@@ -67,7 +67,10 @@ def locally_trained(algorithm: Algorithm, model: Model, local: LocalTraining) ->
         ValueError: The algorithm has no global model.
     """
     if algorithm.global_weights is None:
-        raise ValueError("'locally_trained' trains the global model, but the algorithm has none.")
+        raise ValueError(
+            "'locally_trained' is the global model after local training, but the algorithm has no "
+            "global model."
+        )
     train = fine_tuning(algorithm.evaluated_model or model, local)
     return dataclasses.replace(
         algorithm,

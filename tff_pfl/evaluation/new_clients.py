@@ -72,9 +72,9 @@ class NewClientsEvaluation:
         """
         if process.global_weights is None and not process.takes_new_clients:
             raise ValueError(
-                "the algorithm has no model for new clients: no global model, and no personal "
-                "models for unknown clients. Set config.new_clients.evaluated=False to hold these "
-                "clients out without evaluating them."
+                "new clients need a global model, or personal models for unknown clients, but this "
+                "algorithm has none. Set config.new_clients.evaluated=False to hold these clients "
+                "out without evaluating them."
             )
         model = process.evaluated_model or model
         fine_tuning = local if fine_tuning is None else fine_tuning

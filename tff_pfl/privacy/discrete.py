@@ -87,7 +87,7 @@ class DiscreteGaussian:
         The rotation makes the numbers of a vector similar. In the sum of `k` vectors of length
         `r = s C`, they have a standard deviation of at most `k r / sqrt(m)`, where `m` is the
         largest power of two up to `d`. Rounding adds a deviation of `sqrt(k) / 2`, and the noise
-        `z (r + sqrt(d))`. `r` is chosen such that the total deviation is a sixth of half the
+        one of `z (r + sqrt(d))`. `r` is chosen such that the total deviation is a sixth of half the
         modulus.
 
         Args:

@@ -90,8 +90,8 @@ class NoisySumFactory(tff.aggregators.UnweightedAggregationFactory):
          -> <state=()@SERVER, result=finish(T)@SERVER, measurements=<withheld=int32>@SERVER>)
 
     `withheld` is 1 if fewer clients report than expected, with too little noise, or if more clients
-    report, whose sum may exceed the modulus. The mean is then NaN. A process made by
-    `tff_pfl.compose` then keeps its server state, and its metric `server_kept` is 1.
+    report, whose sum may exceed the modulus. The mean is then NaN, so that a process made by
+    `tff_pfl.compose` keeps its server state, with the metric `server_kept` 1.
 
     Attributes:
         mechanism: The mechanism that encodes the uploads.
