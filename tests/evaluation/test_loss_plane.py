@@ -170,5 +170,5 @@ def test_loss_surface_refuses_invalid_grids(options, message):
 
 def test_loss_surface_needs_examples():
     weights, examples = random_linear()
-    with pytest.raises(ValueError, match="needs examples, but there are none"):
+    with pytest.raises(ValueError, match="needs examples, but the examples are empty"):
         loss_surface(linear_model(), weights, examples._replace(size=np.int32(0)), points=3)

@@ -57,7 +57,7 @@ def loss_surface(
     """
     axis = grid_axis(points, radius)
     if not examples.size:
-        raise ValueError("A loss surface needs examples, but there are none.")
+        raise ValueError("A loss surface needs examples, but the examples are empty.")
     directions = [random_direction(weights, seed, index) for index in range(2)]
     grid = np.stack(np.meshgrid(axis, axis, indexing="ij"), axis=-1).reshape(-1, 2)
 

@@ -61,7 +61,7 @@ class ClientContext(NamedTuple):
     carry: Any = ()
 
     def of_evaluation(self) -> "ClientContext":
-        """Returns the context of the last round, or of the first round if there was none."""
+        """Returns the context of the last round, or of the first round before any round."""
         return self._replace(round_num=tf.maximum(self.round_num - 1, 0))
 
 

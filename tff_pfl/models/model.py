@@ -223,7 +223,7 @@ class Model:
         return set()
 
     def _check_rows(self, weights, batch, training):
-        """Checks, once for each type of inputs, that a row's values depend only on that row."""
+        """Checks that a row's values depend only on that row, once for each type of inputs."""
         model = self.made_of or self
         key = batch.x.dtype, tuple(batch.x.shape[1:]), batch.y.dtype, training
         if key in model._checked_rows or batch.x.shape[0] == 1:

@@ -198,8 +198,8 @@ def check_participation(participation: Participation) -> None:
     """Raises a `ValueError` unless clients are drawn with a known probability."""
     if participation.over_selection > 1:
         raise ValueError(
-            f"over_selection={participation.over_selection}, but with privacy a client's "
-            "participation must not depend on others. Set it to 1."
+            f"over_selection={participation.over_selection}, but with privacy, whether a client "
+            "takes part must not depend on others. Set it to 1."
         )
     is_always = participation.availability == EVERYBODY_REPORTS.availability
     if participation.sampling != "poisson" and not is_always:
