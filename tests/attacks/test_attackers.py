@@ -45,9 +45,14 @@ def test_attack_refuses_exchanges_without_uploads(attack):
     for name, exchange_name, message in (
         (
             *("local", "train"),
-            r"uploads of local \(exchange 'train'\) .* upload nothing in it. .*'label_flip'",
+            r"uploads of local \(exchange 'train'\) .* "
+            "upload nothing in this exchange. .*'label_flip'",
         ),
-        ("fedpg", "personalize", "'personalize'.* nothing in it. Set exchange_name .*: 'train'"),
+        (
+            "fedpg",
+            "personalize",
+            "'personalize'.* nothing in this exchange. Set exchange_name .*: 'train'",
+        ),
     ):
         algorithm = make(name, tiny_model(), local_sgd())
         with pytest.raises(TemplateError, match=message):

@@ -64,7 +64,7 @@ class BranchMeanFactory(tff.aggregators.WeightedAggregationFactory):
 
     @property
     def is_default(self) -> bool:
-        """Whether the aggregator of the pairs is a sum or a plain mean."""
+        """Whether `pairs` is a plain mean or `None`, the default sum."""
         return self.pairs is None or is_plain_mean(self.pairs)
 
     def around(self, pairs: Aggregator) -> "BranchMeanFactory":

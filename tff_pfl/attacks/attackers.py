@@ -73,7 +73,7 @@ def with_attacked_exchange(
         )
 
     if exchange_name not in uploading:
-        raise refusal("clients upload nothing in it")
+        raise refusal("clients upload nothing in this exchange")
 
     def change_exchange(exchange: Exchange) -> Exchange:
         if exchange.name != exchange_name:

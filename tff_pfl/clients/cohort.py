@@ -242,7 +242,7 @@ class CohortIterator(tff.program.FederatedDataSourceIterator):
 
     @classmethod
     def from_bytes(cls, buffer: bytes) -> "CohortIterator":
-        """Restores an iterator, and the states of a store in memory.
+        """Restores an iterator and, if its store is in memory, the client states.
 
         Raises:
             UnknownCohortSourceError: The source was not constructed in this process.

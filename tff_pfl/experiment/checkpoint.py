@@ -66,7 +66,7 @@ class Progress:
         return self.iterator.round_num
 
     def forget_evaluation(self) -> None:
-        """Removes the evaluation after the last round, if there is one."""
+        """Removes the evaluation of round `round_num`, the latest, if it was evaluated."""
         self.evaluations = [e for e in self.evaluations if e.round_num != self.round_num]
         self.ended = 0
 
@@ -83,7 +83,7 @@ class Progress:
 def client_states(
     process: PersonalizedProcess, path: str, *, read_only: bool = False
 ) -> ClientStateStore:
-    """Opens the store of the client states and of the checkpoint."""
+    """Opens the store that holds the client states of a run and, beside them, its checkpoint."""
     return ClientStateStore(
         process.initialize_clients, process.client_state_type, path, read_only=read_only
     )

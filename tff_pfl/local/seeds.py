@@ -2,8 +2,9 @@
 
 import tensorflow as tf
 
-# Exchanges of a round are blocks from 0 on. Other blocks are fine-tuning, and the server's noise in
-# uploads, in the count of clipped uploads, and in shares of branches.
+# Each user of random numbers in a round has its own number, its `block`: the exchanges 0, 1 and so
+# on, fine-tuning -1, and the server's noise -2 for uploads, -3 for the count of clipped uploads and
+# -4 for the shares of branches.
 FINE_TUNING, NOISE_OF_UPLOADS, NOISE_OF_COUNTS, NOISE_OF_SHARES = -1, -2, -3, -4
 
 

@@ -15,6 +15,7 @@ def project_to_simplex(rows: tf.Tensor) -> tf.Tensor:
     rows -= tf.reduce_max(rows, axis=-1, keepdims=True)  # Only shifts t, for more precise sums.
     descending = tf.math.top_k(rows, k=rows.shape[-1]).values
     counts = tf.range(1, rows.shape[-1] + 1, dtype=rows.dtype)
-    # If the `count` largest entries stay positive, t is their threshold; it is the largest one.
+    # thresholds[count - 1] is t if exactly the `count` largest entries stay positive. The right
+    # count is the one with the largest threshold.
     thresholds = (tf.cumsum(descending, axis=-1) - 1) / counts
     return tf.nn.relu(rows - tf.reduce_max(thresholds, axis=-1, keepdims=True))

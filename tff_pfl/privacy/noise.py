@@ -16,7 +16,8 @@ import tensorflow_privacy as tfp
 from tff_pfl.local.seeds import NOISE_OF_COUNTS, NOISE_OF_UPLOADS, run_seed
 from tff_pfl.ranges import above, at_least, takes
 
-# Relative to the expected number of clients, as recommended by Andrew et al.
+# The noise of the count of clipped uploads, as a share of the expected number of clients, and the
+# rate and quantile of the adaptive norm, as recommended by Andrew et al.
 _DEVIATION_OF_COUNT = 0.05
 _LEARNING_RATE = 0.2
 _QUANTILE = 0.5
@@ -134,7 +135,7 @@ class ClippedGaussianSumQuery(tfp.GaussianSumQuery):
         norm = tf.linalg.global_norm(leaves)
         entries = [tf.reshape(tf.abs(leaf), [-1]) for leaf in leaves]
         largest = tf.reduce_max(tf.concat(entries, axis=0))
-        # The norm can be computed, and still exceeds the clipping norm.
+        # Shrunk uploads have a finite norm, which is above the clipping norm as before.
         shrunk = [leaf / largest * (2.0 * params) for leaf in leaves]
         fitting = [
             tf.where(tf.math.is_inf(norm), short, leaf)

@@ -103,7 +103,9 @@ def stated(private: Algorithm, noise_multiplier: float, clients_per_round: int) 
 
 
 def averaged_once(algorithm: Algorithm) -> Algorithm:
-    """Returns the algorithm with one plain mean per round, as an `Accountant` assumes.
+    """Replaces the aggregator by a plain mean, and checks that there is one per round.
+
+    An `Accountant` assumes a single noisy mean in each round.
 
     Raises:
         AggregatorError: Clients upload in more than one exchange of a round, or the server needs

@@ -116,7 +116,7 @@ class _Element:
 
 
 def _container_of(struct_type: tff.types.StructType) -> Callable[[list], Any]:
-    """Returns a function that puts references to elements into TFF's container of a structure."""
+    """Returns a function that packs references to a structure's elements into its container."""
     # Elements, which are in their containers already, are treated as scalars.
     scalars = [(name, np.int32) for name in tff.structure.name_list_with_nones(struct_type)]
     if struct_type.python_container is None:

@@ -75,7 +75,7 @@ def class_moments(model: Model, weights: Weights, examples: Examples, num_classe
 
 
 def combinations(means: tf.Tensor, variances: tf.Tensor) -> tf.Tensor:
-    """Computes the `alpha` of each client, in rows.
+    """Computes the weights `alpha_i` of all heads in the new head of each client `i`, in rows.
 
     Args:
         means: float32 `[k, c, d]`, `h_i`.

@@ -153,7 +153,10 @@ def _take_single_element(graph_def, sequence: str, specs) -> list[str]:
     """Replaces the single element of a sequence by placeholders; returns their names."""
     users = [node for node in graph_def.node if _node_of(sequence) in map(_node_of, node.input)]
     if [node.op for node in users] != ["DatasetToSingleElement"]:
-        raise NotSingleElementError(f"{sequence} is used by {[node.op for node in users]}.")
+        raise NotSingleElementError(
+            f"{sequence} must be used by one DatasetToSingleElement alone, found "
+            f"{[node.op for node in users]}."
+        )
     element = users[0].name
     placeholders = [f"{element}/component_{index}" for index in range(len(specs))]
     for node in graph_def.node:

@@ -60,7 +60,7 @@ def uniform(bits_: tf.Tensor) -> tf.Tensor:
 
 
 def rules(general) -> dict:
-    """Returns rules for parallel-for, which use the rules `general` for all other cases."""
+    """Returns parallel-for rules for random operations, some of which fall back on `general`."""
     return {
         "StatelessRandomGetKeyCounter": _convert_key_and_counter,
         **{

@@ -197,7 +197,7 @@ def _slice(pfor_input, otherwise):
         if sizes is None or any(
             size < 0 and begin is None for begin, size in zip(begins, sizes, strict=True)
         ):
-            raise NotVectorizableError("The sizes of slices may differ by client.")
+            raise NotVectorizableError("Slices whose sizes differ by client cannot be stacked.")
     return otherwise(pfor_input)
 
 

@@ -127,7 +127,7 @@ def _convert_select(pfor_input):
         for x in pfor_input.inputs
     )
     if condition.shape.rank != 1 and condition.shape.rank != branches[0].shape.rank:
-        raise NotImplementedError("Select with conditions of unknown rank")
+        raise NotImplementedError("Select with conditions of unknown rank is not supported")
     selected = tf.raw_ops.Select(condition=condition, x=branches[0], y=branches[1])
     return internals.pfor_wrap(selected, True)
 
@@ -153,7 +153,9 @@ def _convert_squeeze(pfor_input):
     axes = [axis % shape.rank for axis in pfor_input.get_attr("squeeze_dims")] if shape.rank else []
     if not axes:
         if not shape.is_fully_defined():
-            raise NotImplementedError("Squeeze of unnamed axes of a tensor of unknown shape")
+            raise NotImplementedError(
+                "Squeeze of unnamed axes of a tensor of unknown shape is not supported"
+            )
         axes = [axis for axis, length in enumerate(shape) if length == 1]
     axes = [axis + tensor.is_stacked for axis in axes]
     squeezed = tf.squeeze(tensor.t, axes) if axes else tensor.t
