@@ -174,7 +174,7 @@ def test_files_in_documents_equal_the_examples():
 
 def test_readme_is_short_and_lists_all_algorithms():
     text = README.read_text()
-    assert len(text.splitlines()) <= 150
+    assert sum(not line.startswith("|") for line in text.splitlines()) <= 119
     rows = re.findall(r"^\| (`[^|]*`) \|", text, re.MULTILINE)
     assert sorted(re.findall(r"`(\w+)`", "".join(rows))) == list(ALGORITHMS)
 

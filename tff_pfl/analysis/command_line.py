@@ -91,6 +91,17 @@ OPTIONS = {
 }
 
 
+SUBCOMMANDS: dict[str, Callable[..., str | None]] = {}
+"""Functions by the name of their subcommand, which prints the text that they return."""
+
+
+def subcommand(function):
+    """Adds a function to `SUBCOMMANDS`; `runs`, `run`, `output` and `OPTIONS` are its arguments."""
+    SUBCOMMANDS[function.__name__] = function
+    return function
+
+
+@subcommand
 def curves(runs, output, column, exclude_clients, log_scale):
     """Draws the mean over clients against the round; a band shows the deviation over seeds."""
     frame = analysis.clients(runs, "all") if exclude_clients else analysis.metrics(runs)
@@ -100,6 +111,7 @@ def curves(runs, output, column, exclude_clients, log_scale):
     analysis.save(figure, output)
 
 
+@subcommand
 def against_bytes(runs, output, column):
     """Draws the mean over clients against the megabytes sent by a client that is in every round.
 
@@ -108,11 +120,13 @@ def against_bytes(runs, output, column):
     analysis.save(analysis.plot_against_bytes(runs, column), output)
 
 
+@subcommand
 def against_epsilon(runs, output, column):
     """Draws the last value against epsilon, a line per method; names are "METHOD | EPSILON"."""
     analysis.save(analysis.plot_against_epsilon(runs, column), output)
 
 
+@subcommand
 def histogram(runs, output, column, threshold, round, exclude_clients):
     """Draws a histogram of a quantity over clients, and prints its mean and tails."""
     frame = analysis.clients(runs, "last" if round is None else round)
@@ -121,16 +135,19 @@ def histogram(runs, output, column, threshold, round, exclude_clients):
     return analysis.to_markdown(analysis.distribution_table(frame, column, **options))
 
 
+@subcommand
 def influence(run, output, matrix):
     """Draws which clients help which, for algorithms that learn it, such as PGFed."""
     analysis.save(analysis.plot_influence(run, matrix), output)
 
 
+@subcommand
 def mixtures(run, output, clients):
     """Draws how clients mix the parts of their models, for algorithms such as pFedMB."""
     analysis.save(analysis.plot_mixtures(run, clients=clients), output)
 
 
+@subcommand
 def loss_surface(run, output, client, points, radius, examples, trust_imports, imports):
     """Draws the training loss of a client around the global model and around its own model.
 
@@ -155,11 +172,13 @@ def loss_surface(run, output, client, points, radius, examples, trust_imports, i
     return f"numbers: {numbers}"
 
 
+@subcommand
 def timeline(run, output, rounds):
     """Draws the timeline of the last rounds, including work done while the devices computed."""
     analysis.save(analysis.plot_timeline(analysis.timings(run), rounds=rounds), output)
 
 
+@subcommand
 def table(runs, format, columns, against):
     """Prints means and deviations over seeds, differences to the paper, bytes and seconds.
 
@@ -168,6 +187,7 @@ def table(runs, format, columns, against):
     return FORMATS[format](analysis.results_table(runs, columns, against))
 
 
+@subcommand
 def cross_table(runs, format, column, exclude_attackers, exclude_clients, each_run):
     """Prints one metric by both parts of names "ROW | COLUMN", such as attack and aggregator."""
     options = {"exclude_attackers": exclude_attackers, "exclude_clients": exclude_clients}
@@ -176,6 +196,7 @@ def cross_table(runs, format, column, exclude_attackers, exclude_clients, each_r
     return FORMATS[format](analysis.cross_table(runs, column, **options))
 
 
+@subcommand
 def clients(runs, column):
     """Prints CSV with a line for each client of each seed and a column for each name.
 
@@ -184,6 +205,7 @@ def clients(runs, column):
     return _csv(analysis.client_values(runs, column).reset_index())
 
 
+@subcommand
 def page(runs, output, columns, target, against):
     """Writes tables and figures to one self-contained HTML page."""
     analysis.write_page(runs, output, columns=columns, target=target, against=against)
@@ -191,15 +213,6 @@ def page(runs, output, columns, target, against):
 
 def _csv(frame):
     return frame.to_csv(index=False).rstrip("\n")
-
-
-SUBCOMMANDS: dict[str, Callable[..., str | None]] = {
-    function.__name__: function
-    for function in (
-        *(curves, against_bytes, against_epsilon, histogram, influence, mixtures, loss_surface),
-        *(timeline, table, cross_table, clients, page),
-    )
-}
 
 
 def parse(argv: Sequence[str], description: str) -> argparse.Namespace:
