@@ -110,7 +110,7 @@ def test_client_without_sound_results_is_like_an_absent_client():
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("pgfed", "of every upload by itself"),
+        ("pgfed", "each field of its uploads has its own aggregator"),
         ("fedpg", "every upload by itself"),
         ("local", "clients upload nothing"),
     ],

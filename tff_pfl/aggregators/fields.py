@@ -25,7 +25,7 @@ class FieldsFactory(tff.aggregators.WeightedAggregationFactory):
         reason: The reason why another aggregator cannot replace this one.
     """
 
-    reason = "its server needs a part of every upload by itself"
+    reason = "each field of its uploads has its own aggregator"
 
     def __init__(self, **factories: Aggregator):
         """Creates the factory.
