@@ -112,6 +112,7 @@ def test_changed_metric_seeds_or_settings_start_a_new_tuning(tmp_path, program):
         run_study(with_tuning(study, metric="global/accuracy"), tmp_path, program.path)
 
 
+@pytest.mark.slow
 def test_longer_run_is_not_compared_after_fewer_rounds(tmp_path, program):
     run_study(HALVING, tmp_path, program.path)
     with pytest.raises(
@@ -179,6 +180,7 @@ def test_killed_search_resumes_with_the_same_trials(tmp_path, program, monkeypat
     assert rows(tmp_path / "killed") == rows(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_searches_in_parallel_use_halving(tmp_path, program):
     """Continues a trial that is in the better half of all trials at its stage so far."""
     pairs = dataclasses.replace(SEARCH, at_a_time=2, number=5)

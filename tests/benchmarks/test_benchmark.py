@@ -42,6 +42,7 @@ def test_spread_and_ratio_use_medians():
     assert timing.ratio(found, timing.spread([2.0])) == 1.5
 
 
+@pytest.mark.slow
 def test_contenders_print_json_lines():
     """Measures an algorithm whose first round trains like FedAvg."""
     sizes = ("--clients=2", "--examples_per_client=6", "--rounds=2")
@@ -105,6 +106,7 @@ def test_different_work_is_refused():
         contenders.check_same_work(losses)
 
 
+@pytest.mark.slow
 def test_unequal_sizes_compares_own_and_padded_rows():
     """Uses three lognormal sizes with mean 4, and rows padded to the largest."""
     record = measurements.unequal_sizes(LINEAR, 0.5, 1)
@@ -140,6 +142,7 @@ def point(population, cohort_size=2):
     return growth.Point(LINEAR, population, 1, 0, cohort_size, "ditto")
 
 
+@pytest.mark.slow
 def test_rounds_store_states_of_all_clients_on_disk():
     record = growth.rounds_at(point(250))
     assert record["states_on_disk_mib"] > 250 * 4 * 7850 / 2**20

@@ -45,6 +45,7 @@ def check(tmp_path, monkeypatch):
     return run
 
 
+@pytest.mark.slow
 def test_next_run_resumes_a_failed_part(check):
     action = "if task == 'b': raise ValueError('no such thing')\n    if task == 'c': os.abort()"
     code, (failed, other) = check(action)
@@ -57,6 +58,7 @@ def test_next_run_resumes_a_failed_part(check):
     assert again == other
 
 
+@pytest.mark.slow
 def test_part_has_a_time_limit(check):
     code, (content, _) = check("if task == 'b': time.sleep(60)", minutes=0.05)
     assert (code, content["status"], list(content["records"])) == (1, "failed", ["a"])

@@ -75,6 +75,7 @@ def test_failed_contestant_is_reported_and_does_not_stop_the_others(tmp_path):
     assert failed[0]["stderr"] == ["It cannot continue."]
 
 
+@pytest.mark.slow
 def test_contestant_fails_if_it_does_not_answer(tmp_path):
     began = time.monotonic()
     late = records_of(toys(tmp_path, "never starts", "never answers", "works"), time_limit=1.0)
