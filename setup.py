@@ -21,6 +21,7 @@ INSTALL_REQUIRES = [
     "numpy>=1.25,<1.26",
     "optuna>=4,<5",
     "pandas>=2.1,<3",
+    "pyarrow>=14,<17",
     "scikit-learn>=1.5,<1.6",
     "scipy>=1.9.3,<1.10",
     "tensorboard>=2.14,<2.15",

@@ -3,6 +3,7 @@
     evaluate.py --run_dir=DIR --output=PREFIX [--synthetic=0.1,0.5] [--subsample] [--split=test]
         [--further_models=locally_trained,fine_tuned] [--fine_tune_epochs=5]
         [--fine_tune_learning_rate=0.01] [--nogeneralization] [--baseline=DIR] [--clients=1000]
+        [--predictions]
 
 Every client's own model and the global model are evaluated on the client's examples (`local_test`),
 on the examples of all clients (`generalization_test`), and on the client's examples together with
@@ -15,8 +16,12 @@ each client's gain over the baseline, and the share of clients with a negative g
 
 The result is written to PREFIX.json, all statistics to PREFIX_table.csv with a row for each
 quantity and group of clients, a row for each client to PREFIX.csv, and a row for each new client to
-PREFIX_new_clients.csv. A short table is printed. Nothing in DIR is changed. Modules of the run's
-config are imported only with `--trust_imports` or if `--imports` names them.
+PREFIX_new_clients.csv. A short table is printed. With `--predictions`,
+PREFIX_predictions.parquet has a row for each example of each client: `client_id`, `example` (its
+row in the data set), `label`, and for each model its outputs (`MODEL`) and its loss (`MODEL_loss`).
+
+Nothing in DIR is changed. Modules of the run's config are imported only with `--trust_imports` or
+if `--imports` names them.
 """
 
 from absl import app, flags
@@ -35,6 +40,7 @@ flags.DEFINE_bool("generalization", True, "Also evaluate on the examples of othe
 flags.DEFINE_enum("split", "test", ["test", "validation"], "The examples to evaluate on.")
 flags.DEFINE_bool("subsample", False, "Draw only as many examples of each pool as the client has.")
 flags.DEFINE_list("synthetic", ["0.5"], "Shares of the other clients to add, in [0, 1].")
+flags.DEFINE_bool("predictions", False, "Also write each model's outputs on each example.")
 # These default to the values of the run's config.
 _CHANGES = (
     flags.DEFINE_list("further_models", None, "locally_trained, fine_tuned or both; see above."),
@@ -56,6 +62,7 @@ def main(argv):
         given.run_dir,
         given.output,
         baseline=given.baseline,
+        predictions=given.predictions,
         trust_imports=_trusted_imports(),
         set_context=set_context_from_flags,
         generalization="last" if given.generalization else "never",

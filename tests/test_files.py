@@ -8,6 +8,7 @@ import os
 import zipfile
 
 import numpy as np
+import pyarrow.parquet
 import pytest
 
 from tff_pfl import files
@@ -100,3 +101,20 @@ def test_numpy_reads_compressed_arrays():
         np.testing.assert_array_equal(found[name], expected[name])
     ids = zipfile.ZipFile(ours).getinfo("ids.npy")
     assert ids.compress_size < ids.file_size / 4
+
+
+def test_parquet_keeps_types_and_shapes(tmp_path):
+    columns = {
+        "label": np.array([2, 0, 1], np.int32),
+        "logits": np.arange(12, dtype=np.float32).reshape(3, 4),
+        "pairs": np.arange(12, dtype=np.float32).reshape(3, 2, 2),
+    }
+    files.write_parquet(tmp_path / "x.parquet", columns)
+    table = pyarrow.parquet.read_table(tmp_path / "x.parquet")
+    logits = pyarrow.list_(pyarrow.float32(), 4)
+    assert [table.schema.field(name).type for name in ("label", "logits")] == [
+        pyarrow.int32(),
+        logits,
+    ]
+    for name, column in columns.items():
+        np.testing.assert_array_equal(np.array(table[name].to_pylist()), column)

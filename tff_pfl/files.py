@@ -83,6 +83,29 @@ def save_compressed(file: IO[bytes], arrays: Mapping[str, Any]) -> None:
                 np.lib.format.write_array(entry, np.asanyarray(array), allow_pickle=False)
 
 
+def write_parquet(path: str | os.PathLike, columns: Mapping[str, np.ndarray]) -> None:
+    """Writes columns of equal length as a Parquet file, completely or not at all.
+
+    Args:
+        path: The file.
+        columns: Arrays `[n, ...]` by name. Entries that are arrays become lists of a fixed size.
+    """
+    import pyarrow.parquet
+
+    table = pyarrow.table({name: _arrow(column) for name, column in columns.items()})
+    with whole_file(path, "wb") as file:
+        pyarrow.parquet.write_table(table, file)
+
+
+def _arrow(column: np.ndarray) -> Any:
+    import pyarrow
+
+    if column.ndim == 1:
+        return pyarrow.array(column)
+    entries = _arrow(column.reshape(-1, *column.shape[2:]))
+    return pyarrow.FixedSizeListArray.from_arrays(entries, column.shape[1])
+
+
 def write_json(path: str | os.PathLike, value: Any) -> None:
     """Writes a value as strict JSON (see `to_json`), completely or not at all."""
     with whole_file(path) as file:

@@ -21,6 +21,12 @@ __getattr__, __dir__, __all__ = offer(
             "to_text",
         ),
         "new_clients": ("NewClientsEvaluation",),
+        "predictions": (
+            "Prediction",
+            "Predictions",
+            "build_predictions",
+            "predict_federation",
+        ),
         "pooled": ("PooledEvaluation", "drawn_clients"),
         "snapshots": ("take_snapshot",),
         "statistics": (

@@ -10,6 +10,7 @@ from tff_pfl.data import FederatedDataset
 from tff_pfl.evaluation.federated import build_evaluation, evaluate_federation
 from tff_pfl.evaluation.metrics import ClientMetrics
 from tff_pfl.evaluation.pooled import PooledEvaluation
+from tff_pfl.evaluation.predictions import Predictions, build_predictions, predict_federation
 from tff_pfl.models import Model
 from tff_pfl.names import check_names
 from tff_pfl.ranges import between, each, takes, whole
@@ -112,6 +113,8 @@ class Evaluator:
                     f"None of the clients={options.clients} that were drawn has {options.split} "
                     "examples. Evaluate more clients."
                 )
+        self._process = process
+        self._model = model
         self._dataset = dataset
         self._options = options
         self._local = build_evaluation(process, model)
@@ -186,3 +189,20 @@ class Evaluator:
             )
             clients = clients._replace(values={**clients.values, **pooled})
         return clients
+
+    def predictions(self, server_state: Any, source: CohortDataSource) -> Predictions:
+        """Predicts each client's own examples of the split; see `predict_federation`.
+
+        Args:
+            server_state: See `__call__`.
+            source: See `__call__`.
+        """
+        return predict_federation(
+            build_predictions(self._process, self._model),
+            server_state,
+            source,
+            self._dataset,
+            split=self._options.split,
+            clients_per_call=self._options.clients_per_call,
+            client_ids=self.client_ids,
+        )

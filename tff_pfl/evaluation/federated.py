@@ -1,6 +1,7 @@
 """Evaluates the models of every client, and the global model, on the client's own data."""
 
 import collections
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,7 +12,7 @@ from tff_pfl.data import FederatedDataset
 from tff_pfl.equality import elementwise_equality
 from tff_pfl.evaluation.metrics import ClientMetrics, MetricName
 from tff_pfl.local import Examples, evaluate
-from tff_pfl.models import Model
+from tff_pfl.models import Model, Weights
 from tff_pfl.ranges import takes, whole
 from tff_pfl.templates import Client, PersonalizedProcess
 
@@ -48,6 +49,29 @@ def build_evaluation(
         global model, `global`. Each field holds the sums of the loss and of the model's metrics
         over the client's test examples.
     """
+
+    def measure(model, weights, test):
+        return evaluate(model, weights, test, batch_size=batch_size)
+
+    return map_models(process, model, measure)
+
+
+def map_models(
+    process: PersonalizedProcess,
+    model: Model,
+    function: Callable[[Model, Weights, Examples], Any],
+) -> tff.Computation:
+    """Builds a computation that applies a function to each evaluated model of a cohort.
+
+    Args:
+        process: The algorithm.
+        model: The algorithm's model.
+        function: `(model, W, D) -> T`, a function of the evaluated model, the weights and the
+            client's test examples.
+
+    Returns:
+        A computation of the type of `build_evaluation`, with one `T` for each model.
+    """
     model = process.evaluated_model or model
     client_type = process.client_type
     state_type = process.initialize.type_signature.result
@@ -58,22 +82,22 @@ def build_evaluation(
 
     @tff.tensorflow.computation(model.weights_type, test_type)
     @elementwise_equality()
-    def evaluate_weights(weights, test):
-        return evaluate(model, weights, test, batch_size=batch_size)
+    def of_weights(weights, test):
+        return function(model, weights, test)
 
     @tff.federated_computation(state_type, tff.types.FederatedType(evaluated_type, tff.CLIENTS))
-    def evaluate_clients(state, clients):
+    def of_clients(state, clients):
         models = {"personalized": process.personalize, **process.further_models}
         results = collections.OrderedDict(
-            (name, tff.federated_map(evaluate_weights, (make(state, clients.client), clients.test)))
+            (name, tff.federated_map(of_weights, (make(state, clients.client), clients.test)))
             for name, make in models.items()
         )
         if process.global_weights is not None:
             weights = tff.federated_broadcast(tff.federated_map(process.global_weights, state))
-            results["global"] = tff.federated_map(evaluate_weights, (weights, clients.test))
+            results["global"] = tff.federated_map(of_weights, (weights, clients.test))
         return tff.federated_zip(results)
 
-    return evaluate_clients
+    return of_clients
 
 
 @takes(clients_per_call=whole(1))
@@ -112,12 +136,9 @@ def evaluate_federation(
         client_ids = np.arange(dataset.num_clients)
     else:
         population, sizes = int(np.count_nonzero(sizes)), sizes[client_ids]
-    rows = []
-    for start in range(0, len(client_ids), clients_per_call):
-        ids = client_ids[start : start + clients_per_call]
-        clients = source.select_clients(ids)
-        tests = source.select_examples(ids, split)
-        rows += evaluation(server_state, list(map(EvaluatedClient, clients, tests)))
+    rows = list(
+        results_of_clients(evaluation, server_state, source, client_ids, split, clients_per_call)
+    )
     values = {}
     for model_name, totals in rows[0].items():
         for metric in totals:
@@ -128,3 +149,22 @@ def evaluate_federation(
             np.divide(total, count, out=quotient, where=count > 0)
             values[MetricName(model_name, f"{pool}_{split}", metric)] = quotient
     return ClientMetrics(client_ids, sizes, values, population)
+
+
+def results_of_clients(
+    computation: tff.Computation,
+    server_state: Any,
+    source: CohortDataSource,
+    client_ids: Sequence[int],
+    split: str,
+    clients_per_call: int,
+) -> Iterator[Any]:
+    """Yields the result of each client, in order, from a computation of `map_models`.
+
+    The arguments are explained in `evaluate_federation`.
+    """
+    for start in range(0, len(client_ids), clients_per_call):
+        ids = client_ids[start : start + clients_per_call]
+        clients = source.select_clients(ids)
+        tests = source.select_examples(ids, split)
+        yield from computation(server_state, list(map(EvaluatedClient, clients, tests)))

@@ -15,6 +15,7 @@ from tff_pfl.evaluation import (
     Evaluator,
     Gain,
     MetricName,
+    Predictions,
     distributions,
     gains,
     gains_of_clients,
@@ -33,10 +34,11 @@ from tff_pfl.experiment.run_directory import (
     is_run_directory,
 )
 from tff_pfl.experiment.summary import Evaluation, rows
-from tff_pfl.files import write_json
+from tff_pfl.files import write_json, write_parquet
 from tff_pfl.tables import aligned, decimal
 
-RESULT_SUFFIXES = (".json", "_table.csv", ".csv", "_new_clients.csv")
+_PREDICTIONS_SUFFIX = "_predictions.parquet"
+RESULT_SUFFIXES = (".json", "_table.csv", ".csv", "_new_clients.csv", _PREDICTIONS_SUFFIX)
 """The endings of an evaluation's files, after their prefix; see `evaluate_program`."""
 
 _GROUPS = {
@@ -62,6 +64,7 @@ class EvaluatedRun(NamedTuple):
         fingerprint: The fingerprint of the data and their partition.
         new_clients: The measurements of the clients that the run held out, if there are any.
         baseline: The evaluation of the baseline, if there is one.
+        predictions: The models' outputs on each example of each client, if they were requested.
     """
 
     run: str
@@ -72,6 +75,7 @@ class EvaluatedRun(NamedTuple):
     fingerprint: str
     new_clients: ClientMetrics | None = None
     baseline: "EvaluatedRun | None" = None
+    predictions: Predictions | None = None
 
     def distributions(self) -> dict[str, dict[MetricName, Distribution]]:
         """Returns `tff_pfl.evaluation.distributions`, with new clients as a further group."""
@@ -121,6 +125,9 @@ class EvaluatedRun(NamedTuple):
         write_json(paths[0], self.to_json())
         for path, columns in zip(paths[1:], tables, strict=True):
             write_table(path, columns)
+        if self.predictions is not None:
+            paths.append(prefix + _PREDICTIONS_SUFFIX)
+            write_parquet(paths[-1], self.predictions.columns())
         return paths
 
 
@@ -135,6 +142,7 @@ def evaluate_run(
     run_dir: str | os.PathLike,
     baseline: str | os.PathLike | None = None,
     *,
+    predictions: bool = False,
     trust_imports: bool | Collection[str] = (),
     **changes: Any,
 ) -> EvaluatedRun:
@@ -145,6 +153,8 @@ def evaluate_run(
         baseline: The output directory of another run of the same clients with the same examples,
             such as a run of local training. Each client's gain over the baseline is computed: the
             baseline's last checkpoint is evaluated on the same split.
+        predictions: Whether to record the outputs of each model on each example of its client. The
+            baseline and clients that the run held out are left out.
         trust_imports: See `config_of_run`; it applies to both runs.
         **changes: See `evaluate_program`.
 
@@ -155,17 +165,17 @@ def evaluate_run(
     """
     config = changed_config(run_dir, changes, trust_imports)
     if baseline is None:
-        return _evaluated(run_dir, config)
+        return _evaluated(run_dir, config, predictions=predictions)
     of_baseline = changed_config(baseline, {}, trust_imports)
     # Gains are over each client's own model, not over the fine-tuned one beside it.
     if "fine_tuned" in of_baseline.evaluation.further_models:
         of_baseline.evaluation.fine_tune_epochs = 0
     of_baseline.evaluation.further_models = ()
     compared = _evaluated(baseline, of_baseline, configs.evaluation_options(config))
-    return _evaluated(run_dir, config, baseline=compared)
+    return _evaluated(run_dir, config, baseline=compared, predictions=predictions)
 
 
-def _evaluated(run_dir, config, options=None, baseline=None) -> EvaluatedRun:
+def _evaluated(run_dir, config, options=None, baseline=None, predictions=False) -> EvaluatedRun:
     """Evaluates a run; `options` are given for a baseline, from the run compared with it."""
     with restored_by(run_dir, config) as run:
         if baseline is not None and baseline.fingerprint != run.dataset.fingerprint:
@@ -181,6 +191,7 @@ def _evaluated(run_dir, config, options=None, baseline=None) -> EvaluatedRun:
         with config_errors("evaluation"):
             evaluator = Evaluator(run.process, run.model, run.dataset, options)
         clients = evaluator(run.server_state, run.source, is_last=True)
+        found = evaluator.predictions(run.server_state, run.source) if predictions else None
         new_clients = None if is_baseline else _evaluate_new_clients(run)
     metrics = summarize(clients) | ({} if new_clients is None else summarize(new_clients))
     chosen = {key: run.config.evaluation[key] for key in _CHOSEN_MODELS}
@@ -193,6 +204,7 @@ def _evaluated(run_dir, config, options=None, baseline=None) -> EvaluatedRun:
         run.dataset.fingerprint,
         new_clients,
         baseline,
+        found,
     )
 
 
@@ -276,11 +288,12 @@ def evaluate_program(
         output: The prefix of the result files: `OUTPUT.json` and `OUTPUT_table.csv` have all
             statistics, the table with a row for each quantity and group of clients; `OUTPUT.csv`
             has a row for each client; `OUTPUT_new_clients.csv` has a row for each new client, if
-            there are any. Missing folders are created.
+            there are any; `OUTPUT_predictions.parquet` has a row for each example of each client,
+            if `predictions` is given (see `Predictions`). Missing folders are created.
         baseline: See `evaluate_run`.
         set_context: Sets the context in which TFF computations are executed.
-        **changes: `trust_imports` (see `config_of_run`), and new values for keys of
-            `config.evaluation`.
+        **changes: `predictions` (see `evaluate_run`), `trust_imports` (see `config_of_run`), and
+            new values for keys of `config.evaluation`.
 
     Returns:
         The exit code: 0, 1 after an error that the user can fix, 130 after Ctrl-C, 143 after

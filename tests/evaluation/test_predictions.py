@@ -1,0 +1,110 @@
+"""Tests the outputs of every client's models on each of its examples."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tests.federation import local_sgd, random_examples, tiny_model, tiny_process
+from tests.marks import slow
+from tff_pfl import runtime
+from tff_pfl.algorithms import build_ditto, make
+from tff_pfl.clients import ClientStateStore, CohortDataSource
+from tff_pfl.data import FederatedDataset, Partition
+from tff_pfl.evaluation import build_predictions, predict_federation
+from tff_pfl.local import examples_type
+from tff_pfl.templates import compose
+
+MODEL = tiny_model()
+CONTEXTS = {
+    "vectorized": lambda: runtime.create_graph_context(vectorize="always"),
+    "loop": lambda: runtime.create_graph_context(vectorize="never"),
+    "stock": runtime.create_cpp_context,
+}
+
+
+@pytest.fixture(scope="module")
+def dataset():
+    """Makes three clients whose 7, 0 and 1 test examples are rows of the data set out of order."""
+    x, y, _ = random_examples(40)
+    rows = np.random.default_rng(0).permutation(40)
+    train, test, none = np.split(rows[:24], [6, 15]), rows[24:32], np.zeros([0], np.int64)
+    return FederatedDataset(x, y, 3, Partition(train, [none] * 3, (test[:7], none, test[7:])))
+
+
+def source_of(process, dataset, **options):
+    store = ClientStateStore(process.initialize_clients, process.client_state_type)
+    return CohortDataSource(dataset, store, process.client_type, seed=0, **options)
+
+
+@pytest.mark.parametrize(
+    ("context", "capacity"),
+    [("vectorized", "cohort"), ("loop", None), ("loop", "cohort"), slow("stock", None)],
+)
+def test_predictions_are_those_of_the_models_on_the_clients_own_examples(
+    dataset, context, capacity
+):
+    process = tiny_process(build_ditto)
+    source = source_of(process, dataset, capacity=capacity)
+    iterator = source.iterator()
+    with tff.framework.get_context_stack().install(CONTEXTS[context]()):
+        output = process.next(process.initialize(), iterator.select())
+        iterator.update(output.clients)
+        personal = process.personalize(output.state, source.select_clients(range(3)))
+        found = predict_federation(
+            build_predictions(process, MODEL, batch_size=3),
+            output.state,
+            source,
+            dataset,
+            clients_per_call=2,
+        )
+    np.testing.assert_array_equal(found.client_ids, [0] * 7 + [2])
+    rows = np.concatenate([dataset.partition.test[client_id] for client_id in range(3)])
+    np.testing.assert_array_equal(found.examples, rows)
+    np.testing.assert_array_equal(found.labels, dataset.y[rows])
+    shared = output.state.algorithm.weights
+    for name, weights in {"personalized": personal, "global": [shared] * 3}.items():
+        logits = np.concatenate(
+            [MODEL.apply(weights[i], dataset.examples(i, "test").x) for i in range(3)]
+        )
+        highest = logits.max(axis=1, keepdims=True)
+        sums = highest[:, 0] + np.log(np.exp(logits - highest).sum(axis=1))
+        outputs, loss = found.models[name]
+        np.testing.assert_allclose(outputs, logits, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(loss, sums - logits[range(8), found.labels], atol=1e-5)
+
+
+def test_outputs_of_any_shape_have_columns(dataset):
+    """Checks outputs that are a structure, of a model without a global one."""
+
+    def apply(weights, x, **options):
+        logits = MODEL.apply(weights, x, **options)
+        return {"logits": logits, "pairs": tf.stack([logits, logits + 1], axis=2)}
+
+    model = dataclasses.replace(
+        MODEL,
+        apply=apply,
+        example_loss=lambda y, outputs: MODEL.example_loss(y, outputs["logits"]),
+        example_metrics={},
+    )
+    process = compose(make("local", model, local_sgd()), examples_type((4, 4, 1)))
+    found = predict_federation(
+        build_predictions(process, model),
+        process.initialize(),
+        source_of(process, dataset),
+        dataset,
+        client_ids=np.array([0, 1]),
+    )
+    columns = found.columns()
+    assert {name: column.shape for name, column in columns.items()} == {
+        "client_id": (7,),
+        "example": (7,),
+        "label": (7,),
+        "personalized/logits": (7, 3),
+        "personalized/pairs": (7, 3, 2),
+        "personalized_loss": (7,),
+    }
+    logits, pairs = columns["personalized/logits"], columns["personalized/pairs"]
+    np.testing.assert_array_equal(pairs, np.stack([logits, logits + 1], axis=2))

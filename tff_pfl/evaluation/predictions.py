@@ -1,0 +1,156 @@
+"""Records the outputs of every client's models on each of its examples."""
+
+import collections
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+import tree
+
+from tff_pfl.clients import CohortDataSource
+from tff_pfl.data import FederatedDataset
+from tff_pfl.evaluation.federated import BATCH_SIZE, map_models, results_of_clients
+from tff_pfl.local import Examples, scan_batches
+from tff_pfl.models import Model, Weights
+from tff_pfl.ranges import takes, whole
+from tff_pfl.templates import PersonalizedProcess
+
+_map = tf.nest.map_structure
+
+
+class Prediction(NamedTuple):
+    """The predictions of one model for `rows` inputs.
+
+    Attributes:
+        outputs: float32 `[rows, ...]`, the model's outputs, such as a logit for each class, or a
+            structure of such tensors.
+        loss: float32 `[rows]`, the loss of each example.
+    """
+
+    outputs: Any
+    loss: Any
+
+
+class Predictions(NamedTuple):
+    """The predictions of clients' models, with a row for each example of each client.
+
+    Attributes:
+        client_ids: int `[n]`, the client that owns the example.
+        examples: int64 `[n]`, the example's row in the data set, as in `Partition`.
+        labels: `[n]`, as in the data set.
+        models: The `Prediction` of each model, `n` rows each: `personalized`, the further models
+            and, if the algorithm has a global model, `global`.
+    """
+
+    client_ids: np.ndarray
+    examples: np.ndarray
+    labels: np.ndarray
+    models: Mapping[str, Prediction]
+
+    def columns(self) -> dict[str, np.ndarray]:
+        """Returns the columns of a table: `client_id`, `example`, `label` and those of each model.
+
+        A model has the columns `MODEL`, its outputs, and `MODEL_loss`. If its outputs are several
+        tensors, these are `MODEL/NAME`, or `MODEL/0`, `MODEL/1` and so on.
+        """
+        columns = {"client_id": self.client_ids, "example": self.examples, "label": self.labels}
+        for name, prediction in self.models.items():
+            for path, outputs in tree.flatten_with_path(prediction.outputs):
+                columns["/".join(map(str, (name, *path)))] = outputs
+            columns[f"{name}_loss"] = prediction.loss
+        return columns
+
+
+def build_predictions(
+    process: PersonalizedProcess, model: Model, *, batch_size: int = BATCH_SIZE
+) -> tff.Computation:
+    """Builds the predictions of a cohort's models.
+
+    Args:
+        process: The algorithm.
+        model: The algorithm's model.
+        batch_size: The number of examples in a forward pass.
+
+    Returns:
+        A computation of the type of `build_evaluation`, but each field holds a `Prediction` for the
+        rows of the client's test examples. Its rows for padding have no meaning.
+    """
+
+    def predict(model, weights, test):
+        return _predict(model, weights, test, batch_size)
+
+    return map_models(process, model, predict)
+
+
+def _predict(model: Model, weights: Weights, examples: Examples, batch_size: int) -> Prediction:
+    """Computes the predictions for all rows of a client, padding included, batch by batch."""
+
+    def predict(x, y, seed):
+        outputs = model.apply(weights, x, training=False, seed=seed)
+        prediction = Prediction(outputs, model.example_loss(y, outputs))
+        return _map(lambda leaf: tf.cast(leaf, tf.float32), prediction)
+
+    def put_batch(carry, batch):
+        index, batches = carry
+        found = predict(batch.x, batch.y, batch.seed)
+        return index + 1, _map(
+            lambda stack, leaf: tf.tensor_scatter_nd_update(stack, [[index]], [leaf]),
+            batches,
+            found,
+        )
+
+    rows = tf.shape(examples.y)[0]
+    num_batches = (rows + batch_size - 1) // batch_size
+    # Only the shapes of these predictions are used.
+    shapes = predict(examples.x[:1], examples.y[:1], tf.zeros([2], tf.int32))
+    batches = _map(lambda leaf: tf.zeros([num_batches, batch_size, *leaf.shape[1:]]), shapes)
+    _, batches = scan_batches(
+        put_batch, (0, batches), examples, epochs=1, batch_size=batch_size, seed=None
+    )
+    return _map(lambda stack: tf.reshape(stack, [-1, *stack.shape[2:]])[:rows], batches)
+
+
+@takes(clients_per_call=whole(1))
+def predict_federation(
+    computation: tff.Computation,
+    server_state: Any,
+    source: CohortDataSource,
+    dataset: FederatedDataset,
+    *,
+    split: str = "test",
+    clients_per_call: int = 25,
+    client_ids: np.ndarray | None = None,
+) -> Predictions:
+    """Predicts the examples of all clients, or of a sample of them, a few clients at a time.
+
+    Args:
+        computation: The result of `build_predictions`.
+        server_state: The process's `ServerState`.
+        source: The source of the clients' states and training examples.
+        dataset: The data set of the predicted examples.
+        split: The split of the predicted examples, "test" or "validation".
+        clients_per_call: The number of clients at a time, which bounds memory.
+        client_ids: The sample in ascending order, or `None` for all clients.
+
+    Returns:
+        The predictions in the order of the clients and of each client's examples.
+    """
+    client_ids = np.arange(dataset.num_clients) if client_ids is None else client_ids
+    sizes = dataset.sizes(split)[client_ids]
+    parts = collections.defaultdict(list)
+    results = results_of_clients(
+        computation, server_state, source, client_ids, split, clients_per_call
+    )
+    for size, models in zip(sizes.tolist(), results, strict=True):
+        for name, prediction in models.items():
+            parts[name].append(_map(lambda rows, size=size: rows[:size], prediction))
+    owned = getattr(dataset.partition, split)
+    examples = np.concatenate([owned[client_id] for client_id in client_ids])
+    return Predictions(
+        np.repeat(client_ids, sizes),
+        examples,
+        dataset.y[examples],
+        {name: _map(lambda *rows: np.concatenate(rows), *found) for name, found in parts.items()},
+    )
