@@ -21,7 +21,7 @@ from tests.federation import (
 from tests.marks import slow
 from tests.quadratics import quadratic_examples, quadratic_model, spd, vector_of
 from tests.templates.mean_process import EXAMPLES_TYPE, Visits, clients, examples, mean_value
-from tff_pfl import templates
+from tff_pfl import runtime, templates
 from tff_pfl.templates import ClientOutput, SharedPart, averaging, errors
 from tff_pfl.testing.eager import EagerProcess
 
@@ -60,6 +60,26 @@ class TestWeighting:
         output = after_a_round(mean_algorithm(weighting=weighting))
         np.testing.assert_allclose(output.state.algorithm.weights, [mean, mean], rtol=1e-6)
         assert [own.count for own in output.clients] == [1, 1]
+
+    def test_clients_weigh_by_a_function_of_their_examples(self):
+        """Weighs by the largest value, 5 or 8, of DATA with means of 4 and 8."""
+        weighting = lambda data: tf.reduce_max(data.x)  # noqa: E731
+        mean = (5.0 * 4.0 + 8.0 * 8.0) / 13.0
+        output = after_a_round(mean_algorithm(weighting=weighting))
+        np.testing.assert_allclose(output.state.algorithm.weights, [mean, mean], rtol=1e-6)
+
+    @pytest.mark.parametrize(
+        "create", [runtime.create_graph_context, slow(runtime.create_cpp_context)]
+    )
+    def test_clients_with_negative_weights_are_left_out(self, create):
+        weighting = lambda data: 4.0 - mean_value(data)  # noqa: E731
+        algorithm = mean_algorithm(weighting=weighting)
+        with tff.framework.get_context_stack().install(create()):
+            process = templates.compose(algorithm, EXAMPLES_TYPE)
+            cohort = clients(process, examples(3.0, 5.0, 1.0), examples(8.0))
+            output = process.next(process.initialize(), cohort)
+        np.testing.assert_allclose(output.state.algorithm.weights, [3.0, 3.0], rtol=1e-6)
+        assert output.metrics["train"]["num_nonfinite"] == 1
 
     @pytest.mark.parametrize("weight", [2.0, tf.constant(1.0)], ids=str)
     def test_client_work_must_not_set_a_weight(self, weight):

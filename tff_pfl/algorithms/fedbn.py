@@ -27,7 +27,7 @@ from tff_pfl.algorithms.fedper import fedper
 from tff_pfl.algorithms.registry import ALGORITHMS
 from tff_pfl.local import LocalTraining
 from tff_pfl.models import Model, normalization_layers, partition
-from tff_pfl.templates import Algorithm, extends
+from tff_pfl.templates import Algorithm, Weighting, extends
 
 
 @ALGORITHMS.register("fedbn")
@@ -37,7 +37,7 @@ def fedbn(
     local: LocalTraining,
     *,
     also_personal: Iterable[str] = (),
-    weighting: str = "uniform",
+    weighting: Weighting = "uniform",
     **options,
 ) -> Algorithm:
     """Builds the FedBN algorithm.
@@ -46,7 +46,7 @@ def fedbn(
         model: The model, of weights `W`.
         local: The local training of all layers.
         also_personal: The names of further layers that clients keep, such as the head.
-        weighting: "uniform" as in the paper, or "num_examples".
+        weighting: "uniform" as in the paper, "num_examples", or a function; see `weighing`.
         **options: Options of `averaging`.
 
     Raises:

@@ -47,6 +47,7 @@ from tff_pfl.templates import (
     Exchange,
     Federation,
     Personalization,
+    Weighting,
     no_client_state,
     weighing,
 )
@@ -72,7 +73,7 @@ def ifca(
     fixed_clusters: Sequence[int] | None = None,
     min_share: float = 0.0,
     max_restarts: int = 5,
-    weighting: str = "uniform",
+    weighting: Weighting = "uniform",
 ) -> Algorithm:
     """Builds the IFCA algorithm.
 
@@ -89,7 +90,8 @@ def ifca(
         min_share: The smallest share of a cohort's clients that a model must have, at most `1 / k`;
             0 accepts any share, and is required with `fixed_clusters`.
         max_restarts: The largest number of restarts.
-        weighting: "uniform" as in the authors' code, or "num_examples".
+        weighting: "uniform" as in the authors' code, "num_examples", or a function; see
+            `weighing`.
     """
     weigh = weighing(weighting)
     check_names("averaging", [averaging], ("models", "gradients"))

@@ -37,7 +37,7 @@ from tff_pfl.algorithms.registry import ALGORITHMS
 from tff_pfl.local import LocalTraining, sharpness, trees
 from tff_pfl.models import Model, layer_groups, partition
 from tff_pfl.ranges import above_or_infinite, at_least, takes
-from tff_pfl.templates import Algorithm, extends
+from tff_pfl.templates import Algorithm, Weighting, extends
 
 
 @ALGORITHMS.register("plgu_grep")
@@ -56,7 +56,7 @@ def plgu_grep(
     group_norms: bool = True,
     xi_scale: float = 1.0,
     norm_order: float = 2.0,
-    weighting: str = "uniform",
+    weighting: Weighting = "uniform",
     **options,
 ) -> Algorithm:
     """Builds the PLGU-GRep algorithm.
@@ -70,7 +70,7 @@ def plgu_grep(
         xi_scale: The sum of the layers' scores: 1 in the paper; the number of the body's layers
             gives the radius of SAM.
         norm_order: `p` of LWSAM's norm; `inf` is the largest entry.
-        weighting: "uniform" as in the paper, or "num_examples".
+        weighting: "uniform" as in the paper, "num_examples", or a function; see `weighing`.
         **options: Options of FedRep.
     """
     parts = partition(model, personal=options.get("personal_layers"))

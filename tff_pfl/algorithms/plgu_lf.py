@@ -48,6 +48,7 @@ from tff_pfl.templates import (
     Algorithm,
     ClientOutput,
     OwnModel,
+    Weighting,
     averaging,
     extends,
     last_own_model,
@@ -75,7 +76,7 @@ def plgu_lf(
     perturb_at: str = "global",
     eps_from: str = "personal",
     perturb_layers: str = "all",
-    weighting: str = "uniform",
+    weighting: Weighting = "uniform",
     **options,
 ) -> Algorithm:
     """Builds the PLGU-LF algorithm.
@@ -94,7 +95,7 @@ def plgu_lf(
         eps_from: The model whose gradient makes `eps`: "personal" (`theta`), or "global" (`w_i`),
             which costs a third gradient.
         perturb_layers: "all", or "universal", all layers outside Per.
-        weighting: "uniform" as in the paper, or "num_examples".
+        weighting: "uniform" as in the paper, "num_examples", or a function; see `weighing`.
         **options: Options of `averaging`.
     """
     check_names("scores", [scores], ("distance", "equal"))

@@ -2,7 +2,7 @@
 
 from tff_pfl.templates.aggregators import AGGREGATORS, with_aggregator
 from tff_pfl.templates.algorithm import Algorithm, no_client_state, no_server_state
-from tff_pfl.templates.averaging import SharedPart, averaging, moved, weighing
+from tff_pfl.templates.averaging import SharedPart, Weighting, averaging, moved, weighing
 from tff_pfl.templates.composer import compose
 from tff_pfl.templates.exchange import (
     Aggregator,
@@ -34,6 +34,7 @@ __all__ = [
     "ProcessOutput",
     "ServerState",
     "SharedPart",
+    "Weighting",
     "averaging",
     "compose",
     "compose_stateless_view",

@@ -29,6 +29,9 @@ from tff_pfl.templates.exchange import Aggregator, ClientOutput, Exchange, Perso
 
 WEIGHTINGS = ("num_examples", "uniform")
 
+Weighting = str | Callable[[Examples], tf.Tensor]
+"""The weights of clients: one of `WEIGHTINGS`, or a function; see `weighing`."""
+
 
 class SharedPart(NamedTuple):
     """Server state.
@@ -79,7 +82,7 @@ def averaging(
     global_weights: Callable[[Any], Any] | None = None,
     client_snapshot: Callable[[Any], Mapping[str, Any]] | None = None,
     *,
-    weighting: str = "num_examples",
+    weighting: Weighting = "num_examples",
     aggregator: Aggregator | None = None,
     server_optimizer: tff.learning.optimizers.Optimizer | None = None,
 ) -> Algorithm:
@@ -107,7 +110,8 @@ def averaging(
         client_init: See `Algorithm`.
         global_weights: `(W -> weights of a model)`, or `None`.
         client_snapshot: See `Algorithm`.
-        weighting: The weights of clients: their "num_examples", or "uniform".
+        weighting: The weights of clients: their "num_examples", "uniform", or a function of their
+            examples; see `weighing`.
         aggregator: A `tff.aggregators` factory; default the mean. An unweighted one gives all
             clients the same weight.
         server_optimizer: The optimizer of the server's step; `None`: the step is the mean change.
@@ -169,20 +173,27 @@ def _check_weight(output):
         )
 
 
-def weighing(weighting: str) -> Callable[[Examples], tf.Tensor]:
-    """Returns a function from a client's examples to its weight: `n_i`, or 1.
+def weighing(weighting: Weighting) -> Callable[[Examples], tf.Tensor]:
+    """Returns a function from a client's examples to its weight.
 
     Example:
         >>> weigh = tff_pfl.weighing("num_examples")
         >>> float(weigh(testing.tiny_examples(5)))
         5.0
+        >>> weigh = tff_pfl.weighing(lambda examples: tf.sqrt(tf.cast(examples.size, tf.float32)))
+        >>> float(weigh(testing.tiny_examples(4)))
+        2.0
 
     Args:
-        weighting: "num_examples" or "uniform".
+        weighting: "num_examples", for `n_i`; "uniform", for 1; or a pure TensorFlow function
+            `(Examples -> float32 scalar)`. It must ignore rows after `Examples.size`, which are
+            padding. A client whose weight is negative or not finite is left out of the round.
 
     Raises:
-        UnknownNameError: `weighting` has another value.
+        UnknownNameError: `weighting` is another name.
     """
+    if callable(weighting):
+        return weighting
     check_names("weighting", [weighting], WEIGHTINGS)
     if weighting == "uniform":
         return lambda examples: tf.constant(1.0)

@@ -48,6 +48,7 @@ from tff_pfl.templates import (
     Exchange,
     Federation,
     Personalization,
+    Weighting,
     last_own_model,
     weighing,
 )
@@ -110,7 +111,7 @@ def pgfed(
     alpha_learning_rate: float = 0.01,
     beta: float = 0.0,
     communication_efficient: bool = False,
-    weighting: str = "num_examples",
+    weighting: Weighting = "num_examples",
 ) -> Algorithm:
     """Makes PGFed or one of its variants.
 
@@ -130,7 +131,7 @@ def pgfed(
         alpha_learning_rate: `eta_alpha`.
         beta: PGFedMo's momentum, in [0, 1]; the paper's grid is 0.2, 0.5, 0.8. 0: no momentum.
         communication_efficient: Whether the method is PGFed-CE.
-        weighting: "num_examples" or "uniform".
+        weighting: "num_examples", "uniform", or a function; see `weighing`.
     """
     weigh = weighing(weighting)
     server = (PGFedCEServer if communication_efficient else PGFedServer)(
