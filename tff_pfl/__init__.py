@@ -30,7 +30,13 @@ __getattr__, __dir__, __all__ = offer(
             "trains_where",
         ),
         "attacks": ("ATTACKS", "scaled_uploads"),
-        "clients": ("AVAILABILITIES", "ClientStateStore", "CohortDataSource", "Participation"),
+        "clients": (
+            "AVAILABILITIES",
+            "ClientStateStore",
+            "CohortDataSource",
+            "Participation",
+            "SELECTORS",
+        ),
         "compression": ("COMPRESSORS", "compressed"),
         "data": (
             "DATASETS",

@@ -35,6 +35,9 @@ class FakeDataset:
     def __init__(self, fingerprint="fake"):
         self.fingerprint = fingerprint
 
+    def sizes(self):
+        return np.arange(10) % 4 + 1
+
     def examples(self, client_id, split):
         size = client_id % 4 + (split == "train")
         rows = 10 * client_id + np.arange(size)

@@ -1,12 +1,14 @@
 """Tests runs in which some selected clients do not report."""
 
+import numpy as np
 import pytest
+import tensorflow as tf
 
 from tests.experiment import killed
-from tests.experiment.killed import rows_of
-from tests.federation import assert_equal, tiny_process
-from tff_pfl.algorithms import build_fedavg
-from tff_pfl.clients import Participation
+from tests.experiment.killed import numbers_of, rows_of, run_until
+from tests.federation import assert_equal, tiny_model, tiny_process
+from tff_pfl.algorithms import build_fedavg, build_local
+from tff_pfl.clients import ClientStateStore, CohortIterator, Participation, PowerOfChoice
 from tff_pfl.clients.availability import Diurnal
 from tff_pfl.experiment.summary import NUM_CLIENTS_NEVER_SELECTED
 
@@ -66,3 +68,33 @@ def test_round_without_clients_counts_but_changes_nothing(dataset, tmp_path, cap
     assert after.final.metrics == before.final.metrics
     row = rows_of(tmp_path)[empty]
     assert (row["participation/num_selected"], row["train/server_kept"]) == ("0", "1")
+
+
+LARGEST_LOSSES = Participation(selector=PowerOfChoice(candidates=5), dropout=(0.2,))
+
+
+def test_power_of_choice_selects_by_the_losses_of_the_current_model(dataset, tmp_path):
+    participation = Participation(selector=PowerOfChoice(candidates=5))
+    run(tmp_path, dataset, rounds=1, participation=participation)
+    weights = tiny_process(build_fedavg).initialize().algorithm.weights
+    losses = []
+    for client in range(5):
+        data = dataset.examples(client)
+        logits = tiny_model().apply(weights, data.x)
+        losses.append(tf.nn.sparse_softmax_cross_entropy_with_logits(data.y, logits).numpy().mean())
+    was_selected = [row["was_selected"] for row in rows_of(tmp_path, "clients/round_000001.csv")]
+    assert np.flatnonzero(np.array(was_selected) == "1").tolist() == sorted(np.argsort(losses)[-2:])
+
+
+@pytest.mark.parametrize("moment", [(CohortIterator, "update", 4), (ClientStateStore, "commit", 4)])
+def test_killed_run_selects_the_same_clients_again(dataset, tmp_path, moment):
+    options = {"participation": LARGEST_LOSSES, "process": tiny_process(build_fedavg)}
+    killed.run(tmp_path / "whole", dataset, **options)
+    run_until(*moment, tmp_path / "parts", dataset, **options)
+    killed.run(tmp_path / "parts", dataset, **options)
+    assert numbers_of(tmp_path / "parts") == numbers_of(tmp_path / "whole")
+
+
+def test_losses_need_a_global_model(dataset, tmp_path):
+    with pytest.raises(ValueError, match="but the algorithm has no global model. Choose another"):
+        killed.run(tmp_path, dataset, tiny_process(build_local), participation=LARGEST_LOSSES)

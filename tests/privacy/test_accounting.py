@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from dp_accounting import rdp
 
-from tff_pfl.clients import Participation
+from tff_pfl.clients import BySize, Participation
 from tff_pfl.clients.availability import Diurnal
 from tff_pfl.privacy import Accountant, PrivacyLoss, default_delta
 
@@ -127,6 +127,7 @@ def test_accountant_refuses_invalid_values(values, message):
         ((500, 50, Participation()), "Epsilon was computed for.*poisson.*but .*'fixed'.*Make"),
         ((500, 60, Participation(sampling="poisson")), "clients_per_round=60"),
         ((500, 50, Participation(over_selection=1.2)), "over_selection=1.2, but .* depend on othe"),
+        ((500, 50, Participation(selector=BySize())), r"BySize\(\), but with privacy .* same prob"),
         ((500, 50, Participation(availability=Diurnal())), "availability=Diurnal.*Set sampling to"),
     ],
     ids=str,

@@ -11,9 +11,11 @@ from typing import Any, Literal
 import numpy as np
 import tensorflow_federated as tff
 
+from tff_pfl.clients.client_type import check_client_type
 from tff_pfl.clients.errors import ForeignStateError
 from tff_pfl.clients.padding import pad_examples, shared_capacity
 from tff_pfl.clients.participation import EVERYBODY_REPORTS, Participants, Participation
+from tff_pfl.clients.selectors import History, KnownClients, Losses, no_losses
 from tff_pfl.clients.serialization import deserialize, serialize
 from tff_pfl.clients.state_store import ClientStateStore
 from tff_pfl.local.examples import Examples
@@ -54,7 +56,8 @@ class CohortDataSource(tff.program.FederatedDataSource):
 
         Args:
             dataset: A `tff_pfl.data.FederatedDataset`, or an object with `num_clients`,
-                `examples(client_id, split)` and `fingerprint`.
+                `examples(client_id, split)`, `fingerprint` and, for selectors that are not uniform,
+                `sizes()`.
             store: The store of the clients' states, of type `C`.
             client_type: `<client_id=int32,state=C,data=D>`; `D` is the type of an `Examples`.
             seed: The seed of the cohorts, not negative.
@@ -70,22 +73,7 @@ class CohortDataSource(tff.program.FederatedDataSource):
             ValueError: `seed` is negative, or `capacity` is invalid or differs from the rows of
                 `D`.
         """
-        if (
-            _names(client_type) != Client._fields
-            or client_type.client_id != tff.types.TensorType(np.int32)
-            or _names(client_type.data) != Examples._fields
-        ):
-            raise TypeError(
-                "Expected a client type <client_id=int32,state=C,data=<x=T[?,...],y=int32[?],"
-                f"size=int32>>, found {client_type}. Tip: it is the member type of the second "
-                "argument of `process.next`."
-            )
-        if str(client_type.state) != str(store.state_type):
-            raise TypeError(
-                "The process and the store have different client states.\n"
-                f"Process: {client_type.state}\nStore:   {store.state_type}"
-            )
-        _check_inputs(dataset, client_type.data.x)
+        check_client_type(client_type, store.state_type, dataset)
         if not (capacity in (None, "cohort") or _CAPACITY.contains(capacity)):
             raise ValueError(
                 f"capacity must be None, 'cohort' or {_CAPACITY.text}, got {capacity!r}."
@@ -160,10 +148,27 @@ class CohortDataSource(tff.program.FederatedDataSource):
             )
         return source
 
-    def participants(self, round_num: int, k: int | None = None) -> Participants:
-        """Draws the clients that take part in a round; see `CohortIterator.select`."""
-        k = self.num_clients if k is None else k
-        return self._participation.participants(self._seed, round_num, self.num_clients, k)
+    def participants(
+        self,
+        round_num: int,
+        k: int | None = None,
+        *,
+        history: History | None = None,
+        losses: Losses = no_losses,
+    ) -> Participants:
+        """Draws the clients that take part in a round; see `CohortIterator.select`.
+
+        Args:
+            round_num: The round, from 0.
+            k: The size of the cohort, see `Participation`; `None` for all clients.
+            history: The history before the round; only for selectors that are not uniform.
+            losses: See `KnownClients`.
+        """
+        num_clients, known = self.num_clients, None
+        if self._participation.selects and history is not None:
+            known = KnownClients(np.arange(num_clients), self._dataset.sizes(), *history, losses)
+        k = num_clients if k is None else k
+        return self._participation.participants(self._seed, round_num, num_clients, k, known)
 
     def select_clients(self, client_ids: Iterable[int], split: str = "train") -> list[Client]:
         """Returns the given clients, with their states and their examples of a split.
@@ -199,12 +204,6 @@ class CohortDataSource(tff.program.FederatedDataSource):
         return list(map(pad_examples, examples, capacities))
 
 
-def _names(type_signature) -> tuple:
-    if not isinstance(type_signature, tff.types.StructType):
-        return ()
-    return tuple(tff.structure.name_list_with_nones(type_signature))
-
-
 # The TFF type of a `CohortIterator` as a structure of tensors.
 _POSITION_TYPE = tff.types.to_type(
     collections.OrderedDict(
@@ -212,6 +211,8 @@ _POSITION_TYPE = tff.types.to_type(
         round_num=np.int64,  # the next round
         cohort=(np.int32, [None]),  # the last cohort
         outstanding=np.bool_,  # whether `update` must still be called for it
+        num_rounds=(np.int32, [None]),  # the history; empty if clients are drawn uniformly
+        last_round=(np.int32, [None]),
         digest=np.int64,  # the digest of the store
         client_ids=(np.int64, [None]),  # the clients with a state, for a store in memory
         states=(np.str_, [None]),  # the states of `client_ids`
@@ -221,6 +222,8 @@ _POSITION_TYPE = tff.types.to_type(
 
 class CohortIterator(tff.program.FederatedDataSourceIterator):
     """An iterator over rounds: `select` returns a cohort, `update` stores its new states.
+
+    `choose` returns a cohort that the caller chooses.
 
     The iterators of a source share its store. The bytes of an iterator contain its position. For a
     store in memory they also contain every state, for a store on disk only the digest of the
@@ -234,6 +237,8 @@ class CohortIterator(tff.program.FederatedDataSourceIterator):
         self._cohort = np.zeros([0], np.int32)
         self._participants = None
         self._outstanding = False
+        remembered = source.num_clients if source.participation.selects else 0
+        self._history = History.before_training(remembered)
 
     def __deepcopy__(self, memo: Any) -> "CohortIterator":
         """Returns a copy with its own position, of the same source."""
@@ -266,6 +271,7 @@ class CohortIterator(tff.program.FederatedDataSourceIterator):
         iterator._round_num = int(position["round_num"])
         iterator._cohort = position["cohort"]
         iterator._outstanding = bool(position["outstanding"])
+        iterator._history = History(position["num_rounds"], position["last_round"])
         return iterator
 
     def to_bytes(self) -> bytes:
@@ -277,6 +283,7 @@ class CohortIterator(tff.program.FederatedDataSourceIterator):
             round_num=self._round_num,
             cohort=self._cohort,
             outstanding=self._outstanding,
+            **self._history._asdict(),
             digest=store.digest,
             client_ids=np.array(list(states), np.int64),
             states=np.array(list(states.values()), object),
@@ -300,34 +307,61 @@ class CohortIterator(tff.program.FederatedDataSourceIterator):
 
     @property
     def participants(self) -> Participants | None:
-        """The participants of the last round; `None` before the first `select` of this object."""
+        """The participants of this object's last `select`; `None` before it or after `choose`."""
         return self._participants
 
-    def select(self, k: int | None = None) -> list[Client]:
+    def select(self, k: int | None = None, *, losses: Losses = no_losses) -> list[Client]:
         """Returns the clients that report in this round, with their training examples.
 
         The iterator advances to the next round.
 
         Args:
             k: The size of the cohort, see `Participation`; `None` for all clients.
+            losses: See `KnownClients`; for selectors that need them.
 
         Raises:
             RuntimeError: `update` was not called for the last cohort, and clients have states.
-            ValueError: `k` is not an integer in 1..num_clients, or a client has more examples than
-                the capacity. The iterator stays at this round.
+            ValueError: `k` is not an integer in 1..num_clients, the selector needs `losses`, or a
+                client has more examples than the capacity. The iterator stays at this round.
         """
-        source = self._source
-        if self._outstanding and not is_empty(source.store.state_type):
+        self._check_updated()
+        participants = self._source.participants(
+            self._round_num, k, history=self._history, losses=losses
+        )
+        clients = self._source.select_clients(participants.reported)
+        self._advance(participants.reported, participants)
+        return clients
+
+    def choose(self, client_ids: Iterable[int]) -> list[Client]:
+        """Returns the given clients, in their order, as the cohort of this round.
+
+        The iterator advances to the next round.
+
+        Raises:
+            RuntimeError: `update` was not called for the last cohort, and clients have states.
+            ValueError: An id occurs twice, or a client has more examples than the capacity. The
+                iterator stays at this round.
+            TypeError: An id is not an integer.
+        """
+        self._check_updated()
+        clients = self._source.select_clients(client_ids)
+        self._advance(np.array([client.client_id for client in clients], np.int32), None)
+        return clients
+
+    def _check_updated(self) -> None:
+        if self._outstanding and not is_empty(self._source.store.state_type):
             raise RuntimeError(
                 "The last cohort has no new states yet. Call `update` with them before the next "
                 "`select`."
             )
-        participants = source.participants(self._round_num, k)
-        clients = source.select_clients(participants.reported)
-        self._cohort, self._participants = participants.reported, participants
+
+    def _advance(self, cohort, participants) -> None:
+        """Goes to the next round, after a cohort of this round."""
+        if self._source.participation.selects:
+            self._history = self._history.after(self._round_num, cohort)
+        self._cohort, self._participants = cohort, participants
         self._outstanding = True
         self._round_num += 1
-        return clients
 
     def update(self, clients: Iterable[Any]) -> None:
         """Puts the new states of the last cohort, in its order, into the store.
@@ -361,16 +395,5 @@ class CohortIterator(tff.program.FederatedDataSourceIterator):
             and self._round_num == other._round_num
             and np.array_equal(self._cohort, other._cohort)
             and self._outstanding == other._outstanding
-        )
-
-
-def _check_inputs(dataset: Any, expected: tff.types.TensorType) -> None:
-    """Checks that the inputs of the first client have the expected type."""
-    x = np.asarray(dataset.examples(0, "train").x)
-    wanted = tff.types.TensorType(expected.dtype, expected.shape[1:])
-    found = tff.types.TensorType(x.dtype.type, x.shape[1:])
-    if not wanted.is_assignable_from(found):
-        raise TypeError(
-            f"The process takes inputs of {wanted}, but the data have inputs of {found}. Compose "
-            f"it with examples_type({x.shape[1:]}, np.{x.dtype}), or convert the data."
+            and all(map(np.array_equal, self._history, other._history))
         )

@@ -1,4 +1,6 @@
-"""Draws the clients that are selected and report in a round, from the seed and the round only.
+"""Draws the clients that are selected and report in a round, from the seed and the round.
+
+Some selectors also use what the server knows of clients; see `tff_pfl.clients.selectors`.
 
 A selected client that does not report, for whatever reason, is not part of the round: it sends
 nothing to the server and keeps its state.
@@ -7,12 +9,13 @@ nothing to the server and keeps its state.
 import dataclasses
 import functools
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from absl import logging
 
 from tff_pfl.clients.availability import Always, Availability, Devices
+from tff_pfl.clients.selectors import KnownClients, Selector, Uniform, check_selector, selected
 from tff_pfl.names import check_names
 from tff_pfl.ranges import above, at_least, between, each, takes, whole
 
@@ -116,6 +119,7 @@ class Participation:
             is rounded up. The first clients that report are the cohort.
         availability: The rule for the clients that can be selected. If there are too few, all of
             them are selected.
+        selector: The rule that chooses among them, a `Selector`.
         class_shares: The shares of the device classes, relative to their sum. A client's class is
             drawn once.
         dropout: The probability that a selected client never reports.
@@ -133,6 +137,7 @@ class Participation:
     sampling: str = "fixed"
     over_selection: float = 1.0
     availability: Availability = Always()
+    selector: Selector = Uniform()
     class_shares: tuple[float, ...] = (1.0,)
     dropout: tuple[float, ...] = (0.0,)
     median_seconds: tuple[float, ...] = (0.0,)
@@ -151,10 +156,16 @@ class Participation:
                 f"availability={availability!r} must be an instance of a frozen dataclass, whose "
                 "options are compared when a run is resumed."
             )
+        check_selector(self.selector)
         if self.sampling == "poisson" and self.over_selection != 1.0:
             raise ValueError(
                 f"over_selection={self.over_selection} has no meaning with sampling='poisson', "
                 "which has no fixed cohort size. Set over_selection=1 or sampling='fixed'."
+            )
+        if self.sampling == "poisson" and self.selects:
+            raise ValueError(
+                f"selector={self.selector} has no meaning with sampling='poisson', which draws "
+                "each client independently. Set the selector to 'uniform' or sampling='fixed'."
             )
         if not sum(self.class_shares):
             raise ValueError(f"class_shares={self.class_shares} must not all be 0.")
@@ -176,12 +187,17 @@ class Participation:
         """Whether rounds have a simulated duration."""
         return any(self.median_seconds)
 
+    @property
+    def selects(self) -> bool:
+        """Whether clients are selected by another rule than uniformly at random."""
+        return self.selector != Uniform()
+
     def check(self, num_clients: int, cohort_size: int) -> None:
         """Checks that a federation has enough clients for a cohort.
 
         Raises:
-            ValueError: `cohort_size` is not a positive integer, or `cohort_size * over_selection`
-                is more than `num_clients`.
+            ValueError: `cohort_size` is not a positive integer, `cohort_size * over_selection` is
+                more than `num_clients`, or the selector cannot choose so many clients.
         """
         whole(1).check("The size of a cohort", cohort_size, ValueError)
         wanted = self._num_wanted(cohort_size)
@@ -190,6 +206,33 @@ class Participation:
             raise ValueError(
                 f"A cohort of {cohort_size} clients{reason} asks for {wanted} clients, but the "
                 f"federation has only {num_clients}."
+            )
+        self.selector.check(wanted)
+
+    def check_process(self, process: Any) -> None:
+        """Checks that the selector may know what it needs from a process's clients.
+
+        Args:
+            process: The `PersonalizedProcess`.
+
+        Raises:
+            ValueError: The process is private, but the selector is not uniform; or the selector
+                needs losses, but there is no global model or reports are not sent in the clear.
+        """
+        if self.selects and process.noise_multiplier is not None:
+            raise ValueError(
+                f"selector={self.selector}, but with privacy clients must be drawn uniformly. Set "
+                "the selector to 'uniform'."
+            )
+        if self.selector.needs_losses and process.report != "clear":
+            raise ValueError(
+                f"selector={self.selector} needs the losses of single clients, but this process "
+                "hides them: its measurements are sent by secure sums or not at all."
+            )
+        if self.selector.needs_losses and process.global_weights is None:
+            raise ValueError(
+                f"selector={self.selector} needs clients' losses of the global model, but the "
+                "algorithm has no global model. Choose another selector."
             )
 
     def devices(self, seed: int, num_clients: int) -> Devices:
@@ -201,39 +244,50 @@ class Participation:
         )
 
     def participants(
-        self, seed: int, round_num: int, num_clients: int, cohort_size: int
+        self,
+        seed: int,
+        round_num: int,
+        num_clients: int,
+        cohort_size: int,
+        known: KnownClients | None = None,
     ) -> Participants:
-        """Draws the clients of a round, the same for every algorithm.
+        """Draws the clients of a round; without `known`, they are the same for every algorithm.
 
         Args:
             seed: The run's seed, not negative.
             round_num: The round, from 0.
             num_clients: The number of clients in the federation.
             cohort_size: The size of the cohort; with "poisson", its expected size.
+            known: All clients, as the server knows them; only for selectors that are not uniform.
 
         Raises:
-            ValueError: See `check`.
+            ValueError: See `check`; the selector needs `known`, or its result is invalid.
         """
         self.check(num_clients, cohort_size)
+        if self.selects and known is None:
+            raise ValueError(
+                f"selector={self.selector} depends on more than the seed and the round: only "
+                "`CohortIterator.select` can select its cohorts."
+            )
         if self == EVERYBODY_REPORTS:
             return _everybody_reports(seed, round_num, num_clients, cohort_size)
         devices = self.devices(seed, num_clients)
         available = self._available(seed, round_num, devices)
-        selected = self._selected(seed, round_num, available, num_clients, cohort_size)
-        drops = self._drops(seed, round_num, devices, selected)
-        seconds = self._seconds(seed, round_num, devices, selected)
+        chosen = self._selected(seed, round_num, available, num_clients, cohort_size, known)
+        drops = self._drops(seed, round_num, devices, chosen)
+        seconds = self._seconds(seed, round_num, devices, chosen)
         is_late = ~drops & (seconds > (self.deadline or math.inf))
         arrives = ~(drops | is_late)
         order = np.argsort(seconds[arrives], kind="stable")
-        arriving, seconds = selected[arrives][order], seconds[arrives][order]
+        arriving, seconds = chosen[arrives][order], seconds[arrives][order]
         most = cohort_size if self.sampling == "fixed" else num_clients
         reported = arriving[:most]
-        is_incomplete = len(reported) < min(most, len(selected))
+        is_incomplete = len(reported) < min(most, len(chosen))
         return Participants(
             available=available.astype(np.int32),  # sorted already
-            selected=_ids(selected),
-            dropped=_ids(selected[drops]),
-            late=_ids(selected[is_late]),
+            selected=_ids(chosen),
+            dropped=_ids(chosen[drops]),
+            late=_ids(chosen[is_late]),
             surplus=_ids(arriving[most:]),
             reported=_ids(reported),
             seconds=self._duration(seconds[:most], is_incomplete),
@@ -266,15 +320,17 @@ class Participation:
             )
         return given
 
-    def _selected(self, seed, round_num, available, num_clients, cohort_size) -> np.ndarray:
+    def _selected(self, seed, round_num, available, num_clients, cohort_size, known) -> np.ndarray:
         """Draws the clients that are selected from `available`.
 
-        With "fixed", the clients are in a random order, which decides between simultaneous reports.
+        With "fixed", the clients are in an order that decides between simultaneous reports.
         """
         if self.sampling == "poisson":
             drawn = _uniform(seed, round_num, _COHORT_STREAM, num_clients)
             return available[drawn[available] < cohort_size / num_clients]
         number = min(self._num_wanted(cohort_size), len(available))
+        if self.selects and number:
+            return selected(self.selector, known.at(available), number, _rng(seed, round_num))
         return _choose(seed, round_num, available, number)
 
     def _drops(self, seed, round_num, devices, selected) -> np.ndarray:
@@ -323,8 +379,11 @@ def _everybody_reports(seed, round_num, num_clients, cohort_size) -> Participant
 
 def _choose(seed, round_num, client_ids, number) -> np.ndarray:
     """Draws `number` clients, from an array of ids or `range(client_ids)`, without replacement."""
-    rng = np.random.default_rng([seed, round_num, _COHORT_STREAM])
-    return rng.choice(client_ids, number, replace=False)
+    return _rng(seed, round_num).choice(client_ids, number, replace=False)
+
+
+def _rng(seed, round_num) -> np.random.Generator:
+    return np.random.default_rng([seed, round_num, _COHORT_STREAM])
 
 
 def _ids(client_ids) -> np.ndarray:

@@ -26,7 +26,7 @@ from tff_pfl.experiment.summary import Evaluation
 from tff_pfl.privacy import PrivacyLoss
 from tff_pfl.templates import PersonalizedProcess
 
-FORMAT = 1
+FORMAT = 2
 """The version of the format. Checkpoints of another version cannot be resumed."""
 
 _PLAIN = ("metrics", "timings", "seconds", "released", "ended")  # fields that are JSON values

@@ -88,9 +88,9 @@ def train(
             changed since the checkpoint, or the checkpoint is missing.
         ForeignStateError: The checkpoint is from another process.
         ValueError: A number is out of range; the early stop is impossible (`EarlyStop.check`); the
-            cohorts are impossible (`Participation.check`), or differ from the cohorts of `privacy`
-            (`Accountant.check`, `PrivacyLoss.check`) or of `process` (`Federation.check`); or the
-            model has fewer logits than there are classes.
+            cohorts are impossible (`Participation.check`, `Participation.check_process`), or differ
+            from the cohorts of `privacy` (`Accountant.check`, `PrivacyLoss.check`) or of `process`
+            (`Federation.check`); or the model has fewer logits than there are classes.
         NobodyReportedError: A round has no clients, and the runtime is not the graph runtime.
         RuntimeError: No context was set in this thread.
         MemoryError: The server's state does not fit into memory.
@@ -116,6 +116,7 @@ def train(
     check_server_memory(process)
     model.check_classes(dataset.num_classes)
     participation.check(dataset.num_clients, clients_per_round)
+    participation.check_process(process)
     process.made_for.check(dataset.num_clients, clients_per_round)
     if privacy is not None:
         privacy.accountant.check(dataset.num_clients, clients_per_round, participation)
@@ -153,6 +154,7 @@ def train(
                 bar.write(warning)
             Rounds(
                 process,
+                model,
                 dataset,
                 source,
                 options,

@@ -1,7 +1,8 @@
 """Trains, evaluates, releases and commits the rounds of a run, one after another."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ from tff_pfl.experiment.interruption import NobodyReportedError
 from tff_pfl.experiment.metrics_log import NEW_CLIENTS, MetricsLog
 from tff_pfl.experiment.run_directory import flatten
 from tff_pfl.experiment.summary import NUM_CLIENTS_NEVER_SELECTED, Evaluation
+from tff_pfl.models import Model
 from tff_pfl.templates import PersonalizedProcess
 
 
@@ -69,6 +71,7 @@ class Rounds:
     """
 
     process: PersonalizedProcess
+    model: Model
     dataset: FederatedDataset
     source: CohortDataSource
     options: evaluation.EvaluationOptions
@@ -112,7 +115,7 @@ class Rounds:
 
         with watch.measuring("round_seconds"):
             with watch.measuring("select_seconds"):
-                clients = iterator.select(clients_per_round)
+                clients = iterator.select(clients_per_round, losses=self._losses)
             if not clients and runtime.current_devices() is None:
                 raise NobodyReportedError(
                     f"Nobody reported in round {progress.round_num}, which TFF's stock runtime "
@@ -132,6 +135,20 @@ class Rounds:
         self.finish_round(watch)
         self.bar.set_postfix(postfix(output.metrics, watch.seconds))
         self.bar.update()
+
+    @functools.cached_property
+    def _global_losses(self) -> Callable[[Any, np.ndarray], np.ndarray]:
+        """The losses of the global model, which are traced once, if a selector needs them."""
+        return evaluation.global_losses(
+            self.process,
+            self.model,
+            self.source,
+            clients_per_call=self.options.clients_per_call,
+        )
+
+    def _losses(self, client_ids: np.ndarray) -> np.ndarray:
+        """Computes the loss of the current global model on the examples of each client."""
+        return self._global_losses(self.progress.server_state, client_ids)
 
     def _training_metrics(self, metrics: Mapping[str, Any]) -> dict[str, float]:
         progress = self.progress

@@ -196,6 +196,11 @@ class PrivacyLoss:
 
 def check_participation(participation: Participation) -> None:
     """Raises a `ValueError` unless clients are drawn with a known probability."""
+    if participation.selects:
+        raise ValueError(
+            f"selector={participation.selector}, but with privacy each client must be drawn with "
+            "the same probability. Set the selector to 'uniform'."
+        )
     if participation.over_selection > 1:
         raise ValueError(
             f"over_selection={participation.over_selection}, but with privacy, whether a client "

@@ -137,6 +137,7 @@ def compose(
         evaluated_model=algorithm.evaluated_model,
         made_for=algorithm.made_for,
         noise_multiplier=algorithm.noise_multiplier,
+        report=report,
         takes_new_clients=algorithm.personalize.takes_new_clients,
     )
 

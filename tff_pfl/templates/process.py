@@ -94,6 +94,8 @@ class PersonalizedProcess(tff.templates.IterativeProcess):
         made_for: The sizes of the federation that the algorithm computes with.
         noise_multiplier: The noise multiplier of differential privacy, or `None` without privacy;
             see `Algorithm`.
+        report: The way in which measurements are sent: "clear", "secure" or "none"; see
+            `Algorithm`.
         takes_new_clients: Whether `personalize` makes models for clients that the server was not
             made for. It does not if the server keeps something for each client id.
     """
@@ -109,6 +111,7 @@ class PersonalizedProcess(tff.templates.IterativeProcess):
     evaluated_model: Model | None = None
     made_for: Federation = ANY_FEDERATION
     noise_multiplier: float | None = None
+    report: str = "clear"
     takes_new_clients: bool = True
 
     def __post_init__(self):

@@ -55,6 +55,14 @@ def changed(**changes):
             {"privacy__epsilon": 2.0, "participation__over_selection": 2.0},
             "over_selection=2.0, but with privacy, whether .* depend on others. Set it to 1",
         ),
+        (
+            {"privacy__epsilon": 2.0, "participation__selector": {"name": "by_size"}},
+            r"config.participation: selector=BySize\(\), but with privacy each .* to 'uniform'",
+        ),
+        (
+            {"participation__selector": {"name": "power_of_choice"}},
+            "config.participation.selector.candidates must be set, got None",
+        ),
         ({**DISTRIBUTED, "privacy__clipping": "adaptive"}, "clipping='adaptive'.* to 'fixed'"),
         ({**DISTRIBUTED, "participation__dropout": (0.1,)}, r"dropout=\(0.1,\), .* to \(0.0,\)"),
         ({"privacy__delta": 0.1}, "privacy.delta=0.1, but there is no privacy without epsilon or"),

@@ -9,7 +9,7 @@ import pytest
 
 from tff_pfl import algorithms, models
 from tff_pfl.attacks import ATTACKS
-from tff_pfl.clients import AVAILABILITIES
+from tff_pfl.clients import AVAILABILITIES, SELECTORS
 from tff_pfl.compression import COMPRESSORS
 from tff_pfl.experiment import ConfigError, check_config, default_config
 from tff_pfl.experiment.config import complete, number_ranges
@@ -78,6 +78,7 @@ CHOSEN = [
         "aggregator.name": AGGREGATORS,
         "attack.name": ATTACKS,
         "participation.availability.name": AVAILABILITIES,
+        "participation.selector.name": SELECTORS,
         "compression.name": COMPRESSORS,
     }.items()
     for name in registry

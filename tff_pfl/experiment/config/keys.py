@@ -115,6 +115,8 @@ def own_keys() -> Config:
     # .name is one of tff_pfl.AVAILABILITIES, by default "always"; its options are in the same
     # section.
     config.participation.availability = Config()  # the clients that can be selected
+    # .name is one of tff_pfl.SELECTORS, by default "uniform"; its options are in the same section.
+    config.participation.selector = Config()  # the choice among the available clients
     config.participation.class_shares = (1.0,)  # shares of the device classes; scaled to sum to 1
     config.participation.dropout = (0.0,)  # probability that a selected client never reports
     config.participation.median_seconds = (0.0,)  # until a client reports; 0: at once

@@ -16,7 +16,7 @@ from ml_collections import config_dict
 from tff_pfl.algorithms import ALGORITHMS
 from tff_pfl.algorithms.registry import FROM_ELSEWHERE
 from tff_pfl.attacks import ATTACKS
-from tff_pfl.clients import AVAILABILITIES
+from tff_pfl.clients import AVAILABILITIES, SELECTORS
 from tff_pfl.compression import COMPRESSORS
 from tff_pfl.data import PARTITIONERS
 from tff_pfl.experiment.config.errors import config_errors
@@ -149,6 +149,9 @@ AVAILABILITY = Choice(
     AVAILABILITIES,
     default="always",
 )
+SELECTOR = Choice(
+    "participation.selector.name", "participation.selector", SELECTORS, default="uniform"
+)
 ATTACK = Choice(
     "attack.name",
     "attack",
@@ -168,7 +171,7 @@ COMPRESSION = Choice(
 
 CHOICES = (
     *(ALGORITHM, PARTITIONER, MODEL, LOCAL_OPTIMIZER, SCHEDULE, AUGMENTATION),
-    *(AGGREGATOR, SERVER_OPTIMIZER, AVAILABILITY, ATTACK, COMPRESSION),
+    *(AGGREGATOR, SERVER_OPTIMIZER, AVAILABILITY, SELECTOR, ATTACK, COMPRESSION),
 )
 
 
@@ -201,7 +204,7 @@ def default_config(
     for name in PARTITIONER.registry:
         PARTITIONER.set(config, name)
     config.data.partitioner = partitioner
-    for choice in (SCHEDULE, AUGMENTATION, AVAILABILITY, ATTACK, COMPRESSION):
+    for choice in (SCHEDULE, AUGMENTATION, AVAILABILITY, SELECTOR, ATTACK, COMPRESSION):
         choice.set(config, choice.default)
     ALGORITHM.set(config, algorithm)
     return config

@@ -11,7 +11,7 @@ import tensorflow_federated as tff
 from tff_pfl import evaluation
 from tff_pfl.clients import Participation
 from tff_pfl.experiment.config.errors import config_errors
-from tff_pfl.experiment.config.options import AUGMENTATION, AVAILABILITY, SCHEDULE
+from tff_pfl.experiment.config.options import AUGMENTATION, AVAILABILITY, SCHEDULE, SELECTOR
 from tff_pfl.experiment.early_stop import EarlyStop
 from tff_pfl.local import OPTIMIZERS, LocalTraining
 from tff_pfl.privacy import Accountant, PrivacyLoss, default_delta
@@ -95,8 +95,8 @@ def participation(config: ml_collections.ConfigDict) -> Participation:
         ConfigError: A value is wrong, or values contradict each other.
     """
     with config_errors("participation"):
-        availability = AVAILABILITY.make(config)
-        return Participation(**config.participation.to_dict() | {"availability": availability})
+        made = {"availability": AVAILABILITY.make(config), "selector": SELECTOR.make(config)}
+        return Participation(**config.participation.to_dict() | made)
 
 
 def early_stop(config: ml_collections.ConfigDict) -> EarlyStop | None:

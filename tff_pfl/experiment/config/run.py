@@ -58,8 +58,11 @@ class BuiltRun:
 
     @functools.cached_property
     def process(self) -> PersonalizedProcess:
-        """The process; see `build_process`."""
-        return build.build_process(self.config, self.model, self.dataset)
+        """The process; see `build_process` and `Participation.check_process`."""
+        process = build.build_process(self.config, self.model, self.dataset)
+        with config_errors("participation"):
+            parts.participation(self.config).check_process(process)
+        return process
 
     @property
     def title(self) -> str:
