@@ -99,6 +99,8 @@ def ifca(
         raise ValueError(
             f"min_share must be at most 1 / num_clusters = {1 / num_clusters:g}, got {min_share}."
         )
+    if fixed_clusters is None and num_clusters > 1:
+        model.check_seeded_start("ifca")
     if fixed_clusters is not None:
         if min_share:
             raise ValueError(

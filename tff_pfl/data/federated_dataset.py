@@ -2,16 +2,18 @@
 
 import functools
 import mmap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from tff_pfl.data.checks import ExamplesError, check_examples
+from tff_pfl.data.mapped import mapped
 from tff_pfl.data.partition import class_counts
 from tff_pfl.data.partition_file import SPLITS, Partition, digest
 from tff_pfl.local.examples import Examples
 from tff_pfl.names import check_names
+from tff_pfl.ranges import takes, whole
 
 _FINGERPRINTED = 256  # rows
 
@@ -172,6 +174,35 @@ class FederatedDataset:
         """Returns the data set of some of the clients without a copy; see `Partition.of`."""
         partition = self.partition.of(client_ids, **metadata)
         return self._of_checked(self.x, self.y, self.num_classes, partition, self.name)
+
+    @takes(batch_size=whole(1))
+    def map(
+        self, function: Callable[[np.ndarray], Any], *, batch_size: int = 256
+    ) -> "FederatedDataset":
+        """Returns the data set of a function's results, with the same labels and partition.
+
+        The function is applied once to all inputs, such as a frozen backbone to images. The results
+        are held in memory. The fingerprint of inputs covers every bit of them, so a run is resumed
+        only with equal results: save results that other machines or devices compute differently.
+
+        Example:
+            >>> images = tff_pfl.federate(tff_pfl.load("digits"), num_clients=3,
+            ...                           partitioner="iid", seed=0)
+            >>> images.map(lambda x: x.reshape(len(x), -1) / np.float32(16)).image_shape
+            (64,)
+
+        Args:
+            function: `(inputs) -> results`, row by row: a Keras model, or a function of TensorFlow
+                or NumPy. Inputs are a NumPy array `[batch, ...]` as stored; results are an array or
+                a tensor `[batch, ...]`. A Keras model is called as in inference.
+            batch_size: The number of rows in a call; the last call may have fewer.
+
+        Raises:
+            ExamplesError: There is no result for each row; the results of a row depend on the other
+                rows of its batch; or see `check_examples`.
+        """
+        results = mapped(self.x, function, batch_size)
+        return FederatedDataset(results, self.y, self.num_classes, self.partition, self.name)
 
     def _rows(self, split):
         check_names("split", [split], SPLITS)

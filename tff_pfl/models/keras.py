@@ -14,9 +14,11 @@ import numpy as np
 import tensorflow as tf
 
 from tff_pfl.models import keras_checks as checks
+from tff_pfl.models.frozen import frozen_values, skipped_loading
 from tff_pfl.models.model import Model, correct, sparse_cross_entropy
 from tff_pfl.models.pure_layers import COMPUTE_TYPES, FLOAT32, in_types, pure_layers
 from tff_pfl.models.segments import Segment, in_turn, is_graph, split
+from tff_pfl.models.weight_names import layer_and_weight
 from tff_pfl.names import check_names
 from tff_pfl.ranges import takes, whole
 
@@ -30,11 +32,19 @@ _BUILT_ANEW = (
 
 
 class _Slot(NamedTuple):
-    """A variable of the Keras model."""
+    """A variable of the Keras model: a trained weight or a frozen one.
+
+    Attributes:
+        layer: The name of its layer.
+        weight: The name of the weight.
+        initial_value: `(seed: int) -> tensor`, for a trained weight.
+        constant: The value of a frozen weight.
+    """
 
     layer: str
     weight: str
-    initial_value: Callable[[int], Any]
+    initial_value: Callable[[int], Any] | None = None
+    constant: tf.Tensor | None = None
 
 
 class _Record(NamedTuple):
@@ -46,7 +56,7 @@ class _Record(NamedTuple):
         whole: The model's segments, one or more.
         below_head: The segments below the model's linear head. Empty without such a head.
         outputs: The model's symbolic outputs for one input.
-        layers: The names of the layers, from input to output as far as known.
+        layers: The names of the layers with trained weights, from input to output as far as known.
     """
 
     name: str
@@ -74,6 +84,12 @@ def from_keras(
     Dropout layers become stateless: the batch's seed determines their masks. Layer names must be
     unique, also across nested models, because they identify the layers in `models.partition` and in
     checkpoints.
+
+    Frozen weights (`trainable=False`) become constants, which clients neither keep nor send. They
+    have the values that keras_model_fn gives them at every call: by an initializer with a seed, or
+    by `set_weights` or `load_weights` of frozen layers. They may have 32 MiB in all; apply
+    larger layers to the data once, by `FederatedDataset.map`. Batch normalisation in a frozen layer
+    uses its moving statistics.
 
     Example:
         >>> def mlp():
@@ -110,10 +126,11 @@ def from_keras(
             Weights, gradients, outputs and losses stay float32.
 
     Raises:
-        ValueError: The model has layers with state (batch normalisation), stochastic layers other
-            than dropout, no weights, or variables that are not its weights; it ends in a softmax
-            although the loss takes logits; it was built before; it cannot be cut into segments; or
-            `compute_type` is unknown.
+        ValueError: The model has layers with state (batch normalisation that is not frozen),
+            stochastic layers other than dropout, no trained weights, or variables that are not its
+            weights; its frozen weights are too large or change from call to call; it ends in a
+            softmax although the loss takes logits; it was built before; it cannot be cut into
+            segments; or `compute_type` is unknown.
     """
     check_names("compute type", [compute_type], COMPUTE_TYPES)
     checks.check_function(keras_model_fn)
@@ -129,7 +146,8 @@ def from_keras(
         weights = collections.OrderedDict(
             (layer, collections.OrderedDict()) for layer in record.layers
         )
-        for index, slot in enumerate(record.slots):
+        trained = [slot for slot in record.slots if slot.constant is None]
+        for index, slot in enumerate(trained):
             weights[slot.layer][slot.weight] = slot.initial_value(_derived_seed(seed, index))
         return weights
 
@@ -139,7 +157,7 @@ def from_keras(
         def apply(weights, x, seed=None, *, training: bool):
             if index == 0:
                 x = preprocess(x)
-            given = [weights[slot.layer][slot.weight] for slot in record.slots]
+            given = [_value(slot, weights) for slot in record.slots]
             values = iter([in_types(value, compute_type) for value in given])
 
             def variable(next_creator, dtype=None, **_):
@@ -149,7 +167,7 @@ def from_keras(
                 return by_type.get(dtype, by_type[None])
 
             layers = pure_layers(seed, masks_before=masks_before, compute_type=compute_type)
-            with tf.variable_creator_scope(variable), layers:
+            with tf.variable_creator_scope(variable), layers, skipped_loading():
                 segment = split(part(keras_model_fn()), segments)[index]
                 outputs = segment(x, training=training)
             if next(values, None) is not None:
@@ -216,9 +234,12 @@ def _traced_eagerly(apply):
     return call
 
 
-def _record(keras_model_fn, preprocess, inputs, takes_logits, segments) -> _Record:
+def _record(keras_model_fn, preprocess, inputs_spec, takes_logits, segments) -> _Record:
     """Builds the model once, in a new graph so that automatic names start afresh."""
     created = []
+
+    def example():
+        return preprocess(tf.zeros(inputs_spec.shape, inputs_spec.dtype))
 
     def record(next_creator, **kwargs):
         variable = next_creator(**kwargs)
@@ -232,6 +253,7 @@ def _record(keras_model_fn, preprocess, inputs, takes_logits, segments) -> _Reco
         graph.as_default(),
         tf.variable_creator_scope(record),
         pure_layers(tf.zeros([2], tf.int32)),
+        skipped_loading() as loaded,
     ):
         model = keras_model_fn()
         if not isinstance(model, tf.keras.Model):
@@ -240,16 +262,14 @@ def _record(keras_model_fn, preprocess, inputs, takes_logits, segments) -> _Reco
             )
         head = _linear_head(model)
         parts = split(model, segments)
-        inputs = preprocess(tf.zeros(inputs.shape, inputs.dtype))
+        inputs = example()
         outputs = model(inputs, training=True)
         checks.check_weights(model, [variable for variable, _ in created])
+        checks.check_loaded(loaded)
         checks.check_losses(model)
         if takes_logits:
             checks.check_logits(outputs)
-        slots = []
-        for variable, initial_value in created:
-            layer, weight = _names(variable, model)
-            slots.append(_Slot(layer, weight, _seedable(initial_value, variable.name)))
+        slots = _slots(model, created, keras_model_fn, example)
         layers = _layers(model, slots)
         whole = _plan(model, parts, inputs)
         below_head = []
@@ -257,31 +277,40 @@ def _record(keras_model_fn, preprocess, inputs, takes_logits, segments) -> _Reco
             below_head = _plan(model, split(_below_head(model), segments), inputs)
     checks.check_captures(graph, [variable for variable, _ in created])
     checks.check_stateless(graph)
-    counts = collections.Counter((slot.layer, slot.weight) for slot in slots)
-    (layer, weight), count = counts.most_common(1)[0]
-    if count > 1:
-        raise ValueError(
-            f"Weight {weight!r} of layer {layer!r} exists {count} times. Give every layer a unique "
-            "name, also across nested models, and every weight a unique name in its layer."
-        )
+    checks.check_not_assigned(graph)
     return _Record(model.name, slots, whole, below_head, outputs, layers)
 
 
-def _names(variable, model) -> tuple[str, str]:
-    """Returns the names of the layer and the weight of a variable."""
-    layer, _, weight = variable.name.removesuffix(":0").rpartition("/")
-    if not layer:  # The weight was created before the layer was called.
-        layers = model._flatten_layers()
-        own = (one for one in layers if any(w is variable for w in one._trainable_weights))
-        layer = next(own, model).name
-    return layer, weight
+def _slots(model, created, keras_model_fn, example) -> list[_Slot]:
+    """Describes the variables that were created, `(variable, initial value)`, as `_Slot`s."""
+    frozen, values = model.non_trainable_weights, []
+    if frozen:
+        values = frozen_values(keras_model_fn, lambda model: model(example()), frozen)
+    constants = {weight.ref(): value for weight, value in zip(frozen, values, strict=True)}
+    slots = []
+    for variable, initial_value in created:
+        layer, weight = layer_and_weight(variable, model)
+        if variable.ref() in constants:
+            slots.append(_Slot(layer, weight, constant=constants[variable.ref()]))
+        else:
+            slots.append(_Slot(layer, weight, _seedable(initial_value, variable.name)))
+    checks.check_unique((slot.layer, slot.weight) for slot in slots if slot.constant is None)
+    return slots
+
+
+def _value(slot, weights) -> tf.Tensor:
+    """Returns the value of a slot, which is among the model's weights or a constant."""
+    if slot.constant is None:
+        return weights[slot.layer][slot.weight]
+    return slot.constant
 
 
 def _layers(model, slots) -> list[str]:
-    """Returns the layers with weights, in the order of their first calls or of the model."""
-    called = dict.fromkeys(slot.layer for slot in slots)
+    """Returns the layers with trained weights, in the order of first calls or of the model."""
+    called = dict.fromkeys(slot.layer for slot in slots if slot.constant is None)
     if is_graph(model) and not all("/" in weight.name for weight in model.weights):
-        called = dict.fromkeys(_names(weight, model)[0] for weight in model.weights)
+        trained = model.trainable_weights
+        called = dict.fromkeys(layer_and_weight(weight, model)[0] for weight in trained)
     return list(called)
 
 
@@ -290,7 +319,8 @@ def _plan(model, parts, inputs) -> list[Segment]:
     plan = []
     with pure_layers(tf.zeros([2], tf.int32)) as num_masks:
         for part in parts:
-            layers = dict.fromkeys(_names(weight, model)[0] for weight in part.weights)
+            trained = part.trainable_weights
+            layers = dict.fromkeys(layer_and_weight(weight, model)[0] for weight in trained)
             plan.append(Segment(tuple(layers), num_masks()))
             if part is not parts[-1]:
                 inputs = part(inputs, training=True)

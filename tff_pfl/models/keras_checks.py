@@ -1,5 +1,6 @@
 """Checks that a Keras model can become a pure model."""
 
+import collections
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -7,6 +8,7 @@ import tensorflow as tf
 
 from tff_pfl.models.randomness import described, unseeded_operations
 
+_ASSIGNMENTS = ("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp")
 _PROBABILITIES = {"Softmax": "softmax", "Sigmoid": "sigmoid"}
 
 
@@ -21,26 +23,21 @@ def check_function(keras_model_fn: Callable[[], tf.keras.Model]) -> None:
 
 
 def check_weights(model: tf.keras.Model, created: Iterable[tf.Variable]) -> None:
-    """Checks that all weights are new and trainable, and that all variables are weights."""
+    """Checks that all weights are new, some are trained, and that all variables are weights."""
     for layer in model._flatten_layers():
-        if isinstance(layer, tf.keras.layers.BatchNormalization):
+        if isinstance(layer, tf.keras.layers.BatchNormalization) and layer.trainable:
             raise ValueError(
                 f"Layer {layer.name!r} is a batch normalisation, whose moving statistics clients "
-                "cannot share soundly. Use tf.keras.layers.GroupNormalization."
+                "cannot share soundly. Use tf.keras.layers.GroupNormalization, or freeze the layer "
+                "with trainable=False."
             )
-    if not model.weights:
-        raise ValueError(f"Keras model {model.name!r} has no weights.")
+    if not model.trainable_weights:
+        raise ValueError(f"Keras model {model.name!r} has no weights that are trained.")
     here = {variable.ref() for variable in created}
     if before := [weight.name for weight in model.weights if weight.ref() not in here]:
         raise ValueError(
             f"keras_model_fn returns a model whose weights {before} existed before the call. It "
             "must build a new model, with new layers, at every call."
-        )
-    if model.non_trainable_weights:
-        raise ValueError(
-            f"Keras model {model.name!r} has non-trainable weights "
-            f"{[w.name for w in model.non_trainable_weights]}, but every weight of a federated "
-            "model is trained and sent. Make them constants, or trainable."
         )
     weights = {weight.ref() for weight in model.weights}
     others = [variable.name for variable in created if variable.ref() not in weights]
@@ -57,9 +54,26 @@ def refuse_assignment(name: str, /, *_args: Any, **_options: Any) -> None:
     raise ValueError(
         f"Weight {name!r} is assigned a value when the model is built or called, as by "
         "set_weights, load_weights, load_model, a layer's weights=... or stateful=True, but the "
-        "value would be lost. Use an initializer, such as tf.keras.initializers.Constant(value), "
-        "or replace the init of the model that from_keras returns."
+        "value would be lost. Pass values of trained weights to `starting_from` of the model that "
+        "from_keras returns, and load those of frozen layers by set_weights or load_weights."
     )
+
+
+def check_loaded(layers: Iterable[tf.keras.layers.Layer]) -> None:
+    """Checks that layers into which values were loaded are frozen."""
+    for layer in layers:
+        for weight in layer.trainable_weights:
+            refuse_assignment(weight.name)
+
+
+def check_unique(names: Iterable[tuple[str, str]]) -> None:
+    """Checks that no two weights have the same names of layer and weight."""
+    (layer, weight), count = collections.Counter(names).most_common(1)[0]
+    if count > 1:
+        raise ValueError(
+            f"Weight {weight!r} of layer {layer!r} exists {count} times. Give every layer a unique "
+            "name, also across nested models, and every weight a unique name in its layer."
+        )
 
 
 def check_default_metrics(outputs: Any) -> None:
@@ -138,6 +152,13 @@ def check_captures(graph: tf.__internal__.FuncGraph, created: Iterable[tf.Variab
             "as IntegerLookup, TextVectorization and Keras models do. Apply it to the inputs "
             "before you make a FederatedDataset of them."
         )
+
+
+def check_not_assigned(graph: tf.Graph) -> None:
+    """Checks that no operation of a graph changes a variable."""
+    for node in nodes(graph):
+        if node.op in _ASSIGNMENTS:
+            refuse_assignment(node.name)
 
 
 def check_stateless(graph: tf.Graph) -> None:

@@ -13,6 +13,7 @@ import tree
 from tff_pfl.equality import elementwise_equality
 from tff_pfl.kinds import KindError
 from tff_pfl.models.rows import depends_on_other_rows
+from tff_pfl.models.weight_names import weights_like
 from tff_pfl.names import IN_PARTS, is_part
 
 
@@ -95,6 +96,7 @@ class Model:
         num_classes: The number of classes, or `None` if it is unknown.
         made_of: The model from which a block derived this one. The check of rows uses it, because
             the derived model may hold tensors of the block.
+        starts_alike: Whether `init` gives the same weights for all seeds; see `starting_from`.
     """
 
     init: Callable[[int], Weights]
@@ -108,6 +110,7 @@ class Model:
     constant_layers: tuple[str, ...] = ()
     num_classes: int | None = None
     made_of: "Model | None" = None
+    starts_alike: bool = False
 
     def __post_init__(self):
         """Checks the functions and the names of metrics."""
@@ -162,6 +165,41 @@ class Model:
             raise ValueError(
                 f"The model {self.name!r} has {self.num_classes} logits, but the data have "
                 f"{num_classes} classes. Give its last layer {num_classes} units."
+            )
+
+    def starting_from(self, weights: "Weights | tf.keras.Model") -> "Model":
+        """Returns the model with initial weights that are the same for every seed.
+
+        Example:
+            >>> model = testing.tiny_model()
+            >>> weights = model.init(3)
+            >>> pretrained = model.starting_from(weights)
+            >>> np.array_equal(pretrained.init(0)["head"]["bias"], weights["head"]["bias"])
+            True
+
+        Args:
+            weights: `W`, or a Keras model with the same trainable weights, which are found by the
+                names of layer and weight.
+
+        Raises:
+            ValueError: The names or shapes of the weights differ from the model's.
+        """
+        specs = tff.types.type_to_tf_tensor_specs(self.weights_type)
+        start = weights_like(weights, specs, self.name)
+        return dataclasses.replace(
+            self, init=lambda seed: tf.nest.map_structure(tf.constant, start), starts_alike=True
+        )
+
+    def check_seeded_start(self, method: str) -> None:
+        """Raises a `ValueError` if all seeds give the same initial weights, by `starting_from`.
+
+        Args:
+            method: The name of a method that needs several different models, for the message.
+        """
+        if self.starts_alike:
+            raise ValueError(
+                f"{method} starts with several models that must differ, but model {self.name!r} "
+                "starts from given weights. Use it without starting_from."
             )
 
     def in_terms_of(self, init: Callable[[int], Any], weights_of: Callable[[Any], Weights]):

@@ -103,8 +103,11 @@ def multi_branch(
         init_scale: See `MultiBranch`.
 
     Raises:
-        ValueError: No layer is linear in its weights, `layers` is empty, or a name is unknown.
+        ValueError: No layer is linear in its weights, `layers` is empty, a name is unknown, or all
+            branches would start from the same weights (see `Model.starting_from`).
     """
+    if branches > 1:
+        model.check_seeded_start("multi_branch")
     if layers is None:
         layers = [name for name, layer in model.init(0).items() if _is_linear(set(layer))]
     ordered = partition(model, personal=layers).personal

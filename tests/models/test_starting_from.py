@@ -1,0 +1,88 @@
+"""Tests models that start from given weights."""
+
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tests.federation import assert_equal, eager, local_sgd, tiny_model
+from tests.models.test_keras import Subclassed, branches, halves, nested, pure
+from tff_pfl import algorithms
+from tff_pfl.models import multi_branch
+
+layers = tf.keras.layers
+pure = functools.cache(pure)
+
+
+@pytest.mark.parametrize("keras_model_fn", [branches, nested, Subclassed])
+def test_weights_of_a_keras_model_are_found_by_name(keras_model_fn):
+    def named():
+        model = keras_model_fn()
+        if keras_model_fn is nested:
+            model.layers[-1]._name = "dense"  # The automatic name is counted in each program.
+        return model
+
+    model, trained = pure(keras_model_fn), named()
+    x = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
+    inputs = halves(x) if keras_model_fn is branches else x
+    expected = trained(inputs)
+    start = model.starting_from(trained)
+    for seed in (0, 1):
+        np.testing.assert_allclose(start.apply(start.init(seed), x), expected, rtol=1e-5, atol=1e-6)
+    assert list(start.init(0)) == list(model.layers)
+
+
+def test_every_seed_and_computation_starts_from_the_weights():
+    model = tiny_model()
+    weights = model.init(3)
+    arrays = {
+        layer: {name: value.numpy() for name, value in reversed(weights[layer].items())}
+        for layer in reversed(model.layers)
+    }
+    start = model.starting_from(arrays)
+    assert start.weights_type.is_identical_to(model.weights_type)
+    assert_equal(start.init(0), weights)
+    assert_equal(tff.tensorflow.computation(lambda: start.init(1))(), weights)
+    process = eager("fedper", start, local_sgd(), seed=5)
+    assert_equal(process.initialize().algorithm.weights, {"dense1": weights["dense1"]})
+    assert_equal(process.initialize_client(2).head, {"head": weights["head"]})
+
+
+def with_head(**weights):
+    given = {name: dict(layer) for name, layer in tiny_model().init(0).items()}
+    given["head"] = weights or given["head"]
+    return given
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ([np.ones(3)], "mapping {layer: {weight: array}} or a Keras model, got list"),
+        (with_head(bias=np.ones(3)), r"missing are \['head/kernel'\], unknown are \[\]"),
+        (
+            with_head() | {"top": {"bias": np.ones(3)}},
+            r"missing are \[\], unknown are \['top/bias'\]",
+        ),
+        (
+            with_head(bias=np.ones(3), kernel=np.ones([3, 5])),
+            r"head/kernel to start from has the shape \(3, 5\), but model 'mlp' .* \(5, 3\)",
+        ),
+    ],
+)
+def test_other_names_and_shapes_are_refused(weights, message):
+    with pytest.raises(ValueError, match=message):
+        tiny_model().starting_from(weights)
+
+
+def test_methods_of_several_models_need_different_starts():
+    start = tiny_model().starting_from(tiny_model().init(0))
+    message = "starts with several models that must differ"
+    with pytest.raises(ValueError, match=message):
+        multi_branch(start, 2)
+    with pytest.raises(ValueError, match=message):
+        algorithms.make("ifca", start, local_sgd(), num_clients=3, num_clusters=2)
+    algorithms.make(
+        "ifca", start, local_sgd(), num_clients=3, num_clusters=2, fixed_clusters=(0, 1, 1)
+    )
