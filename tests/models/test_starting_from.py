@@ -18,13 +18,8 @@ pure = functools.cache(pure)
 
 @pytest.mark.parametrize("keras_model_fn", [branches, nested, Subclassed])
 def test_weights_of_a_keras_model_are_found_by_name(keras_model_fn):
-    def named():
-        model = keras_model_fn()
-        if keras_model_fn is nested:
-            model.layers[-1]._name = "dense"  # The automatic name is counted in each program.
-        return model
-
-    model, trained = pure(keras_model_fn), named()
+    tf.keras.backend.reset_uids()  # Automatic names are counted in each program.
+    model, trained = pure(keras_model_fn), keras_model_fn()
     x = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
     inputs = halves(x) if keras_model_fn is branches else x
     expected = trained(inputs)
