@@ -10,6 +10,49 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 
+def normalized(structure: Any, convert: Callable[[Any], Any] = lambda leaf: leaf) -> Any:
+    """Returns a structure whose mappings are `OrderedDict`s in sorted order, as in `tf.nest`.
+
+    Args:
+        structure: Mappings and tuples of leaves. All else is a leaf, also a list.
+        convert: A function that is applied to each leaf.
+    """
+    if isinstance(structure, Mapping):
+        return collections.OrderedDict(
+            (name, normalized(structure[name], convert)) for name in sorted(structure)
+        )
+    if isinstance(structure, tuple):
+        elements = [normalized(element, convert) for element in structure]
+        return type(structure)(*elements) if hasattr(structure, "_fields") else tuple(elements)
+    return convert(structure)
+
+
+def mapped_type(
+    function: Callable[[tff.types.TensorType], tff.types.Type], type_signature: tff.types.Type
+) -> tff.types.Type:
+    """Returns a type with the same containers, with a function applied to each tensor's type."""
+    if not isinstance(type_signature, tff.types.StructType):
+        return function(type_signature)
+    elements = [
+        (name, mapped_type(function, element))
+        for name, element in tff.structure.iter_elements(type_signature)
+    ]
+    container = type_signature.python_container
+    if container is None:
+        return tff.types.StructType(elements)
+    return tff.types.StructWithPythonType(elements, container)
+
+
+def type_of_row(rows_type: tff.types.Type) -> tff.types.Type:
+    """Returns the type of one row of tensors with a leading axis of rows."""
+    return mapped_type(lambda rows: tff.types.TensorType(rows.dtype, rows.shape[1:]), rows_type)
+
+
+def type_of_rows(row_type: tff.types.Type) -> tff.types.Type:
+    """Returns the type of tensors with an open number of rows, of which each has the given type."""
+    return mapped_type(lambda row: tff.types.TensorType(row.dtype, (None, *row.shape)), row_type)
+
+
 def container_of(struct_type: tff.types.StructType) -> Callable[[list], Any]:
     """Returns a function that packs the elements of a structure into the type's container.
 

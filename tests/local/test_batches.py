@@ -241,3 +241,29 @@ def test_scan_can_be_compiled_by_xla():
     tf.nest.map_structure(np.testing.assert_array_equal, padded, exact)
     visited = epochs_of(padded[1], padded[0], 2)
     assert [sorted(epoch) for epoch in visited] == [list(range(5))] * 2
+
+
+def test_structures_have_zeros_as_labels_of_surplus_rows():
+    """Visits rows whose arrays belong together, and never reads padding."""
+    rows = np.arange(7)
+    examples = Examples(
+        x={"id": tf.constant(rows), "vector": tf.constant(rows[:, np.newaxis] * [1.0, -1.0])},
+        y=(tf.constant(rows + 1, tf.uint8), tf.constant((rows[:, np.newaxis] + 1) * [1.0, 2.0])),
+        size=tf.constant(5),
+    )
+
+    def step(seen, batch):
+        is_example = batch.weight > 0
+        tf.debugging.assert_less(batch.x["id"], np.int64(5))
+        for labels, scale in zip(batch.y, ([[1]], [[1, 2]]), strict=True):
+            expected = tf.cast(batch.x["id"][:, tf.newaxis] + 1, labels.dtype) * scale
+            expected = tf.where(is_example[:, tf.newaxis], expected, tf.zeros([], labels.dtype))
+            tf.debugging.assert_equal(tf.reshape(labels, [4, -1]), expected)
+        vector = tf.cast(batch.x["id"][:, tf.newaxis], tf.float64) * [1.0, -1.0]
+        tf.debugging.assert_equal(batch.x["vector"], vector)
+        return seen + tf.math.bincount(
+            tf.cast(batch.x["id"], tf.int32), batch.weight, minlength=7, dtype=tf.float32
+        )
+
+    seen = scan_batches(step, tf.zeros([7]), examples, epochs=2, batch_size=4, seed=SEED)
+    np.testing.assert_array_equal(seen, [2, 2, 2, 2, 2, 0, 0])

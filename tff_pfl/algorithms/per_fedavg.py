@@ -41,7 +41,7 @@ import tensorflow_federated as tff
 
 from tff_pfl.algorithms.fedavg import fedavg
 from tff_pfl.algorithms.registry import ALGORITHMS, idle_where
-from tff_pfl.local import Batch, LocalTraining, trees
+from tff_pfl.local import Batch, LocalTraining, gather_rows, trees
 from tff_pfl.models import Model
 from tff_pfl.names import check_names
 from tff_pfl.ranges import above, at_least, takes, whole
@@ -122,13 +122,13 @@ def _part(batch: Batch, index: int, number: int) -> Batch:
 
     Without an example among them, it returns the rows from row 0 on. Padding comes last in a batch.
     """
-    size = batch.y.shape[0]
+    size = batch.weight.shape[0]
     start = tf.where(batch.weight[index] > 0, index, 0) if index < size else 0
     rows = start + tf.range(0, size, number)
     inside = tf.minimum(rows, size - 1)
     return Batch(
-        x=tf.gather(batch.x, inside),
-        y=tf.gather(batch.y, inside),
+        x=gather_rows(batch.x, inside),
+        y=gather_rows(batch.y, inside),
         weight=tf.where(rows < size, tf.gather(batch.weight, inside), 0.0),
         seed=tf.random.experimental.stateless_fold_in(batch.seed, index),
     )

@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import tree
 
 from tff_pfl import evaluation, experiment
 from tff_pfl.analysis import figures
@@ -108,7 +109,8 @@ def training_examples(run: "RestoredRun", client_id: int, max_examples: int) -> 
         return examples
     rng = np.random.default_rng([run.config.seed, client_id, _EXAMPLES_STREAM])
     rows = np.sort(rng.choice(size, max_examples, replace=False))
-    return examples._replace(x=examples.x[rows], y=examples.y[rows], size=np.int32(max_examples))
+    x, y = tree.map_structure(lambda leaf: leaf[rows], (examples.x, examples.y))
+    return examples._replace(x=x, y=y, size=np.int32(max_examples))
 
 
 def rise_at_the_rim(surface: np.ndarray) -> float:

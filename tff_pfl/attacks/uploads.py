@@ -8,6 +8,7 @@ import tensorflow as tf
 from tff_pfl.attacks.attackers import ATTACKS, is_attacker, with_uploads
 from tff_pfl.ranges import ANY_NUMBER, at_least, each, takes, whole
 from tff_pfl.templates import Algorithm, Exchange
+from tff_pfl.templates.errors import TemplateError
 
 # Folded into a client's seed, so that the noise differs from the numbers of its training.
 _NOISE = 0x4E0153
@@ -108,14 +109,23 @@ def label_flip(
         algorithm: Any algorithm.
         num_classes: The number of classes.
         client_ids: The attackers.
+
+    Raises:
+        TemplateError: When the algorithm is composed, if labels are not classes.
     """
     if not len(client_ids):
         return algorithm
 
     def change(exchange: Exchange) -> Exchange:
         def client_work(message, state, examples, context):
+            y = examples.y
+            if not (tf.is_tensor(y) and y.shape.rank == 1 and y.dtype.is_integer):
+                raise TemplateError(
+                    "The attack 'label_flip' needs class labels, one integer for each example. "
+                    "Choose an attack on uploads, such as 'sign_flipped'."
+                )
             attacks = is_attacker(client_ids, context.client_id)
-            labels = tf.where(attacks, num_classes - 1 - examples.y, examples.y)
+            labels = tf.where(attacks, num_classes - 1 - y, y)
             return exchange.client_work(message, state, examples._replace(y=labels), context)
 
         return dataclasses.replace(exchange, client_work=client_work)

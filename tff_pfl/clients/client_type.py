@@ -3,9 +3,11 @@
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_pfl.local.examples import Examples
+from tff_pfl.structures import type_of_row
 from tff_pfl.templates.process import Client
 
 
@@ -29,16 +31,17 @@ def check_client_type(
         or _names(client_type.data) != Examples._fields
     ):
         raise TypeError(
-            "Expected a client type <client_id=int32,state=C,data=<x=T[?,...],y=int32[?],"
-            f"size=int32>>, found {client_type}. Tip: it is the member type of the second "
-            "argument of `process.next`."
+            "Expected a client type <client_id=int32,state=C,data=<x=X,y=Y,size=int32>>, found "
+            f"{client_type}. Tip: it is the member type of the second argument of `process.next`."
         )
     if str(client_type.state) != str(state_type):
         raise TypeError(
             "The process and the store have different client states.\n"
             f"Process: {client_type.state}\nStore:   {state_type}"
         )
-    _check_inputs(dataset, client_type.data.x)
+    examples = dataset.examples(0, "train")
+    _check_rows("inputs", examples.x, client_type.data.x)
+    _check_rows("labels", examples.y, client_type.data.y)
 
 
 def _names(type_signature) -> tuple:
@@ -47,13 +50,17 @@ def _names(type_signature) -> tuple:
     return tuple(tff.structure.name_list_with_nones(type_signature))
 
 
-def _check_inputs(dataset: Any, expected: tff.types.TensorType) -> None:
-    """Checks that the inputs of the first client have the expected type."""
-    x = np.asarray(dataset.examples(0, "train").x)
-    wanted = tff.types.TensorType(expected.dtype, expected.shape[1:])
-    found = tff.types.TensorType(x.dtype.type, x.shape[1:])
+def _check_rows(what: str, rows: Any, expected: tff.types.Type) -> None:
+    """Checks that the rows of the first client have the expected type."""
+    specs = tf.nest.map_structure(_spec_of_row, rows)
+    wanted, found = type_of_row(expected), tff.types.tensorflow_to_type(specs)
     if not wanted.is_assignable_from(found):
         raise TypeError(
-            f"The process takes inputs of {wanted}, but the data have inputs of {found}. Compose "
-            f"it with examples_type({x.shape[1:]}, np.{x.dtype}), or convert the data."
+            f"The process takes {what} of {wanted}, but the data have {what} of {found}. Compose "
+            "it with the data set's `examples_type`, or convert the data."
         )
+
+
+def _spec_of_row(rows) -> tf.TensorSpec:
+    rows = np.asarray(rows)
+    return tf.TensorSpec(rows.shape[1:], rows.dtype)

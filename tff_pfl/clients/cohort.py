@@ -78,7 +78,7 @@ class CohortDataSource(tff.program.FederatedDataSource):
             raise ValueError(
                 f"capacity must be None, 'cohort' or {_CAPACITY.text}, got {capacity!r}."
             )
-        rows = client_type.data.x.shape[0]
+        rows = tff.structure.flatten(client_type.data)[0].shape[0]
         if rows is not None and capacity != rows:
             raise ValueError(
                 f"The examples of client_type have {rows} rows, but capacity is {capacity!r}. Set "

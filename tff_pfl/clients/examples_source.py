@@ -11,6 +11,7 @@ import tensorflow_federated as tff
 from tff_pfl.clients.cohort import CohortDataSource
 from tff_pfl.clients.serialization import deserialize, serialize
 from tff_pfl.local.examples import Examples
+from tff_pfl.structures import type_of_row
 
 
 class ExamplesDataSource(tff.program.FederatedDataSource):
@@ -105,7 +106,7 @@ class ExamplesIterator(tff.program.FederatedDataSourceIterator):
         data_type = self._source.federated_type.member.data
         if self._as_sequences:
             data_type = tff.types.SequenceType(
-                collections.OrderedDict(x=_row(data_type.x), y=_row(data_type.y))
+                collections.OrderedDict(x=type_of_row(data_type.x), y=type_of_row(data_type.y))
             )
         return tff.types.FederatedType(data_type, tff.CLIENTS)
 
@@ -136,11 +137,8 @@ class ExamplesIterator(tff.program.FederatedDataSourceIterator):
         return self.to_bytes() == other.to_bytes()
 
 
-def _row(rows_type: tff.types.TensorType) -> tff.types.TensorType:
-    return tff.types.TensorType(rows_type.dtype, rows_type.shape[1:])
-
-
 def _as_sequence(examples: Examples) -> tf.data.Dataset:
     size = int(examples.size)
-    rows = collections.OrderedDict(x=examples.x[:size], y=examples.y[:size])
+    rows = collections.OrderedDict(x=examples.x, y=examples.y)
+    rows = tf.nest.map_structure(lambda leaf: leaf[:size], rows)
     return tf.data.Dataset.from_tensor_slices(rows)

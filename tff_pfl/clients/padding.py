@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 import numpy as np
+import tensorflow as tf
 
 from tff_pfl.local.examples import Examples
 
@@ -13,11 +14,13 @@ def pad_examples(examples: Examples, capacity: int) -> Examples:
     Raises:
         ValueError: The client has more than `capacity` examples, or `size` is not in 0..rows.
     """
-    size, rows = int(examples.size), (len(examples.x), len(examples.y))
-    if not 0 <= size <= min(rows):
+    size = int(examples.size)
+    rows = {name: _fewest_rows(getattr(examples, name)) for name in ("x", "y")}
+    fewest = min(rows.values())
+    if not 0 <= size <= fewest:
         raise ValueError(
-            f"A client's Examples have size {size}, which must be in 0 to {min(rows)}, the rows of "
-            f"x ({rows[0]}) and y ({rows[1]})."
+            f"A client's Examples have size {size}, which must be in 0 to {fewest}, the rows of "
+            f"x ({rows['x']}) and y ({rows['y']})."
         )
     if size > capacity:
         raise ValueError(f"{size} examples do not fit into a capacity of {capacity}.")
@@ -28,7 +31,12 @@ def pad_examples(examples: Examples, capacity: int) -> Examples:
             return rows
         return np.pad(rows, [(0, capacity - size)] + [(0, 0)] * (rows.ndim - 1))
 
-    return Examples(x=pad(examples.x), y=pad(examples.y), size=np.int32(size))
+    x, y = tf.nest.map_structure(pad, (examples.x, examples.y))
+    return Examples(x, y, np.int32(size))
+
+
+def _fewest_rows(structure) -> int:
+    return min(map(len, tf.nest.flatten(structure)))
 
 
 def shared_capacity(sizes: Iterable[int]) -> int:

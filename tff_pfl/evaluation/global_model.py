@@ -100,7 +100,7 @@ def _totals_of_sequence(model, weights, sequence) -> Totals:
         batch = Batch(
             rows["x"],
             rows["y"],
-            weight=tf.ones([tf.shape(rows["y"])[0]]),
+            weight=tf.ones(tf.shape(tf.nest.flatten(rows)[0])[:1]),
             seed=tf.zeros([2], tf.int32),
         )
         return trees.add(totals, model.totals(weights, batch))

@@ -25,10 +25,11 @@ from tff_pfl.clients import CohortDataSource
 from tff_pfl.data import FederatedDataset
 from tff_pfl.equality import elementwise_equality
 from tff_pfl.evaluation.metrics import MetricName
-from tff_pfl.local import Batch, Examples
-from tff_pfl.local import examples_type as open_examples_type
+from tff_pfl.local import Batch, Examples, num_rows
+from tff_pfl.local.examples import type_of_examples
 from tff_pfl.models import Model
 from tff_pfl.ranges import between, each, takes, whole
+from tff_pfl.structures import type_of_row, type_of_rows
 from tff_pfl.templates import PersonalizedProcess
 
 # Separate the random numbers of these draws from others with the same seed.
@@ -87,19 +88,20 @@ class PooledEvaluation:
         """
         self._process = process
         self._models = {"personalized": process.personalize, **process.further_models}
-        self._score = _scores(process.evaluated_model or model, process.client_type.data.x)
+        self._score = _scores(process.evaluated_model or model, process.client_type.data)
         self._subsample = subsample
         self._seed = seed
         self._sizes = dataset.sizes(split)
         if not self._sizes.any():
             raise ValueError(f"The pool is empty: no client has {split} examples.")
         pools = [dataset.examples(client_id, split) for client_id in range(dataset.num_clients)]
-        x = np.concatenate([pool.x for pool in pools])
-        y = np.concatenate([pool.y for pool in pools])
+        rows = tf.nest.map_structure(
+            lambda *leaves: np.concatenate(leaves), *((pool.x, pool.y) for pool in pools)
+        )
+        number = self._sizes.sum()
         self._chunks = [
-            Examples(x[start : start + batch_size], y[start : start + batch_size], np.int32(rows))
-            for start in range(0, len(y), batch_size)
-            for rows in [min(batch_size, len(y) - start)]
+            Examples(*_slice(rows, start, batch_size), np.int32(min(batch_size, number - start)))
+            for start in range(0, number, batch_size)
         ]
         self._ends = np.cumsum(self._sizes)
         self._fractions = {f"generalization_{split}": 1.0}
@@ -178,18 +180,23 @@ class PooledEvaluation:
         return rows
 
 
-def _scores(model: Model, x_type: tff.types.TensorType) -> tff.Computation:
+def _slice(rows, start, number):
+    return tf.nest.map_structure(lambda leaf: leaf[start : start + number], rows)
+
+
+def _scores(model: Model, data_type: tff.types.StructType) -> tff.Computation:
     """Builds `(<{W}@CLIENTS, D@SERVER> -> {scores}@CLIENTS)`.
 
     Scores are the metrics of each client's weights on each of the server's examples.
     """
     # The number of rows is open here, even if clients have a fixed one.
-    examples_type = open_examples_type(x_type.shape[1:], x_type.dtype.type)
+    x_type, y_type = (type_of_rows(type_of_row(rows)) for rows in (data_type.x, data_type.y))
+    examples_type = type_of_examples(x_type, y_type)
 
     @tff.tensorflow.computation(model.weights_type, examples_type)
     @elementwise_equality()
     def score(weights, examples):
-        ones = tf.ones_like(examples.y, tf.float32)
+        ones = tf.ones([num_rows(examples)])
         batch = Batch(examples.x, examples.y, ones, seed=tf.zeros([2], tf.int32))
         return model.example_values(weights, batch)
 

@@ -12,7 +12,7 @@ import tree
 from tff_pfl.clients import CohortDataSource
 from tff_pfl.data import FederatedDataset
 from tff_pfl.evaluation.federated import BATCH_SIZE, map_models, results_of_clients
-from tff_pfl.local import Examples, scan_batches
+from tff_pfl.local import Examples, num_rows, scan_batches
 from tff_pfl.models import Model, Weights
 from tff_pfl.ranges import takes, whole
 from tff_pfl.templates import PersonalizedProcess
@@ -39,28 +39,34 @@ class Predictions(NamedTuple):
     Attributes:
         client_ids: int `[n]`, the client that owns the example.
         examples: int64 `[n]`, the example's row in the data set, as in `Partition`.
-        labels: `[n]`, as in the data set.
+        labels: `[n, ...]`, in the structure of the data set.
         models: The `Prediction` of each model, `n` rows each: `personalized`, the further models
             and, if the algorithm has a global model, `global`.
     """
 
     client_ids: np.ndarray
     examples: np.ndarray
-    labels: np.ndarray
+    labels: Any
     models: Mapping[str, Prediction]
 
     def columns(self) -> dict[str, np.ndarray]:
         """Returns the columns of a table: `client_id`, `example`, `label` and those of each model.
 
         A model has the columns `MODEL`, its outputs, and `MODEL_loss`. If its outputs are several
-        tensors, these are `MODEL/NAME`, or `MODEL/0`, `MODEL/1` and so on.
+        tensors, these are `MODEL/NAME`, or `MODEL/0`, `MODEL/1` and so on; labels likewise.
         """
-        columns = {"client_id": self.client_ids, "example": self.examples, "label": self.labels}
+        columns = {"client_id": self.client_ids, "example": self.examples}
+        columns |= _columns("label", self.labels)
         for name, prediction in self.models.items():
-            for path, outputs in tree.flatten_with_path(prediction.outputs):
-                columns["/".join(map(str, (name, *path)))] = outputs
+            columns |= _columns(name, prediction.outputs)
             columns[f"{name}_loss"] = prediction.loss
         return columns
+
+
+def _columns(name: str, arrays: Any) -> dict[str, np.ndarray]:
+    """Returns the arrays of a structure by the name and their paths."""
+    found = tree.flatten_with_path(arrays)
+    return {"/".join(map(str, (name, *path))): array for path, array in found}
 
 
 def build_predictions(
@@ -101,10 +107,11 @@ def _predict(model: Model, weights: Weights, examples: Examples, batch_size: int
             found,
         )
 
-    rows = tf.shape(examples.y)[0]
+    rows = num_rows(examples)
     num_batches = (rows + batch_size - 1) // batch_size
     # Only the shapes of these predictions are used.
-    shapes = predict(examples.x[:1], examples.y[:1], tf.zeros([2], tf.int32))
+    first = _map(lambda leaf: leaf[:1], (examples.x, examples.y))
+    shapes = predict(*first, tf.zeros([2], tf.int32))
     batches = _map(lambda leaf: tf.zeros([num_batches, batch_size, *leaf.shape[1:]]), shapes)
     _, batches = scan_batches(
         put_batch, (0, batches), examples, epochs=1, batch_size=batch_size, seed=None
@@ -151,6 +158,6 @@ def predict_federation(
     return Predictions(
         np.repeat(client_ids, sizes),
         examples,
-        dataset.y[examples],
+        _map(lambda leaf: leaf[examples], dataset.y),
         {name: _map(lambda *rows: np.concatenate(rows), *found) for name, found in parts.items()},
     )

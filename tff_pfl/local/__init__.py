@@ -9,6 +9,8 @@ from tff_pfl.local.examples import (
     ClientContext,
     Examples,
     examples_type,
+    gather_rows,
+    num_rows,
     sample_examples,
     split_examples,
 )
@@ -30,6 +32,8 @@ __all__ = [
     "evaluate",
     "exact_gradient",
     "examples_type",
+    "gather_rows",
+    "num_rows",
     "project_to_simplex",
     "sample_examples",
     "scan_batches",

@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from tff_pfl.local import trees
-from tff_pfl.local.examples import Batch, Examples, random_order
+from tff_pfl.local.examples import Batch, Examples, gather_rows, num_rows, random_order
 
 # The most epochs whose orders are drawn side by side; more would bloat the graph.
 _AT_A_TIME = 8
@@ -64,7 +64,7 @@ def scan_batches(
     most_epochs = steps if epochs is None else epochs  # Each pass has at least one batch.
     if most_epochs == 0:
         return carry
-    capacity = tf.shape(examples.y)[0]
+    capacity = num_rows(examples)
     steps_per_epoch = (capacity + batch_size - 1) // batch_size
     length = steps_per_epoch * batch_size
     if steps is None:
@@ -117,9 +117,14 @@ def _batch(examples, rows, filler, offset, seed, number) -> Batch:
     is_example = offset + tf.range(rows.shape[0]) < examples.size
     # Surplus rows repeat an example, because padding may hold NaN, and NaN times 0 is NaN.
     indices = tf.where(is_example, rows, filler)
+
+    def or_zeros(labels):
+        is_kept = tf.reshape(is_example, [-1] + [1] * (labels.shape.rank - 1))
+        return tf.where(is_kept, labels, tf.zeros([], labels.dtype))
+
     return Batch(
-        x=tf.gather(examples.x, indices),
-        y=tf.where(is_example, tf.gather(examples.y, indices), 0),
+        x=gather_rows(examples.x, indices),
+        y=tf.nest.map_structure(or_zeros, gather_rows(examples.y, indices)),
         weight=tf.cast(is_example, tf.float32),
         seed=tf.zeros([2], tf.int32) if seed is None else _fold_in(seed, number),
     )
@@ -127,7 +132,7 @@ def _batch(examples, rows, filler, offset, seed, number) -> Batch:
 
 def _epoch_order(examples, epoch, length, seed):
     """Returns the rows of one pass, int32 `[length]`: first the examples, then arbitrary rows."""
-    capacity = tf.shape(examples.y)[0]
+    capacity = num_rows(examples)
     is_stored = seed is None
     rows = tf.range(capacity) if is_stored else random_order(examples, _fold_in(seed, epoch))
     return tf.pad(rows, [[0, length - capacity]])

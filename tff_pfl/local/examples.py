@@ -1,5 +1,6 @@
 """The inputs of client work: a client's examples as tensors, and the context of the round."""
 
+import functools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,18 +11,22 @@ from tff_pfl.ranges import takes, whole
 
 
 class Examples(NamedTuple):
-    """The examples of one client, of TFF type `<x=T[?,...], y=int32[?], size=int32>`.
+    """The examples of one client, of TFF type `<x=X, y=Y, size=int32>`.
+
+    `X` and `Y` are one tensor each, such as `uint8[?,28,28,1]` and `int32[?]`, or a structure (a
+    mapping, or a tuple) of tensors. All tensors have the same rows, one for each example.
 
     Attributes:
-        x: The inputs, one row for each example, in the data type in which they are stored (images:
-            uint8). They become floats inside the client's graph.
-        y: int32 class labels, one for each row.
+        x: The inputs, in the data types in which they are stored (images: uint8). They become
+            floats inside the client's graph.
+        y: The labels: int32 `[?]` if they are classes, otherwise in the types in which they are
+            stored.
         size: int32 scalar, the number of rows that are examples. Rows from `size` on are padding,
             so that clients of different sizes can share a shape. Padding never changes a result.
     """
 
-    x: tf.Tensor
-    y: tf.Tensor
+    x: Any
+    y: Any
     size: tf.Tensor
 
 
@@ -29,15 +34,15 @@ class Batch(NamedTuple):
     """A mini-batch, always with `batch_size` rows.
 
     Attributes:
-        x: `[batch_size, ...]` inputs.
-        y: `[batch_size]` int32 labels.
+        x: `[batch_size, ...]` inputs, in the structure of `Examples.x`.
+        y: `[batch_size, ...]` labels, in the structure of `Examples.y`. Surplus rows have zeros.
         weight: `[batch_size]` float32, 1 for an example and 0 for a surplus row. Losses and
             gradients are weighted by it, which makes partial batches exact.
         seed: `int32[2]`, the seed of this batch for stateless operations (dropout).
     """
 
-    x: tf.Tensor
-    y: tf.Tensor
+    x: Any
+    y: Any
     weight: tf.Tensor
     seed: tf.Tensor
 
@@ -67,7 +72,9 @@ class ClientContext(NamedTuple):
 
 @takes(capacity=whole(0))
 def examples_type(x_shape, x_dtype=np.uint8, capacity=None) -> tff.types.StructWithPythonType:
-    """Returns the TFF type of a client's `Examples`.
+    """Returns the TFF type of a client's `Examples` of one array of inputs and class labels.
+
+    For other examples, use `FederatedDataset.examples_type`.
 
     Example:
         >>> str(tff_pfl.examples_type((28, 28, 1)))
@@ -78,14 +85,26 @@ def examples_type(x_shape, x_dtype=np.uint8, capacity=None) -> tff.types.StructW
         x_dtype: The data type of the inputs as they are stored.
         capacity: The number of rows, or `None` if it differs between clients.
     """
-    return tff.types.StructWithPythonType(
-        [
-            ("x", tff.types.TensorType(x_dtype, (capacity, *x_shape))),
-            ("y", tff.types.TensorType(np.int32, (capacity,))),
-            ("size", tff.types.TensorType(np.int32)),
-        ],
-        Examples,
+    return type_of_examples(
+        tff.types.TensorType(x_dtype, (capacity, *x_shape)),
+        tff.types.TensorType(np.int32, (capacity,)),
     )
+
+
+def type_of_examples(x_type: tff.types.Type, y_type: tff.types.Type):
+    """Returns the TFF type of `Examples` with inputs and labels of the given types."""
+    fields = [("x", x_type), ("y", y_type), ("size", tff.types.TensorType(np.int32))]
+    return tff.types.StructWithPythonType(fields, Examples)
+
+
+def num_rows(examples: Examples | Batch) -> tf.Tensor:
+    """Returns the number of rows, padding included, as an int32 scalar."""
+    return tf.shape(tf.nest.flatten((examples.y, examples.x))[0])[0]
+
+
+def gather_rows(rows: Any, indices: tf.Tensor) -> Any:
+    """Returns the rows with the given indices of each tensor of a structure."""
+    return tf.nest.map_structure(lambda leaf: tf.gather(leaf, indices), rows)
 
 
 def readable(examples: Examples) -> tuple[Examples, tf.Tensor]:
@@ -93,7 +112,8 @@ def readable(examples: Examples) -> tuple[Examples, tf.Tensor]:
 
     A size is valid if it is in 0 .. rows.
     """
-    rows = tf.minimum(tf.shape(examples.x)[0], tf.shape(examples.y)[0])
+    numbers = [tf.shape(leaf)[0] for leaf in tf.nest.flatten((examples.x, examples.y))]
+    rows = functools.reduce(tf.minimum, numbers)
     is_sound = tf.logical_and(examples.size >= 0, examples.size <= rows)
     return examples._replace(size=tf.where(is_sound, examples.size, 0)), is_sound
 
@@ -107,7 +127,7 @@ def random_order(examples: Examples, seed: tf.Tensor) -> tf.Tensor:
         examples: The client's examples.
         seed: `int32[2]`.
     """
-    capacity = tf.shape(examples.y)[0]
+    capacity = num_rows(examples)
     # Sorts random int32 keys; key i depends only on the seed and on i, not on the capacity.
     keys = tf.random.stateless_uniform([capacity], seed, minval=None, maxval=None, dtype=tf.int32)
     keys = tf.where(tf.range(capacity) < examples.size, keys, tf.int32.min)
@@ -126,7 +146,7 @@ def sample_examples(examples: Examples, share: float, *, seed: tf.Tensor) -> Exa
     order = random_order(examples, seed)
     size = tf.convert_to_tensor(examples.size)
     number = tf.maximum(_part(size, share), tf.minimum(size, 1))
-    return Examples(tf.gather(examples.x, order), tf.gather(examples.y, order), number)
+    return Examples(gather_rows(examples.x, order), gather_rows(examples.y, order), number)
 
 
 def _part(size: tf.Tensor, share: float) -> tf.Tensor:
@@ -150,7 +170,7 @@ def split_examples(
         `(first, second)`, which together have all examples of the client.
     """
     order = random_order(examples, seed)
-    capacity = tf.shape(examples.y)[0]
+    capacity = num_rows(examples)
 
     def first_size(size):
         return tf.maximum(_part(size, 1 - share), tf.minimum(size, 1))
@@ -161,6 +181,6 @@ def split_examples(
     first = order[: first_size(capacity)]
     second = order[cut : cut + capacity - first_size(capacity)]
     return tuple(
-        Examples(tf.gather(examples.x, rows), tf.gather(examples.y, rows), number)
+        Examples(gather_rows(examples.x, rows), gather_rows(examples.y, rows), number)
         for rows, number in ((first, cut), (second, size - cut))
     )

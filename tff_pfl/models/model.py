@@ -155,13 +155,13 @@ class Model:
         specs = tff.types.type_to_tf_tensor_specs(self.weights_type)
         return sum(spec.shape.num_elements() for spec in tf.nest.flatten(specs))
 
-    def check_classes(self, num_classes: int) -> None:
-        """Raises a `ValueError` if the model has fewer logits than there are classes.
+    def check_classes(self, num_classes: int | None) -> None:
+        """Raises a `ValueError` if the model has fewer logits than there are classes, if any.
 
         TensorFlow does not always raise an error: on some devices, the loss of a label without a
         logit is NaN.
         """
-        if self.num_classes is not None and num_classes > self.num_classes:
+        if None not in (self.num_classes, num_classes) and num_classes > self.num_classes:
             raise ValueError(
                 f"The model {self.name!r} has {self.num_classes} logits, but the data have "
                 f"{num_classes} classes. Give its last layer {num_classes} units."
@@ -263,8 +263,9 @@ class Model:
     def _check_rows(self, weights, batch, training):
         """Checks that a row's values depend only on that row, once for each type of inputs."""
         model = self.made_of or self
-        key = batch.x.dtype, tuple(batch.x.shape[1:]), batch.y.dtype, training
-        if key in model._checked_rows or batch.x.shape[0] == 1:
+        rows = tree.flatten_with_path((batch.x, batch.y))
+        key = training, *((path, leaf.dtype, tuple(leaf.shape[1:])) for path, leaf in rows)
+        if key in model._checked_rows or batch.weight.shape[0] == 1:
             return
 
         def values(weights, batch):

@@ -44,17 +44,17 @@ def depends_on_other_rows(
 
 
 def _dependent(rng, high, values, weights, batch, num_classes):
-    num_rows = batch.x.shape[0] or 4
+    num_rows = batch.weight.shape[0] or 4
     weights = tf.nest.map_structure(lambda spec: _random_weight(rng, spec), weights)
 
     def row_values(x, y):
-        x, y = (tf.constant(rows, spec.dtype) for rows, spec in ((x, batch.x), (y, batch.y)))
+        x, y = tf.nest.map_structure(tf.constant, (x, y))
         weight, seed = tf.ones([num_rows]), tf.zeros([2], tf.int32)
         found = values(weights, batch._replace(x=x, y=y, weight=weight, seed=seed))
         return {name: value.numpy() for name, value in found.items()}
 
-    inputs = _inputs(rng, batch.x, num_rows, high)
-    labels = _labels(rng, batch.y, num_rows, num_classes or 2)
+    inputs = _two_batches(batch.x, lambda spec: _inputs(rng, spec, num_rows, high))
+    labels = _two_batches(batch.y, lambda spec: _labels(rng, spec, num_rows, num_classes or 2))
     before = row_values(inputs[0], labels[0])
     for kept in np.split(np.arange(num_rows), [num_rows // 2]):
         is_kept = np.isin(np.arange(num_rows), kept)
@@ -64,6 +64,12 @@ def _dependent(rng, high, values, weights, batch, num_classes):
                 again = row_values(inputs[0], labels[0])
                 return name if _equal(again[name], value) else None
     return None
+
+
+def _two_batches(specs, draw):
+    """Returns two structures of arrays, of the pairs that are drawn for each of the specs."""
+    pairs = [draw(spec) for spec in tf.nest.flatten(specs)]
+    return tuple(tf.nest.pack_sequence_as(specs, [pair[i] for pair in pairs]) for i in range(2))
 
 
 def _random_weight(rng, spec):
@@ -97,4 +103,8 @@ def _labels(rng, spec, num_rows, num_labels):
 
 def _chosen(condition, one, other):
     """Returns the rows of `one` where a condition `[rows]` holds, else the rows of `other`."""
-    return np.where(condition.reshape([-1, *[1] * (one.ndim - 1)]), one, other)
+
+    def chosen(one, other):
+        return np.where(condition.reshape([-1, *[1] * (one.ndim - 1)]), one, other)
+
+    return tf.nest.map_structure(chosen, one, other)

@@ -8,6 +8,7 @@ import tensorflow_federated as tff
 
 from tff_pfl.local.examples import Examples
 from tff_pfl.ranges import takes, whole
+from tff_pfl.structures import type_of_row
 from tff_pfl.templates import blocks
 from tff_pfl.templates.errors import ProcessSignatureError
 from tff_pfl.templates.process import Client, PersonalizedProcess
@@ -54,13 +55,13 @@ def compose_with_sequence_data(
         )
         nothing = tf.data.Dataset.from_tensors(nothing)
         batch = batches.concatenate(nothing).take(1).get_single_element()
-        size = tf.shape(batch["y"])[0]
+        size = tf.shape(tf.nest.flatten(batch)[0])[0]
         check = tf.debugging.assert_less_equal(
             size, capacity, f"A client has more examples than capacity={capacity} rows."
         )
         with tf.control_dependencies([check] if check is not None else []):
-            x, y = _pad(batch["x"], capacity), _pad(batch["y"], capacity)
-        return Examples(x, y, size)
+            rows = tf.nest.map_structure(lambda leaf: _pad(leaf, capacity), batch)
+        return Examples(rows["x"], rows["y"], size)
 
     gather = blocks.trace("sequence data", gather, tff.types.SequenceType(element_type))
     client_type = tff.types.StructWithPythonType(
@@ -99,17 +100,13 @@ def _check_elements(element_type, data_type):
             f"Clients of the process have sequences of {data_type.element} already. Pass the "
             "process that `compose` returned."
         )
-    expected = tff.types.to_type([("x", _row(data_type.x)), ("y", _row(data_type.y))])
+    expected = tff.types.to_type([("x", type_of_row(data_type.x)), ("y", type_of_row(data_type.y))])
     if not expected.is_assignable_from(element_type):
         raise ProcessSignatureError(
             f"element_type must be the type of an example.\n  expected: {expected}\n"
             f"  found:    {element_type}\nTip: use data sets without batches, with the fields x, y "
             "in this order."
         )
-
-
-def _row(type_signature: tff.types.TensorType) -> tff.types.TensorType:
-    return tff.types.TensorType(type_signature.dtype, type_signature.shape[1:])
 
 
 def _pad(rows, capacity):

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_pfl.local.examples import num_rows
 from tff_pfl.templates import blocks
 from tff_pfl.templates.errors import ProcessSignatureError
 from tff_pfl.templates.process import Client, PersonalizedProcess
@@ -138,24 +139,29 @@ def _number(data) -> tf.Tensor:
             tf.constant(0),
             lambda digest, row: (
                 digest
-                + _row_digests(row[1]["x"][tf.newaxis], row[1]["y"][tf.newaxis])[0]
+                + _row_digests(tf.nest.map_structure(_as_rows, (row[1]["x"], row[1]["y"])), 1)[0]
                 * _factor(tf.cast(row[0], tf.int32))
             ),
         )
     else:
-        rows = tf.range(tf.shape(data.y)[0])
-        digests = _row_digests(data.x, data.y) * _factor(rows)
+        number = num_rows(data)
+        rows = tf.range(number)
+        digests = _row_digests((data.x, data.y), number) * _factor(rows)
         digest = tf.reduce_sum(tf.where(rows < data.size, digests, 0))  # without padding
     return -1 - tf.bitwise.bitwise_and(digest, 0x7FFFFFFF)
 
 
-def _row_digests(x, y) -> tf.Tensor:
-    """Computes weighted sums of the bits of each example, modulo 2^32: int32 `[rows]`."""
-    digests = tf.zeros_like(y)
-    for leaf in (x, y):
+def _as_rows(leaf) -> tf.Tensor:
+    return leaf[tf.newaxis]
+
+
+def _row_digests(examples, number) -> tf.Tensor:
+    """Computes weighted sums of the bits of each example, modulo 2^32: int32 `[number]`."""
+    digests = tf.zeros([number], tf.int32)
+    for leaf in tf.nest.flatten(examples):
         if leaf.dtype.is_floating:
             leaf = tf.bitcast(tf.cast(leaf, tf.float32), tf.int32)
-        bits = tf.reshape(tf.cast(leaf, tf.int32), [tf.size(y), math.prod(leaf.shape[1:])])
+        bits = tf.reshape(tf.cast(leaf, tf.int32), [number, math.prod(leaf.shape[1:])])
         digests = 31 * digests + tf.reduce_sum(bits * _factor(tf.range(bits.shape[1])), axis=1)
     return digests
 
