@@ -215,7 +215,7 @@ def test_classes_per_client_refuses_impossible_arguments(arguments, message):
 @pytest.mark.parametrize("labels", [np.zeros((4, 1), int), np.zeros(4)])
 def test_labels_must_be_a_vector_of_integers(labels):
     with pytest.raises(PartitionError, match="must be integers of shape"):
-        partition.iid(labels, 2, rng())
+        partition.dirichlet(labels, 2, rng())
 
 
 def test_natural_groups_rows_by_client():

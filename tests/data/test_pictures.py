@@ -73,3 +73,9 @@ def test_many_clients_share_columns_with_their_neighbours(tmp_path, drawn):
     shown = drawn["imshow"][0].filled(0)
     np.testing.assert_array_equal(shown, data.class_counts().reshape(1050, 2, 3).sum(axis=1).T)
     assert "on 2,100 clients, 2 to 2 examples each" in drawn["set_title"][0]
+
+
+def test_examples_without_classes_are_drawn_by_their_sizes(tmp_path, drawn):
+    data = dataset(5)
+    plot_partition(FederatedDataset(data.x, data.y / 2, None, data.partition), tmp_path / "p.png")
+    assert drawn.keys() == {"set_title"} and "20 examples\non 5 clients" in drawn["set_title"][0]

@@ -1,9 +1,14 @@
 """Checks arrays of examples."""
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import numpy as np
+import tree
 
 from tff_pfl.data.sources import LabelledImages
 from tff_pfl.ranges import whole
+from tff_pfl.structures import normalized
 
 _CHECKED_AT_A_TIME = 1 << 16  # rows; bounds memory
 
@@ -12,52 +17,157 @@ class ExamplesError(ValueError):
     """An error for arrays that no model can be trained on; it names the first bad example."""
 
 
-def check_examples(x: np.ndarray, y: np.ndarray, num_classes: int, where: str = "data set") -> None:
+def arrays_of(rows: Any) -> Any:
+    """Returns inputs or labels as NumPy arrays, in a structure that is `normalized`."""
+    # `asanyarray` keeps masks, which `check_examples` refuses.
+    return normalized(rows, np.asanyarray)
+
+
+def check_examples(x: Any, y: Any, num_classes: int | None, where: str = "data set") -> None:
     """Checks that a model can be trained on these arrays.
 
     Args:
-        x: `[n, ...]` inputs.
-        y: `[n]` class labels.
-        num_classes: The number of classes.
+        x: `[n, ...]` inputs, an array or a structure (mappings and tuples) of arrays.
+        y: `[n]` class labels; without `num_classes`, `[n, ...]` labels of any structure.
+        num_classes: The number of classes, or `None` if labels are not classes.
         where: A name of the arrays, for the message.
 
     Raises:
-        ExamplesError: An array is masked, x and y differ in length, labels are not integers within
-            0..num_classes-1, inputs are not real numbers of up to 64 bits, or an input is not
-            finite as float32, the type of models. The message names the first bad example.
+        ExamplesError: An array is masked, arrays differ in length, class labels are not integers
+            within 0..num_classes-1, others are not real numbers of up to 64 bits, or a number is
+            not finite as float32, the type of models. The message names the array and the first bad
+            example.
     """
-    whole(1).check(f"{where}: num_classes", num_classes, ExamplesError)
-    if np.ma.isMaskedArray(x) or np.ma.isMaskedArray(y):
+    if num_classes is not None:
+        whole(1).check(f"{where}: num_classes", num_classes, ExamplesError)
+    inputs, labels = (tree.flatten_with_path(arrays_of(rows)) for rows in (x, y))
+    if any(np.ma.isMaskedArray(array) for _, array in inputs + labels):
         raise ExamplesError(f"{where}: arrays are masked. Fill them, for example by x.filled(0).")
-    x, y = np.asarray(x), np.asarray(y)
+    if num_classes is not None:
+        _check_class_shape(y, where)
+    _check_lengths(inputs, labels, where)
+    named = [("input", *pair) for pair in inputs]
+    if num_classes is None:
+        named += [("label", *pair) for pair in labels]
+    else:
+        _check_class_range(np.asarray(y), num_classes, where)
+    for kind, path, array in named:
+        _check_numbers(array, kind, path, where)
+
+
+def _check_class_shape(y, where):
+    """Checks that class labels are one array of integers."""
+    if isinstance(normalized(y), tuple | Mapping):
+        raise ExamplesError(
+            f"{where}: class labels must be one array of integers, got a {type(y).__name__}. Pass "
+            "num_classes=None for other labels."
+        )
+    y = np.asarray(y)
     if y.ndim != 1 or y.dtype.kind not in "iu":
         raise ExamplesError(
-            f"{where}: labels must be integers of shape [n], got {y.dtype} of shape {y.shape}."
+            f"{where}: labels must be integers of shape [n], got {y.dtype} of shape {y.shape}. "
+            "Pass num_classes=None for labels that are not classes."
         )
-    if x.ndim == 0 or len(x) != len(y):
-        raise ExamplesError(
-            f"{where}: inputs of shape {x.shape} for {len(y)} labels; each input needs one label."
-        )
-    is_float = x.dtype.kind == "f" or x.dtype.name == "bfloat16"  # bfloat16 has kind "V"
-    if not (is_float or x.dtype.kind in "biu") or x.dtype.itemsize > 8:
-        raise ExamplesError(
-            f"{where}: inputs must be real numbers of up to 64 bits, got {x.dtype}."
-        )
+
+
+def _check_class_range(y, num_classes, where):
     bad = np.flatnonzero((y < 0) | (y >= num_classes))
     if len(bad):
         raise ExamplesError(
             f"{where}: label {y[bad[0]]} of example {bad[0]} is not within 0..{num_classes - 1} "
             f"({len(bad)} such labels)."
         )
-    for start in range(0, len(x) if is_float else 0, _CHECKED_AT_A_TIME):
-        rows = x[start : start + _CHECKED_AT_A_TIME].reshape(-1, max(1, x[0].size))
+
+
+def _check_lengths(inputs, labels, where):
+    """Checks that all arrays have the same number of rows."""
+    if not inputs:
+        raise ExamplesError(f"{where}: there are no inputs: pass at least one array.")
+    first = next((array for _, array in labels + inputs if array.ndim), None)
+    for kind, arrays in (("inputs", inputs), ("labels", labels)):
+        for path, array in arrays:
+            if array.ndim == 0 or len(array) != len(first):
+                number = f"{len(first)} labels" if labels else f"{len(first)} rows"
+                raise ExamplesError(
+                    f"{where}: {kind}{_at(path)} of shape {array.shape} for {number}; each input "
+                    "needs one label."
+                )
+
+
+def _check_numbers(array, kind, path, where):
+    """Checks that an array has finite real numbers."""
+    is_float = array.dtype.kind == "f" or array.dtype.name == "bfloat16"  # bfloat16 has kind "V"
+    if not (is_float or array.dtype.kind in "biu") or array.dtype.itemsize > 8:
+        raise ExamplesError(
+            f"{where}: {kind}s{_at(path)} must be real numbers of up to 64 bits, got {array.dtype}."
+        )
+    for start in range(0, len(array) if is_float else 0, _CHECKED_AT_A_TIME):
+        rows = array[start : start + _CHECKED_AT_A_TIME].reshape(-1, max(1, array[0].size))
         with np.errstate(over="ignore"):
             bad = np.flatnonzero(~np.isfinite(rows.astype(np.float32, copy=False)).all(axis=1))
         if len(bad):
             raise ExamplesError(
-                f"{where}: input of example {start + bad[0]} is not finite as float32, the type of "
-                "models."
+                f"{where}: {kind}{_at(path)} of example {start + bad[0]} is not finite as float32, "
+                "the type of models."
             )
+
+
+def _at(path) -> str:
+    """Returns the place of an array in a structure, for messages; "" for a single array."""
+    return f" {'/'.join(map(str, path))!r}" if path else ""
+
+
+def alike(pairs: Sequence[tuple[Any, Any]], num_classes: int | None) -> list[tuple[Any, Any]]:
+    """Checks the `(x, y)` of each client's two splits, and that they can be concatenated.
+
+    An empty list, for no examples, gets the structure, shapes and types of the others. Class labels
+    become int32.
+
+    Args:
+        pairs: `(x, y)` as in `arrays_of`, of client 0's training and test split, then client 1's.
+        num_classes: See `check_examples`.
+
+    Raises:
+        ExamplesError: See `check_examples`; or shapes or data types differ.
+    """
+    known = next((i for i, pair in enumerate(pairs) if not all(map(_is_empty_list, pair))), 0)
+    first, found = pairs[known], []
+    for i, (x, y) in enumerate(pairs):
+        where = f"client {i // 2}, {'test' if i % 2 else 'train'}"
+        if not len(tree.flatten(x)[0]):
+            x = _no_rows(first[0]) if _is_empty_list(x) else x
+            y = _no_rows(first[1]) if _is_empty_list(y) else y
+        if num_classes is not None and isinstance(y, np.ndarray) and not y.size:
+            y = y.astype(np.int32)
+        check_examples(x, y, num_classes, where)
+        for kind, rows, others in (("inputs", x, first[0]), ("labels", y, first[1])):
+            if kind == "labels" and num_classes is not None:
+                continue
+            if _described(rows) != _described(others):
+                raise ExamplesError(
+                    f"{where}: {kind} are {_described(rows)}, but {kind} of client {known // 2} "
+                    f"are {_described(others)}. All clients need the same."
+                )
+        if num_classes is not None:
+            y = y.astype(np.int32, copy=False)
+        found.append((x, y))
+    return found
+
+
+def _is_empty_list(rows) -> bool:
+    return isinstance(rows, np.ndarray) and rows.shape == (0,)
+
+
+def _no_rows(rows):
+    return tree.map_structure(lambda array: array[:0], rows)
+
+
+def _described(rows) -> str:
+    """Returns the data types and the shapes of rows, with their places in the structure."""
+    return ", ".join(
+        f"{array.dtype} of shape {array.shape[1:]}{_at(path)}"
+        for path, array in tree.flatten_with_path(rows)
+    )
 
 
 def checked_images(images: LabelledImages, *, takes_original_split: bool) -> LabelledImages:
@@ -69,7 +179,7 @@ def checked_images(images: LabelledImages, *, takes_original_split: bool) -> Lab
             be 0.
 
     Returns:
-        The same data set with NumPy arrays: `y` of int32, `writer` of int64.
+        The same data set with NumPy arrays: class labels of int32, `writer` of int64.
 
     Raises:
         ExamplesError: See `check_examples`; or `images` is not `LabelledImages` or has no rows, or
@@ -81,14 +191,15 @@ def checked_images(images: LabelledImages, *, takes_original_split: bool) -> Lab
             f"{images!r:.80}."
         )
     check_examples(images.x, images.y, images.num_classes, images.name)
-    num_rows = len(images.y)
+    x, y = (normalized(rows, np.asarray) for rows in (images.x, images.y))
+    num_rows = len(tree.flatten(x)[0])
     if not num_rows:
         raise ExamplesError(f"{images.name}: there are no examples to divide among clients.")
     num_train = whole(int(takes_original_split), num_rows)
     num_train.check(f"{images.name}: num_train", images.num_train, ExamplesError)
-    images = images._replace(
-        x=np.asarray(images.x), y=np.asarray(images.y).astype(np.int32, copy=False)
-    )
+    if images.num_classes is not None:
+        y = y.astype(np.int32, copy=False)
+    images = images._replace(x=x, y=y)
     if images.writer is None:
         return images
     writer = np.asarray(images.writer)

@@ -6,14 +6,18 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+import tree
 
-from tff_pfl.data.checks import ExamplesError, check_examples
+from tff_pfl.data.checks import ExamplesError, alike, arrays_of, check_examples
 from tff_pfl.data.mapped import mapped
 from tff_pfl.data.partition import class_counts
 from tff_pfl.data.partition_file import SPLITS, Partition, digest
-from tff_pfl.local.examples import Examples
+from tff_pfl.local.examples import Examples, type_of_examples
 from tff_pfl.names import check_names
 from tff_pfl.ranges import takes, whole
+from tff_pfl.structures import normalized, type_of_rows
 
 _FINGERPRINTED = 256  # rows
 
@@ -23,24 +27,29 @@ class FederatedDataset:
 
     A client may have no examples in a split. Every row belongs to at most one client and split.
 
+    Inputs are one array, or a structure (mappings and tuples) of arrays with a row for each
+    example. Labels are classes, or with `num_classes=None` any numbers, also in a structure:
+
+        FederatedDataset({"user": users, "item": items}, ratings, None, partition)
+
     Inputs need not fit into memory: arrays may be memory-mapped, for example by `np.load(path,
     mmap_mode="r")`. Then a client's inputs are copied when they are needed, and the kernel is
     advised not to read ahead. Labels, the rows of clients and inputs of floats, which must be
     finite, are also read once when the data set is made.
 
     Attributes:
-        x: `[n, ...]` inputs as they are stored.
-        y: int32 `[n]` class labels.
-        num_classes: The number of classes.
+        x: `[n, ...]` inputs as they are stored. Mappings are `OrderedDict`s in sorted order.
+        y: int32 `[n]` class labels; without `num_classes`, `[n, ...]` labels as they are stored.
+        num_classes: The number of classes, or `None` if labels are not classes.
         partition: The rows that each client owns.
         name: The name of the data set, for titles and reports.
     """
 
     def __init__(
         self,
-        x: np.ndarray,
-        y: np.ndarray,
-        num_classes: int,
+        x: Any,
+        y: Any,
+        num_classes: int | None,
         partition: Partition,
         name: str = "custom",
     ):
@@ -61,10 +70,12 @@ class FederatedDataset:
         return dataset
 
     def _hold(self, x, y, num_classes, partition, name):
-        partition.check(len(y))
-        self.x = np.asarray(x)
-        _advise_random(self.x)
-        self.y = np.asarray(y).astype(np.int32, copy=False)
+        self.x, self.y = (normalized(rows, np.asarray) for rows in (x, y))
+        partition.check(len(tree.flatten(self.x)[0]))
+        if num_classes is not None:
+            self.y = self.y.astype(np.int32, copy=False)
+        for array in tree.flatten(self.x if num_classes is not None else (self.x, self.y)):
+            _advise_random(array)
         self.num_classes = num_classes
         self.partition = partition
         self.name = name
@@ -72,15 +83,15 @@ class FederatedDataset:
     @classmethod
     def from_client_arrays(
         cls,
-        clients: Iterable[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]],
-        num_classes: int,
+        clients: Iterable[tuple[Any, Any, Any, Any]],
+        num_classes: int | None = None,
         name: str = "custom",
     ) -> "FederatedDataset":
         """Makes a data set from `(x_train, y_train, x_test, y_test)` of each client.
 
         Raises:
-            ExamplesError: See `check_examples`; or inputs differ in shape or data type, or there
-                are no clients.
+            ExamplesError: See `check_examples`; or inputs, or labels that are not classes, differ
+                in shape or data type, or there are no clients.
         """
         clients = list(clients)
         for i, arrays in enumerate(clients):
@@ -91,30 +102,14 @@ class FederatedDataset:
                 )
         if not clients:
             raise ExamplesError("There are no clients: pass at least one tuple of arrays.")
-        # `asanyarray` keeps masks, which `check_examples` refuses.
-        pairs = [tuple(map(np.asanyarray, pair)) for c in clients for pair in (c[:2], c[2:])]
-        known = next((i for i, (x, _) in enumerate(pairs) if x.shape != (0,)), 0)
-        first = pairs[known][0]
-        for i, (x, y) in enumerate(pairs):
-            if not x.size and not y.size and len(x) == 0:
-                x = first[:0] if x.shape == (0,) else x  # an empty list
-                y = y.astype(np.int32)
-            where = f"client {i // 2}, {'test' if i % 2 else 'train'}"
-            check_examples(x, y, num_classes, where)
-            if (x.shape[1:], x.dtype) != (first.shape[1:], first.dtype):
-                raise ExamplesError(
-                    f"{where}: inputs are {x.dtype} of shape {x.shape[1:]}, but inputs of client "
-                    f"{known // 2} are {first.dtype} of shape {first.shape[1:]}. All clients need "
-                    "the same."
-                )
-            pairs[i] = x, y
-        sizes = [len(y) for _, y in pairs]
+        pairs = [tuple(map(arrays_of, pair)) for c in clients for pair in (c[:2], c[2:])]
+        pairs = alike(pairs, num_classes)
+        sizes = [len(tree.flatten(x)[0]) for x, _ in pairs]
         rows = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
         none = tuple(np.empty(0, np.int64) for _ in clients)
         partition = Partition(tuple(rows[0::2]), none, tuple(rows[1::2]))
-        xs, ys = zip(*pairs, strict=True)
-        labels = np.concatenate(ys, dtype=np.int32, casting="unsafe")  # checked above
-        return cls(np.concatenate(xs), labels, num_classes, partition, name)
+        x, y = tree.map_structure(lambda *arrays: np.concatenate(arrays), *pairs)
+        return cls(x, y, num_classes, partition, name)
 
     @property
     def num_clients(self) -> int:
@@ -122,21 +117,40 @@ class FederatedDataset:
         return self.partition.num_clients
 
     @property
-    def image_shape(self) -> tuple[int, ...]:
-        """The shape of one input, `(height, width, channels)` for images."""
-        return self.x.shape[1:]
+    def image_shape(self) -> Any:
+        """The shape of one input, `(height, width, channels)` for images; or their structure."""
+        return tree.map_structure(lambda array: array.shape[1:], self.x)
 
     @property
-    def x_dtype(self) -> np.dtype:
-        """The data type of the inputs as they are stored."""
-        return self.x.dtype
+    def x_dtype(self) -> Any:
+        """The data type of the inputs as they are stored; or the structure of data types."""
+        return tree.map_structure(lambda array: array.dtype, self.x)
+
+    @property
+    def examples_type(self) -> tff.types.StructWithPythonType:
+        """The TFF type of a client's `Examples`, with an open number of rows.
+
+        Example:
+            >>> ids, prices = np.zeros([5, 2], np.int64), np.ones(5, np.float32)
+            >>> client = {"ids": ids}, prices, {"ids": ids[:1]}, prices[:1]
+            >>> dataset = tff_pfl.FederatedDataset.from_client_arrays([client])
+            >>> str(dataset.examples_type)
+            '<x=<ids=int64[?,2]>,y=float32[?],size=int32>'
+        """
+        specs = tf.nest.map_structure(
+            lambda array: tf.TensorSpec(array.shape[1:], array.dtype), (self.x, self.y)
+        )
+        return type_of_examples(*map(type_of_rows, map(tff.types.tensorflow_to_type, specs)))
 
     @functools.cached_property
     def fingerprint(self) -> str:
         """A digest of the inputs' shape and type, the labels and the partition; 16 hex digits."""
-        about = f"{self.x.shape} {self.x.dtype.str} {self.num_classes}"
+        if isinstance(self.x, np.ndarray) and self.num_classes is not None:
+            about = f"{self.x.shape} {self.x.dtype.str} {self.num_classes}"
+        else:
+            about = f"{len(tree.flatten(self.x)[0])} {self.examples_type} {self.num_classes}"
         parts = self.partition.flat().values()
-        return digest(np.frombuffer(about.encode(), np.uint8), self.y, *parts)
+        return digest(np.frombuffer(about.encode(), np.uint8), *tree.flatten(self.y), *parts)
 
     @functools.cached_property
     def inputs_fingerprint(self) -> str:
@@ -145,19 +159,30 @@ class FederatedDataset:
         It reads 256 evenly spaced rows only, to be fast for data that do not fit in memory. It may
         miss changes of single rows.
         """
-        rows = np.linspace(0, max(len(self.x) - 1, 0), min(len(self.x), _FINGERPRINTED))
-        return digest(self.x[rows.astype(np.int64)])
+        arrays = tree.flatten(self.x)
+        number = len(arrays[0])
+        rows = np.linspace(0, max(number - 1, 0), min(number, _FINGERPRINTED)).astype(np.int64)
+        return digest(*(array[rows] for array in arrays))
 
     def sizes(self, split: str = "train") -> np.ndarray:
         """Returns int64 `[N]`, the number of examples of each client."""
         return self._rows(split).sizes
 
     def class_counts(self, split: str = "train") -> np.ndarray:
-        """Returns int64 `[N, C]`, the number of examples of each client in each class."""
+        """Returns int64 `[N, C]`, the number of examples of each client in each class.
+
+        Raises:
+            ExamplesError: Labels are not classes.
+        """
+        if self.num_classes is None:
+            raise ExamplesError(
+                f"class_counts needs class labels, but {self.name!r} has num_classes=None. Use "
+                "sizes for the number of examples of each client."
+            )
         return class_counts(self.y, self._rows(split), self.num_classes)
 
     def examples(self, client_id: int, split: str = "train") -> Examples:
-        """Returns a client's examples without padding: `x` as stored, `y` and `size` int32.
+        """Returns a client's examples without padding: `x` and `y` as stored, `size` int32.
 
         Raises:
             IndexError: The client does not exist.
@@ -168,7 +193,8 @@ class FederatedDataset:
                 f"Client {client_id} does not exist: ids are 0..{self.num_clients - 1}."
             )
         rows = self._rows(split)[client_id]
-        return Examples(self.x[rows], self.y[rows], np.int32(len(rows)))
+        x, y = tree.map_structure(lambda array: array[rows], (self.x, self.y))
+        return Examples(x, y, np.int32(len(rows)))
 
     def of(self, client_ids: Sequence[int], **metadata: Any) -> "FederatedDataset":
         """Returns the data set of some of the clients without a copy; see `Partition.of`."""
@@ -176,9 +202,7 @@ class FederatedDataset:
         return self._of_checked(self.x, self.y, self.num_classes, partition, self.name)
 
     @takes(batch_size=whole(1))
-    def map(
-        self, function: Callable[[np.ndarray], Any], *, batch_size: int = 256
-    ) -> "FederatedDataset":
+    def map(self, function: Callable[[Any], Any], *, batch_size: int = 256) -> "FederatedDataset":
         """Returns the data set of a function's results, with the same labels and partition.
 
         The function is applied once to all inputs, such as a frozen backbone to images. The results
@@ -193,8 +217,9 @@ class FederatedDataset:
 
         Args:
             function: `(inputs) -> results`, row by row: a Keras model, or a function of TensorFlow
-                or NumPy. Inputs are a NumPy array `[batch, ...]` as stored; results are an array or
-                a tensor `[batch, ...]`. A Keras model is called as in inference.
+                or NumPy. Inputs are NumPy arrays `[batch, ...]` as stored, in the structure of `x`;
+                results are an array or a tensor `[batch, ...]`, or a structure of them. A Keras
+                model is called as in inference.
             batch_size: The number of rows in a call; the last call may have fewer.
 
         Raises:

@@ -1,21 +1,27 @@
 """Partitioners, which assign the rows of a data set to clients, in pure NumPy.
 
-A partitioner, `(labels, num_clients, rng, *, <options>) -> rows`, takes the labels of a pool and
-returns one int64 array of row numbers per client. The arrays are disjoint and together hold every
-row of the pool. The order of rows within an array has no meaning. All randomness comes from `rng`.
-`PARTITIONERS` has the partitioners by name. Only `natural` has a different first argument.
+A partitioner, `(labels, num_clients, rng, *, <options>) -> rows`, takes the labels of a pool, which
+are classes for most partitioners, and returns one int64 array of row numbers per client. The arrays
+are disjoint and together hold every row of the pool. The order of rows within an array has no
+meaning. All randomness comes from `rng`. `PARTITIONERS` has the partitioners by name. Only
+`natural` has a different first argument.
 """
 
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import tree
 
 from tff_pfl.names import check_names
 from tff_pfl.ranges import Range, at_least, each, takes, whole
 from tff_pfl.registry import Registry
 
 PARTITIONERS = Registry("partitioner", "labels", "num_clients", "rng")
+
+OF_CLASSES = ("dirichlet", "classes_per_client")
+"""The partitioners that deal out classes; others take labels of any structure."""
 
 
 class PartitionError(ValueError):
@@ -162,10 +168,9 @@ def classes_per_client(
 
 @PARTITIONERS.register("iid")
 @takes(range_error=PartitionError, num_clients=whole(1))
-def iid(labels: np.ndarray, num_clients: int, rng: np.random.Generator) -> list[np.ndarray]:
+def iid(labels: Any, num_clients: int, rng: np.random.Generator) -> list[np.ndarray]:
     """Shuffles all rows and deals them out in N parts whose sizes differ by one at most."""
-    labels = _checked(labels)
-    return np.array_split(rng.permutation(len(labels)), num_clients)
+    return np.array_split(rng.permutation(len(tree.flatten(labels)[0])), num_clients)
 
 
 @PARTITIONERS.register("natural")

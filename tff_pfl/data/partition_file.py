@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import tree
 
 from tff_pfl.data.client_rows import ClientRows
 from tff_pfl.data.partition import PartitionError
@@ -125,12 +126,12 @@ class Partition:
             save_compressed(file, content | self.flat())
 
     @classmethod
-    def load(cls, path: str | os.PathLike, labels: np.ndarray | None = None) -> "Partition":
+    def load(cls, path: str | os.PathLike, labels: Any = None) -> "Partition":
         """Reads a file that `save` wrote.
 
         Args:
             path: The file.
-            labels: int `[n]` labels of the data set that the partition is used with. If given,
+            labels: The labels of the data set that the partition is used with. If given,
                 checks that all rows exist, and that the digest of labels in the metadata, if
                 there is one, is the same.
 
@@ -171,7 +172,7 @@ class Partition:
                 "wrong rows."
             )
         try:
-            self.check(len(labels))
+            self.check(len(tree.flatten(labels)[0]))
         except PartitionError as error:
             raise PartitionFileError(f"{path}: {error}") from error
 
@@ -184,9 +185,11 @@ def digest(*arrays: np.ndarray) -> str:
     return sha.hexdigest()[:16]
 
 
-def label_digest(labels: np.ndarray) -> str:
-    """Returns the `digest` of labels, which is the same for every integer type."""
-    return digest(np.asarray(labels).astype(np.int32, copy=False))
+def label_digest(labels: Any) -> str:
+    """Returns the `digest` of labels, which is the same for every integer type of classes."""
+    arrays = list(map(np.asarray, tree.flatten(labels)))
+    is_of_classes = len(arrays) == 1 and arrays[0].ndim == 1 and arrays[0].dtype.kind in "iu"
+    return digest(arrays[0].astype(np.int32, copy=False)) if is_of_classes else digest(*arrays)
 
 
 def _plain(value):

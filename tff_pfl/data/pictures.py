@@ -21,7 +21,7 @@ def plot_partition(
 
     Numbers are the areas of circles or, above 100 clients or 20 classes, the colours of a heat
     map. Bars above the plot show the clients' sizes. Above 2,000 clients, several clients with
-    neighbouring ids share a column.
+    neighbouring ids share a column. Without class labels, only the sizes are drawn.
 
     Args:
         dataset: The data set to draw.
@@ -32,7 +32,7 @@ def plot_partition(
         ValueError: The split is unknown.
     """
     from matplotlib.figure import Figure
-    from matplotlib.ticker import LogFormatter, MaxNLocator
+    from matplotlib.ticker import MaxNLocator
 
     sizes = dataset.sizes(split)
     num_clients, num_classes = len(sizes), dataset.num_classes
@@ -40,30 +40,40 @@ def plot_partition(
     rows = getattr(dataset.partition, split)
     starts = rows.offsets[:-1:clients_per_column]
     columns = ClientRows(rows.rows, np.append(starts, rows.offsets[-1]))
-    counts = class_counts(dataset.y, columns, num_classes)
-    circles = num_clients <= _MAX_CIRCLE_CLIENTS and num_classes <= _MAX_CIRCLE_CLASSES
     width = float(np.clip(2.5 + 0.15 * num_clients, 7, 17))
-    height = float(np.clip(2.0 + 0.3 * num_classes, 4, 9))
+    height = 2.5 if num_classes is None else float(np.clip(2.0 + 0.3 * num_classes, 4, 9))
     figure = Figure(figsize=(width, height), layout="constrained")
-    bars, main = figure.subplots(2, sharex=True, height_ratios=[1, max(height - 1.8, 2)])
-    edges = np.arange(len(columns) + 1) - 0.5
-    bars.stairs(columns.sizes, edges, fill=True, color="tab:gray")
+    if num_classes is None:
+        bars = lowest = figure.subplots()
+    else:
+        bars, lowest = figure.subplots(2, sharex=True, height_ratios=[1, max(height - 1.8, 2)])
+        _draw_classes(lowest, class_counts(dataset.y, columns, num_classes), num_clients)
+    bars.stairs(columns.sizes, np.arange(len(columns) + 1) - 0.5, fill=True, color="tab:gray")
     bars.set_ylabel("examples")
     bars.set_title(
-        f"{dataset.name}, {split}: {sizes.sum():,} examples of {num_classes} classes\n"
+        f"{dataset.name}, {split}: {sizes.sum():,} examples"
+        f"{'' if num_classes is None else f' of {num_classes} classes'}\n"
         f"on {num_clients:,} clients, {sizes.min():,} to {sizes.max():,} examples each",
         parse_math=False,
     )
-    drawn = _draw_circles(main, counts) if circles else _draw_heat_map(main, counts)
-    label = "examples (also the area)" if circles else "examples (white: none)"
-    bar = figure.colorbar(drawn, ax=main, label=label, format=LogFormatter(), pad=0.01)
-    bar.minorformatter = LogFormatter()
     xlabel = "client" if clients_per_column == 1 else f"clients, {clients_per_column} a column"
-    main.set(xlabel=xlabel, ylabel="class", xlim=(-0.6, len(columns) - 0.4))
-    main.set_ylim(-0.6, num_classes - 0.4)
-    for axis in (main.xaxis, main.yaxis):
-        axis.set_major_locator(MaxNLocator(nbins=20, integer=True))
+    lowest.set(xlabel=xlabel, xlim=(-0.6, len(columns) - 0.4))
+    lowest.xaxis.set_major_locator(MaxNLocator(nbins=20, integer=True))
     figure.savefig(path, dpi=120)
+
+
+def _draw_classes(axes, counts, num_clients):
+    """Draws the number of examples of each column, `[columns, C]`, in each class."""
+    from matplotlib.ticker import LogFormatter, MaxNLocator
+
+    num_classes = counts.shape[1]
+    circles = num_clients <= _MAX_CIRCLE_CLIENTS and num_classes <= _MAX_CIRCLE_CLASSES
+    drawn = _draw_circles(axes, counts) if circles else _draw_heat_map(axes, counts)
+    label = "examples (also the area)" if circles else "examples (white: none)"
+    bar = axes.figure.colorbar(drawn, ax=axes, label=label, format=LogFormatter(), pad=0.01)
+    bar.minorformatter = LogFormatter()
+    axes.set(ylabel="class", ylim=(-0.6, num_classes - 0.4))
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=20, integer=True))
 
 
 def _draw_circles(axes, counts):

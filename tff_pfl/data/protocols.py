@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import tree
 
 from tff_pfl.data import partition as partitioners
 from tff_pfl.data.checks import checked_images
@@ -111,6 +112,11 @@ def federate(
     }
     _check_partitioner(images, partitioner, args, num_clients)
     _check_splits(merge, fractions, num_validation, imbalance, imbalanced_test)
+    if imbalance > 1 and images.num_classes is None:
+        raise ValueError(
+            f"imbalance={imbalance:g} makes classes long-tailed, but {images.name!r} has no class "
+            "labels: its num_classes is None. Set imbalance=1."
+        )
     if partitioner == "natural":
         spec["num_clients"] = int(images.writer.max()) + 1
     draw = _Draw(images, partitioner, args, spec["num_clients"], imbalance, seed)
@@ -136,9 +142,21 @@ class _Draw:
     imbalance: float
     seed: int
 
+    @property
+    def num_rows(self):
+        """The number of examples."""
+        return len(tree.flatten(self.images.x)[0])
+
+    @property
+    def classes(self):
+        """The class of each example; without class labels, all examples are of one class."""
+        if self.images.num_classes is None:
+            return np.zeros(self.num_rows, np.int32)
+        return self.images.y
+
     def merged(self, fractions):
         """Partitions the pool of all examples, and cuts each client's part into splits."""
-        num_rows, num_train = len(self.images.y), self.images.num_train
+        num_rows, num_train = self.num_rows, self.images.num_train
         ratio = (num_train, 0, num_rows - num_train) if fractions is None else fractions
         parts = self._distributed(self._thinned(np.arange(num_rows), 6))
         cut = [partitioners.split(part, ratio, self._rng(2, i)) for i, part in enumerate(parts)]
@@ -146,7 +164,7 @@ class _Draw:
 
     def original_splits(self, num_validation, imbalanced_test):
         """Partitions the training split, and distributes the other splits in proportion to it."""
-        pool, test = np.split(np.arange(len(self.images.y)), [self.images.num_train])
+        pool, test = np.split(np.arange(self.num_rows), [self.images.num_train])
         pool = self._thinned(pool, 6)
         if imbalanced_test:
             test = self._thinned(test, 7)
@@ -167,7 +185,7 @@ class _Draw:
     def _thinned(self, rows, stage):
         if self.imbalance == 1:
             return rows
-        return rows[long_tailed(self.images.y[rows], self.imbalance, self._rng(stage))]
+        return rows[long_tailed(self.classes[rows], self.imbalance, self._rng(stage))]
 
     def _distributed(self, rows):
         if self.partitioner == "natural":
@@ -176,7 +194,8 @@ class _Draw:
         deal = PARTITIONERS[self.partitioner]
 
         def dealt():
-            parts = deal(self.images.y[rows], self.num_clients, self._rng(1), **self.args)
+            labels = tree.map_structure(lambda array: array[rows], self.images.y)
+            parts = deal(labels, self.num_clients, self._rng(1), **self.args)
             return self._checked_parts(parts, len(rows))
 
         parts, drawn = made_of_shared_draws(dealt, lambda parts: [*map(bytes, parts)])
@@ -208,8 +227,8 @@ class _Draw:
         """Distributes rows over clients in the proportions of `train`."""
         if self.partitioner == "natural":
             return self._distributed(rows)
-        labels = self.images.y
-        parts = partitioners.by_reference(labels[rows], labels, train, self._rng(stage))
+        classes = self.classes
+        parts = partitioners.by_reference(classes[rows], classes, train, self._rng(stage))
         return [rows[part] for part in parts]
 
 
@@ -221,6 +240,11 @@ def _check_partitioner(images, partitioner, args, num_clients):
     if missing:
         raise ValueError(f"Partitioner {partitioner!r} needs partition_args for {missing}.")
     is_natural = partitioner == "natural"
+    if partitioner in partitioners.OF_CLASSES and images.num_classes is None:
+        raise ValueError(
+            f"Partitioner {partitioner!r} deals out classes, but {images.name!r} has no class "
+            "labels: its num_classes is None. Choose 'iid', or 'natural' with natural clients."
+        )
     if is_natural and images.writer is None:
         raise ValueError(f"Data set {images.name!r} has no natural clients: its writer is None.")
     if is_natural != (num_clients is None):

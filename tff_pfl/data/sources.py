@@ -2,7 +2,7 @@
 
 import functools
 import os
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from unittest import mock
 
 import numpy as np
@@ -14,7 +14,7 @@ from tff_pfl.names import check_names
 from tff_pfl.registry import Registry
 
 DATASETS = Registry("data set", "data_dir")
-"""Functions `(data_dir: str | None) -> LabelledImages`."""
+"""Functions `(data_dir: str | None) -> LabelledImages`, whose inputs need not be images."""
 
 _ENVIRONMENT = "TFDS_DATA_DIR"
 _DOWNLOAD_RETRIES = 4  # take a few seconds
@@ -42,9 +42,9 @@ class LabelledImages(NamedTuple):
     Attributes:
         name: The name of the data set, as given to `load`.
         x: uint8 `[n, height, width, channels]`, 0..255. Inputs that are not images may have
-            another type or shape.
-        y: int32 `[n]` class labels, 0..num_classes-1.
-        num_classes: The number of classes.
+            another type or shape, or be a structure of arrays, as in `FederatedDataset`.
+        y: int32 `[n]` class labels, 0..num_classes-1; other labels if `num_classes` is `None`.
+        num_classes: The number of classes, or `None`.
         num_train: The first `num_train` rows are the original training split, the rest the test
             split.
         writer: int32 `[n]`, the natural client of each row of both splits, numbered from 0, for the
@@ -52,9 +52,9 @@ class LabelledImages(NamedTuple):
     """
 
     name: str
-    x: np.ndarray
-    y: np.ndarray
-    num_classes: int
+    x: Any
+    y: Any
+    num_classes: int | None
     num_train: int
     writer: np.ndarray | None = None
 

@@ -20,7 +20,6 @@ from tff_pfl.experiment.config.parts import (
     privacy_loss,
 )
 from tff_pfl.kinds import check_kind
-from tff_pfl.local import examples_type
 from tff_pfl.privacy import with_distributed_privacy, with_privacy
 from tff_pfl.templates import (
     AGGREGATORS,
@@ -163,8 +162,7 @@ def build_model(config: ml_collections.ConfigDict, dataset: data.FederatedDatase
                 f"the inputs of {dataset.name!r} are {dataset.x_dtype}. Choose 'none' to leave "
                 "them unchanged, or register uint8 images."
             )
-        channels = {1, dataset.image_shape[-1]}
-        if mean is not None and not {len(mean), len(std)} <= channels:
+        if mean is not None and not {len(mean), len(std)} <= {1, dataset.image_shape[-1]}:
             raise ValueError(
                 f"normalization={config.data.normalization!r} is for images with {len(mean)} "
                 f"channels, but the images of {dataset.name!r} have the shape "
@@ -209,6 +207,11 @@ def build_algorithm(
         "largest_cohort": _largest_cohort(config, dataset.num_clients),
     }
     local = build_local(config)
+    if local.augment is not None and not isinstance(dataset.x, np.ndarray):
+        raise ConfigError(
+            f"config.local.augmentation.name={config.local.augmentation.name!r} needs one array of "
+            f"images, but {dataset.name!r} has several arrays of inputs. Set it to ''."
+        )
     check_schedule(local, config)
     with config_errors("algorithm"):
         algorithm = algorithms.make(name, model, local, **federation, **options)
@@ -249,6 +252,11 @@ def _build_attack(config, dataset):
         options["client_ids"] = attackers_of(options, dataset.num_clients, config.seed)
     del options[FRACTION]
     if "num_classes" in parameters:
+        if dataset.num_classes is None:
+            raise ConfigError(
+                f"config.attack.name={config.attack.name!r} needs class labels, but the data set "
+                f"{dataset.name!r} has none. Choose an attack on uploads, such as 'sign_flipped'."
+            )
         options["num_classes"] = dataset.num_classes
     return functools.partial(attack, **options)
 
@@ -296,9 +304,8 @@ def build_process(
             name: _evaluating(name, algorithm, config, model)
             for name in config.evaluation.further_models
         }
-    type_ = examples_type(dataset.image_shape, np.dtype(dataset.x_dtype).type)
     with config_errors(None):  # tracing also reports errors of attacks, privacy and compression
-        return compose(algorithm, type_, config.seed, further_models=further)
+        return compose(algorithm, dataset.examples_type, config.seed, further_models=further)
 
 
 def _evaluating(name, algorithm, config, model) -> Algorithm:
