@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 import tqdm
+import tree
 
 from tff_pfl import models, runtime
 from tff_pfl.experiment.interruption import exit_code_of
@@ -84,7 +85,7 @@ def export_run(
     description = {
         **exported._asdict(),
         "input_shape": dataset.image_shape,
-        "input_dtype": str(dataset.x_dtype),
+        "input_dtype": tree.map_structure(str, dataset.x_dtype),
         "num_classes": dataset.num_classes,
     }
     write_json(str(output / _DESCRIPTION), description)

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from tff_pfl.models import keras_checks as checks
 from tff_pfl.models.frozen import frozen_values, skipped_loading
+from tff_pfl.models.inputs import as_numbers, input_specs, zero_inputs
 from tff_pfl.models.model import Model, correct, sparse_cross_entropy
 from tff_pfl.models.pure_layers import COMPUTE_TYPES, FLOAT32, in_types, pure_layers
 from tff_pfl.models.segments import Segment, in_turn, is_graph, split
@@ -71,7 +72,7 @@ class _Record(NamedTuple):
 def from_keras(
     keras_model_fn: Callable[[], tf.keras.Model],
     *,
-    input_shape: tuple[int, ...],
+    input_shape: Any,
     input_dtype: Any = tf.float32,
     preprocess: Callable[[Any], Any] | None = None,
     example_loss: Callable[[Any, Any], Any] = sparse_cross_entropy,
@@ -107,12 +108,14 @@ def from_keras(
     Args:
         keras_model_fn: A function that builds a new model at every call. The model's outputs are
             logits, not probabilities, unless `example_loss` takes other outputs.
-        input_shape: The shape of one input, without the batch axis.
-        input_dtype: The data type of the inputs on which `from_keras` tries `preprocess`. Later
-            inputs have the type in which they are stored.
+        input_shape: The shape of one input, without the batch axis. For several inputs, a mapping
+            or a tuple of shapes, such as `{"ids": (20,), "price": ()}`.
+        input_dtype: The data type of the inputs on which `from_keras` tries `preprocess`, for all
+            inputs or in their structure. Later inputs have the type in which they are stored.
         preprocess: A function that maps a batch of inputs, as they are stored, to inputs of the
             Keras model, row by row. Cast uint8 images to float32 before arithmetic, because
-            integers wrap around. Default: casts inputs to float32.
+            integers wrap around. Default: casts inputs to float32, except integers of 32 or 64
+            bits, which float32 would round.
         example_loss: `(y, outputs) -> [batch]`, row by row. Default: sparse cross-entropy of
             logits.
         example_metrics: See `Model`. Default: `{"accuracy": ...}`.
@@ -134,10 +137,9 @@ def from_keras(
     """
     check_names("compute type", [compute_type], COMPUTE_TYPES)
     checks.check_function(keras_model_fn)
-    if preprocess is None:
-        preprocess = functools.partial(tf.cast, dtype=tf.float32)
+    preprocess = preprocess or as_numbers
     takes_logits = example_loss is sparse_cross_entropy
-    inputs = tf.TensorSpec([1, *input_shape], input_dtype)
+    inputs = input_specs(input_shape, input_dtype, num_rows=1)
     record = _record(keras_model_fn, preprocess, inputs, takes_logits, segments)
     if example_metrics is None:
         checks.check_default_metrics(record.outputs)
@@ -239,7 +241,7 @@ def _record(keras_model_fn, preprocess, inputs_spec, takes_logits, segments) -> 
     created = []
 
     def example():
-        return preprocess(tf.zeros(inputs_spec.shape, inputs_spec.dtype))
+        return preprocess(zero_inputs(inputs_spec))
 
     def record(next_creator, **kwargs):
         variable = next_creator(**kwargs)

@@ -1,10 +1,11 @@
 """Exports models as TensorFlow SavedModels, which need neither this library nor TFF."""
 
 import os
+from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
+from tff_pfl.models.inputs import input_specs
 from tff_pfl.models.model import Model, Weights
 
 
@@ -16,16 +17,16 @@ class ModelSaver:
     Serving offers the same function as the signature `serving_default`.
     """
 
-    def __init__(self, model: Model, input_shape: tuple[int, ...], input_dtype: np.dtype):
+    def __init__(self, model: Model, input_shape: Any, input_dtype: Any):
         """Creates the saver.
 
         Args:
             model: The model. Its `apply` is saved with `training=False`.
-            input_shape: The shape of one input, without the batch axis.
-            input_dtype: The data type of stored inputs, such as uint8 for images.
+            input_shape: The shape of one input, without the batch axis; or a structure of shapes.
+            input_dtype: The data type of stored inputs, such as uint8 for images; or a structure.
         """
         self._model = model
-        self._inputs = tf.TensorSpec((None, *input_shape), input_dtype, "x")
+        self._inputs = input_specs(input_shape, input_dtype)
         self._saved = None
 
     def save(self, weights: Weights, path: str | os.PathLike) -> None:

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from tff_pfl.kinds import signature_of
 from tff_pfl.models import normalizer_free, residual
+from tff_pfl.models.inputs import is_shape
 from tff_pfl.models.keras import from_keras
 from tff_pfl.models.model import Model
 from tff_pfl.names import check_names
@@ -100,7 +101,7 @@ MODELS.register("wide_resnet")(residual.wide_resnet)
 def build(
     name: str,
     image_shape,
-    num_classes: int,
+    num_classes: int | None,
     *,
     mean=(0.0,),
     std=(1.0,),
@@ -111,12 +112,13 @@ def build(
     """Builds a network by its name.
 
     The model takes images as they are stored, and normalises them in float32. If inputs are not
-    images of bytes, a Keras model gets them as float32, and a `Model` as they are stored.
+    images of bytes, a Keras model gets them by the default `preprocess` of `from_keras`, and a
+    `Model` as they are stored.
 
     Args:
         name: A key of `MODELS`.
-        image_shape: `(height, width, channels)`.
-        num_classes: The number of logits.
+        image_shape: `(height, width, channels)`; the structure of shapes for several inputs.
+        num_classes: The number of logits; `None` for data without class labels.
         mean: The mean of images in [0, 1], for each channel or for all. `None` if inputs are not
             images of bytes.
         std: The standard deviation, for each channel or for all. Ignored if the mean is `None`.
@@ -130,13 +132,15 @@ def build(
             network that is not a Keras model.
     """
     check_names(f"option of model {name!r}", chosen, MODELS.parameters(name))
-    channels = image_shape[-1] if len(image_shape) else 1
+    if is_shape(image_shape):
+        image_shape = tuple(image_shape)
+    channels = image_shape[-1] if isinstance(image_shape, tuple) and image_shape else 1
     sizes = {np.size(mean), np.size(std)}
     if mean is not None and (not sizes <= {1, channels} or np.min(std) <= 0):
         numbers = "one number" if channels == 1 else f"one number, or {channels},"
         raise ValueError(
             f"The normalization has the mean {mean} and the deviation {std}, but for inputs of "
-            f"shape {tuple(image_shape)} each needs {numbers} and deviations must be above 0."
+            f"shape {image_shape} each needs {numbers} and deviations must be above 0."
         )
 
     def normalize(x):
@@ -146,7 +150,7 @@ def build(
     returns_model = signature_of(MODELS[name]).return_annotation is Model
 
     def made():
-        model = MODELS[name](tuple(image_shape), num_classes, **chosen)
+        model = MODELS[name](image_shape, num_classes, **chosen)
         if isinstance(model, Model) != returns_model:
             raise ValueError(
                 f"The function of {name!r} returns a {type(model).__name__}. Annotate it with "
@@ -163,7 +167,7 @@ def build(
         return made() if mean is None else _with_normalized_inputs(made(), normalize)
     return from_keras(
         made,
-        input_shape=tuple(image_shape),
+        input_shape=image_shape,
         preprocess=None if mean is None else normalize,
         segments=segments,
         compute_type=compute_type,

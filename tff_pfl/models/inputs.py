@@ -1,0 +1,57 @@
+"""The inputs of a model: their specs, and the default `preprocess`."""
+
+from typing import Any
+
+import tensorflow as tf
+import tree
+
+from tff_pfl.structures import normalized
+
+
+def input_specs(shape: Any, dtype: Any, num_rows: int | None = None) -> Any:
+    """Returns the `tf.TensorSpec` of a batch of inputs, or the structure of the specs.
+
+    Args:
+        shape: The shape of one input, a sequence of integers; or a structure (mappings and tuples)
+            of shapes.
+        dtype: The data type of all inputs, or the structure of their data types.
+        num_rows: The number of rows, or `None` if it is open.
+    """
+    return _specs(normalized(shape), normalized(dtype), num_rows, "x")
+
+
+def _specs(shape, dtype, num_rows, name):
+    if is_shape(shape):
+        return tf.TensorSpec([num_rows, *shape], dtype, name)
+    names = list(shape) if isinstance(shape, dict) else range(len(shape))
+    is_shared = not tree.is_nested(dtype)
+    specs = [
+        _specs(shape[key], dtype if is_shared else dtype[key], num_rows, f"{name}_{key}")
+        for key in names
+    ]
+    if isinstance(shape, dict):
+        return type(shape)(zip(names, specs, strict=True))
+    return type(shape)(*specs) if hasattr(shape, "_fields") else tuple(specs)
+
+
+def is_shape(value) -> bool:
+    """Returns whether a value is a shape, not a structure of shapes."""
+    if isinstance(value, dict):
+        return False
+    return all(size is None or hasattr(size, "__index__") for size in value)
+
+
+def zero_inputs(specs: Any) -> Any:
+    """Returns zeros of the given specs."""
+    return tf.nest.map_structure(lambda spec: tf.zeros(spec.shape, spec.dtype), specs)
+
+
+def as_numbers(inputs: Any) -> Any:
+    """Casts inputs to float32, except integers of 32 or 64 bits, which float32 would round."""
+    return tf.nest.map_structure(_as_number, inputs)
+
+
+def _as_number(x):
+    if x.dtype.is_integer and x.dtype.size > 2:
+        return x
+    return tf.cast(x, tf.float32)
