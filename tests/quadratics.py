@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from tests.federation import make_client
 from tff_pfl.local import Examples, examples_type
-from tff_pfl.models import Model
+from tff_pfl.models import Model, Task
 from tff_pfl.templates import Client
 
 
@@ -36,7 +36,7 @@ def quadratic_model(*dims: int) -> Model:
         scaled = tf.linalg.matvec(tf.reshape(a, [-1, dim, dim]), offset)
         return 0.5 * tf.reduce_sum(offset * scaled, axis=-1) + b[:, 0]
 
-    return Model(init, apply, example_loss=lambda y, outputs: outputs, name="quadratic")
+    return Model(init, apply, task=Task("outputs", lambda y, outputs: outputs), name="quadratic")
 
 
 def quadratic_examples(a, c, b=0.0, copies=1) -> Examples:

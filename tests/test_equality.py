@@ -138,7 +138,7 @@ def counting(model, local):
 def test_methods_and_models_that_compare_train_as_in_eager_mode():
     """Covers comparisons of states, in a schedule and in a loss."""
     local = dataclasses.replace(local_sgd(), schedule=lambda t: tf.where(t == 1, 0.5, 1.0))
-    model = dataclasses.replace(tiny_model(), example_loss=masked_loss)
+    model = dataclasses.replace(tiny_model(), task=tiny_model().task.with_loss(masked_loss))
     algorithm = counting(model, local)
     process = tff_pfl.compose(algorithm, EXAMPLES_TYPE)
     clients, cohorts = make_clients(process, (4, 6)), [(0, 1), (0,)]

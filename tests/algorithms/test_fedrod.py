@@ -23,8 +23,7 @@ from tests.federation import (
 )
 from tff_pfl.algorithms.fedrod import PersonalHeads, balanced_model, class_shares
 from tff_pfl.local import Batch, Examples, LocalTraining
-from tff_pfl.models import Model, linear
-from tff_pfl.models.model import sparse_cross_entropy
+from tff_pfl.models import TASKS, Model, linear
 
 INPUTS, FEATURES, CLASSES = 4, 2, 3
 RATE, STEPS = 0.3, 2
@@ -50,7 +49,7 @@ def linear_network() -> Model:
     def apply(weights, x, training=False, seed=None):
         return linear(weights["head"], features(weights, x))
 
-    return Model(init, apply, sparse_cross_entropy, name="linear", features=features)
+    return Model(init, apply, TASKS["classification"](), name="linear", features=features)
 
 
 LINEAR = linear_network()

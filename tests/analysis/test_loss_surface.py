@@ -45,7 +45,7 @@ def test_surfaces_are_centred_on_both_models_of_the_largest_client(run_dir):
             ("personalized", client.state.model),
         ):
             logits = run.model.apply(weights, examples.x, training=False, seed=None)
-            exact = np.mean(run.model.example_loss(examples.y, logits))
+            exact = np.mean(run.model.task.example_loss(examples.y, logits))
             assert found.surfaces[name][1, 1] == pytest.approx(exact, rel=1e-5)
     assert found.surfaces["global"][1, 1] != found.surfaces["personalized"][1, 1]
 
@@ -63,7 +63,7 @@ def test_examples_of_another_client_are_sampled(run_dir):
         logits = run.model.apply(
             run.server_state.algorithm.weights, drawn.x, training=False, seed=None
         )
-        exact = np.mean(run.model.example_loss(drawn.y, logits))
+        exact = np.mean(run.model.task.example_loss(drawn.y, logits))
     np.testing.assert_array_equal(drawn.x, again.x)
     np.testing.assert_array_equal(all_.x, everything.x)
     assert drawn.size == len(drawn.x) == len(drawn.y) == 10

@@ -39,10 +39,10 @@ def test_metrics_are_means_of_the_round_and_of_all_rounds(evaluation):
 
 def test_totals_count_beyond_float32_precision(evaluation):
     state = evaluation.initialize()
-    many = tf.nest.map_structure(lambda total: total + 2.0**25, state.totals)
+    many = tf.nest.map_structure(lambda total: total + 2.0**25, state.sums)
     for _ in range(4):
-        state, metrics = evaluation.next(state._replace(totals=many), [random_examples(1)])
-        many = state.totals
+        state, metrics = evaluation.next(state._replace(sums=many), [random_examples(1)])
+        many = state.sums
     assert metrics["client_work"]["eval"]["total_rounds_metrics"]["num_examples"] == 2**25 + 4
 
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 from tests.federation import random_examples, tiny_model
 from tff_pfl.evaluation import grid_axis, loss_surface, random_direction
 from tff_pfl.local import Examples
-from tff_pfl.models import Model
+from tff_pfl.models import Model, Task
 
 DIM, NUM_OUTPUTS = 3, 2
 
@@ -24,7 +24,7 @@ def linear_model() -> Model:
     def loss(y, outputs):
         return tf.reduce_sum(tf.square(outputs - tf.cast(y, tf.float32)[:, None]), axis=-1)
 
-    return Model(lambda seed: layer(np.zeros([DIM, NUM_OUTPUTS])), apply, example_loss=loss)
+    return Model(lambda seed: layer(np.zeros([DIM, NUM_OUTPUTS])), apply, task=Task("own", loss))
 
 
 def layer(kernel, **others):
@@ -133,7 +133,7 @@ def test_surface_keeps_nan_losses():
     weights, examples = layer(np.full([DIM, NUM_OUTPUTS], 0.1)), random_linear()[1]
     examples = examples._replace(x=np.ones_like(examples.x))
     model = dataclasses.replace(
-        linear_model(), example_loss=lambda y, outputs: tf.math.log(outputs[:, 0])
+        linear_model(), task=Task("log", lambda y, outputs: tf.math.log(outputs[:, 0]))
     )
     surface = loss_surface(model, weights, examples, points=5, radius=8.0)
     steps = [random_direction(weights, 0, index)["dense"]["kernel"][:, 0].sum() for index in (0, 1)]

@@ -23,7 +23,7 @@ from tff_pfl.evaluation import (
     to_text,
 )
 from tff_pfl.local import examples_type
-from tff_pfl.models import Model
+from tff_pfl.models import Model, Task
 from tff_pfl.ranges import RangeError
 
 FRACTIONS = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)
@@ -198,7 +198,7 @@ def telltale_model() -> Model:
     def apply(weights, x, training=False, seed=None):
         return 2.0 ** tf.cast(x[:, 0, 0, 0], tf.float32) + weights["layer"]["w"] * 0.0
 
-    return Model(init, apply, example_loss=lambda y, outputs: outputs, name="telltale")
+    return Model(init, apply, task=Task("outputs", lambda y, outputs: outputs), name="telltale")
 
 
 @pytest.fixture(scope="module")

@@ -86,8 +86,7 @@ def test_outputs_of_any_shape_have_columns(dataset):
     model = dataclasses.replace(
         MODEL,
         apply=apply,
-        example_loss=lambda y, outputs: MODEL.example_loss(y, outputs["logits"]),
-        example_metrics={},
+        task=MODEL.task.of(lambda outputs: outputs["logits"]),
     )
     process = compose(make("local", model, local_sgd()), examples_type((4, 4, 1)))
     found = predict_federation(

@@ -74,7 +74,9 @@ def test_impossible_runs_are_refused_before_they_write(dataset, tmp_path, option
 def test_impossible_early_stops_are_refused(dataset):
     some = with_validation(dataset)
     drawn = next(s for s in range(99) if sampled_clients(s, 5, 1) == [4])
-    bare = dataclasses.replace(tiny_model(), example_metrics={})
+    bare = dataclasses.replace(
+        tiny_model(), task=dataclasses.replace(tiny_model().task, metrics={})
+    )
     every, ditto = EvaluationOptions(), tiny_process(build_ditto)
     for metric, process, model, options, message in (
         ("global/loss", tiny_process(build_local), tiny_model(), every, "'personalized/loss'"),

@@ -10,7 +10,7 @@ import tensorflow_federated as tff
 
 from tff_pfl.kinds import KindError
 from tff_pfl.local import AUGMENTATIONS, ClientContext, Examples, LocalTraining, evaluate
-from tff_pfl.models import Model
+from tff_pfl.models import Model, Task
 
 SEED = tf.constant([3, 4])
 IMAGES = np.random.default_rng(0).integers(1, 256, (40, 4, 5, 2)).astype(np.uint8)
@@ -68,7 +68,7 @@ def pattern_model(seen):
     def init(seed):
         return {"layer": {"w": tf.constant(1.0)}}
 
-    return Model(init, apply, example_loss=lambda y, outputs: outputs, name="pattern")
+    return Model(init, apply, task=Task("outputs", lambda y, outputs: outputs), name="pattern")
 
 
 def local_training(**options):

@@ -7,7 +7,7 @@ import tensorflow as tf
 from tests.models import test_keras, test_segments
 from tests.models.test_keras import layers, pure, sequential
 from tests.quadratics import quadratic_model
-from tff_pfl.models import linear, linear_head_shape, multi_branch, partition, two_exits
+from tff_pfl.models import TASKS, linear, linear_head_shape, multi_branch, partition, two_exits
 
 X = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
 SEED = tf.constant([1, 2])
@@ -84,8 +84,8 @@ def test_linear_head_needs_no_bias():
     [
         (lambda: quadratic_model(2, 1), "model 'quadratic' has no `features`"),
         (
-            lambda: pure(model_ending_in(lambda: layers.Dense(1)), example_metrics={}),
-            "one logit. Give its last layer a unit for each class",
+            lambda: pure(model_ending_in(lambda: layers.Dense(1)), task=TASKS["binary"]()),
+            "needs a class label and class logits .* is 'binary'",
         ),
     ],
 )

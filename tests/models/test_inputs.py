@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tff_pfl.local import Batch
-from tff_pfl.models import ModelSaver, from_keras
+from tff_pfl.models import ModelSaver, Task, from_keras
 from tff_pfl.models.inputs import input_specs
 
 LARGE = (1 << 24) + 1
@@ -35,8 +35,12 @@ def loss(y, outputs):
 
 
 def model(**options):
-    options = {"input_shape": SHAPES, "input_dtype": DTYPES, "example_loss": loss} | options
-    return from_keras(network, example_metrics={}, **options)
+    options = {
+        "input_shape": SHAPES,
+        "input_dtype": DTYPES,
+        "task": Task("squares", loss),
+    } | options
+    return from_keras(network, **options)
 
 
 def expected(weights, batch):
@@ -94,7 +98,7 @@ def test_rows_of_structures_must_not_depend_on_each_other(mixed):
     y = {"class": tf.constant([0, 1, 1]), "number": tf.constant([0.5, 0.25, 1.0])}
     x = tf.nest.map_structure(tf.constant, BATCH)
     batch = Batch(x, y, tf.ones([3]), tf.zeros([2], tf.int32))
-    sound, unsound = model(), model(preprocess=preprocess, example_loss=mixing_loss)
+    sound, unsound = model(), model(preprocess=preprocess, task=Task("mixing", mixing_loss))
     assert sound.example_values(sound.init(0), batch)["loss"].shape == [3]
     with pytest.raises(ValueError, match="loss of an example .* depends on other rows"):
         unsound.example_values(unsound.init(0), batch)

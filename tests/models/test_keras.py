@@ -12,7 +12,7 @@ import tensorflow_federated as tff
 from tests.federation import eager, local_sgd, make_client
 from tests.marks import slow
 from tff_pfl.local import Batch, Examples, evaluate
-from tff_pfl.models import from_keras, partition
+from tff_pfl.models import TASKS, Metric, Task, from_keras, partition
 
 layers = tf.keras.layers
 RNG = np.random.default_rng(0)
@@ -209,8 +209,7 @@ def test_preprocess_receives_integers_unchanged():
         network,
         input_shape=(1,),
         preprocess=lambda v: tf.math.floormod(v, 2),
-        example_loss=lambda y, z: tf.square(z[:, 0] - tf.cast(y, tf.float32)),
-        example_metrics={},
+        task=TASKS["regression"](),
     )
     ids = base + np.arange(8)
     process = eager("fedavg", model, local_sgd(0.4, 20))
@@ -255,7 +254,7 @@ def test_num_classes_is_the_number_of_logits():
         ValueError, match="3 logits, but the data have 4 classes.*last layer 4 units"
     ):
         model.check_classes(4)
-    pure(mlp, example_loss=lambda y, outputs: outputs[:, 0]).check_classes(4)
+    pure(mlp, task=Task("first", lambda y, outputs: outputs[:, 0])).check_classes(4)
 
 
 def test_loss_and_metrics_can_be_given():
@@ -265,8 +264,8 @@ def test_loss_and_metrics_can_be_given():
     def probabilities():
         return tf.keras.Sequential([layers.Dense(2, "softmax", input_shape=(4,))])
 
-    metrics = {"twice": lambda y, outputs: 2 * y}
-    model = pure(probabilities, example_loss=squared, example_metrics=metrics)
+    metrics = {"twice": Metric(values=lambda y, outputs: 2 * y)}
+    model = pure(probabilities, task=Task("squares", squared, metrics))
     batch = Batch(tf.zeros([2, 4]), tf.constant([1, 3]), tf.ones([2]), tf.zeros([2], tf.int32))
     totals = model.totals(model.init(0), batch)
     assert list(totals) == ["loss", "twice"]

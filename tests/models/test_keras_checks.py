@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tests.models.test_keras import layers, mlp, normal, pure, sequential
-from tff_pfl.models import from_keras
+from tff_pfl.models import TASKS, from_keras
 
 
 class Unseeded(tf.keras.initializers.Initializer):
@@ -89,10 +89,10 @@ def twins():
         (ending_in(ending_in(lambda: layers.Dense(3, "softmax"))), "probabilities"),
         (sequential(lambda: layers.GaussianNoise(0.1)), "gaussian_noise.*dropout"),
         (ending_in(lambda: layers.Dense(3, "sigmoid")), "probabilities.*Remove the sigmoid"),
-        (two_heads, r"of shape \[\(3,\), \(3,\)\] for each example.*example_loss"),
+        (two_heads, r"of shape \[\(3,\), \(3,\)\] for each example.*another task"),
         (
             ending_in(lambda: layers.Reshape((2, 2, 1)), lambda: layers.Conv2D(3, 1)),
-            r"of shape \(2, 2, 3\) for each example.*Flatten or pool.*example_loss",
+            r"of shape \(2, 2, 3\) for each example.*Flatten or pool.*another task",
         ),
         (ending_in(layers.Flatten), "no weights that are trained"),
         (ending_in(lambda: layers.Dense(3, trainable=False)), "no weights that are trained"),
@@ -159,16 +159,11 @@ def test_from_keras_refuses_tables_and_other_variables():
         pure(ending_in(LOOKUP, lambda: layers.Dense(3)))
 
 
-def test_default_metric_needs_two_logits():
-    def binary_cross_entropy(y, logits):
-        return tf.nn.sigmoid_cross_entropy_with_logits(tf.cast(y, tf.float32), logits[:, 0])
-
+def test_default_task_needs_two_logits():
     one_logit = ending_in(lambda: layers.Dense(1))
-    with pytest.raises(ValueError, match="one number for each example.*example_metrics"):
-        pure(one_logit, example_loss=binary_cross_entropy)
-    assert not pure(
-        one_logit, example_loss=binary_cross_entropy, example_metrics={}
-    ).example_metrics
+    with pytest.raises(ValueError, match="one number for each example.*TASKS\\['binary'\\]"):
+        pure(one_logit)
+    assert pure(one_logit, task=TASKS["binary"]()).num_classes is None
 
 
 def built_before(model):

@@ -12,8 +12,8 @@ from tests.quadratics import quadratic_model
 from tff_pfl import algorithms
 from tff_pfl.kinds import KindError
 from tff_pfl.local import Batch, ClientContext, examples_type, trees
-from tff_pfl.models import Mean, Model, from_keras, merged, prefixed
-from tff_pfl.models.model import correct, sparse_cross_entropy
+from tff_pfl.models import TASKS, Mean, Metric, Model, from_keras, merged, prefixed
+from tff_pfl.models.tasks import correct, sparse_cross_entropy
 from tff_pfl.templates.errors import BlockTracingError
 
 RNG = np.random.default_rng(0)
@@ -33,8 +33,7 @@ def init(seed):
 MODEL = Model(
     init=init,
     apply=lambda weights, x, training, seed: x @ weights["linear"]["kernel"],
-    example_loss=sparse_cross_entropy,
-    example_metrics={"accuracy": correct},
+    task=TASKS["classification"](),
 )
 
 
@@ -112,8 +111,11 @@ def test_gradient_of_embeddings_is_a_tensor():
     ],
 )
 def test_loss_and_metrics_must_be_one_number_per_example(where, value, message):
-    changes = {"example_loss": value} if where == "loss" else {"example_metrics": {where: value}}
-    model = dataclasses.replace(MODEL, **changes)
+    if where == "loss":
+        task = MODEL.task.with_loss(value)
+    else:
+        task = MODEL.task.with_metrics({where: Metric(values=value)})
+    model = dataclasses.replace(MODEL, task=task)
     with pytest.raises(ValueError, match=message):
         model.totals(weights(), make_batch(np.ones(5, np.float32)))
 
@@ -197,7 +199,9 @@ MIXING = {
     ),
     "a metric": (
         "error",
-        lambda: dataclasses.replace(MODEL, example_metrics={"error": mean_error}),
+        lambda: dataclasses.replace(
+            MODEL, task=MODEL.task.with_metrics({"error": Metric(values=mean_error)})
+        ),
     ),
 }
 
@@ -269,17 +273,17 @@ def test_merged_refuses_two_totals_of_the_same_name():
     ("changes", "error", "message"),
     [
         (
-            {"example_metrics": {"a/b": correct}},
+            {"metrics": {"a/b": Metric(values=correct)}},
             ValueError,
-            "has 'a/b'. A metric's name may contain",
+            "have 'a/b'. A metric's name may contain",
         ),
-        ({"example_metrics": {"loss": correct}}, ValueError, 'has "loss", but this is the name of'),
-        ({"example_metrics": ["accuracy"]}, TypeError, r"must be a mapping .* got \['accuracy'\]"),
-        ({"example_metrics": {"mae": 0.5}}, TypeError, "The metric 'mae' of a model must be a fun"),
-        ({"example_loss": None}, TypeError, "example_loss of a model must be a function, got None"),
+        ({"metrics": {"loss": Metric(values=correct)}}, ValueError, 'have "loss", but this is the'),
+        ({"metrics": ["accuracy"]}, TypeError, r"must be a mapping .* got \['accuracy'\]"),
+        ({"metrics": {"mae": 0.5}}, TypeError, "The metric 'mae' must be of type Metric"),
+        ({"example_loss": None}, TypeError, "example_loss of a task must be a function, got None"),
         ({"example_loss": tf.keras.Sequential()}, TypeError, "must be a function, got <keras"),
     ],
 )
-def test_model_refuses_invalid_metric_names_and_functions(changes, error, message):
+def test_task_refuses_invalid_metric_names_and_functions(changes, error, message):
     with pytest.raises(error, match=message):
-        dataclasses.replace(MODEL, **changes)
+        dataclasses.replace(MODEL.task, **changes)

@@ -10,7 +10,15 @@ import tensorflow_federated as tff
 from tests.federation import IMAGE_SHAPE, assert_close, assert_equal, tiny_model
 from tests.quadratics import quadratic_model
 from tff_pfl.local import Batch
-from tff_pfl.models import Model, build, from_keras, layer_groups, normalization_layers, partition
+from tff_pfl.models import (
+    Model,
+    Task,
+    build,
+    from_keras,
+    layer_groups,
+    normalization_layers,
+    partition,
+)
 
 MODEL = quadratic_model(1, 2, 3)
 WEIGHTS = collections.OrderedDict((name, {"w": name}) for name in MODEL.layers)
@@ -137,7 +145,7 @@ def model_of(**layers) -> Model:
             for layer, names in layers.items()
         )
 
-    return Model(init, lambda weights, x, **_: x, lambda y, outputs: outputs)
+    return Model(init, lambda weights, x, **_: x, Task("outputs", lambda y, outputs: outputs))
 
 
 NORMALIZED = model_of(

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tests.federation import assert_close
 from tff_pfl.local import Batch
-from tff_pfl.models import from_keras
+from tff_pfl.models import Task, from_keras
 from tff_pfl.models.pure_layers import pure_layers
 
 layers = tf.keras.layers
@@ -30,7 +30,7 @@ def masks(*layers, shape=(WIDTH,)):
         return tf.keras.Model(x, tf.stack(outputs, axis=1))
 
     # The model has no logits, and its loss is not used.
-    model = from_keras(keras_model_fn, input_shape=shape, example_loss=tf.identity)
+    model = from_keras(keras_model_fn, input_shape=shape, task=Task("none", tf.identity))
 
     def outputs(seed=SEED, training=True, batch=1):
         return model.apply(model.init(0), tf.ones([batch, *shape]), training=training, seed=seed)

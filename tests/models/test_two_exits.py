@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tests.federation import IMAGE_SHAPE, NUM_CLASSES, assert_close, assert_equal, tiny_model
 from tff_pfl.local import Batch, trees
-from tff_pfl.models import build, from_keras, two_exits
+from tff_pfl.models import TASKS, build, from_keras, two_exits
 
 MODEL = tiny_model()
 BOTH = two_exits(MODEL)
@@ -104,7 +104,7 @@ def test_gated_model_refuses_one_logit():
         layers = tf.keras.layers
         return tf.keras.Sequential([layers.Flatten(input_shape=IMAGE_SHAPE), layers.Dense(1)])
 
-    both = two_exits(from_keras(network, input_shape=IMAGE_SHAPE, example_metrics={}))
+    both = two_exits(from_keras(network, input_shape=IMAGE_SHAPE, task=TASKS["binary"]()))
     weights = both.init(0)
     both.outputs(weights, X)
     with pytest.raises(ValueError, match="have one logit, so the entropy of the softmax is always"):

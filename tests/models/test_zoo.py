@@ -83,8 +83,9 @@ def counted(image_shape, num_classes, *, width: int = 4) -> models.Model:
             ]
         )
 
-    sums = {"sum": lambda y, outputs: tf.reduce_sum(outputs, axis=1)}
-    return models.from_keras(network, input_shape=image_shape, example_metrics=sums)
+    total = models.Metric(values=lambda y, outputs: tf.reduce_sum(outputs, axis=1))
+    task = models.TASKS["classification"]().with_metrics({"sum": total})
+    return models.from_keras(network, input_shape=image_shape, task=task)
 
 
 def unannotated(image_shape, num_classes):
@@ -117,7 +118,7 @@ class TestFunctionsThatReturnAModel:
             found = getattr(model, function)(weights, x, training=False, seed=seed)
             expected = getattr(plain, function)(weights, inputs, training=False, seed=seed)
             np.testing.assert_allclose(found, expected, rtol=1e-5)
-        assert set(model.example_metrics) == {"sum"}
+        assert set(model.task.metrics) == {"accuracy", "sum"}
 
     def test_options_and_variants_are_passed(self):
         assert models.build("counted", (4, 4, 1), 3, width=5).num_weights == 16 * 5 + 5 + 15 + 3
@@ -130,7 +131,7 @@ class TestFunctionsThatReturnAModel:
 
     def test_annotation_can_be_text(self, monkeypatch):
         monkeypatch.setattr(counted, "__annotations__", {"return": "models.Model"})
-        assert models.build("counted", (4, 4, 1), 3).example_metrics.keys() == {"sum"}
+        assert models.build("counted", (4, 4, 1), 3).task.metrics.keys() == {"accuracy", "sum"}
 
     @pytest.mark.parametrize(("name", "returned"), [("bare", "Model"), ("false", "Sequential")])
     def test_wrong_annotations_are_refused(self, name, returned):

@@ -21,7 +21,7 @@ from tff_pfl.evaluation import (
 )
 from tff_pfl.kinds import KindError
 from tff_pfl.local import AUGMENTATIONS, LocalTraining
-from tff_pfl.models import Model
+from tff_pfl.models import Model, Task
 from tff_pfl.templates import (
     compose,
     compose_stateless_view,
@@ -76,7 +76,7 @@ def squares(y, outputs):
     return sequence + (outputs["number"] - tf.cast(y[1], tf.float32)) ** 2
 
 
-MODEL = Model(init, apply, squares, name="several")
+MODEL = Model(init, apply, Task("squares", squares), name="several")
 LOCAL = LocalTraining(tff.learning.optimizers.build_sgdm(RATE), batch_size=8)
 PROCESS = compose(make("fedavg", MODEL, LOCAL), DATASET.examples_type)
 

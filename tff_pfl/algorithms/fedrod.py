@@ -260,6 +260,6 @@ def balanced_model(model: Model, prior: tf.Tensor) -> Model:
     log_prior = tf.math.log(tf.maximum(prior, SMALLEST_SHARE))
     return dataclasses.replace(
         model,
-        example_loss=lambda y, logits: model.example_loss(y, logits + log_prior),
+        task=model.task.with_loss(lambda y, logits: model.task.example_loss(y, logits + log_prior)),
         made_of=model.made_of or model,
     )

@@ -88,6 +88,7 @@ def splitgp(
         **options: Options of `averaging`.
     """
     check_names("start", [start], STARTS)
+    model.check_class_logits("splitgp")
     threshold = min(threshold, tf.float32.max)  # weights must be finite
     both = two_exits(model, exit_layers=exit_layers)
     joint, sides = both.joint_model(gamma), both.sides

@@ -115,12 +115,22 @@ def mean_and_deviation(name: MetricName, values: np.ndarray) -> str:
     return f"{number(name, values.mean())} ± {number(name, deviation)}"
 
 
-def best_of(name: MetricName, values: Mapping[str, np.ndarray]) -> set[str]:
-    """Returns the labels with the best mean, if two labels or more have a finite mean."""
+def best_of(
+    name: MetricName,
+    values: Mapping[str, np.ndarray],
+    directions: Mapping[str, int] | None = None,
+) -> set[str]:
+    """Returns the labels with the best mean, if two labels or more have a finite mean.
+
+    Args:
+        name: The metric.
+        values: The numbers of each label.
+        directions: The directions that metrics state; see `Runs.directions`.
+    """
     means = {label: float(own.mean()) for label, own in values.items()}
     means = {label: mean for label, mean in means.items() if np.isfinite(mean)}
     if len(means) < 2 or name.statistic in ("std", MARGIN):
         return set()
-    sign = direction(name.quantity)
+    sign = direction(name.quantity, directions)
     first = sign * max(sign * mean for mean in means.values())
     return {label for label, mean in means.items() if number(name, mean) == number(name, first)}

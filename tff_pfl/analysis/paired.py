@@ -1,6 +1,6 @@
 """Compares clients with themselves under another label, by a paired test and in figures."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -137,7 +137,12 @@ def _how_clients_differ(run: Path, other: Path) -> str | None:
 
 
 def paired_differences(
-    values: pd.DataFrame, label: str, other: str, seeds: Iterable[int], quantity: str
+    values: pd.DataFrame,
+    label: str,
+    other: str,
+    seeds: Iterable[int],
+    quantity: str,
+    directions: Mapping[str, int] | None = None,
 ) -> list[np.ndarray]:
     """Returns the difference of each client between two labels.
 
@@ -147,11 +152,12 @@ def paired_differences(
         other: The label to subtract.
         seeds: Seeds for which both labels have a run.
         quantity: The quantity to compare, such as "accuracy".
+        directions: The directions that metrics state; see `Runs.directions`.
 
     Returns:
         The differences of the clients with examples for each seed, float64 `[clients]`.
     """
-    sign = evaluation.direction(quantity)
+    sign = evaluation.direction(quantity, directions)
     tables = map(values.loc.__getitem__, seeds)
     return [
         evaluation.differences(table[label].to_numpy(), table[other].to_numpy(), sign)

@@ -139,7 +139,7 @@ def results_table(
         table[head] = pd.Series(
             {label: mean_and_deviation(name, numbers) for label, numbers in values.items()}
         )
-        best[head] = best_of(name, values)
+        best[head] = best_of(name, values, runs.directions)
         if differences := _minus_papers(runs, name, values):
             table[f"{column.head}, minus the paper's"] = pd.Series(differences)
     seeds = {label: set(group) for label, group in costs.groupby("label")["seed"]}
@@ -196,6 +196,7 @@ def _add_paired(table, runs, found, column, against, seeds):
     heads = [f"{column.head}, minus {against}'s", "95 % interval", "p", "clients worse"]
     table[heads] = ABSENT
     folders, quantity = runs.finished.folders, column.name.quantity
+    stated = runs.directions
     compared = {label: folders[label] for label in _of_column(found, column)["label"].unique()}
     if against not in compared:
         return
@@ -205,8 +206,8 @@ def _add_paired(table, runs, found, column, against, seeds):
         common = sorted(seeds[label] & seeds[against])
         if label == against or not common:
             continue
-        differences = paired_differences(values, label, against, common, quantity)
-        test = paired_test(differences, direction(quantity))
+        differences = paired_differences(values, label, against, common, quantity, stated)
+        test = paired_test(differences, direction(quantity, stated))
         table.loc[label, heads[0]] = signed(test.difference)
         table.loc[label, heads[3]] = f"{100 * test.share_worse:.0f} %"
         if not math.isnan(test.p_value):
@@ -319,7 +320,7 @@ def cross_table(
     values = cross_values(
         runs, column, exclude_attackers=exclude_attackers, exclude_clients=exclude_clients
     )
-    parts = zip(*map(_parts, runs.folders), strict=True)
+    parts, stated = zip(*map(_parts, runs.folders), strict=True), runs.directions
     rows, heads = (list(dict.fromkeys(part)) for part in parts)
     table = pd.DataFrame({"": rows}, rows, ["", *heads], dtype=object)
     best = {}
@@ -328,7 +329,7 @@ def cross_table(
         found = {head: scaled(name, group) for head, group in groups}
         for head, numbers in found.items():
             table.loc[row, head] = mean_and_deviation(name, numbers)
-        for head in best_of(name, found):
+        for head in best_of(name, found, stated):
             best.setdefault(head, set()).add(row)
     words = in_words(name)
     notes = [f"{words[0].upper()}{words[1:]}{', in percent' * is_share(name)}."]

@@ -51,6 +51,23 @@ class Runs:
         }
         return dataclasses.replace(self, folders=folders)
 
+    @property
+    def directions(self) -> dict[str, int]:
+        """The directions that metrics of the runs state; see `RunFiles.directions`.
+
+        Raises:
+            OutputDirectoryError: Two runs state opposite directions of a quantity.
+        """
+        found = {}
+        for _, path in self:
+            for quantity, sign in RunFiles(path).directions().items():
+                if found.setdefault(quantity, sign) != sign:
+                    raise OutputDirectoryError(
+                        f"More of {quantity!r} is better in some of the runs and worse in {path}. "
+                        "Compare runs of one task."
+                    )
+        return found
+
 
 def find_runs(source: "Runs | Path | Iterable[Path] | Mapping[str, Iterable[Path]]") -> Runs:
     """Finds the runs that a caller or a command line names.

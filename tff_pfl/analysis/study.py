@@ -38,6 +38,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from optuna.distributions import FloatDistribution
 
+from tff_pfl.evaluation import direction
 from tff_pfl.experiment.config.imports import failure
 from tff_pfl.experiment.summary import model_and_quantity
 from tff_pfl.names import check_names
@@ -167,8 +168,10 @@ class Tuning:
             other seeds; a note reports how many. `data.merge=False` or a `data.partition_file`
             avoids this.
         metric: "MODEL/QUANTITY", such as "personalized/accuracy" or "global/loss". The score is its
-            mean over clients after the last round. The best loss is the lowest; for all other
-            quantities, the highest value is the best.
+            mean over clients after the last round.
+        direction: 1 if the highest score is the best, -1 if the lowest is. Default: by the
+            metric's name, see `tff_pfl.evaluation.direction`. Runs that state another direction are
+            refused.
     """
 
     trials: Sequence[Settings] | Search
@@ -176,9 +179,12 @@ class Tuning:
     rounds: Sequence[int] = ()
     seeds: Sequence[int] = (0,)
     metric: str = "personalized/accuracy"
+    direction: int | None = None
 
     def __post_init__(self):
-        """Checks the rounds and the metric."""
+        """Checks the rounds, the metric and the direction."""
+        if self.direction not in (None, 1, -1):
+            raise ValueError(f"Tuning.direction must be 1, -1 or None, got {self.direction!r}.")
         if list(self.rounds) != sorted(set(self.rounds)):
             raise ValueError(f"Tuning.rounds must increase, got {self.rounds!r}.")
         _ = self.metric_parts  # raises for an unknown metric
@@ -187,6 +193,11 @@ class Tuning:
     def metric_parts(self) -> tuple[str, str]:
         """The model and the quantity of the metric."""
         return model_and_quantity(self.metric, "tuning's")
+
+    @property
+    def sign(self) -> int:
+        """1 if the highest score is the best, -1 if the lowest is."""
+        return self.direction or direction(self.metric_parts[1])
 
     @property
     def stages(self) -> list[int | None]:

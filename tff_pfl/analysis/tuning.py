@@ -23,8 +23,8 @@ from tff_pfl.analysis.study import (
     rounded,
     trial_name,
 )
-from tff_pfl.evaluation import direction
 from tff_pfl.experiment.run_directory import OutputDirectoryError
+from tff_pfl.experiment.run_files import RunFiles
 from tff_pfl.experiment.summary import finished_summary
 
 TUNING = "tuning.db"
@@ -71,7 +71,7 @@ class Tuner:
         self.label = label
         self._study, self._search = study, study.search(label)
         self._root = pathlib.Path(root)
-        self._sign = direction(study.tuning.metric_parts[1])
+        self._sign = study.tuning.sign
         self._failed = set()
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._optuna = optuna.create_study(
@@ -126,11 +126,12 @@ class Tuner:
             OutputDirectoryError: The runs do not have the metric.
         """
         for trial in self._of_stage(rounds):
-            runs = self._study.tuning_runs(self.label, self._settings(trial), rounds)
+            runs = list(self._study.tuning_runs(self.label, self._settings(trial), rounds))
             summaries = [finished_summary(self._root / run.folder, rounds) for run in runs]
             if None in summaries:
                 self._failed.add(trial.number)
             else:
+                self._check_direction(self._root / runs[0].folder)
                 # Only this constructor resumes a trial of an earlier process.
                 ongoing = optuna.trial.Trial(self._optuna, trial._trial_id)
                 ongoing.report(self._mean(summaries), _step(rounds))
@@ -179,7 +180,8 @@ class Tuner:
         settings = {**study.settings, **variant.settings, **tuning.settings}
         search = self._search and (dict(self._search.values), self._search.seed)
         parts = (variant.config, settings, tuning.metric, list(tuning.rounds), list(tuning.seeds))
-        return repr((*parts, search))
+        stated = () if tuning.direction is None else (tuning.direction,)
+        return repr((*parts, search, *stated))
 
     def _listed(self) -> dict[str, Settings]:
         return {trial_name(trial): trial for trial in self._study.trials(self.label)}
@@ -216,6 +218,15 @@ class Tuner:
         if self._search is None:
             return self._listed()[_name(trial)]
         return _settings(self._search, trial.params)
+
+    def _check_direction(self, folder) -> None:
+        """Checks that a run states no other direction of the metric than the tuning."""
+        _, quantity = self._study.tuning.metric_parts
+        if RunFiles(folder).directions().get(quantity, self._sign) != self._sign:
+            raise OutputDirectoryError(
+                f"Tuning takes {self._sign} as the direction of {quantity!r}, but {folder} states "
+                f"{-self._sign}. Set Tuning(direction={-self._sign})."
+            )
 
     def _mean(self, summaries) -> float:
         model, quantity = self._study.tuning.metric_parts

@@ -153,7 +153,7 @@ class Evaluator:
             source: See `__call__`.
             split: The split. Default: the split of the options.
         """
-        return evaluate_federation(
+        clients = evaluate_federation(
             self._local,
             server_state,
             source,
@@ -162,6 +162,7 @@ class Evaluator:
             clients_per_call=self._options.clients_per_call,
             client_ids=self.client_ids,
         )
+        return clients.of_task((self._process.evaluated_model or self._model).task)
 
     def with_others(
         self,

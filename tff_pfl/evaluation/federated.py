@@ -1,7 +1,7 @@
 """Evaluates the models of every client, and the global model, on the client's own data."""
 
 import collections
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,8 +11,8 @@ from tff_pfl.clients import CohortDataSource
 from tff_pfl.data import FederatedDataset
 from tff_pfl.equality import elementwise_equality
 from tff_pfl.evaluation.metrics import ClientMetrics, MetricName
-from tff_pfl.local import Examples, evaluate
-from tff_pfl.models import Model, Weights
+from tff_pfl.local import Examples, metric_sums
+from tff_pfl.models import Mean, Model, Weights
 from tff_pfl.ranges import takes, whole
 from tff_pfl.templates import Client, PersonalizedProcess
 
@@ -32,6 +32,13 @@ class EvaluatedClient(NamedTuple):
     test: Examples
 
 
+def measured(
+    model: Model, weights: Weights, test: Examples, *, batch_size: int = BATCH_SIZE
+) -> Mapping[str, Any]:
+    """Computes the loss and the metrics on a client's examples; see `Model.finalized`."""
+    return model.finalized(metric_sums(model, weights, test, batch_size=batch_size))
+
+
 def build_evaluation(
     process: PersonalizedProcess, model: Model, *, batch_size: int = BATCH_SIZE
 ) -> tff.Computation:
@@ -46,12 +53,12 @@ def build_evaluation(
         A computation of type
         `(<S@SERVER, {<client=<client_id, state, data>, test=D>}@CLIENTS> -> {T}@CLIENTS)`. `T` has
         the fields `personalized`, the names of `process.further_models` and, if the algorithm has a
-        global model, `global`. Each field holds the sums of the loss and of the model's metrics
-        over the client's test examples.
+        global model, `global`. Each field holds the loss and the model's metrics on the client's
+        test examples: a `Mean`, of two sums, or a float32 scalar.
     """
 
     def measure(model, weights, test):
-        return evaluate(model, weights, test, batch_size=batch_size)
+        return measured(model, weights, test, batch_size=batch_size)
 
     return map_models(process, model, measure)
 
@@ -117,8 +124,8 @@ def evaluate_federation(
     Clients are evaluated whether or not they took part in training.
 
     Args:
-        evaluation: The computation of `build_evaluation`, or another computation that returns sums
-            by model and metric.
+        evaluation: The computation of `build_evaluation`, or another computation that returns
+            `Mean`s or numbers by model and metric.
         server_state: The process's `ServerState`.
         source: The source of the clients' states and training examples.
         dataset: The data set of the evaluation examples.
@@ -128,8 +135,9 @@ def evaluate_federation(
         client_ids: The sample in ascending order, or `None` for all clients.
 
     Returns:
-        The mean of each metric of each model over each client's examples, such as
-        `personalized/local_test/accuracy`. It is NaN for a client without examples.
+        Each metric of each model on each client's examples, such as
+        `personalized/local_test/accuracy`. It is NaN for a client without examples, or where it
+        is undefined.
     """
     sizes, population = dataset.sizes(split), None
     if client_ids is None:
@@ -142,13 +150,17 @@ def evaluate_federation(
     values = {}
     for model_name, totals in rows[0].items():
         for metric in totals:
-            means = [row[model_name][metric] for row in rows]
-            total = np.array([mean.total for mean in means], np.float64)
-            count = np.array([mean.count for mean in means], np.float64)
-            quotient = np.full(total.shape, np.nan)
-            np.divide(total, count, out=quotient, where=count > 0)
-            values[MetricName(model_name, f"{pool}_{split}", metric)] = quotient
+            found = [row[model_name][metric] for row in rows]
+            values[MetricName(model_name, f"{pool}_{split}", metric)] = _as_float64(found)
     return ClientMetrics(client_ids, sizes, values, population)
+
+
+def _as_float64(found) -> np.ndarray:
+    """Returns the metrics of clients, of which means are still two sums, in float64."""
+    if not isinstance(found[0], Mean):
+        return np.array(found, np.float64)
+    total, count = (np.array(sums, np.float64) for sums in zip(*found, strict=True))
+    return np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0)
 
 
 def results_of_clients(

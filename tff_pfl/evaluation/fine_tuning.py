@@ -5,12 +5,13 @@ Examples are pFedMB's fine-tuning, and a client's training of the global model i
 
 import collections
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import tensorflow as tf
 
 from tff_pfl.local import ClientContext, Examples, LocalTraining
-from tff_pfl.models import Model, Totals, Weights
+from tff_pfl.models import Model, Weights
 from tff_pfl.ranges import takes, whole
 from tff_pfl.templates import Algorithm, Personalization
 
@@ -106,8 +107,8 @@ def measured_fine_tuning(
     weights: Weights,
     examples: Examples,
     context: ClientContext,
-    measure: Callable[[Weights], Totals],
-) -> Totals:
+    measure: Callable[[Weights], Mapping[str, Any]],
+) -> Mapping[str, Any]:
     """Measures the weights of `fine_tuning` after each of its epochs.
 
     Returns:
@@ -128,7 +129,8 @@ def measured_fine_tuning(
         context,
         epochs=epochs,
         optimizer_state=(),
-        carry=tf.nest.map_structure(lambda _: tf.zeros([epochs]), model.zero_totals()),
+        # Only the structure of this measurement is used.
+        carry=tf.nest.map_structure(lambda _: tf.zeros([epochs]), measure(weights)),
         after_epoch=record,
     ).carry
 

@@ -38,14 +38,17 @@ def gains_of_clients(
     Returns:
         float64 `[clients]` by the name of the metric: all quantities of all models, in the pools on
         which both runs were evaluated, compared with the baseline's `personalized` model. NaN for
-        clients without examples.
+        clients without examples, or for which one of the two numbers is undefined.
     """
     found = {}
     for name, values in clients.values.items():
         before = baseline.values.get(name._replace(model="personalized"))
         if before is not None:
-            sign = direction(name.quantity)
-            found[name] = sign * differences(values, before, sign)
+            sign = direction(name.quantity, clients.directions)
+            gain = sign * differences(values, before, sign)
+            own = name._replace(model="personalized")
+            both = clients.is_defined(name) & baseline.is_defined(own)
+            found[name] = np.where(both, gain, np.nan)
     return found
 
 
@@ -83,8 +86,16 @@ def gains(
 ) -> dict[str, dict[MetricName, Gain]]:
     """Computes statistics of `gains_of_clients` over the clients of each group of `groups_of`."""
     client_gains = gains_of_clients(clients, baseline)
+    is_counted = {
+        name: ~np.isnan(values) if name.quantity in clients.partial else True
+        for name, values in client_gains.items()
+    }
     return {
-        group: {name: _over_clients(values[members]) for name, values in client_gains.items()}
+        group: {
+            name: _over_clients(values[members & is_counted[name]])
+            for name, values in client_gains.items()
+            if np.any(members & is_counted[name])
+        }
         for group, members in groups_of(clients, was_selected).items()
     }
 

@@ -1,6 +1,7 @@
 """Evaluates a global model on many clients' data, as programs of `tff.learning` do."""
 
 import collections
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -8,8 +9,8 @@ import tensorflow_federated as tff
 
 from tff_pfl.equality import elementwise_equality
 from tff_pfl.evaluation.federated import BATCH_SIZE
-from tff_pfl.local import Batch, evaluate, trees
-from tff_pfl.models import Model, Totals
+from tff_pfl.local import Batch, metric_sums, trees, zero_sums
+from tff_pfl.models import Mean, Model
 
 
 class EvaluationState(NamedTuple):
@@ -17,12 +18,12 @@ class EvaluationState(NamedTuple):
 
     Attributes:
         weights: `W`, the evaluated weights.
-        totals: The sums of the loss and the metrics over all clients of all rounds. They are
+        sums: The sums of the loss and the metrics over all clients of all rounds. They are
             float64, because float32 cannot count beyond 2^24 examples.
     """
 
     weights: Any
-    totals: Totals
+    sums: Mapping[str, Any]
 
 
 def compose_global_evaluation(
@@ -46,10 +47,19 @@ def compose_global_evaluation(
             `<x=..., y=...>`.
     """
 
+    def one_row():
+        is_sequence = isinstance(data_type, tff.types.SequenceType)
+        element = data_type.element if is_sequence else data_type
+        return tf.nest.map_structure(
+            lambda spec: tf.zeros([1, *spec.shape[0 if is_sequence else 1 :]], spec.dtype),
+            [tff.types.type_to_tf_tensor_specs(rows) for rows in (element["x"], element["y"])],
+        )
+
     @tff.tensorflow.computation
     @elementwise_equality()
     def initial_state():
-        return EvaluationState(model.init(0), _cast(model.zero_totals(), tf.float64))
+        weights = model.init(0)
+        return EvaluationState(weights, _cast(zero_sums(model, weights, *one_row()), tf.float64))
 
     state_type = initial_state.type_signature.result
     weights_type = state_type.weights
@@ -58,17 +68,18 @@ def compose_global_evaluation(
     @elementwise_equality()
     def evaluate_client(weights, data):
         if isinstance(data, tf.data.Dataset):
-            return _totals_of_sequence(model, weights, data)
-        return evaluate(model, weights, data, batch_size=BATCH_SIZE)
+            return _sums_of_sequence(model, weights, data, *one_row())
+        return metric_sums(model, weights, data, batch_size=BATCH_SIZE)
 
     @tff.tensorflow.computation(state_type, evaluate_client.type_signature.result)
-    def add_round(state, totals):
-        summed = trees.add(state.totals, _cast(totals, tf.float64))
+    def add_round(state, sums):
+        summed = trees.add(state.sums, _cast(sums, tf.float64))
         metrics = collections.OrderedDict(
-            current_round_metrics=_means(totals), total_rounds_metrics=_means(summed)
+            current_round_metrics=_results(model, sums, sums),
+            total_rounds_metrics=_results(model, summed, sums),
         )
         metrics = collections.OrderedDict(client_work=collections.OrderedDict(eval=metrics))
-        return state._replace(totals=summed), metrics
+        return state._replace(sums=summed), metrics
 
     @tff.tensorflow.computation(state_type)
     def weights_of(state):
@@ -87,35 +98,37 @@ def compose_global_evaluation(
     )
     def next_round(state, data):
         weights = tff.federated_broadcast(tff.federated_map(weights_of, state))
-        totals = tff.federated_sum(tff.federated_map(evaluate_client, (weights, data)))
-        added = tff.federated_map(add_round, (state, totals))
+        sums = tff.federated_sum(tff.federated_map(evaluate_client, (weights, data)))
+        added = tff.federated_map(add_round, (state, sums))
         return tff.learning.templates.LearningProcessOutput(added[0], added[1])
 
     return tff.learning.templates.LearningProcess(initialize, next_round, weights_of, with_weights)
 
 
-def _totals_of_sequence(model, weights, sequence) -> Totals:
+def _sums_of_sequence(model, weights, sequence, x, y):
     @tf.autograph.experimental.do_not_convert
-    def step(totals, rows):
+    def step(sums, rows):
         batch = Batch(
             rows["x"],
             rows["y"],
             weight=tf.ones(tf.shape(tf.nest.flatten(rows)[0])[:1]),
             seed=tf.zeros([2], tf.int32),
         )
-        return trees.add(totals, model.totals(weights, batch))
+        return trees.add(sums, model.sums(weights, batch))
 
-    return sequence.batch(BATCH_SIZE).reduce(model.zero_totals(), step)
-
-
-def _cast(totals: Totals, dtype: tf.DType) -> Totals:
-    return tf.nest.map_structure(lambda leaf: tf.cast(leaf, dtype), totals)
+    return sequence.batch(BATCH_SIZE).reduce(zero_sums(model, weights, x, y), step)
 
 
-def _means(totals: Totals):
-    """Returns means as float32, for sums of any type."""
-    means = collections.OrderedDict(
-        (name, tf.cast(mean.total / mean.count, tf.float32)) for name, mean in totals.items()
-    )
-    means["num_examples"] = tf.cast(totals["loss"].count, tf.float32)
-    return means
+def _cast(sums, dtype):
+    return tf.nest.map_structure(lambda leaf: tf.cast(leaf, dtype), sums)
+
+
+def _results(model, sums, like):
+    """Returns metrics as float32; finalizers take sums of the types of `like`."""
+    typed = tf.nest.map_structure(lambda leaf, other: tf.cast(leaf, other.dtype), sums, like)
+    results = model.finalized(typed)
+    for name, value in results.items():
+        if isinstance(value, Mean):
+            results[name] = tf.cast(sums[name].total / sums[name].count, tf.float32)
+    results["num_examples"] = tf.cast(sums["loss"].count, tf.float32)
+    return results

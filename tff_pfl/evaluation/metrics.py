@@ -1,10 +1,14 @@
 """Metrics of an evaluation, with names that state the model, the examples and the statistic."""
 
 import math
-from collections.abc import Mapping
-from typing import NamedTuple
+import types
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+
+if TYPE_CHECKING:  # TensorFlow would delay programs that only read files.
+    from tff_pfl.models import Task
 
 # The statistics of a quantity over clients; see `over_clients`.
 STATISTICS = ("mean", "std", "worst_5_percent", "best_5_percent")
@@ -14,12 +18,17 @@ _LESS_IS_BETTER = ("loss", "error", "error_rate", "entropy", "mse", "rmse", "mae
 _LESS_IS_BETTER += ("perplexity", "nonfinite")
 
 
-def direction(quantity: str) -> int:
+def direction(quantity: str, stated: Mapping[str, int] | None = None) -> int:
     """Returns 1 if more of a quantity is better, as for accuracies, and -1 if less is better.
 
-    Less is better if the name is "loss", "error", "error_rate", "entropy", "mse", "rmse", "mae",
-    "nll", "perplexity" or "nonfinite", or ends in one of these after a "_".
+    Args:
+        quantity: The quantity's name. If nobody states its direction, the name decides: less is
+            better if it is "loss", "error", "error_rate", "entropy", "mse", "rmse", "mae", "nll",
+            "perplexity" or "nonfinite", or ends in one of these after a "_".
+        stated: The directions that metrics state, by quantity; see `Task.directions`.
     """
+    if stated and quantity in stated:
+        return stated[quantity]
     return -1 if f"_{quantity}".endswith(tuple(f"_{name}" for name in _LESS_IS_BETTER)) else 1
 
 
@@ -82,12 +91,35 @@ class ClientMetrics(NamedTuple):
         values: float64 `[clients]` by names without a statistic; NaN for clients without examples.
         population: The number of clients with examples from which this sample was drawn, or `None`
             if these are all clients.
+        directions: The directions that metrics state, by quantity.
+        partial: The quantities that can be undefined for a client with examples, such as the area
+            under the curve of one class.
     """
 
     client_ids: np.ndarray
     num_examples: np.ndarray
     values: Mapping[MetricName, np.ndarray]
     population: int | None = None
+    directions: Mapping[str, int] = types.MappingProxyType({})
+    partial: Collection[str] = ()
+
+    def of_task(self, task: "Task") -> "ClientMetrics":
+        """Returns the metrics with what a task states about them."""
+        partial = task.metrics.keys() - task.means.keys()
+        return self._replace(directions=task.directions, partial=frozenset(partial))
+
+    def is_defined(self, name: MetricName) -> np.ndarray:
+        """Returns for which clients a metric counts in statistics, bool `[clients]`.
+
+        These are the clients with examples, except those for which a quantity of `partial` is NaN
+        although their model has a finite loss. NaN of a diverged model counts.
+        """
+        has_examples = self.num_examples > 0
+        if name.quantity not in self.partial:
+            return has_examples
+        loss = self.values[name._replace(quantity="loss")]
+        undefined = np.isnan(self.values[name]) & np.isfinite(loss)
+        return has_examples & ~undefined.reshape(len(has_examples), -1).all(axis=1)
 
     def columns(self) -> dict[str, np.ndarray]:
         """Returns the columns of a table: `client_id`, `num_examples`, and one for each metric."""

@@ -11,9 +11,9 @@ from tff_pfl.clients import ClientStateStore, CohortDataSource
 from tff_pfl.data import FederatedDataset
 from tff_pfl.equality import elementwise_equality
 from tff_pfl.evaluation import fine_tuning as tunings
-from tff_pfl.evaluation.federated import BATCH_SIZE, EvaluatedClient, evaluate_federation
+from tff_pfl.evaluation.federated import EvaluatedClient, evaluate_federation, measured
 from tff_pfl.evaluation.metrics import ClientMetrics, direction
-from tff_pfl.local import ClientContext, LocalTraining, evaluate
+from tff_pfl.local import ClientContext, LocalTraining
 from tff_pfl.local.seeds import FINE_TUNING, client_seed, run_seed
 from tff_pfl.models import Model
 from tff_pfl.ranges import takes, whole
@@ -90,6 +90,7 @@ class NewClientsEvaluation:
         self._evaluation = _build_evaluation(
             process, model, self._start, trainings, by_epoch, client_type, first_id, seed
         )
+        self._task = model.task
         self._dataset = dataset
         self._first_id = first_id
         self._split = split
@@ -118,6 +119,7 @@ class NewClientsEvaluation:
             clients_per_call=self._clients_per_call,
         )
         clients = clients._replace(client_ids=clients.client_ids + self._first_id)
+        clients = clients.of_task(self._task)
         return with_best_epoch(clients, self._start)
 
 
@@ -140,7 +142,8 @@ def with_best_epoch(clients: ClientMetrics, start: str) -> ClientMetrics:
             continue
         before = clients.values[name._replace(model=start)]
         by_client = np.column_stack([before, by_client])
-        means = direction(name.quantity) * by_client[clients.num_examples > 0].mean(0)
+        means = by_client[clients.is_defined(name)].mean(0)
+        means = direction(name.quantity, clients.directions) * means
         best = np.argmax(np.nan_to_num(means, nan=-np.inf))  # A diverged model is the worst.
         values[name._replace(model="fine_tuned")] = by_client[:, -1]
         values[name._replace(model="fine_tuned_best_epoch")] = by_client[:, best]
@@ -193,7 +196,7 @@ def _build_evaluation(
         models[start] = weights
 
         def measure(weights):
-            return evaluate(model, weights, test, batch_size=BATCH_SIZE)
+            return measured(model, weights, test)
 
         totals = {name: measure(weights) for name, weights in models.items()}
         if by_epoch is not None:

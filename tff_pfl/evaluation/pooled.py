@@ -13,9 +13,10 @@ With `subsample`, this module does the same, which has the same expectation and 
 """
 
 import collections
+import functools
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -84,11 +85,13 @@ class PooledEvaluation:
             batch_size: The number of examples in a forward pass. It does not change the result.
 
         Raises:
-            ValueError: No client has examples in the split, or two fractions agree in six digits.
+            ValueError: No client has examples in the split, two fractions agree in six digits, or
+                examples are drawn for a metric that is not a mean over examples.
         """
         self._process = process
         self._models = {"personalized": process.personalize, **process.further_models}
-        self._score = _scores(process.evaluated_model or model, process.client_type.data)
+        model = process.evaluated_model or model
+        self._score = _scores(model, process.client_type.data)
         self._subsample = subsample
         self._seed = seed
         self._sizes = dataset.sizes(split)
@@ -98,12 +101,22 @@ class PooledEvaluation:
         rows = tf.nest.map_structure(
             lambda *leaves: np.concatenate(leaves), *((pool.x, pool.y) for pool in pools)
         )
-        number = self._sizes.sum()
-        self._chunks = [
-            Examples(*_slice(rows, start, batch_size), np.int32(min(batch_size, number - start)))
-            for start in range(0, number, batch_size)
-        ]
         self._ends = np.cumsum(self._sizes)
+        self._weights = _example_weights(model.task, rows[1], self._ends[-1])
+        self._summed = {n: m for n, m in model.task.metrics.items() if m.values is None}
+        if subsample and self._summed:
+            raise ValueError(
+                f"subsample=True draws single examples, but the metric {min(self._summed)!r} is "
+                "not a mean over examples. Set subsample=False."
+            )
+        # The sums of such metrics are of whole clients.
+        ends = self._ends if self._summed else self._ends[-1:]
+        self._chunks, self._owners = [], []
+        for owner, (first, end) in enumerate(itertools.pairwise([0, *ends.tolist()])):
+            for start in range(first, end, batch_size):
+                size = min(batch_size, end - start)
+                self._chunks.append(Examples(*_slice(rows, start, size), np.int32(size)))
+                self._owners.append(owner)
         self._fractions = {f"generalization_{split}": 1.0}
         for fraction in synthetic:
             name = f"synthetic{100 * fraction:g}_{split}"
@@ -150,24 +163,49 @@ class PooledEvaluation:
                 self._reduce(means, start + index, client_id, own_scores | global_scores)
         return dict(means)
 
-    def _all_scores(self, models) -> list[dict[str, np.ndarray]]:
-        """Computes the metrics of each model on every example of the pool."""
+    def _all_scores(self, models) -> list["_Scores"]:
+        """Computes the metrics of each model on the pool."""
         chunks = [self._score(models, chunk) for chunk in self._chunks]
         return [
-            {name: np.concatenate([chunk[index][name] for chunk in chunks]) for name in first}
-            for index, first in enumerate(chunks[0])
+            self._scores_of([chunk[index] for chunk in chunks]) for index in range(len(chunks[0]))
         ]
 
-    def _reduce(
-        self, means, row, client_id, scores: Mapping[str, Mapping[str, np.ndarray]]
-    ) -> None:
-        """Averages the models' scores over the client's pools, and writes them to its row."""
+    def _scores_of(self, chunks) -> "_Scores":
+        """Joins the results of one model on all chunks."""
+        values = {
+            name: np.concatenate([chunk["values"][name] for chunk in chunks])
+            for name in chunks[0]["values"]
+        }
+        sums = {}
+        for name in self._summed:
+            owners = [None] * len(self._sizes)
+            for owner, chunk in zip(self._owners, chunks, strict=True):
+                owners[owner] = _added(owners[owner], chunk["sums"][name])
+            sums[name] = owners
+        return _Scores(values, sums)
+
+    def _reduce(self, results, row, client_id, scores: Mapping[str, "_Scores"]) -> None:
+        """Computes the models' metrics on the client's pools, and writes them to its row."""
         pools = {pool: self._rows(client_id, share) for pool, share in self._fractions.items()}
-        for (model_name, metrics), (pool, rows) in itertools.product(scores.items(), pools.items()):
-            for metric, values in metrics.items():
+        for (model_name, found), (pool, rows) in itertools.product(scores.items(), pools.items()):
+            for metric, values in found.values.items():
                 if len(rows):
-                    mean = values[rows].mean(dtype=np.float64)
-                    means[MetricName(model_name, pool, metric)][row] = mean
+                    results[MetricName(model_name, pool, metric)][row] = self._mean(values, rows)
+            owners = drawn_clients(self._seed, client_id, len(self._sizes), self._fractions[pool])
+            for metric, by_owner in found.sums.items():
+                sums = functools.reduce(_added, (by_owner[owner] for owner in owners))
+                value = np.nan if sums is None else self._summed[metric].finalize(sums)
+                results[MetricName(model_name, pool, metric)][row] = value
+
+    def _mean(self, values, rows) -> float:
+        """Returns the mean over rows, with the task's weights of examples."""
+        if self._weights is None:
+            return values[rows].mean(dtype=np.float64)
+        weights = self._weights[rows].astype(np.float64)
+        is_counted = weights > 0
+        if not is_counted.any():
+            return np.nan
+        return np.average(values[rows][is_counted].astype(np.float64), weights=weights[is_counted])
 
     def _rows(self, client_id, fraction) -> np.ndarray:
         """Returns the indices of the examples in a client's pool."""
@@ -180,6 +218,32 @@ class PooledEvaluation:
         return rows
 
 
+class _Scores(NamedTuple):
+    """The results of one model on the pool.
+
+    Attributes:
+        values: float32 `[examples]` by name, of the loss and the metrics that are means.
+        sums: The sums of other metrics by name, a list with one structure, or `None`, per client.
+    """
+
+    values: Mapping[str, np.ndarray]
+    sums: Mapping[str, list[Any]]
+
+
+def _added(one, other):
+    """Adds two structures of sums, each of which may be `None`."""
+    if one is None or other is None:
+        return other if one is None else one
+    return tf.nest.map_structure(lambda a, b: np.asarray(a) + np.asarray(b), one, other)
+
+
+def _example_weights(task, y, number) -> np.ndarray | None:
+    """Returns the weights of all examples in a task, or `None` if all are 1."""
+    if task.example_weight is None:
+        return None
+    return task.weights_of(tf.nest.map_structure(tf.constant, y), tf.ones([number])).numpy()
+
+
 def _slice(rows, start, number):
     return tf.nest.map_structure(lambda leaf: leaf[start : start + number], rows)
 
@@ -187,8 +251,10 @@ def _slice(rows, start, number):
 def _scores(model: Model, data_type: tff.types.StructType) -> tff.Computation:
     """Builds `(<{W}@CLIENTS, D@SERVER> -> {scores}@CLIENTS)`.
 
-    Scores are the metrics of each client's weights on each of the server's examples.
+    Scores are the metrics of each client's weights on each of the server's examples, and the sums
+    of other metrics.
     """
+    summed = [name for name, metric in model.task.metrics.items() if metric.values is None]
     # The number of rows is open here, even if clients have a fixed one.
     x_type, y_type = (type_of_rows(type_of_row(rows)) for rows in (data_type.x, data_type.y))
     examples_type = type_of_examples(x_type, y_type)
@@ -198,7 +264,11 @@ def _scores(model: Model, data_type: tff.types.StructType) -> tff.Computation:
     def score(weights, examples):
         ones = tf.ones([num_rows(examples)])
         batch = Batch(examples.x, examples.y, ones, seed=tf.zeros([2], tf.int32))
-        return model.example_values(weights, batch)
+        found = collections.OrderedDict(values=model.example_values(weights, batch))
+        if summed:
+            sums = model.sums(weights, batch)
+            found["sums"] = collections.OrderedDict((name, sums[name]) for name in summed)
+        return found
 
     @tff.federated_computation(
         tff.types.FederatedType(model.weights_type, tff.CLIENTS),

@@ -95,7 +95,7 @@ def _predict(model: Model, weights: Weights, examples: Examples, batch_size: int
 
     def predict(x, y, seed):
         outputs = model.apply(weights, x, training=False, seed=seed)
-        prediction = Prediction(outputs, model.example_loss(y, outputs))
+        prediction = Prediction(outputs, model.task.example_loss(y, outputs))
         return _map(lambda leaf: tf.cast(leaf, tf.float32), prediction)
 
     def put_batch(carry, batch):

@@ -156,8 +156,9 @@ def distributions(
     """Computes the distribution of each quantity over clients, for each group of `groups_of`."""
     return {
         group: {
-            name: Distribution.of(values[members], clients.num_examples[members])
+            name: Distribution.of(values[counted], clients.num_examples[counted])
             for name, values in clients.values.items()
+            if (counted := members & clients.is_defined(name)).any()
         }
         for group, members in groups_of(clients, was_selected).items()
     }
@@ -167,7 +168,9 @@ def summarize(clients: ClientMetrics) -> dict[MetricName, float]:
     """Computes the metrics of an evaluation: statistics over the clients that have examples.
 
     Losses are averaged, and `num_nonfinite` counts diverged models, whose loss is not finite and
-    makes the mean loss non-finite. Every other quantity has all statistics of `over_clients`. If
+    makes the mean loss non-finite. Clients for which a quantity is undefined, such as the area
+    under the curve of one class, are left out of its statistics; `num_undefined_QUANTITY` is their
+    number. Every other quantity has all statistics of `over_clients`. If
     the clients are a sample, these are the statistics of the sample, and each mean has a
     `mean_margin`, because it estimates the mean of the population. The clients with examples in the
     sample are a uniform sample of all clients with examples.
@@ -175,11 +178,11 @@ def summarize(clients: ClientMetrics) -> dict[MetricName, float]:
     Args:
         clients: The metrics of each client.
     """
-    has_examples = clients.num_examples > 0
     metrics = {}
     for name, values in clients.values.items():
-        values = values[has_examples]
-        statistics = over_clients(values, direction(name.quantity))
+        is_defined = clients.is_defined(name)
+        values = values[is_defined]
+        statistics = over_clients(values, direction(name.quantity, clients.directions))
         if name.quantity == "loss":
             metrics[name._replace(statistic="mean")] = statistics["mean"]
             diverged = name._replace(quantity="num_nonfinite")
@@ -189,4 +192,7 @@ def summarize(clients: ClientMetrics) -> dict[MetricName, float]:
                 metrics[name._replace(statistic=statistic)] = value
         if clients.population is not None:
             metrics[name._replace(statistic=MARGIN)] = mean_margin(values, clients.population)
+        if name.quantity in clients.partial:
+            undefined = name._replace(quantity=f"num_undefined_{name.quantity}")
+            metrics[undefined] = int(np.sum(~is_defined & (clients.num_examples > 0)))
     return metrics

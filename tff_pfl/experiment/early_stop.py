@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tff_pfl.data import FederatedDataset
 from tff_pfl.evaluation import EvaluationOptions, MetricName, direction, sampled_clients
@@ -37,7 +37,7 @@ def check_measured(metric: str, method: Algorithm | PersonalizedProcess, model: 
             f"'personalized/{quantity}'."
         )
     evaluated = method.evaluated_model or model
-    if quantity != "loss" and quantity not in evaluated.example_metrics:
+    if quantity != "loss" and quantity not in evaluated.task.metrics:
         raise MetricError(
             f"metric={metric!r}, but the model {evaluated.name!r} has no {quantity}. Choose "
             f"'{whose}/loss'."
@@ -57,7 +57,8 @@ class EarlyStop:
         least_gain: The gain that an improvement exceeds, in units of the metric: a share for an
             accuracy, nats for a loss.
         metric: "MODEL/QUANTITY", such as "personalized/accuracy" or "global/loss". It is averaged
-            over the clients that have validation examples. A loss improves when it falls.
+            over the clients that have validation examples. A loss improves when it falls, a metric
+            of the task in the direction that it states.
     """
 
     patience: int
@@ -109,20 +110,26 @@ class EarlyStop:
                 "evaluated (evaluation.every=0). Choose 1 or more rounds."
             )
 
-    def reason(self, evaluations: Sequence[Evaluation], evaluate_every: int = 1) -> str | None:
+    def reason(
+        self,
+        evaluations: Sequence[Evaluation],
+        evaluate_every: int = 1,
+        directions: Mapping[str, int] | None = None,
+    ) -> str | None:
         """Returns why a run ends after its last evaluation, or `None` if it continues.
 
         Args:
             evaluations: All evaluations so far, in order. Those without the metric do not count.
             evaluate_every: The number of rounds between evaluations that count. A run that was made
                 longer has a further evaluation, after the round where it ended before.
+            directions: The directions that metrics state; see `Task.directions`.
         """
         regular = [
             (round_num, metrics[self.watched])
             for round_num, metrics in evaluations
             if round_num % evaluate_every == 0 and self.watched in metrics
         ]
-        sign = direction(self.watched.quantity)
+        sign = direction(self.watched.quantity, directions)
         round_num = best_round = waited = 0
         best = -math.inf
         for round_num, value in regular:

@@ -17,6 +17,7 @@ from tff_pfl.experiment.memory import check_server_memory
 from tff_pfl.experiment.metrics_log import MetricsLog
 from tff_pfl.experiment.rounds import Rounds, Schedule
 from tff_pfl.experiment.run_directory import CHECKPOINT, OutputDirectoryError, RunDirectory
+from tff_pfl.experiment.run_files import write_directions
 from tff_pfl.experiment.summary import LateMean, Result, best_on, write_summary
 from tff_pfl.experiment.versions import record_versions
 from tff_pfl.kinds import check_kind
@@ -124,7 +125,8 @@ def train(
     if early_stop is not None:
         early_stop.check(process, model, dataset, options)
         early_stop.check_every(evaluate_every)
-    schedule = Schedule(rounds, evaluate_every, checkpoint_every, early_stop)
+    directions = (process.evaluated_model or model).task.directions
+    schedule = Schedule(rounds, evaluate_every, checkpoint_every, early_stop, directions)
     with client_states(process, directory.file(CHECKPOINT)) as store:
         source = CohortDataSource(
             dataset,
@@ -148,6 +150,7 @@ def train(
         if not is_over:
             directory.delete("summary.json")  # a run with a summary counts as finished
         directory.write_settings()
+        write_directions(directory, directions)
         evaluator = evaluation.Evaluator(process, model, dataset, options)
         with tqdm.tqdm(initial=done, total=rounds, desc=title, unit="round", disable=None) as bar:
             for warning in _warnings(directory, dataset, options.split, done):

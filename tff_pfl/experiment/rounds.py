@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -25,12 +26,16 @@ from tff_pfl.templates import PersonalizedProcess
 
 
 class Schedule(NamedTuple):
-    """The number of rounds, and the rounds that are evaluated and committed; see `train`."""
+    """The number of rounds, and the rounds that are evaluated and committed; see `train`.
+
+    `directions` are those that the metrics of the task state.
+    """
 
     rounds: int
     evaluate_every: int
     checkpoint_every: int
     early_stop: EarlyStop | None
+    directions: Mapping[str, int] = types.MappingProxyType({})
 
     def is_regular(self, round_num: int) -> bool:
         """Returns whether a round is evaluated, regardless of the total number of rounds."""
@@ -46,7 +51,9 @@ class Schedule(NamedTuple):
 
     def stopped(self, evaluations: Sequence[Evaluation]) -> str | None:
         """Returns why the run ends early after these evaluations, or `None`."""
-        return self.early_stop and self.early_stop.reason(evaluations, self.evaluate_every)
+        return self.early_stop and self.early_stop.reason(
+            evaluations, self.evaluate_every, self.directions
+        )
 
 
 class _Unwritten(NamedTuple):

@@ -64,6 +64,7 @@ class RunDirectory:
         path: The path of the directory, which has these files:
             `config.json`     all settings
             `versions.json`   versions of software and the machine, for each session of the run
+            `directions.json` whether more of a metric is better, if its name does not tell it
             `metrics.csv`     a row for each round
             `timings.csv`     seconds of each round, its parts and its evaluation
             `clients/`        a table for each evaluation, with a row for each client
@@ -78,6 +79,7 @@ class RunDirectory:
     FILES = (
         "config.json",
         "versions.json",
+        "directions.json",
         "metrics.csv",
         "timings.csv",
         "clients",

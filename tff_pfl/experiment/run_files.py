@@ -10,11 +10,26 @@ import numpy as np
 
 from tff_pfl.clients.attackers import attackers_of
 from tff_pfl.data import Partition
-from tff_pfl.experiment.run_directory import OutputDirectoryError, read_json, read_settings, reading
+from tff_pfl.evaluation import direction
+from tff_pfl.experiment.run_directory import (
+    OutputDirectoryError,
+    RunDirectory,
+    read_json,
+    read_settings,
+    reading,
+)
 from tff_pfl.names import unknown_name
 
 SESSIONS = "versions.json"
+DIRECTIONS = "directions.json"
 CODE = "code of "  # the prefix of the versions of users' modules
+
+
+def write_directions(directory: RunDirectory, directions: Mapping[str, int]) -> None:
+    """Writes the directions of metrics that differ from the rule by name, if there are any."""
+    stated = {name: sign for name, sign in directions.items() if direction(name) != sign}
+    if stated:
+        directory.write_json(DIRECTIONS, stated)
 
 
 class Session(NamedTuple):
@@ -84,6 +99,18 @@ class RunFiles:
             return read_settings(self.path)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise OutputDirectoryError(f"{self.path} has no config.json of a run.") from error
+
+    def directions(self) -> dict[str, int]:
+        """Returns 1 (more is better) or -1 by quantity, where the name does not tell it.
+
+        Other quantities, and all of runs without the file, follow the rule of
+        `tff_pfl.evaluation.direction`.
+        """
+        path = self.path / DIRECTIONS
+        if not path.exists():
+            return {}
+        with reading(path):
+            return {name: int(sign) for name, sign in read_json(path).items()}
 
     def sessions(self) -> list[Session]:
         """Returns the sessions of the run, in order; `[]` if they were not recorded."""

@@ -29,15 +29,15 @@ def model_and_quantity(metric: str, whose: str) -> tuple[str, str]:
     """Splits the name of a metric that decides something into its model and its quantity.
 
     Args:
-        metric: "MODEL/QUANTITY", such as "personalized/accuracy".
+        metric: "MODEL/QUANTITY", such as "personalized/accuracy". The quantity is the loss or a
+            metric of the task.
         whose: The owner of the metric, for messages, such as "tuning's".
 
     Raises:
-        UnknownNameError: The model or the quantity does not exist.
+        UnknownNameError: The model does not exist.
     """
     model, _, quantity = metric.partition("/")
     check_names(f"model of {whose} metric", [model], ("personalized", "global"))
-    check_names(f"quantity of {whose} metric", [quantity], ("accuracy", "loss"))
     return model, quantity
 
 

@@ -3,7 +3,7 @@
 from tff_pfl.local import sharpness, trees
 from tff_pfl.local.augmentation import AUGMENTATIONS
 from tff_pfl.local.batches import scan_batches
-from tff_pfl.local.exact import ExactGradient, evaluate, exact_gradient
+from tff_pfl.local.exact import ExactGradient, evaluate, exact_gradient, metric_sums, zero_sums
 from tff_pfl.local.examples import (
     Batch,
     ClientContext,
@@ -33,6 +33,7 @@ __all__ = [
     "exact_gradient",
     "examples_type",
     "gather_rows",
+    "metric_sums",
     "num_rows",
     "project_to_simplex",
     "sample_examples",
@@ -40,4 +41,5 @@ __all__ = [
     "sharpness",
     "split_examples",
     "trees",
+    "zero_sums",
 ]

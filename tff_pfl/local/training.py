@@ -13,7 +13,8 @@ from tff_pfl.local.augmentation import AUGMENTATIONS, Augmentation
 from tff_pfl.local.batches import scan_batches
 from tff_pfl.local.examples import ClientContext, Examples
 from tff_pfl.local.schedules import SCHEDULES, Schedule
-from tff_pfl.models.model import Model, Totals, Weights, check_weights
+from tff_pfl.models.model import Model, Weights, check_weights
+from tff_pfl.models.task import Totals
 from tff_pfl.ranges import RangeError, above, above_or_infinite, at_least, takes, whole
 
 # Augmentation folds this number into a batch's seed; dropout layers fold in numbers from 1 on.

@@ -3,9 +3,7 @@
 from tff_pfl.models.hypernetwork import Hypernetwork
 from tff_pfl.models.keras import from_keras
 from tff_pfl.models.model import (
-    Mean,
     Model,
-    Totals,
     Weights,
     linear,
     linear_head_shape,
@@ -16,6 +14,8 @@ from tff_pfl.models.multi_branch import MultiBranch, distinct_seeds, multi_branc
 from tff_pfl.models.partition import Partition, layer_groups, normalization_layers, partition
 from tff_pfl.models.pure_layers import COMPUTE_TYPES
 from tff_pfl.models.saved_model import ModelSaver
+from tff_pfl.models.task import Mean, Metric, Task, Totals
+from tff_pfl.models.tasks import TASKS, keras_metrics
 from tff_pfl.models.two_exits import TwoExits, two_exits
 from tff_pfl.models.zoo import MODELS, build
 
@@ -24,16 +24,20 @@ __all__ = [
     "Hypernetwork",
     "MODELS",
     "Mean",
+    "Metric",
     "Model",
     "ModelSaver",
     "MultiBranch",
     "Partition",
+    "TASKS",
+    "Task",
     "Totals",
     "TwoExits",
     "Weights",
     "build",
     "distinct_seeds",
     "from_keras",
+    "keras_metrics",
     "layer_groups",
     "linear",
     "linear_head_shape",

@@ -7,7 +7,7 @@ therefore has no variables. Layers and weights keep their Keras names.
 
 import collections
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,9 +16,11 @@ import tensorflow as tf
 from tff_pfl.models import keras_checks as checks
 from tff_pfl.models.frozen import frozen_values, skipped_loading
 from tff_pfl.models.inputs import as_numbers, input_specs, zero_inputs
-from tff_pfl.models.model import Model, correct, sparse_cross_entropy
+from tff_pfl.models.model import Model
 from tff_pfl.models.pure_layers import COMPUTE_TYPES, FLOAT32, in_types, pure_layers
 from tff_pfl.models.segments import Segment, in_turn, is_graph, split
+from tff_pfl.models.task import Task
+from tff_pfl.models.tasks import classification
 from tff_pfl.models.weight_names import layer_and_weight
 from tff_pfl.names import check_names
 from tff_pfl.ranges import takes, whole
@@ -75,8 +77,7 @@ def from_keras(
     input_shape: Any,
     input_dtype: Any = tf.float32,
     preprocess: Callable[[Any], Any] | None = None,
-    example_loss: Callable[[Any, Any], Any] = sparse_cross_entropy,
-    example_metrics: Mapping[str, Callable[[Any, Any], Any]] | None = None,
+    task: Task | None = None,
     segments: int = 1,
     compute_type: str = "float32",
 ) -> Model:
@@ -107,7 +108,7 @@ def from_keras(
 
     Args:
         keras_model_fn: A function that builds a new model at every call. The model's outputs are
-            logits, not probabilities, unless `example_loss` takes other outputs.
+            logits, not probabilities, unless the task takes other outputs.
         input_shape: The shape of one input, without the batch axis. For several inputs, a mapping
             or a tuple of shapes, such as `{"ids": (20,), "price": ()}`.
         input_dtype: The data type of the inputs on which `from_keras` tries `preprocess`, for all
@@ -116,9 +117,8 @@ def from_keras(
             Keras model, row by row. Cast uint8 images to float32 before arithmetic, because
             integers wrap around. Default: casts inputs to float32, except integers of 32 or 64
             bits, which float32 would round.
-        example_loss: `(y, outputs) -> [batch]`, row by row. Default: sparse cross-entropy of
-            logits.
-        example_metrics: See `Model`. Default: `{"accuracy": ...}`.
+        task: The loss and the metrics, one of `tff_pfl.TASKS` or a `Task` of your own. Default:
+            classification.
         segments: The maximum number of segments into which a functional or sequential model is cut
             for rematerialisation. A gradient keeps only the tensors between segments and computes
             all others again, one segment at a time. It is the same gradient, and trades memory for
@@ -138,11 +138,9 @@ def from_keras(
     check_names("compute type", [compute_type], COMPUTE_TYPES)
     checks.check_function(keras_model_fn)
     preprocess = preprocess or as_numbers
-    takes_logits = example_loss is sparse_cross_entropy
+    task = task or classification()
     inputs = input_specs(input_shape, input_dtype, num_rows=1)
-    record = _record(keras_model_fn, preprocess, inputs, takes_logits, segments)
-    if example_metrics is None:
-        checks.check_default_metrics(record.outputs)
+    record = _record(keras_model_fn, preprocess, inputs, task, segments)
 
     def init(seed: int):
         weights = collections.OrderedDict(
@@ -190,15 +188,13 @@ def from_keras(
         ]
         return in_turn(applies, plan)
 
-    is_of_classes = takes_logits and record.outputs.shape.rank == 2
     model = Model(
         init=init,
         apply=applied(lambda keras_model: keras_model, record.whole),
         features=applied(_below_head, record.below_head) if record.below_head else None,
-        example_loss=example_loss,
-        example_metrics={"accuracy": correct} if example_metrics is None else example_metrics,
+        task=task,
         name=record.name,
-        num_classes=record.outputs.shape[-1] if is_of_classes else None,
+        num_classes=record.outputs.shape[-1] if task.outputs == "class_logits" else None,
     )
     _check_initial_weights(model)
     return model
@@ -236,7 +232,7 @@ def _traced_eagerly(apply):
     return call
 
 
-def _record(keras_model_fn, preprocess, inputs_spec, takes_logits, segments) -> _Record:
+def _record(keras_model_fn, preprocess, inputs_spec, task, segments) -> _Record:
     """Builds the model once, in a new graph so that automatic names start afresh."""
     created = []
 
@@ -269,8 +265,7 @@ def _record(keras_model_fn, preprocess, inputs_spec, takes_logits, segments) -> 
         checks.check_weights(model, [variable for variable, _ in created])
         checks.check_loaded(loaded)
         checks.check_losses(model)
-        if takes_logits:
-            checks.check_logits(outputs)
+        checks.check_outputs(outputs, task)
         slots = _slots(model, created, keras_model_fn, example)
         layers = _layers(model, slots)
         whole = _plan(model, parts, inputs)

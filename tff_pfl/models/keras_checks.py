@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tff_pfl.models.randomness import described, unseeded_operations
+from tff_pfl.models.task import Task
 
 _ASSIGNMENTS = ("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp")
 _PROBABILITIES = {"Softmax": "softmax", "Sigmoid": "sigmoid"}
@@ -76,16 +77,6 @@ def check_unique(names: Iterable[tuple[str, str]]) -> None:
         )
 
 
-def check_default_metrics(outputs: Any) -> None:
-    """Checks that accuracy is defined: two logits or more."""
-    if isinstance(outputs, tf.Tensor) and (outputs.shape.rank == 1 or outputs.shape[-1] == 1):
-        raise ValueError(
-            "The model returns one number for each example, but the default metric, accuracy, "
-            "needs two logits or more. Pass example_metrics, such as {'accuracy': lambda y, z: "
-            "tf.cast(tf.equal(z[:, 0] > 0, y > 0), tf.float32)} for one logit, or {}."
-        )
-
-
 def check_losses(model: tf.keras.Model) -> None:
     """Checks that a model, after a call, has no losses of its own and no constraints."""
     layers = [layer for layer in model._flatten_layers(include_self=False) if layer.losses]
@@ -94,7 +85,7 @@ def check_losses(model: tf.keras.Model) -> None:
         raise ValueError(
             f"{owner} has its own loss, from a regularizer or add_loss, which would be ignored. "
             "Remove it: penalise weights by local training, such as config.local.weight_decay, and "
-            "outputs by example_loss."
+            "outputs by the loss of a task."
         )
     for weight in model.weights:
         if getattr(weight, "constraint", None) is not None:
@@ -104,22 +95,36 @@ def check_losses(model: tf.keras.Model) -> None:
             )
 
 
-def check_logits(outputs: Any) -> None:
-    """Checks that outputs suit the default loss: one logit per class, and no probabilities."""
+def check_outputs(outputs: Any, task: Task) -> None:
+    """Checks that outputs suit the task: a logit for each class, and no probabilities."""
+    if task.outputs == "any":
+        return
+    if task.outputs == "class_logits":
+        _check_class_logits(outputs, task)
+    for output in tf.nest.flatten(outputs):
+        operation = output.op
+        while operation.type in ("Identity", "Reshape"):
+            operation = operation.inputs[0].op
+        if activation := _PROBABILITIES.get(operation.type):
+            raise ValueError(
+                f"The last operation {operation.name!r} returns probabilities, but the loss of "
+                f"task {task.name!r} takes logits. Remove the {activation}."
+            )
+
+
+def _check_class_logits(outputs, task):
     if not isinstance(outputs, tf.Tensor) or outputs.shape.rank not in (None, 2):
         shapes = tf.nest.map_structure(lambda output: tuple(output.shape[1:]), outputs)
         raise ValueError(
-            f"The model returns outputs of shape {shapes} for each example, but the loss takes one "
-            "logit for each class. Flatten or pool before the last layer, or pass an example_loss "
-            "and example_metrics for these outputs."
+            f"The model returns outputs of shape {shapes} for each example, but task "
+            f"{task.name!r} takes one logit for each class. Flatten or pool before the last layer, "
+            "or choose another task, such as task=tff_pfl.TASKS['sequence']()."
         )
-    operation = outputs.op
-    while operation.type == "Identity":
-        operation = operation.inputs[0].op
-    if activation := _PROBABILITIES.get(operation.type):
+    if outputs.shape[-1] == 1:
         raise ValueError(
-            f"The last operation {operation.name!r} returns probabilities, but the loss takes "
-            f"logits. Remove the {activation}."
+            f"The model returns one number for each example, but task {task.name!r} takes two "
+            "logits or more. Choose another task, such as task=tff_pfl.TASKS['binary']() for one "
+            "logit."
         )
 
 

@@ -3,38 +3,19 @@
 import collections
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import tensorflow as tf
 import tensorflow_federated as tff
 import tree
 
 from tff_pfl.equality import elementwise_equality
-from tff_pfl.kinds import KindError
+from tff_pfl.kinds import KindError, check_kind
 from tff_pfl.models.rows import depends_on_other_rows
+from tff_pfl.models.task import Mean, Task, Totals, check_function
 from tff_pfl.models.weight_names import weights_like
-from tff_pfl.names import IN_PARTS, is_part
-
-
-class Mean(NamedTuple):
-    """A mean over examples, kept as two sums so that the means of clients can be added up.
-
-    Attributes:
-        total: float32 scalar, the sum of the quantity.
-        count: float32 scalar, the number of examples in the sum.
-    """
-
-    total: tf.Tensor
-    count: tf.Tensor
-
-    @property
-    def mean(self) -> tf.Tensor:
-        """The mean, as a TensorFlow scalar; 0 without examples."""
-        return self.total / tf.maximum(self.count, 1.0)
-
-
-Totals = Mapping[str, Mean]
 
 Weights = Mapping[str, Mapping[str, Any]]
 
@@ -85,9 +66,7 @@ class Model:
         init: `(seed: int) -> W`, the initial weights. Equal seeds give equal weights.
         apply: `(W, x, *, training, seed) -> outputs`. `x` is a batch of inputs as they are stored,
             `training` a Python bool, and `seed` an `int32[2]` for stochastic layers.
-        example_loss: `(y, outputs) -> float32[batch]`, the loss of each example.
-        example_metrics: Further quantities of each example, `(y, outputs) -> float32[batch]`, by
-            name.
+        task: The loss and the metrics of the outputs.
         name: The model's name in messages and summaries.
         features: `(W, x, *, training, seed) -> float32[batch, d]`, the inputs of the model's last
             layer if this is linear: outputs are `linear(W[last], features)`. Otherwise `None`.
@@ -101,10 +80,7 @@ class Model:
 
     init: Callable[[int], Weights]
     apply: Callable[..., Any]
-    example_loss: Callable[[Any, Any], Any]
-    example_metrics: Mapping[str, Callable[[Any, Any], Any]] = dataclasses.field(
-        default_factory=dict
-    )
+    task: Task
     name: str = "model"
     features: Callable[..., Any] | None = None
     constant_layers: tuple[str, ...] = ()
@@ -113,28 +89,10 @@ class Model:
     starts_alike: bool = False
 
     def __post_init__(self):
-        """Checks the functions and the names of metrics."""
-        if not isinstance(self.example_metrics, Mapping):
-            raise KindError(
-                "example_metrics must be a mapping from names to functions (y, outputs) -> [batch],"
-                f" got {self.example_metrics!r:.80}."
-            )
-        if "loss" in self.example_metrics:
-            raise ValueError(
-                'example_metrics has "loss", but this is the name of the metric of example_loss. '
-                "Choose another name."
-            )
-        functions = {name: getattr(self, name) for name in ("init", "apply", "example_loss")}
-        for name, metric in self.example_metrics.items():
-            if not is_part(name):
-                raise ValueError(
-                    f"example_metrics has {name!r}. A metric's name may contain only {IN_PARTS}, "
-                    "because it becomes part of names such as personalized/local_test/NAME."
-                )
-            functions[f"The metric {name!r}"] = metric
-        for name, function in functions.items():
-            if not callable(function) or isinstance(function, tf.keras.layers.Layer):
-                raise KindError(f"{name} of a model must be a function, got {function!r:.80}.")
+        """Checks the kinds of the functions and of the task."""
+        check_kind("task of a model", self.task, Task, "Write task=tff_pfl.TASKS['regression']().")
+        for name in ("init", "apply"):
+            check_function(f"{name} of a model", getattr(self, name))
 
     @functools.cached_property
     def weights_type(self) -> tff.types.Type:
@@ -165,6 +123,18 @@ class Model:
             raise ValueError(
                 f"The model {self.name!r} has {self.num_classes} logits, but the data have "
                 f"{num_classes} classes. Give its last layer {num_classes} units."
+            )
+
+    def check_class_logits(self, method: str) -> None:
+        """Raises a `ValueError` unless the task has class labels and a logit for each class.
+
+        Args:
+            method: The name of a method that needs them, for the message.
+        """
+        if self.task.outputs != "class_logits":
+            raise ValueError(
+                f"{method} needs a class label and class logits for each example, but the task of "
+                f"model {self.name!r} is {self.task.name!r}. Choose another method, such as fedrep."
             )
 
     def starting_from(self, weights: "Weights | tf.keras.Model") -> "Model":
@@ -223,31 +193,60 @@ class Model:
             made_of=self.made_of or self,
         )
 
+    def sums(self, weights, batch, *, training: bool = False) -> Mapping[str, Any]:
+        """Computes the sums over a batch of the loss, a `Mean`, and of all metrics by name."""
+        y, outputs, weight, totals = self._measured(weights, batch, training)
+        return collections.OrderedDict(
+            [("loss", totals["loss"])]
+            + [
+                (name, totals[name] if metric.values else metric.sums(y, outputs, weight))
+                for name, metric in self.task.metrics.items()
+            ]
+        )
+
+    def finalized(self, sums: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Computes the metrics of sums: a float32 scalar, or a `Mean` as it is.
+
+        Means are divided later, in float64. Without examples, a scalar is NaN.
+        """
+        has_examples = sums["loss"].count > 0.0
+
+        def finalized(name, metric):
+            if metric.values:
+                return sums[name]
+            value = tf.cast(metric.finalize(sums[name]), tf.float32)
+            return tf.where(has_examples, value, math.nan)
+
+        found = [(name, finalized(name, metric)) for name, metric in self.task.metrics.items()]
+        return collections.OrderedDict([("loss", sums["loss"]), *found])
+
     def totals(self, weights, batch, *, training: bool = False) -> Totals:
-        """Computes the sums of the loss and the metrics over a batch."""
-        return self._loss_and_totals(weights, batch, training)[1]
+        """Computes the sums over a batch of the loss and the metrics that are means."""
+        return self._measured(weights, batch, training)[-1]
 
     def gradient(self, weights, batch, *, training: bool = True) -> tuple[Weights, Totals]:
         """Computes the gradient of the batch's mean loss, and the totals of the same forward pass.
 
+        The mean is weighted by the task's `example_weight`. Totals are of metrics that are means.
         Rows of weight 0 are ignored. The gradient of a batch without examples is 0.
         """
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(weights)
-            loss, totals = self._loss_and_totals(weights, batch, training)
+            *_, totals = self._measured(weights, batch, training)
+            loss = totals["loss"].mean
         gradient = tape.gradient(loss, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO)
         # The gradient of an embedding is `IndexedSlices`, which some operations do not accept.
         return tf.nest.map_structure(tf.convert_to_tensor, gradient), totals
 
     def zero_totals(self) -> Totals:
-        """Returns the totals of no examples."""
-        names = ["loss", *self.example_metrics]
+        """Returns the totals of no examples, of the loss and the metrics that are means."""
+        names = ["loss", *self.task.means]
         return collections.OrderedDict(
             (name, Mean(tf.constant(0.0), tf.constant(0.0))) for name in names
         )
 
     def example_values(self, weights, batch, *, training: bool = False) -> Mapping[str, Any]:
-        """Computes the loss and the metrics of each example, float32 `[batch]`.
+        """Computes the loss and the metrics with values of each example, float32 `[batch]`.
 
         Raises:
             ValueError: A value has another shape, or depends on other rows of the batch, which may
@@ -283,9 +282,14 @@ class Model:
         model._checked_rows.add(key)
 
     def _example_values(self, weights, batch, training):
-        outputs = self.apply(weights, batch.x, training=training, seed=batch.seed)
-        values = collections.OrderedDict(loss=self.example_loss(batch.y, outputs))
-        for name, metric in self.example_metrics.items():
+        return self._values_of_outputs(batch, self._outputs(weights, batch, training))
+
+    def _outputs(self, weights, batch, training):
+        return self.apply(weights, batch.x, training=training, seed=batch.seed)
+
+    def _values_of_outputs(self, batch, outputs):
+        values = collections.OrderedDict(loss=self.task.example_loss(batch.y, outputs))
+        for name, metric in self.task.means.items():
             values[name] = metric(batch.y, outputs)
         for name, value in values.items():
             shape = tf.convert_to_tensor(value).shape
@@ -297,15 +301,13 @@ class Model:
                 )
         return tf.nest.map_structure(lambda value: tf.cast(value, tf.float32), values)
 
-    def _loss_and_totals(self, weights, batch, training):
-        count = tf.reduce_sum(batch.weight)
-        values = self.example_values(weights, batch, training=training)
-        totals = collections.OrderedDict(
-            # Padding rows may hold NaN, so they are masked, not multiplied by 0.
-            (name, Mean(tf.reduce_sum(tf.where(batch.weight > 0.0, value, 0.0)), count))
-            for name, value in values.items()
-        )
-        return totals["loss"].total / tf.maximum(count, 1.0), totals
+    def _measured(self, weights, batch, training):
+        """Returns the labels, the outputs, the weights of rows and the totals of a batch."""
+        self._check_rows(weights, batch, training)
+        outputs = self._outputs(weights, batch, training)
+        values = self._values_of_outputs(batch, outputs)
+        weight = self.task.weights_of(batch.y, batch.weight)
+        return batch.y, outputs, weight, self.task.totals(values, weight)
 
 
 def linear(layer: Mapping[str, Any], features):
@@ -322,7 +324,7 @@ def linear_head_shape(model: Model, method: str) -> tuple[int, int]:
         method: The name of the method that needs a linear head, for messages.
 
     Raises:
-        ValueError: The model has no features (see `Model`), or a single logit.
+        ValueError: The model has no features (see `Model`), a single logit, or no class labels.
     """
     if model.features is None:
         raise ValueError(
@@ -330,6 +332,7 @@ def linear_head_shape(model: Model, method: str) -> tuple[int, int]:
             "`features`. Use a Sequential or functional Keras model that begins with an Input and "
             "ends in a Dense layer without activation."
         )
+    model.check_class_logits(method)
     num_features, num_classes = model.init(0)[model.layers[-1]]["kernel"].shape
     if num_classes < 2:
         raise ValueError(
@@ -337,18 +340,3 @@ def linear_head_shape(model: Model, method: str) -> tuple[int, int]:
             "its last layer a unit for each class."
         )
     return num_features, num_classes
-
-
-def sparse_cross_entropy(y, logits):
-    """Computes the cross-entropy of integer labels `y` and `logits` in nats."""
-    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=logits)
-
-
-def correct(y, logits):
-    """Returns 1 where the label has the largest logit, else 0; the mean is the accuracy.
-
-    Rows with non-finite logits count as wrong, because `argmax` would map all NaNs to class 0.
-    """
-    finite = tf.reduce_all(tf.math.is_finite(logits), axis=-1)
-    right = tf.equal(tf.argmax(logits, axis=-1, output_type=y.dtype), y)
-    return tf.cast(tf.logical_and(finite, right), tf.float32)

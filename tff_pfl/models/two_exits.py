@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import operator
 from collections.abc import Iterable
 
 import tensorflow as tf
@@ -62,16 +63,19 @@ class TwoExits:
         Args:
             client_share: `gamma`.
         """
+        task = self.model.task
+        client, server = (task.of(operator.itemgetter(index)) for index in range(2))
 
         def example_loss(y, outputs):
-            client, server = (self.model.example_loss(y, exit_) for exit_ in outputs)
-            return client_share * client + (1 - client_share) * server
+            losses = client.example_loss(y, outputs), server.example_loss(y, outputs)
+            return client_share * losses[0] + (1 - client_share) * losses[1]
 
         metrics = {}
-        for name, metric in self.model.example_metrics.items():
-            metrics[name] = lambda y, outputs, metric=metric: metric(y, outputs[1])
-            metrics[f"client_exit_{name}"] = lambda y, outputs, metric=metric: metric(y, outputs[0])
-        return Model(self.init, self.outputs, example_loss, metrics, f"{self.model.name}_two_exits")
+        for name in task.metrics:
+            metrics[name] = server.metrics[name]
+            metrics[f"client_exit_{name}"] = client.metrics[name]
+        joint = dataclasses.replace(server, example_loss=example_loss, metrics=metrics)
+        return Model(self.init, self.outputs, joint, f"{self.model.name}_two_exits")
 
     def gated_model(self) -> Model:
         """Returns the model that answers by the client exit if it is sure, else by the server exit.

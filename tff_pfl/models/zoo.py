@@ -16,6 +16,7 @@ from tff_pfl.models import normalizer_free, residual
 from tff_pfl.models.inputs import is_shape
 from tff_pfl.models.keras import from_keras
 from tff_pfl.models.model import Model
+from tff_pfl.models.task import Task
 from tff_pfl.names import check_names
 from tff_pfl.ranges import each, takes, whole
 from tff_pfl.registry import Registry
@@ -107,6 +108,7 @@ def build(
     std=(1.0,),
     segments: int = 1,
     compute_type: str = "float32",
+    task: Task | None = None,
     **chosen,
 ) -> Model:
     """Builds a network by its name.
@@ -118,12 +120,14 @@ def build(
     Args:
         name: A key of `MODELS`.
         image_shape: `(height, width, channels)`; the structure of shapes for several inputs.
-        num_classes: The number of logits; `None` for data without class labels.
+        num_classes: The number of outputs: of classes, or of the numbers in an example's label;
+            `None` for labels of other kinds.
         mean: The mean of images in [0, 1], for each channel or for all. `None` if inputs are not
             images of bytes.
         std: The standard deviation, for each channel or for all. Ignored if the mean is `None`.
         segments: See `from_keras`.
         compute_type: See `from_keras`.
+        task: The loss and the metrics. Default: the task of a `Model`, or classification.
         **chosen: The network's options that differ from their defaults.
 
     Raises:
@@ -164,13 +168,15 @@ def build(
                 f"segments={segments} and compute_type={compute_type!r} are options of Keras "
                 f"models, but {name!r} returns a Model. Give them to the from_keras that makes it."
             )
-        return made() if mean is None else _with_normalized_inputs(made(), normalize)
+        model = made() if mean is None else _with_normalized_inputs(made(), normalize)
+        return model if task is None else dataclasses.replace(model, task=task)
     return from_keras(
         made,
         input_shape=image_shape,
         preprocess=None if mean is None else normalize,
         segments=segments,
         compute_type=compute_type,
+        task=task,
     )
 
 

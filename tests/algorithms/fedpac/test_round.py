@@ -20,8 +20,7 @@ from tests.federation import (
 from tests.marks import slow
 from tff_pfl.algorithms import make
 from tff_pfl.local import Examples, LocalTraining
-from tff_pfl.models import Model, linear
-from tff_pfl.models.model import sparse_cross_entropy
+from tff_pfl.models import TASKS, Model, linear
 
 MODEL = tiny_model()
 
@@ -62,7 +61,7 @@ def linear_model() -> Model:
     def apply(weights, x, training=False, seed=None):
         return linear(weights["head"], features(weights, x))
 
-    return Model(init, apply, sparse_cross_entropy, name="linear", features=features)
+    return Model(init, apply, TASKS["classification"](), name="linear", features=features)
 
 
 def drawn_client(i):

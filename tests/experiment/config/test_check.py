@@ -78,7 +78,7 @@ def changed(**changes):
             {"early_stop__patience": 1, "evaluation__every": 0},
             "config.early_stop: patience=1 needs evaluations, but only the last round",
         ),
-        ({"early_stop__patience": 1, "early_stop__metric": "global/los"}, "config.early_stop: Unk"),
+        ({"early_stop__patience": 1, "early_stop__metric": "globl/loss"}, "config.early_stop: Unk"),
     ],
     ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
 )

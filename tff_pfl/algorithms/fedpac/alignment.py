@@ -31,19 +31,16 @@ def aligned(model: Model, head: Weights, centres: Centres, strength: float) -> M
     """
     (head,) = head.values()
 
+    task = model.task.of(lambda features: linear(head, features))
+
     def example_loss(y, features):
         apart = tf.reduce_mean(tf.square(features - tf.gather(centres.values, y)), axis=-1)
         pull = strength * tf.gather(centres.known, y) * apart
-        return model.example_loss(y, linear(head, features)) + pull
+        return task.example_loss(y, features) + pull
 
-    metrics = {
-        name: lambda y, features, metric=metric: metric(y, linear(head, features))
-        for name, metric in model.example_metrics.items()
-    }
     return dataclasses.replace(
         model,
         apply=model.features,
-        example_loss=example_loss,
-        example_metrics=metrics,
+        task=task.with_loss(example_loss),
         made_of=model.made_of or model,
     )

@@ -10,7 +10,7 @@ from tff_pfl import algorithms, data, evaluation, models
 from tff_pfl.attacks import ATTACKS, attackers_of
 from tff_pfl.compression import COMPRESSORS, compressed
 from tff_pfl.experiment.config.errors import ConfigError, config_errors
-from tff_pfl.experiment.config.options import ERROR_FEEDBACK, FRACTION
+from tff_pfl.experiment.config.options import ERROR_FEEDBACK, FRACTION, TASK
 from tff_pfl.experiment.config.parts import (
     build_fine_tuning,
     build_local,
@@ -148,7 +148,7 @@ def hold_out(
 
 
 def build_model(config: ml_collections.ConfigDict, dataset: data.FederatedDataset) -> models.Model:
-    """Builds the model of a config, for the images and classes of a data set.
+    """Builds the model of a config, for the inputs, the labels and the task of a data set.
 
     Raises:
         ConfigError: A name is unknown (the message has the nearest name), a number is out of the
@@ -168,19 +168,31 @@ def build_model(config: ml_collections.ConfigDict, dataset: data.FederatedDatase
                 f"channels, but the images of {dataset.name!r} have the shape "
                 f"{dataset.image_shape}. Choose 'unit' or 'half', which fit any images."
             )
+    task = TASK.make(config)
+    is_chosen = TASK.name_in(config) != TASK.default or any(TASK.options_in(config).values())
     with config_errors("model"):
         model = models.build(
             config.model.name,
             dataset.image_shape,
-            dataset.num_classes,
+            _num_outputs(task, dataset),
             mean=mean,
             std=std,
             segments=config.model.segments,
             compute_type=config.model.compute_type,
+            task=task if is_chosen else None,
             **config.model.options.to_dict(),
         )
         model.check_classes(dataset.num_classes)
     return model
+
+
+def _num_outputs(task, dataset) -> int | None:
+    """Returns the number of a model's outputs: classes, or numbers of the labels of an example."""
+    if task is None or task.outputs == "class_logits":
+        return dataset.num_classes
+    if not isinstance(dataset.y, np.ndarray):
+        return None
+    return int(np.prod(dataset.y.shape[1:]))
 
 
 def build_algorithm(

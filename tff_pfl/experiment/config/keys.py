@@ -74,6 +74,10 @@ def own_keys() -> Config:
     config.model.segments = 1  # number of parts whose activations are computed again for gradients
     config.model.compute_type = "float32"  # type of layers, or "bfloat16"; weights are float32
 
+    # .name is one of tff_pfl.TASKS, by default "classification"; its options are in the same
+    # section.
+    config.task = Config()  # the loss and the metrics
+
     config.local = Config()
     config.local.optimizer = "sgd"  # one of tff_pfl.local.OPTIMIZERS
     config.local.options = Config()  # options of the optimizer

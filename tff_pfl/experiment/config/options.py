@@ -23,7 +23,7 @@ from tff_pfl.experiment.config.errors import config_errors
 from tff_pfl.experiment.config.imports import import_modules
 from tff_pfl.experiment.config.keys import Config, own_keys
 from tff_pfl.local import AUGMENTATIONS, OPTIMIZERS, SCHEDULES
-from tff_pfl.models import MODELS
+from tff_pfl.models import MODELS, TASKS
 from tff_pfl.registry import Registry
 from tff_pfl.templates import AGGREGATORS
 
@@ -132,6 +132,7 @@ class Choice(NamedTuple):
 ALGORITHM = Choice("algorithm.name", "algorithm", ALGORITHMS, FROM_ELSEWHERE)
 PARTITIONER = Choice("data.partitioner", "data.{}", PARTITIONERS)
 MODEL = Choice("model.name", "model.options", MODELS)
+TASK = Choice("task.name", "task", TASKS, default="classification")
 LOCAL_OPTIMIZER = Choice("local.optimizer", "local.options", OPTIMIZERS, ("momentum",))
 SCHEDULE = Choice("local.schedule.name", "local.schedule", SCHEDULES, default="constant")
 AUGMENTATION = Choice(
@@ -170,7 +171,7 @@ COMPRESSION = Choice(
 )
 
 CHOICES = (
-    *(ALGORITHM, PARTITIONER, MODEL, LOCAL_OPTIMIZER, SCHEDULE, AUGMENTATION),
+    *(ALGORITHM, PARTITIONER, MODEL, TASK, LOCAL_OPTIMIZER, SCHEDULE, AUGMENTATION),
     *(AGGREGATOR, SERVER_OPTIMIZER, AVAILABILITY, SELECTOR, ATTACK, COMPRESSION),
 )
 
@@ -204,7 +205,7 @@ def default_config(
     for name in PARTITIONER.registry:
         PARTITIONER.set(config, name)
     config.data.partitioner = partitioner
-    for choice in (SCHEDULE, AUGMENTATION, AVAILABILITY, SELECTOR, ATTACK, COMPRESSION):
+    for choice in (TASK, SCHEDULE, AUGMENTATION, AVAILABILITY, SELECTOR, ATTACK, COMPRESSION):
         choice.set(config, choice.default)
     ALGORITHM.set(config, algorithm)
     return config

@@ -18,8 +18,8 @@ from tests.federation import local_sgd
 from tests.runtime.graph.fuzz.drawing import draws
 from tff_pfl import runtime
 from tff_pfl.local import ClientContext, Examples, examples_type
-from tff_pfl.models import from_keras
-from tff_pfl.models.model import sparse_cross_entropy
+from tff_pfl.models import Task, from_keras
+from tff_pfl.models.tasks import sparse_cross_entropy
 
 layers = tf.keras.layers
 WIDTH, CLASSES, ROWS, EPOCHS, RATE = 4, 3, 6, 2, 0.1
@@ -152,8 +152,7 @@ def try_case(case):
         case.network,
         input_shape=(WIDTH,),
         preprocess=PREPROCESS[case.preprocess],
-        example_loss=LOSSES[case.loss],
-        example_metrics={},
+        task=Task(case.loss, LOSSES[case.loss]),
     )
     local = local_sgd(RATE, EPOCHS, batch_size=ROWS)
 

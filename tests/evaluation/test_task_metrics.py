@@ -1,0 +1,105 @@
+"""Tests evaluations by metrics of sums: clients of both classes, of one, without examples."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from sklearn.metrics import roc_auc_score
+
+import tff_pfl
+from tests.federation import local_sgd
+from tff_pfl.evaluation import EvaluationOptions, Evaluator, MetricName, summarize
+from tff_pfl.experiment import EarlyStop
+from tff_pfl.experiment.summary import Evaluation
+
+DIM = 3
+TEST_SIZES, ONE_CLASS = (9, 5, 1, 0, 8), 1
+
+
+def network():
+    return tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(DIM,), name="head")])
+
+
+@pytest.fixture(scope="module")
+def evaluated():
+    """Returns the metrics of each client, and the models and examples by which to check them."""
+    rng = np.random.default_rng(0)
+    clients = []
+    for client_id, size in enumerate(TEST_SIZES):
+        x = rng.normal(size=(6 + size, DIM)).astype(np.float32)
+        y = (x[:, 0] + rng.normal(size=len(x)) > 0).astype(np.int32)
+        if client_id == ONE_CLASS:
+            y[:] = 1
+        clients.append((x[:6], y[:6], x[6:], y[6:]))
+    dataset = tff_pfl.FederatedDataset.from_client_arrays(clients)
+    task = tff_pfl.TASKS["binary"](thresholds=20_000)
+    model = tff_pfl.from_keras(network, input_shape=(DIM,), task=task)
+    algorithm = tff_pfl.make("ditto", model, local_sgd())
+    process = tff_pfl.compose(algorithm, dataset.examples_type)
+    store = tff_pfl.ClientStateStore(process.initialize_clients, process.client_state_type)
+    source = tff_pfl.CohortDataSource(dataset, store, process.client_type, seed=0)
+    state = process.initialize()
+    options = EvaluationOptions(generalization="always", synthetic=())
+    found = Evaluator(process, model, dataset, options)(state, source, is_last=True)
+    weights = process.personalize(state, source.select_clients(range(len(TEST_SIZES))))
+    return found, model, weights, clients
+
+
+def test_auc_of_clients_and_of_pools_equals_scikit_learn(evaluated):
+    found, model, weights, clients = evaluated
+    pool_x, pool_y = (np.concatenate([client[i] for client in clients]) for i in (2, 3))
+    for client_id, (_, _, x, y) in enumerate(clients):
+        for pool, inputs, labels in (
+            ("local_test", x, y),
+            ("generalization_test", pool_x, pool_y),
+        ):
+            value = found.values[MetricName("personalized", pool, "auc")][client_id]
+            if len(set(labels.tolist())) < 2:
+                assert np.isnan(value)
+            else:
+                scores = model.apply(weights[client_id], inputs)[:, 0]
+                assert value == pytest.approx(roc_auc_score(labels, scores), abs=1e-6)
+
+
+def test_statistics_leave_out_undefined_clients_and_count_them(evaluated):
+    found, metrics = evaluated[0], summarize(evaluated[0])
+    name = MetricName("personalized", "local_test", "auc")
+    values = found.values[name]
+    assert np.isnan(values).tolist() == [False, True, True, True, False]
+    assert metrics[name._replace(statistic="mean")] == pytest.approx(np.nanmean(values))
+    assert metrics[name._replace(quantity="num_undefined_auc")] == 2  # one has no examples
+    assert np.isfinite(metrics[name._replace(quantity="accuracy", statistic="mean")])
+
+
+def test_metrics_follow_their_stated_direction(evaluated):
+    name = MetricName("personalized", "local_test", "f1")
+    found = evaluated[0]
+    best = name._replace(statistic="best_5_percent")
+    values = found.values[name][found.is_defined(name)]
+    assert summarize(found)[best] == values.max()
+    other = found._replace(directions={**found.directions, "f1": -1})
+    assert summarize(other)[best] == values.min() < values.max()
+
+
+def test_early_stop_follows_the_stated_direction():
+    stop = EarlyStop(1, metric="personalized/score")
+    falling = [Evaluation(i, {stop.watched: 1.0 / i}) for i in (1, 2)]
+    assert stop.reason(falling) is not None
+    assert stop.reason(falling, directions={"score": -1}) is None
+
+
+def test_subsample_refuses_metrics_of_sums():
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(4, DIM)).astype(np.float32), np.array([0, 1, 1, 0], np.int32)
+    dataset = tff_pfl.FederatedDataset.from_client_arrays([(x, y, x, y)] * 2)
+    model = tff_pfl.from_keras(network, input_shape=(DIM,), task=tff_pfl.TASKS["binary"]())
+    process = tff_pfl.compose(tff_pfl.make("fedavg", model, local_sgd()), dataset.examples_type)
+    options = EvaluationOptions(generalization="last", subsample=True)
+    with pytest.raises(ValueError, match="the metric 'auc' is not a mean over examples"):
+        Evaluator(process, model, dataset, options)
+
+
+@pytest.mark.parametrize("method", ["fedrod", "fedpac", "splitgp"])
+def test_methods_of_class_logits_refuse_other_tasks(method):
+    model = tff_pfl.from_keras(network, input_shape=(DIM,), task=tff_pfl.TASKS["binary"]())
+    with pytest.raises(ValueError, match=f"{method} needs a class label .* is 'binary'"):
+        tff_pfl.make(method, model, local_sgd())

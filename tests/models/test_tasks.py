@@ -1,0 +1,184 @@
+"""Tests the shipped tasks on linear models against NumPy and scikit-learn."""
+
+import collections
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from sklearn import metrics as sklearn
+
+from tff_pfl.local import Examples, evaluate, exact_gradient, metric_sums
+from tff_pfl.models import TASKS, Metric, Model, keras_metrics
+
+RNG = np.random.default_rng(0)
+ROWS, DIM = 23, 3
+X = RNG.normal(size=(ROWS, DIM)).astype(np.float32)
+
+
+def linear(task, num_outputs, shape=()):
+    """Returns a model `x @ kernel`, whose outputs have a shape for each example."""
+
+    def init(seed):
+        kernel = tf.random.stateless_normal([DIM, num_outputs], [seed, 1])
+        return collections.OrderedDict(head=collections.OrderedDict(kernel=kernel))
+
+    def apply(weights, x, *, training, seed):
+        return tf.reshape(x @ weights["head"]["kernel"], [-1, *(shape or (num_outputs,))])
+
+    return Model(init, apply, task)
+
+
+def measured(model, x, y, size=None, batch_size=4):
+    """Returns the metrics of a client with padding, whose labels and inputs hold NaN."""
+    examples = padded(x, y, len(x) if size is None else size)
+    sums = metric_sums(model, model.init(0), examples, batch_size=batch_size)
+    found = model.finalized(sums)
+    quotients = {
+        name: value.total / value.count if hasattr(value, "total") else value
+        for name, value in found.items()
+    }
+    return {name: float(value) for name, value in quotients.items()}
+
+
+def padded(x, y, size):
+    def more(rows):
+        filler = np.full((3, *rows.shape[1:]), np.nan if rows.dtype.kind == "f" else 1)
+        return tf.constant(np.concatenate([rows[:size], filler.astype(rows.dtype)]))
+
+    return Examples(more(x), tf.nest.map_structure(more, y), tf.constant(size))
+
+
+def outputs(model, x):
+    return model.apply(model.init(0), x, training=False, seed=None).numpy()
+
+
+def test_regression_against_numpy_and_scikit_learn():
+    model = linear(TASKS["regression"](), 2)
+    y = (100 + RNG.normal(size=(ROWS, 2))).astype(np.float32)
+    found, z = measured(model, X, y), outputs(model, X)
+    assert found["loss"] == found["mse"] == pytest.approx(np.mean((y - z) ** 2), rel=1e-5)
+    assert found["mae"] == pytest.approx(np.mean(np.abs(y - z)), rel=1e-5)
+    assert found["r2"] == pytest.approx(sklearn.r2_score(y, z), rel=1e-4)
+    gradient = exact_gradient(model, model.init(0), padded(X, y, ROWS), batch_size=4).gradient
+    expected = X.T @ (z - y) / ROWS  # the mean over two numbers cancels the factor 2
+    np.testing.assert_allclose(gradient["head"]["kernel"], expected, rtol=1e-4)
+
+
+def test_binary_against_scikit_learn():
+    model = linear(TASKS["binary"](thresholds=20_000), 1)
+    z = outputs(model, X)[:, 0]
+    y = (z + RNG.normal(size=ROWS) > 0).astype(np.int32)
+    found, p = measured(model, X, y), 1 / (1 + np.exp(-z.astype(np.float64)))
+    assert found["loss"] == pytest.approx(sklearn.log_loss(y, p), rel=1e-5)
+    assert found["accuracy"] == pytest.approx(sklearn.accuracy_score(y, z > 0))
+    assert found["auc"] == pytest.approx(sklearn.roc_auc_score(y, z), abs=1e-6)
+    assert found["precision"] == pytest.approx(sklearn.precision_score(y, z > 0))
+    assert found["recall"] == pytest.approx(sklearn.recall_score(y, z > 0))
+    assert found["f1"] == pytest.approx(sklearn.f1_score(y, z > 0))
+    gradient = exact_gradient(model, model.init(0), padded(X, y, ROWS), batch_size=4).gradient
+    np.testing.assert_allclose(gradient["head"]["kernel"][:, 0], X.T @ (p - y) / ROWS, rtol=1e-4)
+
+
+def test_multi_label_against_scikit_learn():
+    model = linear(TASKS["multi_label"](thresholds=20_000), 4)
+    z = outputs(model, X)
+    y = (z + 2 * RNG.normal(size=z.shape) > 0).astype(np.float32)
+    y[:, 3], undefined = 0, np.nan  # a label that no example has
+    found, right = measured(model, X, y), z > 0
+    assert found["auc"] == pytest.approx(sklearn.roc_auc_score(y[:, :3], z[:, :3]), abs=1e-6)
+    for name, function, average in (
+        ("precision", sklearn.precision_score, "micro"),
+        ("recall", sklearn.recall_score, "micro"),
+        ("f1_micro", sklearn.f1_score, "micro"),
+        ("f1_macro", sklearn.f1_score, "macro"),
+    ):
+        expected = function(y, right, average=average, zero_division=undefined)
+        assert found[name] == pytest.approx(expected, rel=1e-6), name
+
+
+@pytest.mark.parametrize("mask", [False, True])
+def test_sequence_counts_tokens(mask):
+    model = linear(TASKS["sequence"](padding_id=None if mask else 0), 5 * 7, (5, 7))
+    ids = RNG.integers(0, 7, (ROWS, 5)).astype(np.int32)
+    ids[3] = 0  # a sequence without tokens
+    y = {"ids": ids, "mask": (ids > 0).astype(np.uint8)} if mask else ids
+    found, z = measured(model, X, y), outputs(model, X)
+    p = np.exp(z) / np.exp(z).sum(-1, keepdims=True)
+    kept = ids > 0
+    loss = sklearn.log_loss(ids[kept], p[kept], labels=range(7))
+    assert found["loss"] == pytest.approx(loss, rel=1e-5)
+    assert found["perplexity"] == pytest.approx(np.exp(loss), rel=1e-5)
+    assert found["accuracy"] == pytest.approx(np.mean(z.argmax(-1)[kept] == ids[kept]))
+    gradient = exact_gradient(model, model.init(0), padded(X, y, ROWS), batch_size=4).gradient
+    residual = np.where(kept[..., np.newaxis], p - np.eye(7)[ids], 0) / kept.sum()
+    expected = np.einsum("nd,ntv->dtv", X, residual).reshape(DIM, -1)
+    np.testing.assert_allclose(gradient["head"]["kernel"], expected, rtol=1e-3, atol=1e-6)
+
+
+def test_autoencoding_scales_bytes():
+    model = linear(TASKS["autoencoding"](scale=1 / 255), 2)
+    y = RNG.integers(0, 256, (ROWS, 2)).astype(np.uint8)
+    expected = np.mean((y / 255 - outputs(model, X)) ** 2)
+    assert measured(model, X, y)["loss"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_top_k_against_scikit_learn():
+    model = linear(TASKS["classification"](top=(2,)), 4)
+    y = RNG.integers(0, 4, ROWS).astype(np.int32)
+    expected = sklearn.top_k_accuracy_score(y, outputs(model, X), k=2, labels=range(4))
+    assert measured(model, X, y)["top_2_accuracy"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("size", [0, 1, 5])
+def test_undefined_metrics_are_nan(size):
+    """Evaluates no example, one, and several of one class or of one target."""
+    zeros = np.zeros(ROWS, np.float32)
+    found = measured(linear(TASKS["binary"](), 1), X, zeros, size)
+    assert np.isnan(found["auc"]) and np.isnan(found["recall"])
+    assert np.isnan(found["accuracy"]) == (size == 0)
+    found = measured(linear(TASKS["regression"](), 1), X, zeros + 0.1, size)
+    assert np.isnan(found["r2"]) and np.isnan(found["mse"]) == (size == 0)
+    task = TASKS["sequence"]()
+    found = measured(linear(task, 14, (2, 7)), X, np.zeros([ROWS, 2], np.int32), size)
+    assert np.isnan(found["perplexity"]) and np.isnan(found["loss"])
+
+
+def test_keras_metrics_ignore_padding_and_take_weights():
+    kind = tf.keras.metrics
+    made = keras_metrics(
+        [kind.AUC(curve="PR", name="pr_auc"), kind.MeanSquaredError],
+        predictions=lambda z: tf.sigmoid(z[:, 0]),
+        less_is_better=["mean_squared_error"],
+    )
+    assert [metric.direction for metric in made.values()] == [1, -1]
+    model = linear(TASKS["binary"]().with_metrics(made), 1)
+    y = RNG.integers(0, 2, ROWS).astype(np.float32)
+    found, p = measured(model, X, y), 1 / (1 + np.exp(-outputs(model, X)[:, 0]))
+    reference = kind.AUC(curve="PR")
+    reference.update_state(y, p)
+    assert found["pr_auc"] == pytest.approx(float(reference.result()), rel=1e-6)
+    assert found["mean_squared_error"] == pytest.approx(np.mean((y - p) ** 2), rel=1e-6)
+
+
+def test_sums_of_clients_add_up_to_those_of_their_pool():
+    model = linear(TASKS["binary"](), 1)
+    y = RNG.integers(0, 2, ROWS).astype(np.int32)
+    parts = [
+        metric_sums(model, model.init(0), padded(X[rows], y[rows], len(rows)))
+        for rows in (np.arange(9), np.arange(9, ROWS))
+    ]
+    added = tf.nest.map_structure(tf.add, *parts)
+    pooled = measured(model, X, y)
+    assert float(model.finalized(added)["auc"]) == pytest.approx(pooled["auc"], rel=1e-6)
+
+
+def test_methods_get_the_totals_of_means_only():
+    model = linear(TASKS["regression"](), 1)
+    totals = evaluate(model, model.init(0), padded(X, X[:, 0], ROWS))
+    assert list(totals) == ["loss", "mse", "mae"]
+
+
+def test_metrics_are_means_or_sums():
+    for options in ({}, {"sums": tf.add}, {"values": tf.add, "finalize": tf.add}):
+        with pytest.raises(ValueError, match="either values, .* or sums and finalize"):
+            Metric(**options)

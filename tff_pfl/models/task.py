@@ -1,0 +1,183 @@
+"""States what a model learns: a loss, and metrics as sums over examples."""
+
+import collections
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from tff_pfl.kinds import KindError, check_kind
+from tff_pfl.names import IN_PARTS, check_names, is_part
+
+OUTPUTS = ("class_logits", "logits", "any")
+
+
+class Mean(NamedTuple):
+    """A mean over examples, kept as two sums so that the means of clients can be added up.
+
+    Attributes:
+        total: float32 scalar, the sum of the quantity.
+        count: float32 scalar, the number of examples in the sum, or the sum of their weights.
+    """
+
+    total: tf.Tensor
+    count: tf.Tensor
+
+    @property
+    def mean(self) -> tf.Tensor:
+        """The mean, as a TensorFlow scalar; 0 without examples."""
+        return tf.math.divide_no_nan(self.total, self.count)
+
+
+Totals = Mapping[str, Mean]
+
+
+@dataclasses.dataclass(frozen=True)
+class Metric:
+    """A quantity by which models are evaluated: a mean over examples, or a function of sums.
+
+    A mean over examples has `values`. Every other metric has `sums` and `finalize`:
+
+        sums(y, outputs, weight) -> S        of the rows of a batch
+        finalize(S) -> float32 scalar        of S summed over batches, or over clients
+
+    Attributes:
+        sums: Returns a structure of float32 sums. The weight, float32 `[batch]`, is 0 for padding,
+            whose rows may hold NaN.
+        finalize: Computes the metric; NaN where it is undefined.
+        direction: 1 if more is better, -1 if less is better.
+        values: `(y, outputs) -> float32[batch]`, of which the metric is the weighted mean.
+    """
+
+    sums: Callable[[Any, Any, Any], Any] | None = None
+    finalize: Callable[[Any], Any] | None = None
+    direction: int = 1
+    values: Callable[[Any, Any], Any] | None = None
+
+    def __post_init__(self):
+        """Checks that the metric is defined once."""
+        if self.direction not in (1, -1):
+            raise ValueError(
+                f"direction={self.direction!r} of a metric must be 1 if more is better, or -1."
+            )
+        given = [self.sums is not None, self.finalize is not None, self.values is not None]
+        if given not in ([True, True, False], [False, False, True]):
+            raise ValueError(
+                "A metric has either values, if it is a mean over examples, or sums and finalize."
+            )
+        for name in ("sums", "finalize", "values"):
+            check_function(f"{name} of a metric", getattr(self, name) or tf.identity)
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """A loss and metrics, which a model learns.
+
+    Example:
+        >>> absolute = tff_pfl.Metric(values=lambda y, z: tf.abs(y - z[:, 0]), direction=-1)
+        >>> squared = lambda y, z: tf.square(y - z[:, 0])
+        >>> ratings = tff_pfl.Task("ratings", squared, {"mae": absolute})
+        >>> ratings.direction("mae"), ratings.direction("loss")
+        (-1, -1)
+
+    Attributes:
+        name: The task's name in messages.
+        example_loss: `(y, outputs) -> float32[batch]`, the loss of each example.
+        metrics: The metrics by name.
+        example_weight: `(y) -> float32[batch]`, 0 or more, the weight of each example in losses and
+            metrics, such as its number of tokens. The loss of a batch is
+            `sum(weight * loss) / sum(weight)`. `None` means 1.
+        outputs: The model's outputs: "class_logits", a logit for each class; other "logits"; or
+            "any". Keras models that end in probabilities are refused for logits.
+    """
+
+    name: str
+    example_loss: Callable[[Any, Any], Any]
+    metrics: Mapping[str, Metric] = dataclasses.field(default_factory=dict)
+    example_weight: Callable[[Any], Any] | None = None
+    outputs: str = "any"
+
+    def __post_init__(self):
+        """Checks the functions and the names of metrics."""
+        check_names("outputs", [self.outputs], OUTPUTS)
+        check_function("example_loss of a task", self.example_loss)
+        if self.example_weight is not None:
+            check_function("example_weight of a task", self.example_weight)
+        if not isinstance(self.metrics, Mapping):
+            raise KindError(
+                "metrics of a task must be a mapping from names to Metrics, got "
+                f"{self.metrics!r:.80}."
+            )
+        if "loss" in self.metrics:
+            raise ValueError(
+                'metrics of a task have "loss", but this is the name of the metric of '
+                "example_loss. Choose another name."
+            )
+        for name, metric in self.metrics.items():
+            if not is_part(name):
+                raise ValueError(
+                    f"metrics of a task have {name!r}. A metric's name may contain only "
+                    f"{IN_PARTS}, because it becomes part of names such as "
+                    "personalized/local_test/NAME."
+                )
+            check_kind(f"The metric {name!r}", metric, Metric, "Write Metric(values=...).")
+
+    @property
+    def means(self) -> dict[str, Callable[[Any, Any], Any]]:
+        """The functions `(y, outputs) -> float32[batch]` of the metrics that are means."""
+        return {name: m.values for name, m in self.metrics.items() if m.values is not None}
+
+    @property
+    def directions(self) -> dict[str, int]:
+        """The directions of the loss and of all metrics, by name."""
+        return {"loss": -1} | {name: metric.direction for name, metric in self.metrics.items()}
+
+    def direction(self, quantity: str) -> int:
+        """Returns 1 if more of a quantity is better, and -1 if less is better."""
+        return self.directions[quantity]
+
+    def with_loss(self, example_loss: Callable[[Any, Any], Any]) -> "Task":
+        """Returns the task with another loss."""
+        return dataclasses.replace(self, example_loss=example_loss)
+
+    def with_metrics(self, metrics: Mapping[str, Metric]) -> "Task":
+        """Returns the task with further metrics, which replace those of the same names."""
+        return dataclasses.replace(self, metrics={**self.metrics, **metrics})
+
+    def of(self, outputs: Callable[[Any], Any]) -> "Task":
+        """Returns the task of a model whose outputs become this task's outputs by a function."""
+
+        def composed(function):
+            return function and (lambda y, z, *weight: function(y, outputs(z), *weight))
+
+        metrics = {
+            name: dataclasses.replace(m, sums=composed(m.sums), values=composed(m.values))
+            for name, m in self.metrics.items()
+        }
+        loss = composed(self.example_loss)
+        return dataclasses.replace(self, example_loss=loss, metrics=metrics, outputs="any")
+
+    def weights_of(self, y: Any, weight: tf.Tensor) -> tf.Tensor:
+        """Returns the weight of each row: `weight`, 0 for padding, times `example_weight`."""
+        if self.example_weight is None:
+            return weight
+        return tf.where(weight > 0.0, tf.cast(self.example_weight(y), tf.float32), 0.0)
+
+    def totals(self, values: Mapping[str, tf.Tensor], weight: tf.Tensor) -> Totals:
+        """Computes the weighted sums of the values of a batch; padding rows may hold NaN."""
+        count = tf.reduce_sum(weight)
+
+        def total(value):
+            value = tf.where(weight > 0.0, value, 0.0)
+            return tf.reduce_sum(value if self.example_weight is None else value * weight)
+
+        return collections.OrderedDict(
+            (name, Mean(total(value), count)) for name, value in values.items()
+        )
+
+
+def check_function(name: str, function: Any) -> None:
+    """Raises a `KindError` unless an argument is a function, and no Keras layer or model."""
+    if not callable(function) or isinstance(function, tf.keras.layers.Layer):
+        raise KindError(f"{name} must be a function, got {function!r:.80}.")

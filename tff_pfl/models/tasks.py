@@ -1,0 +1,396 @@
+"""The tasks that models learn, by name, and metrics of Keras.
+
+A metric is NaN where it is undefined: the area under the curve of examples of one class, R2 of a
+single example or of equal targets, precision without predicted positives, recall without positives,
+F1 without either. Means over labels leave out labels for which they are undefined.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_pfl.models.task import Mean, Metric, Task
+from tff_pfl.names import check_names
+from tff_pfl.ranges import above, each, takes, whole
+from tff_pfl.registry import Registry
+
+TASKS = Registry("task")
+"""Functions `(*, <options>) -> Task`."""
+
+_ROUNDING = 1e-12  # Relative; float64 sums of squares of equal targets differ by less.
+
+
+def sparse_cross_entropy(y, logits):
+    """Computes the cross-entropy of integer labels `y` and `logits` in nats."""
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=logits)
+
+
+def correct(y, logits):
+    """Returns 1 where the label has the largest logit, else 0; the mean is the accuracy.
+
+    Rows with non-finite logits count as wrong, because `argmax` would map all NaNs to class 0.
+    """
+    finite = tf.reduce_all(tf.math.is_finite(logits), axis=-1)
+    right = tf.equal(tf.argmax(logits, axis=-1, output_type=y.dtype), y)
+    return tf.cast(tf.logical_and(finite, right), tf.float32)
+
+
+@TASKS.register("classification")
+@takes(top=each(whole(2)))
+def classification(*, top: Iterable[int] = ()) -> Task:
+    """Returns the task of one class label for each example, with a logit for each class.
+
+    Args:
+        top: Numbers `k` of classes, each for a metric `top_k_accuracy`, such as
+            `top_5_accuracy`: the share of examples whose label is among the `k` largest logits.
+    """
+    metrics = {"accuracy": Metric(values=correct)}
+    for k in top:
+        metrics[f"top_{k}_accuracy"] = Metric(values=_among_largest(k))
+    return Task("classification", sparse_cross_entropy, metrics, outputs="class_logits")
+
+
+def _among_largest(k):
+    def values(y, logits):
+        own = tf.gather(logits, y, axis=-1, batch_dims=1)[:, tf.newaxis]
+        above_own = tf.reduce_sum(tf.cast(logits > own, tf.int32), axis=-1)
+        finite = tf.reduce_all(tf.math.is_finite(logits), axis=-1)
+        return tf.cast(tf.logical_and(finite, above_own < k), tf.float32)
+
+    return values
+
+
+@TASKS.register("binary")
+@takes(thresholds=whole(3))
+def binary(*, thresholds: int = 200) -> Task:
+    """Returns the task of a label 0 or 1 for each example, with one logit.
+
+    Metrics are `accuracy`, `auc` (of the receiver operating characteristic), `precision`, `recall`
+    and `f1`, of the predictions with a probability above one half.
+
+    Args:
+        thresholds: The number of thresholds of probabilities for `auc`.
+    """
+
+    def loss(y, outputs):
+        return tf.reduce_sum(_labels_cross_entropy(*_columns(y, outputs)), axis=-1)
+
+    def accuracy(y, outputs):
+        return tf.reduce_mean(_right(*_columns(y, outputs)), axis=-1)
+
+    metrics = {"accuracy": Metric(values=accuracy), "auc": _auc(thresholds)}
+    metrics |= {name: _of_counts(name) for name in ("precision", "recall", "f1")}
+    return Task("binary", loss, metrics, outputs="logits")
+
+
+@TASKS.register("multi_label")
+@takes(thresholds=whole(3))
+def multi_label(*, thresholds: int = 200) -> Task:
+    """Returns the task of several labels 0 or 1 for each example, with a logit for each label.
+
+    The loss is the mean cross-entropy over labels. Metrics are `accuracy`, the share of right
+    labels; `auc`, the mean over labels; `precision`, `recall` and `f1_micro`, of all labels
+    together; and `f1_macro`, the mean over labels.
+
+    Args:
+        thresholds: The number of thresholds of probabilities for `auc`.
+    """
+
+    def loss(y, outputs):
+        return tf.reduce_mean(_labels_cross_entropy(*_columns(y, outputs)), axis=-1)
+
+    def accuracy(y, outputs):
+        return tf.reduce_mean(_right(*_columns(y, outputs)), axis=-1)
+
+    metrics = {"accuracy": Metric(values=accuracy), "auc": _auc(thresholds)}
+    metrics |= {name: _of_counts(name) for name in ("precision", "recall")}
+    metrics |= {"f1_micro": _of_counts("f1"), "f1_macro": _of_counts("f1", macro=True)}
+    return Task("multi_label", loss, metrics, outputs="logits")
+
+
+def _columns(y, outputs):
+    """Returns labels or targets and outputs as float32 `[batch, columns]`."""
+    columns = [leaf.shape[1:].num_elements() for leaf in (y, outputs)]
+    if columns[0] != columns[1]:
+        raise ValueError(
+            f"Labels of shape {tuple(y.shape[1:])} for each example need as many outputs, but the "
+            f"model's outputs have the shape {tuple(outputs.shape[1:])}."
+        )
+    return tuple(tf.reshape(tf.cast(it, tf.float32), [-1, columns[0]]) for it in (y, outputs))
+
+
+def _labels_cross_entropy(y, logits):
+    return tf.nn.sigmoid_cross_entropy_with_logits(labels=y, logits=logits)
+
+
+def _right(y, logits):
+    right = tf.equal(logits > 0.0, y > 0.5)
+    return tf.cast(tf.logical_and(tf.math.is_finite(logits), right), tf.float32)
+
+
+def _of_counts(name, *, macro=False) -> Metric:
+    """Returns precision, recall or F1, of true positives, predicted positives and positives."""
+
+    def sums(y, outputs, weight):
+        y, logits = _columns(y, outputs)
+        positive, predicted = y > 0.5, logits > 0.0
+        return tuple(
+            tf.reduce_sum(tf.where(condition, weight[:, tf.newaxis], 0.0), axis=0)
+            for condition in (tf.logical_and(positive, predicted), predicted, positive)
+        )
+
+    def finalize(counts):
+        if not macro:
+            counts = tf.nest.map_structure(
+                lambda count: tf.reduce_sum(count, keepdims=True), counts
+            )
+        both, predicted, positive = counts
+        of = {"precision": predicted, "recall": positive, "f1": (predicted + positive) / 2}[name]
+        return _mean_where(of > 0.0, tf.math.divide_no_nan(both, of))
+
+    return Metric(sums, finalize)
+
+
+def _mean_where(condition, values):
+    """Returns the mean of the values where a condition holds; NaN if it never holds."""
+    total = tf.reduce_sum(tf.where(condition, values, tf.zeros([], values.dtype)))
+    return total / tf.reduce_sum(tf.cast(condition, values.dtype))
+
+
+def _auc(thresholds) -> Metric:
+    """Returns the mean area over the labels that have both values, by the trapezoidal rule."""
+
+    def sums(y, outputs, weight):
+        y, logits = _columns(y, outputs)
+        labels = y.shape[-1]
+        is_row = weight[:, tf.newaxis] > 0.0
+        logits = tf.where(tf.logical_and(is_row, tf.math.is_finite(logits)), logits, 0.0)
+        places = tf.cast(tf.sigmoid(logits) * (thresholds - 1), tf.int32)
+        places = tf.reshape(places * labels + tf.range(labels), [-1])
+
+        def histogram(condition):
+            numbers = tf.reshape(tf.where(condition, weight[:, tf.newaxis], 0.0), [-1])
+            found = tf.math.unsorted_segment_sum(numbers, places, thresholds * labels)
+            return tf.reshape(found, [thresholds, labels])
+
+        return histogram(y > 0.5), histogram(y <= 0.5)
+
+    def finalize(histograms):
+        numbers = [tf.reduce_sum(it, axis=0) for it in histograms]
+        above = [tf.cumsum(it, exclusive=True, reverse=True) for it in histograms]
+        positives, above_negatives = histograms[0], histograms[1]
+        # Each negative is below the positives of higher places, and ties count half.
+        ordered = tf.reduce_sum(above_negatives * (above[0] + positives / 2), axis=0)
+        pairs = numbers[0] * numbers[1]
+        return _mean_where(pairs > 0.0, tf.math.divide_no_nan(ordered, pairs))
+
+    return Metric(sums, finalize)
+
+
+@TASKS.register("regression")
+def regression() -> Task:
+    """Returns the task of one or several numbers for each example, with as many outputs.
+
+    The loss is the squared error, the mean over the numbers of an example. Metrics are `mse`, `mae`
+    and `r2`, the mean over the numbers.
+    """
+    return Task("regression", _squared_error, _errors(_columns) | {"r2": Metric(_r2_sums, _r2)})
+
+
+def _squared_error(y, outputs):
+    return tf.reduce_mean(tf.math.squared_difference(*_columns(y, outputs)), axis=-1)
+
+
+def _errors(columns):
+    """Returns the metrics `mse` and `mae` of functions of labels and outputs."""
+
+    def squared(y, outputs):
+        return tf.reduce_mean(tf.math.squared_difference(*columns(y, outputs)), axis=-1)
+
+    def absolute(y, outputs):
+        y, outputs = columns(y, outputs)
+        return tf.reduce_mean(tf.abs(y - outputs), axis=-1)
+
+    values = {"mse": squared, "mae": absolute}
+    return {name: Metric(values=function, direction=-1) for name, function in values.items()}
+
+
+def _r2_sums(y, outputs, weight):
+    # In float32, the difference of sums of squares would lose most digits.
+    y, outputs, weight = (
+        tf.cast(it, tf.float64) for it in (*_columns(y, outputs), weight[:, tf.newaxis])
+    )
+
+    def total(values):
+        return tf.reduce_sum(tf.where(weight > 0.0, weight * values, tf.zeros([], tf.float64)), 0)
+
+    return tuple(
+        map(total, (tf.ones_like(y), y, tf.square(y), tf.math.squared_difference(y, outputs)))
+    )
+
+
+def _r2(sums):
+    count, total, squares, residuals = sums
+    spread = squares - tf.math.divide_no_nan(tf.square(total), count)
+    is_defined = spread > _ROUNDING * squares
+    return _mean_where(is_defined, 1.0 - tf.math.divide_no_nan(residuals, spread))
+
+
+@TASKS.register("sequence")
+def sequence(*, padding_id: int | None = 0) -> Task:
+    """Returns the task of a class for each token of a sequence, such as the next word.
+
+    Labels are ids `[batch, length]`, or a mapping of `ids` and a `mask` of 1 for each token that
+    counts. Outputs are logits `[batch, length, ids]`. The weight of an example is its number of
+    tokens, so the loss and `accuracy` are means over tokens, and `perplexity` is the exponential of
+    the loss. A sequence without tokens has no weight.
+
+    Args:
+        padding_id: The label that does not count. `None` if all labels count, or the mask alone
+            decides.
+    """
+
+    def tokens(y):
+        """Returns the ids and the weights of tokens."""
+        ids, mask = (y["ids"], y["mask"]) if isinstance(y, Mapping) else (y, None)
+        weight = tf.ones_like(ids, tf.float32) if mask is None else tf.cast(mask, tf.float32)
+        if padding_id is not None:
+            weight = tf.where(tf.equal(ids, padding_id), 0.0, weight)
+        return ids, weight
+
+    def number(y):
+        return tf.reduce_sum(tokens(y)[1], axis=-1)
+
+    def mean_of(function):
+        def values(y, outputs):
+            ids, weight = tokens(y)
+            found = tf.where(weight > 0.0, function(ids, outputs), 0.0)
+            total = tf.reduce_sum(found * weight, axis=-1)
+            return tf.math.divide_no_nan(total, tf.reduce_sum(weight, axis=-1))
+
+        return values
+
+    loss = mean_of(sparse_cross_entropy)
+
+    def loss_sums(y, outputs, weight):
+        total = tf.reduce_sum(tf.where(weight > 0.0, loss(y, outputs), 0.0) * weight)
+        return Mean(total, tf.reduce_sum(weight))
+
+    def exponential(mean):
+        return tf.exp(mean.total / mean.count)
+
+    metrics = {
+        "accuracy": Metric(values=mean_of(correct)),
+        "perplexity": Metric(loss_sums, exponential, direction=-1),
+    }
+    return Task("sequence", loss, metrics, example_weight=number, outputs="logits")
+
+
+@TASKS.register("autoencoding")
+@takes(scale=above(0))
+def autoencoding(*, scale: float = 1.0) -> Task:
+    """Returns the task of giving back the inputs, which are also the labels, after a bottleneck.
+
+    The loss is the squared error, the mean over the numbers of an example. Metrics are `mse` and
+    `mae`.
+
+    Args:
+        scale: The factor of labels before they are compared with outputs, such as `1 / 255` for
+            images of bytes.
+    """
+
+    def columns(y, outputs):
+        y, outputs = _columns(y, outputs)
+        return scale * y, outputs
+
+    metrics = _errors(columns)
+    return Task("autoencoding", metrics["mse"].values, metrics)
+
+
+def keras_metrics(
+    metrics: Iterable[Callable[[], tf.keras.metrics.Metric] | tf.keras.metrics.Metric],
+    *,
+    predictions: Callable = tf.identity,
+    less_is_better: Iterable[str] = (),
+) -> dict[str, Metric]:
+    """Makes metrics of Keras metrics, by their names.
+
+    Example:
+        >>> metrics = tff_pfl.keras_metrics(
+        ...     [tf.keras.metrics.AUC(curve="PR", name="pr_auc")], predictions=tf.sigmoid
+        ... )
+        >>> task = tff_pfl.TASKS["binary"]().with_metrics(metrics)
+        >>> sorted(task.metrics)
+        ['accuracy', 'auc', 'f1', 'pr_auc', 'precision', 'recall']
+
+    Args:
+        metrics: Keras metrics, or functions without arguments that make them, such as their
+            classes. Their variables must be sums that start at 0.
+        predictions: Makes the predictions that the metrics take of the model's outputs.
+        less_is_better: The names of metrics of which less is better.
+
+    Raises:
+        ValueError: A metric's variables do not start at 0, or a name is unknown.
+    """
+    made = {}
+    for metric in metrics:
+        if isinstance(metric, tf.keras.metrics.Metric):
+            metric = _again(metric)
+        with tf.Graph().as_default():
+            made[metric().name] = metric
+    less_is_better = tuple(less_is_better)
+    check_names("metric of less_is_better", less_is_better, made)
+    return {
+        name: _keras_metric(name, make, predictions, -1 if name in less_is_better else 1)
+        for name, make in made.items()
+    }
+
+
+def _again(metric):
+    kind, config = type(metric), metric.get_config()
+    return lambda: kind.from_config(config)
+
+
+def _keras_metric(name, make, predictions, direction) -> Metric:
+    initialize, update, finalize = tff.learning.metrics.create_functional_metric_fns(
+        lambda: _taking_weights(make())
+    )
+    if any(tf.reduce_any(tf.not_equal(start, 0)) for start in tf.nest.flatten(initialize())):
+        raise ValueError(
+            f"The variables of Keras metric {name!r} do not start at 0, so that they cannot be "
+            "added over clients. Write a Metric with sums and finalize."
+        )
+
+    def sums(y, outputs, weight):
+        def kept(leaf):
+            is_row = tf.reshape(weight > 0.0, [-1] + [1] * (leaf.shape.rank - 1))
+            return tf.where(is_row, leaf, tf.zeros([], leaf.dtype))
+
+        y, found = tf.nest.map_structure(kept, _as_columns(y, predictions(outputs)))
+        batch = tff.learning.models.BatchOutput(predictions=(found, weight))
+        return update(initialize(), y, batch)
+
+    return Metric(sums, finalize, direction)
+
+
+def _as_columns(y, predictions):
+    """Gives single numbers a column, without which Keras takes their mean over the batch."""
+    shapes = [getattr(it, "shape", None) for it in (y, predictions)]
+    if None in shapes or shapes[0].rank != 1 or shapes[1][1:].num_elements() != 1:
+        return y, predictions
+    return tuple(tf.reshape(it, [-1, 1]) for it in (y, predictions))
+
+
+def _taking_weights(metric):
+    """Returns the metric with `update_state` of pairs of predictions and weights."""
+    update = metric.update_state
+
+    def update_state(y_true, y_pred):
+        function = update
+        while hasattr(function, "__original_wrapped__"):
+            function = function.__original_wrapped__
+        return function(y_true, y_pred[0], sample_weight=y_pred[1])
+
+    metric.update_state = update_state
+    return metric
