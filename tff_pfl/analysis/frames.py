@@ -21,9 +21,10 @@ model has NaN or infinite values.
 import io
 import math
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from absl import logging
 
@@ -72,7 +73,8 @@ def clients(runs: Any, rounds: int | str = "last") -> pd.DataFrame:
 
     Returns:
         Columns `run`, `label`, `seed`, `round`, `client_id`, `num_examples`, `model`, `pool`,
-        `quantity`, `value`, with a row for each quantity of a client.
+        `quantity`, `value`, with a row for each quantity of a client that is defined for it, as the
+        area under the curve is not for examples of one class.
 
     Raises:
         OutputDirectoryError: A run was not evaluated then, or a file is damaged.
@@ -85,6 +87,7 @@ def clients(runs: Any, rounds: int | str = "last") -> pd.DataFrame:
             wide = pd.DataFrame(table.columns)[table.has_examples]
             wide = wide.astype({"client_id": int, "num_examples": int})
             long = wide.melt(["client_id", "num_examples"], var_name="name", value_name="value")
+            long = long[~_undefined(wide, files.partial(), list(long["name"].unique()))]
             found.append(_with_names(long).assign(round=round_num, **run))
     columns = [*_RUN, "round", "client_id", "num_examples", *_NAME[:-1], "value"]
     return _joined(found, columns)
@@ -261,6 +264,18 @@ def _joined(frames, columns) -> pd.DataFrame:
     if not frames:
         return pd.DataFrame(columns=columns)
     return pd.concat(frames, ignore_index=True)[columns]
+
+
+def _undefined(wide: pd.DataFrame, partial: Collection[str], names: list[str]) -> np.ndarray:
+    """Returns which values are undefined although the client's loss is finite, name by name."""
+
+    def of(text):
+        name = _parse(text)
+        if name.quantity not in partial:
+            return np.zeros(len(wide), bool)
+        return wide[text].isna() & np.isfinite(wide[str(name._replace(quantity="loss"))])
+
+    return np.concatenate([np.zeros(0, bool), *map(of, names)])
 
 
 def _read_rounds(path: pathlib.Path) -> pd.DataFrame:

@@ -112,6 +112,16 @@ class RunFiles:
         with reading(path):
             return {name: int(sign) for name, sign in read_json(path).items()}
 
+    def partial(self) -> set[str]:
+        """Returns the quantities that can be undefined for a client; see `summarize`."""
+        path = self.path / "metrics.csv"
+        if not path.exists():
+            return set()
+        with reading(path), open(path) as file:
+            names = file.readline().strip().split(",")
+        parts = (name.partition("/num_undefined_") for name in names)
+        return {quantity for _, separator, quantity in parts if separator}
+
     def sessions(self) -> list[Session]:
         """Returns the sessions of the run, in order; `[]` if they were not recorded."""
         path = self.path / SESSIONS

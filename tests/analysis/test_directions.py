@@ -1,0 +1,48 @@
+"""Tests that reports follow what the metrics of runs state about themselves."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tff_pfl.analysis.frames import _undefined
+from tff_pfl.analysis.metric_text import best_of
+from tff_pfl.analysis.runs import Runs
+from tff_pfl.evaluation import MetricName
+from tff_pfl.experiment.run_directory import OutputDirectoryError
+from tff_pfl.experiment.run_files import RunFiles
+
+SCORE = MetricName("personalized", "local_test", "score", "mean")
+
+
+def run_stating(path, directions):
+    path.mkdir()
+    if directions:
+        (path / "directions.json").write_text(json.dumps(directions))
+    return path
+
+
+def runs_of(**folders):
+    return Runs("title", {label: [path] for label, path in folders.items()}, {}, "a")
+
+
+def test_tables_follow_stated_directions_and_refuse_opposite_ones(tmp_path):
+    stated = run_stating(tmp_path / "stated", {"score": -1})
+    unstated = run_stating(tmp_path / "unstated", {})
+    values = {"a": np.array([1.0]), "b": np.array([2.0])}
+    assert best_of(SCORE, values, runs_of(a=unstated).directions) == {"b"}
+    assert best_of(SCORE, values, runs_of(a=stated, b=unstated).directions) == {"a"}
+    opposite = run_stating(tmp_path / "opposite", {"score": 1})
+    with pytest.raises(OutputDirectoryError, match="'score' is better in some of the runs"):
+        _ = runs_of(a=stated, b=opposite).directions
+
+
+def test_undefined_values_are_no_values_but_those_of_diverged_models_are(tmp_path):
+    run = run_stating(tmp_path / "run", {})
+    (run / "metrics.csv").write_text("round,m/local_test/num_undefined_auc\n1,1\n")
+    wide = pd.DataFrame(
+        {"m/local_test/loss": [1.0, 1.0, np.nan], "m/local_test/auc": [0.5, np.nan, np.nan]}
+    )
+    found = _undefined(wide, RunFiles(run).partial(), list(wide))
+    assert found.tolist() == [False, False, False, False, True, False]
