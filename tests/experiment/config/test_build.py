@@ -86,6 +86,20 @@ def test_every_config_builds_every_algorithm(name, algorithm, monkeypatch):
     assert options == expected
 
 
+def test_model_has_the_task_of_the_config():
+    config = default_config()
+    dataset = build_dataset(config)
+    config.task.name = "regression"
+    complete(config)
+    model = build_model(config, dataset)
+    assert model.task.name == "regression"
+    assert model.init(0)["head"]["bias"].shape == [1]
+    config.task.name = "binary"
+    complete(config)
+    with pytest.raises(ConfigError, match="needs labels 0 or 1, but 'digits' has 10 classes"):
+        build_model(config, dataset)
+
+
 def test_local_training_has_the_values_of_the_config():
     config = default_config()
     config.local.update(epochs=3, batch_size=7, momentum=0.9, weight_decay=0.01, steps=5)

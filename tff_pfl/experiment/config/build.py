@@ -190,6 +190,11 @@ def _num_outputs(task, dataset) -> int | None:
     """Returns the number of a model's outputs: classes, or numbers of the labels of an example."""
     if task is None or task.outputs == "class_logits":
         return dataset.num_classes
+    if task.name in ("binary", "multi_label") and (dataset.num_classes or 2) > 2:
+        raise ConfigError(
+            f"config.task.name={task.name!r} needs labels 0 or 1, but {dataset.name!r} has "
+            f"{dataset.num_classes} classes. Choose 'classification'."
+        )
     if not isinstance(dataset.y, np.ndarray):
         return None
     return int(np.prod(dataset.y.shape[1:]))
