@@ -64,7 +64,7 @@ class EvaluatedClientsIterator(tff.program.FederatedDataSourceIterator):
         if k is not None:
             raise ValueError(f"All clients are evaluated: k must be None, found {k}.")
         client_ids = range(self._source.num_clients)
-        clients = self._source.select_clients(client_ids)
+        clients = self._source.clients_of_ids(client_ids)
         tests = self._source.select_examples(client_ids, "test")
         return list(map(EvaluatedClient, clients, tests))
 

@@ -117,7 +117,7 @@ def test_select_leaves_out_clients_and_refuses_unknown_names(runs, caplog):
     left = analysis.select(clients, ACCURACY, exclude_clients=[0, 2])
     assert left["client_id"].tolist() == [1, 1]
     analysis.select(clients, ACCURACY, exclude_clients=[1, 77])
-    assert "No evaluated client has the id 77." in caplog.text
+    assert "No evaluated client has the name or id 77." in caplog.text
     with pytest.raises(OutputDirectoryError, match="exclude_clients leaves out all clients"):
         analysis.select(clients, ACCURACY, exclude_clients=range(3))
     with pytest.raises(UnknownNameError, match=f"Did you mean '{ACCURACY}'"):

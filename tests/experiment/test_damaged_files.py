@@ -190,7 +190,7 @@ def test_damaged_table_of_clients_is_refused(tmp_path):
         b"": "it has no column client_id or num_examples",
         BINARY: "can't decode byte",
         b"client_id,num_examples\n0,5\n1,1": "its last line is cut off",
-        b"client_id,num_examples\n0,5\n1\n": "inhomogeneous",
+        b"client_id,num_examples\n0,5\n1\n": "different numbers of cells",
         b"client_id,num_examples\n0,five\n": "could not convert",
     }.items():
         path.write_bytes(content)

@@ -57,7 +57,7 @@ def test_program_exports_the_given_clients(run_of, tmp_path, capsys):
 
 
 def test_impossible_exports_are_refused(run_of, tmp_path, capsys):
-    unknown = "Client 4 does not train in .*. Choose clients from 0 to 3."
+    unknown = r"run: Client 4 does not exist: ids are 0\.\.3"
     for ids, message in (([0, 4], unknown), (["x"], "x")):
         with pytest.raises(OutputDirectoryError, match=message):
             export_run(run_of("ditto"), tmp_path / "models", ids)

@@ -90,7 +90,7 @@ def test_subcommands_write_figures_of_a_trained_run(tmp_path):
         (["influence", "b", "c", "--output=x.png"], "unknown arguments: c"),
         (["page", "b", "--output=page.png"], "must end in .html, found page.png"),
         (["curves", "b", "--output=b/config.json/x.png"], "config.json is a file."),
-        (["curves", "b", "--exclude_clients=one", "--output=x.png"], "whole_numbers value: 'one'"),
+        (["mixtures", "b", "--clients=one", "--output=x.png"], "whole_numbers value: 'one'"),
         (
             ["page", "b", "--target=70", "--output=x.html"],
             "--target: must be from 0 to 1, found 70",

@@ -43,7 +43,7 @@ OPTIONS = {
         metavar="NAME", help="compare every other name with this one, client by client"
     ),
     "client": dict(
-        type=int, help="the client's id; by default the client with the most training examples"
+        help="the client's name or id; by default the client with the most training examples"
     ),
     "clients": dict(
         type=whole_numbers, metavar="0,5", help="ids of the clients to show, in this order"
@@ -64,7 +64,7 @@ OPTIONS = {
     ),
     "exclude_attackers": dict(action="store_true", help="leave out clients that attack"),
     "exclude_clients": dict(
-        type=whole_numbers, default=[], metavar="0,5", help="ids of clients to leave out"
+        type=_texts, default=[], metavar="0,5", help="names or ids of clients to leave out"
     ),
     "format": dict(choices=list(FORMATS), default="markdown"),
     "imports": dict(

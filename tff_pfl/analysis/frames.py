@@ -74,7 +74,8 @@ def clients(runs: Any, rounds: int | str = "last") -> pd.DataFrame:
     Returns:
         Columns `run`, `label`, `seed`, `round`, `client_id`, `num_examples`, `model`, `pool`,
         `quantity`, `value`, with a row for each quantity of a client that is defined for it, as the
-        area under the curve is not for examples of one class.
+        area under the curve is not for examples of one class. `client_id` has the clients' names,
+        if they have any.
 
     Raises:
         OutputDirectoryError: A run was not evaluated then, or a file is damaged.
@@ -85,7 +86,7 @@ def clients(runs: Any, rounds: int | str = "last") -> pd.DataFrame:
         for round_num in _rounds(files, rounds):
             table = files.clients(round_num)
             wide = pd.DataFrame(table.columns)[table.has_examples]
-            wide = wide.astype({"client_id": int, "num_examples": int})
+            wide = wide.astype({"num_examples": int})
             long = wide.melt(["client_id", "num_examples"], var_name="name", value_name="value")
             long = long[~_undefined(wide, files.partial(), list(long["name"].unique()))]
             found.append(_with_names(long).assign(round=round_num, **run))
@@ -192,7 +193,8 @@ def select(frame: pd.DataFrame, column: str, exclude_clients=()) -> pd.DataFrame
         frame: The result of `metrics`, `clients` or `evaluations`.
         column: "MODEL/POOL/QUANTITY", such as "personalized/local_test/accuracy". If the frame has
             statistics, "MODEL/POOL/QUANTITY_STATISTIC", by default the mean.
-        exclude_clients: Ids of clients to leave out. Needs a frame of `clients`.
+        exclude_clients: Names or ids of clients to leave out, as in `client_id`. Needs a frame of
+            `clients`.
 
     Raises:
         UnknownNameError: The frame does not have the quantity. The message names the nearest one.
@@ -204,10 +206,11 @@ def select(frame: pd.DataFrame, column: str, exclude_clients=()) -> pd.DataFrame
     if name not in known:
         raise UnknownNameError(unknown_name("column", column, known))
     found = frame[(frame[parts] == list(known[name])).all(axis=1)]
-    if exclude := set(exclude_clients):
-        if absent := sorted(exclude - set(frame["client_id"])):
-            logging.warning("No evaluated client has the id %s.", ", ".join(map(str, absent)))
-        found = found[~found["client_id"].isin(exclude)]
+    if exclude := list(dict.fromkeys(map(str, exclude_clients))):
+        known = set(frame["client_id"].astype(str))
+        if absent := [client for client in exclude if client not in known]:
+            logging.warning("No evaluated client has the name or id %s.", ", ".join(absent))
+        found = found[~found["client_id"].astype(str).isin(exclude)]
         if found.empty:
             raise OutputDirectoryError(
                 "exclude_clients leaves out all clients that were evaluated."

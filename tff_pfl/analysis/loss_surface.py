@@ -43,7 +43,7 @@ class LossSurfaces(NamedTuple):
 def loss_surfaces_of_run(
     run_dir: str | os.PathLike,
     *,
-    client_id: int | None = None,
+    client_id: int | str | None = None,
     points: int = 21,
     radius: float = 1.0,
     max_examples: int = 1000,
@@ -56,7 +56,7 @@ def loss_surfaces_of_run(
 
     Args:
         run_dir: The run's output directory. It is not changed.
-        client_id: The client; by default the client with the most training examples.
+        client_id: The client's id or name; by default the client with the most training examples.
         points: See `tff_pfl.evaluation.loss_surface`.
         radius: See `tff_pfl.evaluation.loss_surface`.
         max_examples: The most examples to use. A larger set is sampled.
@@ -69,13 +69,12 @@ def loss_surfaces_of_run(
     """
     axis = evaluation.grid_axis(points, radius)
     with experiment.restored_run(run_dir, trust_imports=trust_imports) as run:
-        if client_id is None:
-            client_id = int(np.argmax(run.dataset.sizes()))
+        client_id = _id_of(run.dataset, client_id)
         examples = training_examples(run, client_id, max_examples)
         weights = {}
         if run.process.global_weights is not None:
             weights["global"] = run.process.global_weights(run.server_state)
-        clients = run.source.select_clients([client_id])
+        clients = run.source.clients_of_ids([client_id])
         (weights["personalized"],) = run.process.personalize(run.server_state, clients)
         model = run.process.evaluated_model or run.model
         surfaces = {
@@ -87,24 +86,33 @@ def loss_surfaces_of_run(
     share = f"{examples.size} of " if examples.size < run.dataset.sizes()[client_id] else ""
     title = (
         f"{run.title}, round {run.round_num}\nloss on {share}the "
-        f"{run.dataset.sizes()[client_id]} training examples of client {client_id}"
+        f"{run.dataset.sizes()[client_id]} training examples of client "
+        f"{run.dataset.partition.name_of(client_id)}"
     )
     return LossSurfaces(title, axis, surfaces)
+
+
+def _id_of(dataset, client) -> int:
+    """Returns the id of a client, or of the client with the most training examples."""
+    if client is None:
+        return int(np.argmax(dataset.sizes()))
+    try:
+        return dataset.ids_of([client])[0]
+    except IndexError as error:
+        raise ConfigError(str(error)) from error
 
 
 def training_examples(run: "RestoredRun", client_id: int, max_examples: int) -> "Examples":
     """Returns the training examples of a client, or `max_examples` drawn at random from more.
 
     Raises:
-        ConfigError: The client does not exist or has no training examples.
+        ConfigError: The client has no training examples.
     """
-    try:
-        examples = run.dataset.examples(client_id, "train")
-    except IndexError as error:
-        raise ConfigError(str(error)) from error
+    examples = run.dataset.examples(client_id, "train")
     size = int(examples.size)
     if not size:
-        raise ConfigError(f"Client {client_id} has no training examples.")
+        name = run.dataset.partition.name_of(client_id)
+        raise ConfigError(f"Client {name} has no training examples.")
     if size <= max_examples:
         return examples
     rng = np.random.default_rng([run.config.seed, client_id, _EXAMPLES_STREAM])

@@ -123,7 +123,8 @@ def _how_clients_differ(run: Path, other: Path) -> str | None:
     both = [RunFiles(path) for path in (run, other)]
     data = [files.settings().get("data", {}).get("name") for files in both]
     own, others = (files.partition().flat() for files in both)
-    if data[0] != data[1] or not all(np.array_equal(own[name], others[name]) for name in own):
+    same = own.keys() == others.keys() and all(np.array_equal(own[k], others[k]) for k in own)
+    if data[0] != data[1] or not same:
         return (
             f"{run} and {other} have different partitions, so their clients cannot be compared one "
             "by one."

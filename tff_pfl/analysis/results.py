@@ -287,8 +287,8 @@ def cross_values(
     runs = find_runs(runs).finished
     values = frames.select(frames.clients(runs, "final"), column, exclude_clients)
     if exclude_attackers:
-        attackers = {(str(path), i) for _, path in runs for i in RunFiles(path).attackers()}
-        keys = values[["run", "client_id"]].itertuples(index=False, name=None)
+        attackers = {(str(path), str(it)) for _, path in runs for it in RunFiles(path).attackers()}
+        keys = values[["run", "client_id"]].astype(str).itertuples(index=False, name=None)
         values = values[[key not in attackers for key in keys]]
     found = frames.means(values, ["label", "seed"]).reset_index()
     parts = [_parts(label) for label in found["label"]]

@@ -57,7 +57,7 @@ class CohortDataSource(tff.program.FederatedDataSource):
         Args:
             dataset: A `tff_pfl.data.FederatedDataset`, or an object with `num_clients`,
                 `examples(client_id, split)`, `fingerprint` and, for selectors that are not uniform,
-                `sizes()`.
+                `sizes()`; if its clients have names, also `ids_of(clients)`.
             store: The store of the clients' states, of type `C`.
             client_type: `<client_id=int32,state=C,data=D>`; `D` is the type of an `Examples`.
             seed: The seed of the cohorts, not negative.
@@ -170,13 +170,23 @@ class CohortDataSource(tff.program.FederatedDataSource):
         k = num_clients if k is None else k
         return self._participation.participants(self._seed, round_num, num_clients, k, known)
 
-    def select_clients(self, client_ids: Iterable[int], split: str = "train") -> list[Client]:
+    def select_clients(self, clients: Iterable[int | str], split: str = "train") -> list[Client]:
         """Returns the given clients, with their states and their examples of a split.
 
+        Args:
+            clients: Names of clients. If these are text, or clients have none: names or ids.
+            split: "train", "validation" or "test".
+
         Raises:
-            ValueError: An id occurs twice, or a client has more examples than the capacity.
-            TypeError: An id is not an integer.
+            IndexError: A client does not exist.
+            ValueError: A client occurs twice, or has more examples than the capacity.
+            TypeError: A client is neither text nor an integer.
         """
+        ids_of = getattr(self._dataset, "ids_of", list)
+        return self.clients_of_ids(ids_of(clients), split)
+
+    def clients_of_ids(self, client_ids: Iterable[int], split: str = "train") -> list[Client]:
+        """Returns the clients with these ids; see `select_clients`."""
         client_ids = list(client_ids)
         examples, states = self.select_examples(client_ids, split), self._store.get(client_ids)
         return list(map(Client, map(np.int32, client_ids), states, examples))
@@ -328,23 +338,24 @@ class CohortIterator(tff.program.FederatedDataSourceIterator):
         participants = self._source.participants(
             self._round_num, k, history=self._history, losses=losses
         )
-        clients = self._source.select_clients(participants.reported)
+        clients = self._source.clients_of_ids(participants.reported)
         self._advance(participants.reported, participants)
         return clients
 
-    def choose(self, client_ids: Iterable[int]) -> list[Client]:
+    def choose(self, clients: Iterable[int | str]) -> list[Client]:
         """Returns the given clients, in their order, as the cohort of this round.
 
-        The iterator advances to the next round.
+        The iterator advances to the next round, unless there is an error.
+
+        Args:
+            clients: Names or ids, see `CohortDataSource.select_clients`.
 
         Raises:
             RuntimeError: `update` was not called for the last cohort, and clients have states.
-            ValueError: An id occurs twice, or a client has more examples than the capacity. The
-                iterator stays at this round.
-            TypeError: An id is not an integer.
+            IndexError, ValueError, TypeError: See `CohortDataSource.select_clients`.
         """
         self._check_updated()
-        clients = self._source.select_clients(client_ids)
+        clients = self._source.select_clients(clients)
         self._advance(np.array([client.client_id for client in clients], np.int32), None)
         return clients
 

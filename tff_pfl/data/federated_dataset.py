@@ -2,7 +2,7 @@
 
 import functools
 import mmap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -83,17 +83,21 @@ class FederatedDataset:
     @classmethod
     def from_client_arrays(
         cls,
-        clients: Iterable[tuple[Any, Any, Any, Any]],
+        clients: Iterable[tuple[Any, Any, Any, Any]]
+        | Mapping[int | str, tuple[Any, Any, Any, Any]],
         num_classes: int | None = None,
         name: str = "custom",
     ) -> "FederatedDataset":
         """Makes a data set from `(x_train, y_train, x_test, y_test)` of each client.
 
+        A mapping `{name: arrays}` names the clients: text, or whole numbers such as a user's id.
+
         Raises:
             ExamplesError: See `check_examples`; or inputs, or labels that are not classes, differ
                 in shape or data type, or there are no clients.
         """
-        clients = list(clients)
+        names = list(clients) if isinstance(clients, Mapping) else None
+        clients = list(clients if names is None else clients.values())
         for i, arrays in enumerate(clients):
             if len(arrays) != 4:
                 raise ExamplesError(
@@ -107,7 +111,7 @@ class FederatedDataset:
         sizes = [len(tree.flatten(x)[0]) for x, _ in pairs]
         rows = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
         none = tuple(np.empty(0, np.int64) for _ in clients)
-        partition = Partition(tuple(rows[0::2]), none, tuple(rows[1::2]))
+        partition = Partition(tuple(rows[0::2]), none, tuple(rows[1::2]), names=names)
         x, y = tree.map_structure(lambda *arrays: np.concatenate(arrays), *pairs)
         return cls(x, y, num_classes, partition, name)
 
@@ -115,6 +119,15 @@ class FederatedDataset:
     def num_clients(self) -> int:
         """The number of clients."""
         return self.partition.num_clients
+
+    @property
+    def names(self) -> np.ndarray | None:
+        """The names of the clients by id, `[N]` of int64 or text; `None` if they have none."""
+        return self.partition.names
+
+    def ids_of(self, clients: Iterable[int | str]) -> list[int]:
+        """Returns the ids of clients that are given by name; see `Partition.ids_of`."""
+        return self.partition.ids_of(clients)
 
     @property
     def image_shape(self) -> Any:

@@ -1,15 +1,17 @@
 """A `Partition`, the rows of a data set that each client owns, and its files."""
 
 import dataclasses
+import functools
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tree
 
+from tff_pfl.data.client_names import checked_names, id_of, ids_by_text
 from tff_pfl.data.client_rows import ClientRows
 from tff_pfl.data.partition import PartitionError
 from tff_pfl.files import save_compressed, whole_file
@@ -37,15 +39,18 @@ class Partition:
             name of the data set (`"dataset"`), the digest of its labels (`"labels"`) and its own
             arguments (`"spec"`). `of` adds the ids that the clients had before (`"clients"`) and,
             if clients are held out, the number of the other clients (`"num_trained"`).
+        names: The names of the clients by id, `[N]` of int64 or text; `None` if they have none.
+            Tables and reports have names instead of ids.
     """
 
     train: ClientRows | Sequence[np.ndarray]
     validation: ClientRows | Sequence[np.ndarray]
     test: ClientRows | Sequence[np.ndarray]
     metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    names: Sequence[int | str] | None = None
 
     def __post_init__(self):
-        """Converts the splits to `ClientRows`."""
+        """Converts the splits to `ClientRows`, and the names to an array."""
         for split in SPLITS:
             parts = getattr(self, split)
             if not isinstance(parts, ClientRows):
@@ -53,11 +58,42 @@ class Partition:
         counts = {split: len(getattr(self, split)) for split in SPLITS}
         if len(set(counts.values())) != 1:
             raise PartitionError(f"The splits have different numbers of clients: {counts}.")
+        if self.names is not None:
+            object.__setattr__(self, "names", checked_names(self.names, self.num_clients))
 
     @property
     def num_clients(self) -> int:
         """The number of clients."""
         return len(self.train)
+
+    def named(self, names: Sequence[int | str]) -> "Partition":
+        """Returns the partition with these names of its clients, in the order of their ids.
+
+        Raises:
+            ValueError: There is not one name for each client, a name occurs twice, or names are
+                neither all text nor all whole numbers.
+        """
+        return dataclasses.replace(self, names=names)
+
+    def ids_of(self, clients: Iterable[int | str]) -> list[int]:
+        """Returns the ids of clients that are given by name.
+
+        A number is an id if the clients' names are text, or if they have none.
+
+        Raises:
+            IndexError: A client does not exist.
+            TypeError: A client is neither text nor a whole number.
+        """
+        numbers_are_ids = self.names is None or self.names.dtype.kind == "U"
+        return [id_of(it, self._by_text, numbers_are_ids=numbers_are_ids) for it in clients]
+
+    def name_of(self, client_id: int) -> int | str:
+        """Returns the name of a client, or its id if clients have no names."""
+        return client_id if self.names is None else self.names[client_id].item()
+
+    @functools.cached_property
+    def _by_text(self) -> dict[str, int]:
+        return ids_by_text(range(self.num_clients) if self.names is None else self.names.tolist())
 
     def check(self, num_examples: int) -> None:
         """Checks that all rows exist, and that no row is used twice, for training and test say.
@@ -101,6 +137,8 @@ class Partition:
     def of(self, client_ids: Sequence[int], **metadata: Any) -> "Partition":
         """Returns the partition of some of the clients, which get the ids 0, 1 and so on.
 
+        They keep their names.
+
         Args:
             client_ids: The ids of these clients in this partition.
             **metadata: Entries to add to the metadata.
@@ -108,16 +146,20 @@ class Partition:
         parts = [getattr(self, split).chosen(client_ids) for split in SPLITS]
         all_clients = self.metadata.get("clients") or range(self.num_clients)
         clients = [int(all_clients[i]) for i in client_ids]
-        return Partition(*parts, {**self.metadata, "clients": clients, **metadata})
+        names = None if self.names is None else self.names[np.asarray(client_ids, np.int64)]
+        return Partition(*parts, {**self.metadata, "clients": clients, **metadata}, names)
 
     def flat(self) -> dict[str, np.ndarray]:
-        """Returns rows and offsets by split: client i has `rows[offsets[i]:offsets[i + 1]]`."""
+        """Returns rows and offsets by split: client i has `rows[offsets[i]:offsets[i + 1]]`.
+
+        If the clients have names, `names` has them.
+        """
         arrays = {}
         for split in SPLITS:
             parts = getattr(self, split)
             arrays[split] = parts.rows.astype(np.int64, copy=False)
             arrays[f"{split}_offsets"] = parts.offsets.astype(np.int64, copy=False)
-        return arrays
+        return arrays if self.names is None else arrays | {"names": self.names}
 
     def save(self, path: str | os.PathLike) -> None:
         """Writes one .npz file; an interrupted write leaves no partial file."""
@@ -161,7 +203,7 @@ class Partition:
             raise ValueError(f"its format is {content['format']}, not {_FORMAT}")
         metadata = dict(json.loads(str(content["metadata"])))
         rows = (ClientRows(content[split], content[f"{split}_offsets"]) for split in SPLITS)
-        return cls(*rows, metadata)
+        return cls(*rows, metadata, content.get("names"))
 
     def _check_labels(self, path, labels):
         made_for = self.metadata.get("labels")

@@ -152,7 +152,8 @@ def evaluate_federation(
         for metric in totals:
             found = [row[model_name][metric] for row in rows]
             values[MetricName(model_name, f"{pool}_{split}", metric)] = _as_float64(found)
-    return ClientMetrics(client_ids, sizes, values, population)
+    names = None if dataset.names is None else dataset.names[client_ids]
+    return ClientMetrics(client_ids, sizes, values, population, names=names)
 
 
 def _as_float64(found) -> np.ndarray:
@@ -177,6 +178,6 @@ def results_of_clients(
     """
     for start in range(0, len(client_ids), clients_per_call):
         ids = client_ids[start : start + clients_per_call]
-        clients = source.select_clients(ids)
+        clients = source.clients_of_ids(ids)
         tests = source.select_examples(ids, split)
         yield from computation(server_state, list(map(EvaluatedClient, clients, tests)))

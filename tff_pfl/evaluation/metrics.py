@@ -94,6 +94,7 @@ class ClientMetrics(NamedTuple):
         directions: The directions that metrics state, by quantity.
         partial: The quantities that can be undefined for a client with examples, such as the area
             under the curve of one class.
+        names: The clients' names, or `None` if they have none.
     """
 
     client_ids: np.ndarray
@@ -102,6 +103,7 @@ class ClientMetrics(NamedTuple):
     population: int | None = None
     directions: Mapping[str, int] = types.MappingProxyType({})
     partial: Collection[str] = ()
+    names: np.ndarray | None = None
 
     def of_task(self, task: "Task") -> "ClientMetrics":
         """Returns the metrics with what a task states about them."""
@@ -122,9 +124,12 @@ class ClientMetrics(NamedTuple):
         return has_examples & ~undefined.reshape(len(has_examples), -1).all(axis=1)
 
     def columns(self) -> dict[str, np.ndarray]:
-        """Returns the columns of a table: `client_id`, `num_examples`, and one for each metric."""
+        """Returns the columns of a table: `client_id`, `num_examples`, and one for each metric.
+
+        `client_id` has the clients' names, if they have any.
+        """
         return {
-            "client_id": self.client_ids,
+            "client_id": self.client_ids if self.names is None else self.names,
             "num_examples": self.num_examples,
             **{str(name): values for name, values in self.values.items()},
         }

@@ -153,7 +153,7 @@ class PooledEvaluation:
             global_scores = {"global": scores}
         for start in range(0, len(client_ids), clients_per_call):
             ids = client_ids[start : start + clients_per_call]
-            clients = source.select_clients(ids)
+            clients = source.clients_of_ids(ids)
             scores = {
                 name: self._all_scores(models(server_state, clients))
                 for name, models in self._models.items()

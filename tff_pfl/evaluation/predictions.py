@@ -42,20 +42,24 @@ class Predictions(NamedTuple):
         labels: `[n, ...]`, in the structure of the data set.
         models: The `Prediction` of each model, `n` rows each: `personalized`, the further models
             and, if the algorithm has a global model, `global`.
+        names: `[n]`, the name of the client, or `None` if clients have none.
     """
 
     client_ids: np.ndarray
     examples: np.ndarray
     labels: Any
     models: Mapping[str, Prediction]
+    names: np.ndarray | None = None
 
     def columns(self) -> dict[str, np.ndarray]:
         """Returns the columns of a table: `client_id`, `example`, `label` and those of each model.
 
+        `client_id` has the clients' names, if they have any.
         A model has the columns `MODEL`, its outputs, and `MODEL_loss`. If its outputs are several
         tensors, these are `MODEL/NAME`, or `MODEL/0`, `MODEL/1` and so on; labels likewise.
         """
-        columns = {"client_id": self.client_ids, "example": self.examples}
+        clients = self.client_ids if self.names is None else self.names
+        columns = {"client_id": clients, "example": self.examples}
         columns |= _columns("label", self.labels)
         for name, prediction in self.models.items():
             columns |= _columns(name, prediction.outputs)
@@ -155,9 +159,11 @@ def predict_federation(
             parts[name].append(_map(lambda rows, size=size: rows[:size], prediction))
     owned = getattr(dataset.partition, split)
     examples = np.concatenate([owned[client_id] for client_id in client_ids])
+    owners = np.repeat(client_ids, sizes)
     return Predictions(
-        np.repeat(client_ids, sizes),
+        owners,
         examples,
         _map(lambda leaf: leaf[examples], dataset.y),
         {name: _map(lambda *rows: np.concatenate(rows), *found) for name, found in parts.items()},
+        None if dataset.names is None else dataset.names[owners],
     )

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import urllib.parse
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
@@ -45,10 +46,12 @@ def export_run(
 
     Args:
         run_dir: The run's output directory; nothing in it is changed.
-        output: A new or empty folder. It receives `client_ID` for each client, `global` if the
-            algorithm has a global model, and `models.json` with the run, the round, and the shape
-            and type of inputs.
-        client_ids: The clients whose models are written; `None`: all clients that train.
+        output: A new or empty folder. It receives `client_ID` or `client_NAME` for each client,
+            `global` if the algorithm has a global model, and `models.json` with the run, the round,
+            and the shape and type of inputs. Special characters of a name are written as in URLs,
+            `%2F` for a slash.
+        client_ids: The names or ids of the clients whose models are written; `None`: all clients
+            that train.
         trust_imports: See `config_of_run`.
 
     Raises:
@@ -60,7 +63,7 @@ def export_run(
     output = pathlib.Path(output)
     with restored_run(run_dir, trust_imports=trust_imports) as run:
         dataset, process = run.dataset, run.process
-        client_ids = _checked_ids(client_ids, dataset.num_clients, run_dir)
+        client_ids = _checked_ids(client_ids, dataset.partition, run_dir)
         saver = models.ModelSaver(
             process.evaluated_model or run.model, dataset.image_shape, dataset.x_dtype
         )
@@ -76,10 +79,11 @@ def export_run(
         with tqdm.tqdm(total=len(client_ids), desc="models", unit="client", disable=None) as bar:
             for start in range(0, len(client_ids), at_a_time):
                 ids = client_ids[start : start + at_a_time]
-                clients = run.source.select_clients(ids)
+                clients = run.source.clients_of_ids(ids)
                 personal = process.personalize(run.server_state, clients)
                 for client_id, weights in zip(ids, personal, strict=True):
-                    save(f"client_{client_id}", weights)
+                    name = str(dataset.partition.name_of(client_id))
+                    save(f"client_{urllib.parse.quote(name, safe='')}", weights)
                     bar.update()
     exported = ExportedRun(run.title, run.round_num, names)
     description = {
@@ -92,17 +96,13 @@ def export_run(
     return exported
 
 
-def _checked_ids(client_ids, num_clients, run_dir) -> list[int]:
-    everybody = {str(client_id): client_id for client_id in range(num_clients)}
+def _checked_ids(client_ids, partition, run_dir) -> list[int]:
     if client_ids is None:
-        return list(everybody.values())
-    for client_id in client_ids:
-        if str(client_id) not in everybody:
-            raise OutputDirectoryError(
-                f"Client {client_id} does not train in {os.fspath(run_dir)}. Choose clients from 0 "
-                f"to {num_clients - 1}."
-            )
-    return [everybody[client_id] for client_id in dict.fromkeys(map(str, client_ids))]
+        return list(range(partition.num_clients))
+    try:
+        return list(dict.fromkeys(partition.ids_of(client_ids)))
+    except IndexError as error:
+        raise OutputDirectoryError(f"{os.fspath(run_dir)}: {error}") from error
 
 
 def export_program(

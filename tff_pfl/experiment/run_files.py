@@ -54,7 +54,8 @@ class ClientTable(NamedTuple):
 
     Attributes:
         path: The file.
-        columns: The float64 columns by name, such as `global/local_test/loss`.
+        columns: The float64 columns by name, such as `global/local_test/loss`. `client_id` has ids
+            or names, int64 or text.
     """
 
     path: pathlib.Path
@@ -131,11 +132,12 @@ class RunFiles:
             found = read_json(path)["sessions"]
             return [Session(it["rounds_before"], it["versions"]) for it in found]
 
-    def attackers(self) -> tuple[int, ...]:
-        """Returns the ids of the attackers of `config.attack`, in ascending order."""
-        settings, num_clients = self.settings(), self.partition().num_clients
+    def attackers(self) -> tuple[int | str, ...]:
+        """Returns the names, or ids, of the attackers of `config.attack`, in the order of ids."""
+        settings, partition = self.settings(), self.partition()
+        options, seed = settings.get("attack", {}), settings.get("seed", 0)
         with reading(self.path / "config.json"):
-            return attackers_of(settings.get("attack", {}), num_clients, settings.get("seed", 0))
+            return tuple(map(partition.name_of, attackers_of(options, partition.num_clients, seed)))
 
     def partition(self) -> Partition:
         """Returns the partition of the examples among clients.
@@ -222,7 +224,7 @@ def _read_rounds(path: pathlib.Path) -> dict[str, np.ndarray]:
 
 
 def _read_table(path, needed, empty="", grows=False) -> dict[str, np.ndarray]:
-    """Reads float64 columns by name; `empty` replaces empty cells.
+    """Reads columns by name: float64, except `client_id`; `empty` replaces empty cells.
 
     If a file `grows`, a full disk or a killed process may have cut off its last line.
     """
@@ -236,6 +238,20 @@ def _read_table(path, needed, empty="", grows=False) -> dict[str, np.ndarray]:
         missing = [name for name in needed if name not in names]
         if missing:
             raise ValueError(f"it has no column {' or '.join(missing)}")
-        rows = [[cell or empty for cell in row] for row in rows]
-        columns = np.array(rows, np.float64).reshape(-1, len(names)).T
-    return dict(zip(names, columns, strict=True))
+        if any(len(row) != len(names) for row in rows):
+            raise ValueError("its rows have different numbers of cells")
+        columns = zip(*rows, strict=True) if rows else [()] * len(names)
+        pairs = zip(names, columns, strict=True)
+        return {name: _column(name, cells, empty) for name, cells in pairs}
+
+
+def _column(name, cells, empty) -> np.ndarray:
+    """Returns float64; of the names or ids of clients, int64 or text."""
+    if name != "client_id":
+        return np.array([cell or empty for cell in cells], np.float64)
+    are_numbers = all(map(_is_whole_number, cells))
+    return np.array(cells, np.int64 if are_numbers else np.str_)
+
+
+def _is_whole_number(cell) -> bool:
+    return cell.removeprefix("-").isdecimal() and str(int(cell)) == cell

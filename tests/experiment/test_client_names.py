@@ -1,0 +1,83 @@
+"""Tests that a run's tables, its evaluation, its analysis and its export name the clients."""
+
+import csv
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+
+from tests.runs import tiny_config
+from tff_pfl import analysis
+from tff_pfl.experiment import BuiltRun, build_dataset, evaluate_run, export_run, restored_run
+
+NAMES = ["user_17", "a, b", "1000003", "x/y"]
+
+
+@pytest.fixture(scope="module", params=[NAMES, [1000003, 0, 7, -2]], ids=["text", "numbers"])
+def named_run(request, finished_run, tmp_path_factory):
+    """Returns a run of three clients with names, which holds out a fourth, and its names."""
+    path = tmp_path_factory.mktemp("named") / "partition.npz"
+    build_dataset(tiny_config()).partition.named(request.param).save(path)
+    changes = {"data": {"partition_file": str(path)}, "new_clients": {"number": 1}}
+    return finished_run("ditto", **changes), request.param
+
+
+def column_of(path):
+    with open(path, newline="") as file:
+        return [row["client_id"] for row in csv.DictReader(file)]
+
+
+def test_tables_have_names_instead_of_ids(named_run, tmp_path):
+    run, names = named_run
+    assert column_of(run / "clients" / "round_000002.csv") == list(map(str, names[:3]))
+    assert column_of(run / "new_clients.csv") == [str(names[3])]
+    found = evaluate_run(run, predictions=True)
+    assert found.columns()["client_id"].tolist() == names[:3]
+    assert found.was_selected.shape == (3,)
+    paths = found.write(str(tmp_path / "out"))
+    assert column_of(tmp_path / "out_new_clients.csv") == [str(names[3])]
+    predicted = pyarrow.parquet.read_table(paths[-1])["client_id"].to_numpy(zero_copy_only=False)
+    sizes = found.clients.num_examples
+    assert predicted.tolist() == np.repeat(np.array(names[:3]), sizes).tolist()
+
+
+def test_frames_have_names_and_leave_out_clients_by_name(named_run):
+    run, names = named_run
+    frame = analysis.clients(run)
+    assert list(dict.fromkeys(frame["client_id"])) == names[:3]
+    column = "personalized/local_test/accuracy"
+    kept = analysis.frames.select(frame, column, exclude_clients=[str(names[1])])
+    assert kept["client_id"].tolist() == [names[0], names[2]]
+    values = analysis.client_values(run, column)
+    assert {name for _, name in values.index} == set(names[:3])
+
+
+def test_clients_are_selected_by_name(named_run, tmp_path):
+    run, names = named_run
+    with restored_run(run) as restored:
+        clients = restored.source.select_clients([names[2], names[0]])
+        assert [int(client.client_id) for client in clients] == [2, 0]
+        iterator = restored.source.iterator()
+        assert [int(client.client_id) for client in iterator.choose([names[1]])] == [1]
+    assert export_run(run, tmp_path / "models", [names[1]]).models == [
+        "global",
+        "client_a%2C%20b" if isinstance(names[1], str) else "client_0",
+    ]
+
+
+def test_samples_are_named(named_run):
+    run, names = named_run
+    found = evaluate_run(run, clients=2)
+    ids = found.clients.client_ids
+    assert found.columns()["client_id"].tolist() == [names[i] for i in ids]
+    assert len(ids) == 2
+
+
+def test_a_named_partition_gives_a_run_its_clients(tmp_path):
+    partition = build_dataset(tiny_config()).partition.named(NAMES)
+    partition.save(tmp_path / "p.npz")
+    built = BuiltRun(
+        tiny_config(data={"partition_file": str(tmp_path / "p.npz")}, new_clients={"number": 2})
+    )
+    assert built.dataset.names.tolist() == NAMES[:2]
+    assert built.new_clients.names.tolist() == NAMES[2:]
