@@ -1,6 +1,8 @@
 """Tests client ids outside the federation that an algorithm was made for."""
 
+import numpy as np
 import pytest
+import tensorflow_federated as tff
 
 from tests.federation import (
     EXAMPLES_TYPE,
@@ -10,6 +12,8 @@ from tests.federation import (
     random_examples,
     tiny_model,
 )
+from tests.marks import slow
+from tff_pfl import runtime
 from tff_pfl.algorithms import ALGORITHMS, make
 from tff_pfl.templates import compose
 
@@ -42,15 +46,61 @@ def assert_refuses_unknown_clients(process, takes_new_clients):
     assert process.next(state, known).state.round_num == 1
 
 
+# What an own loop may give as ids, with the error of every method.
+WRONG_COHORTS = {
+    (0, 7): MESSAGE.format(7),
+    (0, -1): MESSAGE.format(-1),
+    (2, 2): r"(?s)A client must not be in a cohort twice.*Client ids:.*2,? 2",
+    (0, "user_17"): r"A client's client_id: .* int32, found dtype str: 'user_17'",
+    (0, 2**40): r"A client's client_id: .* int32, found dtype int: 1099511627776",
+    (0, 1.5): r"A client's client_id: .* int32, found dtype float: 1.5",
+}
+SMALL = {"hidden_width": 2, "hidden_layers": 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "create_context"),
+    [
+        ("pfedhn", runtime.create_graph_context),
+        *(
+            slow(name, create)
+            for name in METHODS
+            for create in (runtime.create_graph_context, runtime.create_cpp_context)
+            if (name, create) != ("pfedhn", runtime.create_graph_context)
+        ),
+    ],
+)
+def test_every_method_has_the_same_error_for_an_id_that_is_none(name, create_context):
+    process = composed(name, **(SMALL if "hn" in name else {}))
+    with tff.framework.get_context_stack().install(create_context()):
+        state = process.initialize()
+        client = make_client(process, 0, random_examples(3))
+        for ids, message in WRONG_COHORTS.items():
+            ids = [np.int32(i) if i in range(-1, 8) else i for i in ids]
+            with pytest.raises(Exception, match=message):
+                process.next(state, [client._replace(client_id=i) for i in ids])
+            if name == "pfedhn" and ids[1] != 2:  # a server that keeps something for each client
+                with pytest.raises(Exception, match=message):
+                    process.personalize(state, [client._replace(client_id=i) for i in ids])
+        known = [client._replace(client_id=np.int32(i)) for i in (0, NUM_CLIENTS - 1)]
+        assert process.next(state, known).state.round_num == 1
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_blocks_of_every_method_refuse_unknown_clients(name):
+    process = in_blocks(name, **(SMALL if "hn" in name else {}))
+    state = process.initialize()
+    for ids, message in WRONG_COHORTS.items():
+        if all(isinstance(i, int) and i < 10 for i in ids):
+            cohort = [make_client(process, i, random_examples(3)) for i in ids]
+            with pytest.raises(Exception, match=message):
+                process.next(state, cohort)
+
+
 @pytest.mark.parametrize("name", ["scaffold", "pfedhn"])
 def test_blocks_refuse_unknown_clients(name):
     # pFedHN's server has no embedding of an unknown client.
     assert_refuses_unknown_clients(in_blocks(name), takes_new_clients=name == "scaffold")
-
-
-def test_process_refuses_unknown_clients():
-    process = composed("pfedhn", hidden_width=2, hidden_layers=1)
-    assert_refuses_unknown_clients(process, takes_new_clients=False)
 
 
 def test_fixed_clusters_exclude_unknown_clients():

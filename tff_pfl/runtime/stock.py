@@ -19,6 +19,7 @@ A worker listens on all interfaces and has no authentication; it has no flag for
 other people can reach the machine, run it behind a firewall.
 """
 
+import asyncio
 import contextlib
 import importlib.resources
 import os
@@ -30,7 +31,7 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import grpc
@@ -38,6 +39,7 @@ import tensorflow_federated as tff
 
 from tff_pfl.ranges import whole
 from tff_pfl.runtime.errors import WorkerDiedError
+from tff_pfl.runtime.graph import arguments
 
 _LOOPBACK = "127.0.0.1"
 _START_SECONDS = 60.0
@@ -85,14 +87,14 @@ def create_cpp_context(
         WorkerDiedError: The worker did not start. Later calls of computations raise it if the
             worker has died.
     """
-    return tff.framework.SyncExecutionContext(**_in_own_worker(max_concurrent_clients, log_path))
+    return _SyncContext(**_in_own_worker(max_concurrent_clients, log_path))
 
 
 def create_async_cpp_context(
     *, max_concurrent_clients: int | None = None, log_path: str | os.PathLike | None = None
 ) -> tff.framework.AsyncExecutionContext:
     """Like `create_cpp_context`, but for a `tff_pfl.runtime.ProgramContext`."""
-    return tff.framework.AsyncExecutionContext(**_in_own_worker(max_concurrent_clients, log_path))
+    return _AsyncContext(**_in_own_worker(max_concurrent_clients, log_path))
 
 
 def set_cpp_context(**options) -> None:
@@ -119,12 +121,12 @@ def create_remote_context(address: str) -> tff.framework.SyncExecutionContext:
         WorkerDiedError: The worker does not answer within 10 seconds. Later calls of computations
             may raise it too.
     """
-    return tff.framework.SyncExecutionContext(**_in_worker_at(address))
+    return _SyncContext(**_in_worker_at(address))
 
 
 def create_async_remote_context(address: str) -> tff.framework.AsyncExecutionContext:
     """Like `create_remote_context`, but for a `tff_pfl.runtime.ProgramContext`."""
-    return tff.framework.AsyncExecutionContext(**_in_worker_at(address))
+    return _AsyncContext(**_in_worker_at(address))
 
 
 def set_remote_context(address: str) -> None:
@@ -160,6 +162,36 @@ def worker_binary() -> str:
             "does not have. The wheel for 64-bit x86 Linux has it."
         )
     return str(path)
+
+
+class _SyncContext(tff.framework.SyncExecutionContext):
+    """A context of TFF whose errors name the part of an argument that is of another type."""
+
+    def invoke(self, comp, arg):
+        with _naming_parts(comp, arg):
+            return super().invoke(comp, arg)
+
+
+class _AsyncContext(tff.framework.AsyncExecutionContext):
+    """The same, for `await`."""
+
+    async def invoke(self, comp, arg):
+        arg = await arg if asyncio.iscoroutine(arg) else arg
+        with _naming_parts(comp, arg):
+            return await super().invoke(comp, arg)
+
+
+@contextlib.contextmanager
+def _naming_parts(comp, arg) -> Iterator[None]:
+    """Replaces a `TypeError` by the graph runtime's, if the argument is of another type."""
+    try:
+        yield
+    except TypeError as error:
+        try:
+            arguments.check(arg, comp.type_signature.parameter)
+        except TypeError as named:
+            raise named from error
+        raise
 
 
 def _in_own_worker(max_concurrent_clients, log_path) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,15 @@ def ingest(value, type_spec: tff.types.Type, server: str, shards) -> tuple[Layou
         part.shapes_differ for part in tf.nest.flatten(parts) if isinstance(part, _Clients)
     )
     return _lay_out(parts, shapes_differ, server, shards)
+
+
+def check(value, type_spec: tff.types.Type) -> None:
+    """Checks that an argument is of a type.
+
+    Raises:
+        TypeError: It is not. The message names the part of a client that is of another type.
+    """
+    _checked_parts(value, type_spec, None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +89,7 @@ def _checked_parts(value, type_spec, num_clients):
 def _checked_clients(clients, member, num_clients) -> _Clients:
     if not isinstance(clients, list):
         raise TypeError(f"Expected a list with a value for each client, found {type(clients)}.")
-    if len(clients) != num_clients:
+    if num_clients not in (None, len(clients)):
         raise ValueError(
             f"Expected the values of {num_clients} clients, the cohort, found {len(clients)}."
         )
@@ -88,7 +97,24 @@ def _checked_clients(clients, member, num_clients) -> _Clients:
     flatten = _flattener(member)
     rows = [flatten(client) for client in clients]
     columns = zip(*rows, strict=True) if rows else [()] * len(leaf_types)
-    return _Clients(list(map(_checked_column, columns, leaf_types)), leaf_types)
+    checked = []
+    for column, leaf_type in zip(columns, leaf_types, strict=True):
+        try:
+            checked.append(_checked_column(column, leaf_type))
+        except TypeError as error:
+            place = list(_paths(member))[len(checked)]
+            raise TypeError(f"A client's {place}: {error}") from error
+    return _Clients(checked, leaf_types)
+
+
+def _paths(type_spec) -> Iterator[str]:
+    """Yields the path of each leaf of a type, such as `data.x`."""
+    if not isinstance(type_spec, tff.types.StructType):
+        yield "value"
+        return
+    for index, (name, element) in enumerate(tff.structure.iter_elements(type_spec)):
+        for rest in _paths(element):
+            yield ".".join([str(name or index), rest]).removesuffix(".value")
 
 
 def _lay_out(part, shapes_differ: bool, server: str, shards) -> tuple[Layout, list[tf.Tensor]]:
@@ -190,7 +216,9 @@ def _checked(value, leaf_type):
         compatible = internals.is_compatible_dtype(value, expected)
     if not compatible:
         found = getattr(value, "dtype", type(value).__name__)
-        raise TypeError(f"Expected a value of type {leaf_type}, found dtype {found}.")
+        raise TypeError(
+            f"Expected a value of type {leaf_type}, found dtype {found}: {value!r:.60}."
+        )
     array = np.asarray(value, object if expected is _STRING else expected)
     if not _fits(array.shape, leaf_type.shape):
         raise TypeError(f"Expected a value of type {leaf_type}, found shape {array.shape}.")
