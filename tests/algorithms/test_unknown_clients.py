@@ -46,7 +46,7 @@ def assert_refuses_unknown_clients(process, takes_new_clients):
     assert process.next(state, known).state.round_num == 1
 
 
-# What an own loop may give as ids, with the error of every method.
+# Cohorts of an own loop, with the error that every method has for them.
 WRONG_COHORTS = {
     (0, 7): MESSAGE.format(7),
     (0, -1): MESSAGE.format(-1),
