@@ -11,7 +11,9 @@ import tensorflow_federated as tff
 from tests.federation import assert_equal
 from tests.marks import slow
 from tests.runs import tiny_config
+from tff_pfl import runtime
 from tff_pfl.evaluation import ClientMetrics, MetricName
+from tff_pfl.evaluation.fine_tuning import fine_tuning
 from tff_pfl.evaluation.new_clients import with_best_epoch
 from tff_pfl.experiment import (
     BuiltRun,
@@ -30,12 +32,12 @@ def config_of(algorithm="fedavg", number=2, **changes):
 
 
 class Setup:
-    def __init__(self, config):
+    def __init__(self, config, capacity=None):
         run = BuiltRun(config)
         self.dataset, self.new_clients = run.dataset, run.new_clients
         self.model, self.process = run.model, run.process
         self.local = build_local(config)
-        self.evaluation = run.new_clients_evaluation()
+        self.evaluation = run.new_clients_evaluation(capacity)
 
     def assert_evaluated(self, columns, row, models):
         """Asserts that a new client's numbers are those of models on its test examples."""
@@ -207,13 +209,46 @@ def test_new_clients_start_like_clients_that_never_took_part_without_a_global_mo
 
 
 @pytest.mark.parametrize(
+    ("algorithm", "create_context"),
+    [
+        ("pfedhn", lambda: runtime.create_graph_context(vectorize="never")),
+        slow("pfedhn_pc", lambda: runtime.create_graph_context(vectorize="always")),
+        slow("plgu_ghn", runtime.create_cpp_context),
+    ],
+)
+def test_new_clients_of_a_hypernetwork_fit_an_embedding(algorithm, create_context):
+    config = config_of(algorithm)
+    config.algorithm.update(hidden_width=3, hidden_layers=1)
+    config.new_clients.best_epoch = True
+    config.evaluation.fine_tune_learning_rate = 1.0
+    with tff.framework.get_context_stack().install(create_context()):
+        setup = Setup(config, capacity="cohort")
+        state = setup.process.initialize()._replace(round_num=np.int32(1))
+        columns = setup.evaluation(state).columns()
+    new = setup.process.new_client_model
+    message = new.distribute(state.algorithm)
+    own = new.init(message, config.seed)
+    optimizer = tff.learning.optimizers.build_sgdm(1.0)
+    tune = fine_tuning(
+        setup.model,
+        dataclasses.replace(setup.local, optimizer=optimizer),
+        epochs=2,
+        weights_of=lambda parameters: new.weights(message, parameters),
+    )
+    for i in range(2):
+        seed = seeds.client_seed(seeds.run_seed(0, seeds.FINE_TUNING), np.int32(1), np.int32(i))
+        context = ClientContext(np.int32(1), np.int32(i), seed)
+        tuned = tune(own, setup.new_clients.examples(i, "train"), context)
+        models = {"personalized": new.weights(message, own), "fine_tuned": tuned}
+        setup.assert_evaluated(columns, i, models)
+    losses = [columns[f"{name}/new_clients_test/loss"] for name in ("personalized", "fine_tuned")]
+    assert np.all(losses[0] != losses[1])
+    assert columns["client_id"].tolist() == [2, 3]
+
+
+@pytest.mark.parametrize(
     ("algorithm", "fine_tune_epochs", "message"),
     [
-        slow(
-            "pfedhn",
-            0,
-            "config.new_clients: .* but this algorithm has none",
-        ),
         ("ifca", 0, "config.new_clients: .* but this algorithm has none"),
         ("local", 3, "fine_tune_epochs=3 fine-tunes each client's own .* fine-tune it twice"),
     ],

@@ -193,7 +193,8 @@ def test_ignored_signals_stay_ignored():
 def test_refused_config_does_not_delete_the_run_to_overwrite(tmp_path, capsys):
     path = train_run(tmp_path / "run", tiny_config())
     before = contents_of(path)
-    config = tiny_config("pfedhn", new_clients={"number": 1})
+    config = tiny_config("ifca", new_clients={"number": 1})
+    config.algorithm.fixed_clusters = (0, 1, 0)
     assert run_program(config, str(path), overwrite=True) == 1
     assert "this algorithm has none" in capsys.readouterr().err
     assert contents_of(path) == before

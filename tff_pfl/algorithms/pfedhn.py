@@ -18,6 +18,11 @@ computes the gradient of `phi` twice from the same `Delta_i`: at `phi`, and at `
 the first gradient. The personal model is `h(v_i; phi)`, for every client, whether it took part or
 not. There is no global model.
 
+A client that joins after training fits an embedding of its own by stochastic gradient descent of
+its loss `F(h(v; phi))`, with `phi` fixed, as novel clients do in pFedHN. It starts with the mean of
+all embeddings, a choice that the paper leaves open. Each batch makes a step, which is that of a
+round with one local step, at the rate of fine-tuning; the weight decay of embeddings is left out.
+
 With personal layers (pFedHN-PC), each client keeps these layers and trains them together with the
 generated ones.
 
@@ -41,7 +46,14 @@ from tff_pfl.local.optimizers import sgd
 from tff_pfl.models import Hypernetwork, Model, Weights, partition
 from tff_pfl.names import check_names
 from tff_pfl.ranges import above_or_infinite, at_least, takes, up_to, whole
-from tff_pfl.templates import Algorithm, ClientOutput, Exchange, Federation, Personalization
+from tff_pfl.templates import (
+    Algorithm,
+    ClientOutput,
+    Exchange,
+    Federation,
+    NewClientModel,
+    Personalization,
+)
 
 
 class OwnLayers(NamedTuple):
@@ -205,6 +217,15 @@ def pfedhn(
                 message.own, state.layers
             ),
         ),
+        new_client_model=NewClientModel(
+            distribute=lambda server: NewClientMessage(
+                server.phi, tf.reduce_mean(server.embeddings, axis=0)
+            ),
+            init=lambda message, seed: Joining(message.embedding, parts.split(model.init(seed))[1]),
+            weights=lambda message, own: parts.merge(
+                server.generated(message.phi, own.embedding), own.layers
+            ),
+        ),
         made_for=Federation(num_clients),
     )
 
@@ -228,6 +249,30 @@ class HypernetworkState(NamedTuple):
     embeddings: tf.Tensor
     optimizer: Any
     velocities: tf.Tensor | tuple = ()
+
+
+class NewClientMessage(NamedTuple):
+    """The message to a client that joins after training.
+
+    Attributes:
+        phi: The weights of the hypernetwork.
+        embedding: The mean of the embeddings, float32 `[e]`.
+    """
+
+    phi: Weights
+    embedding: tf.Tensor
+
+
+class Joining(NamedTuple):
+    """The parameters that a client fits when it joins.
+
+    Attributes:
+        embedding: float32 `[e]`.
+        layers: The weights of the client's personal layers.
+    """
+
+    embedding: tf.Tensor
+    layers: Weights
 
 
 class OwnChange(NamedTuple):
@@ -293,8 +338,11 @@ class HypernetworkServer:
 
     def own(self, server: HypernetworkState, client_id: tf.Tensor):
         """Generates the weights for a client."""
-        embedding = tf.gather(server.embeddings, client_id)[tf.newaxis]
-        return trees.row(self.hypernetwork.generate(server.phi, embedding), 0)
+        return self.generated(server.phi, tf.gather(server.embeddings, client_id))
+
+    def generated(self, phi: Weights, embedding: tf.Tensor) -> Weights:
+        """Generates the weights of one embedding `[e]`."""
+        return trees.row(self.hypernetwork.generate(phi, embedding[tf.newaxis]), 0)
 
     def finalize(self, server: HypernetworkState, uploads: Any, round_num: tf.Tensor):
         """Returns the state after a round, and metrics.

@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tff_pfl.local import ClientContext, Examples, LocalTraining
+from tff_pfl.local import ClientContext, Examples, LocalTraining, trees
 from tff_pfl.models import Model, Weights
 from tff_pfl.ranges import takes, whole
 from tff_pfl.templates import Algorithm, Personalization
@@ -83,19 +83,27 @@ def locally_trained(algorithm: Algorithm, model: Model, local: LocalTraining) ->
 
 
 def fine_tuning(
-    model: Model, local: LocalTraining, epochs: int | None = None
-) -> Callable[[Weights, Examples, ClientContext], Weights]:
+    model: Model,
+    local: LocalTraining,
+    epochs: int | None = None,
+    weights_of: Callable[[Any], Weights] | None = None,
+) -> Callable[[Any, Examples, ClientContext], Weights]:
     """Returns `(W, D, ClientContext) -> W`, which trains a model on a client's examples.
 
     Args:
         model: The model.
         local: The local training, which starts with a new optimizer.
         epochs: The number of passes over the examples. Default: as many steps as in a round.
+        weights_of: `(P -> W)`. If given, the parameters `P` are trained instead of the weights, and
+            the result is `(P, D, ClientContext) -> W`.
     """
+    gradient, made = _parametrized(model, weights_of)
 
-    def tune(weights, examples, context):
-        trained = local.train(model, weights, examples, context, epochs=epochs, optimizer_state=())
-        return _with_constant_layers(model, trained.weights, weights)
+    def tune(initial, examples, context):
+        trained = local.train(
+            model, initial, examples, context, epochs=epochs, optimizer_state=(), gradient=gradient
+        )
+        return made(trained.weights, initial)
 
     return tune
 
@@ -104,19 +112,21 @@ def measured_fine_tuning(
     model: Model,
     local: LocalTraining,
     epochs: int,
-    weights: Weights,
+    initial: Any,
     examples: Examples,
     context: ClientContext,
     measure: Callable[[Weights], Mapping[str, Any]],
+    weights_of: Callable[[Any], Weights] | None = None,
 ) -> Mapping[str, Any]:
     """Measures the weights of `fine_tuning` after each of its epochs.
 
     Returns:
         The structure of `measure`, with float32 `[epochs]` instead of scalars.
     """
+    gradient, made = _parametrized(model, weights_of)
 
     def record(epoch, trained, recorded):
-        totals = measure(_with_constant_layers(model, trained, weights))
+        totals = measure(made(trained, initial))
         is_epoch = tf.equal(tf.range(epochs), epoch)
         return tf.nest.map_structure(
             lambda total, others: tf.where(is_epoch, total, others), totals, recorded
@@ -124,15 +134,31 @@ def measured_fine_tuning(
 
     return local.train(
         model,
-        weights,
+        initial,
         examples,
         context,
         epochs=epochs,
         optimizer_state=(),
+        gradient=gradient,
         # Only the structure of this measurement is used.
-        carry=tf.nest.map_structure(lambda _: tf.zeros([epochs]), measure(weights)),
+        carry=tf.nest.map_structure(lambda _: tf.zeros([epochs]), measure(made(initial, initial))),
         after_epoch=record,
     ).carry
+
+
+def _parametrized(model, weights_of):
+    """Returns the gradient for `LocalTraining.train`, and `(trained, initial) -> W`."""
+    if weights_of is None:
+        return None, lambda trained, initial: _with_constant_layers(model, trained, initial)
+
+    def gradient(parameters, batch, carry):
+        direction, totals = model.gradient(weights_of(parameters), batch)
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(parameters)
+            along = trees.dot(weights_of(parameters), direction)
+        return tape.gradient(along, parameters), totals, carry
+
+    return gradient, lambda trained, initial: weights_of(trained)
 
 
 def _with_constant_layers(model, trained, weights) -> Weights:

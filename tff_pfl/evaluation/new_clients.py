@@ -2,7 +2,8 @@
 
 import collections
 import functools
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow_federated as tff
@@ -17,7 +18,7 @@ from tff_pfl.local import ClientContext, LocalTraining
 from tff_pfl.local.seeds import FINE_TUNING, client_seed, run_seed
 from tff_pfl.models import Model
 from tff_pfl.ranges import takes, whole
-from tff_pfl.templates import Client, PersonalizedProcess
+from tff_pfl.templates import Client, PersonalizedProcess, blocks
 
 _BY_EPOCH = "fine_tuned_by_epoch"
 
@@ -28,8 +29,10 @@ class NewClientsEvaluation:
 
     New clients receive the global model. If the algorithm has none, they receive the model that
     `personalize` makes for a client that never took part: an untrained head on the body of FedPer
-    or FedRep, or the initial weights in `local`. Algorithms whose server keeps values for each
-    client by its id, such as the embeddings of a hypernetwork, have no model for new clients.
+    or FedRep, or the initial weights in `local`. With a hypernetwork, they receive the mean of the
+    embeddings, and fine-tuning fits this embedding, and personal layers, instead of the weights:
+    see `Algorithm.new_client_model`. Other algorithms whose server keeps values for each client by
+    its id have no model for new clients.
     """
 
     def __init__(
@@ -70,7 +73,8 @@ class NewClientsEvaluation:
         Raises:
             ValueError: The algorithm has no model for new clients.
         """
-        if process.global_weights is None and not process.takes_new_clients:
+        fits = process.new_client_model
+        if process.global_weights is None and fits is None and not process.takes_new_clients:
             raise ValueError(
                 "new clients need a global model, or personal models for unknown clients, but this "
                 "algorithm has none. Set config.new_clients.evaluated=False to hold these clients "
@@ -78,19 +82,18 @@ class NewClientsEvaluation:
             )
         model = process.evaluated_model or model
         fine_tuning = local if fine_tuning is None else fine_tuning
-        trainings, by_epoch = {}, None
-        if best_epoch and epochs:
-            by_epoch = functools.partial(tunings.measured_fine_tuning, model, fine_tuning, epochs)
-        else:
-            trainings["fine_tuned"] = tunings.fine_tuning(model, fine_tuning, epochs)
-        if locally_trained:
-            trainings["locally_trained"] = tunings.fine_tuning(model, local)
-        client_type, store = _joining(process, first_id)
-        self._start = "personalized" if process.global_weights is None else "global"
-        self._evaluation = _build_evaluation(
-            process, model, self._start, trainings, by_epoch, client_type, first_id, seed
+        plan = _Plan(
+            "personalized" if process.global_weights is None else "global",
+            functools.partial(tunings.fine_tuning, model, fine_tuning, epochs),
+            functools.partial(tunings.measured_fine_tuning, model, fine_tuning, epochs)
+            if best_epoch and epochs
+            else None,
+            tunings.fine_tuning(model, local) if locally_trained else None,
         )
         self._task = model.task
+        client_type, store = _joining(process, first_id)
+        self._start = plan.start
+        self._evaluation = _build_evaluation(process, model, plan, client_type, first_id, seed)
         self._dataset = dataset
         self._first_id = first_id
         self._split = split
@@ -150,9 +153,30 @@ def with_best_epoch(clients: ClientMetrics, start: str) -> ClientMetrics:
     return clients._replace(values=values)
 
 
+class _Plan(NamedTuple):
+    """The models to evaluate, and how they are made.
+
+    Attributes:
+        start: The name of the model before fine-tuning.
+        fine_tuned: `(weights_of) -> training`, see `tunings.fine_tuning`.
+        by_epoch: `tunings.measured_fine_tuning` after each epoch instead, or `None`.
+        locally_trained: The training as in a round, or `None`.
+    """
+
+    start: str
+    fine_tuned: Callable[..., Any]
+    by_epoch: Callable[..., Any] | None
+    locally_trained: Callable[..., Any] | None
+
+
+def _starts_personalized(process) -> bool:
+    """Returns whether new clients start with the model that `personalize` makes."""
+    return process.global_weights is None and process.new_client_model is None
+
+
 def _joining(process, first_id) -> tuple[tff.types.StructType, ClientStateStore]:
-    """Returns the type and the states of new clients; states are empty with a global model."""
-    if process.global_weights is None:
+    """Returns the type and the states of new clients, which are empty if they start without one."""
+    if _starts_personalized(process):
 
         def initial_states(rows):
             return process.initialize_clients([np.int32(first_id + row) for row in rows])
@@ -169,9 +193,7 @@ def _joining(process, first_id) -> tuple[tff.types.StructType, ClientStateStore]
     return stateless, ClientStateStore(lambda ids: [()] * len(ids), stateless.state)
 
 
-def _build_evaluation(
-    process, model, start, trainings, by_epoch, client_type, first_id, seed
-) -> tff.Computation:
+def _build_evaluation(process, model, plan, client_type, first_id, seed) -> tff.Computation:
     """Builds `(<S@SERVER, {EvaluatedClient}@CLIENTS> -> {totals}@CLIENTS)`.
 
     New clients are numbered from 0 here, but their ids start at `first_id`, because training
@@ -186,30 +208,48 @@ def _build_evaluation(
     def by_id(client):
         return client._replace(client_id=client.client_id + first_id)
 
-    @tff.tensorflow.computation(model.weights_type, state_type.member.round_num, evaluated_type)
+    fits = process.new_client_model if process.global_weights is None else None
+    message_of, message_type = process.global_weights, model.weights_type
+    if fits is not None:
+        message_of = blocks.trace(
+            "new_client_model", lambda state: fits.distribute(state.algorithm), state_type.member
+        )
+        message_type = message_of.type_signature.result
+
+    @tff.tensorflow.computation(message_type, state_type.member.round_num, evaluated_type)
     @elementwise_equality()
-    def evaluate_client(weights, round_num, evaluated):
+    def evaluate_client(message, round_num, evaluated):
         client, test = evaluated
         drawn = client_seed(run_seed(seed, FINE_TUNING), round_num, client.client_id)
         context = ClientContext(round_num, client.client_id, drawn).of_evaluation()
-        models = {name: train(weights, client.data, context) for name, train in trainings.items()}
-        models[start] = weights
+        weights, initial, weights_of = message, message, None
+        if fits is not None:
+            initial, weights_of = fits.init(message, seed), functools.partial(fits.weights, message)
+            weights = weights_of(initial)
 
         def measure(weights):
             return measured(model, weights, test)
 
-        totals = {name: measure(weights) for name, weights in models.items()}
-        if by_epoch is not None:
-            totals[_BY_EPOCH] = by_epoch(weights, client.data, context, measure)
+        totals = {}
+        if plan.by_epoch is None:
+            tune = plan.fine_tuned(weights_of=weights_of)
+            totals["fine_tuned"] = measure(tune(initial, client.data, context))
+        if plan.locally_trained is not None:
+            totals["locally_trained"] = measure(plan.locally_trained(weights, client.data, context))
+        totals[plan.start] = measure(weights)
+        if plan.by_epoch is not None:
+            totals[_BY_EPOCH] = plan.by_epoch(
+                initial, client.data, context, measure, weights_of=weights_of
+            )
         return collections.OrderedDict(totals)
 
     @tff.federated_computation(state_type, tff.types.FederatedType(evaluated_type, tff.CLIENTS))
     def evaluate_clients(state, clients):
-        if process.global_weights is None:
-            weights = process.personalize(state, tff.federated_map(by_id, clients.client))
+        if message_of is None:
+            message = process.personalize(state, tff.federated_map(by_id, clients.client))
         else:
-            weights = tff.federated_broadcast(tff.federated_map(process.global_weights, state))
+            message = tff.federated_broadcast(tff.federated_map(message_of, state))
         round_num = tff.federated_broadcast(state.round_num)
-        return tff.federated_map(evaluate_client, (weights, round_num, clients))
+        return tff.federated_map(evaluate_client, (message, round_num, clients))
 
     return evaluate_clients

@@ -9,7 +9,7 @@ import tensorflow as tf
 from tff_pfl.kinds import check_kind
 from tff_pfl.models import Model
 from tff_pfl.names import IN_PARTS, check_names, is_part
-from tff_pfl.templates.exchange import Exchange, Personalization
+from tff_pfl.templates.exchange import Exchange, NewClientModel, Personalization
 from tff_pfl.templates.federation import ANY_FEDERATION, Federation
 from tff_pfl.templates.report import REPORTS
 
@@ -37,6 +37,8 @@ class Algorithm:
         exchanges: The exchanges of a round, in order, with distinct names.
         personalize: The `Personalization`, which makes a client's own model for evaluation.
         global_weights: `(S -> W)`, or `None` for an algorithm without a global model.
+        new_client_model: How clients that the server was not made for get a model, if the server
+            keeps something for each client and there is no global model; or `None`.
         snapshot: `(S -> V)`, the parts of the server's state to look at, as tensors by name; or
             `None`.
         client_snapshot: `(C -> V)`, the parts of a client's state to look at; or `None`.
@@ -60,6 +62,7 @@ class Algorithm:
     exchanges: Sequence[Exchange]
     personalize: Personalization
     global_weights: Callable[[Any], Any] | None = None
+    new_client_model: NewClientModel | None = None
     snapshot: Callable[[Any], Mapping[str, Any]] | None = None
     client_snapshot: Callable[[Any], Mapping[str, Any]] | None = None
     evaluated_model: Model | None = None

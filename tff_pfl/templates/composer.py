@@ -132,6 +132,7 @@ def compose(
         personalize=personalize,
         further_models=further,
         global_weights=global_weights,
+        new_client_model=algorithm.new_client_model,
         snapshot=trace_server_function("snapshot", algorithm.snapshot),
         client_snapshot=_client_snapshot(algorithm.client_snapshot, client_type.state),
         evaluated_model=algorithm.evaluated_model,

@@ -120,6 +120,24 @@ class Personalization:
         return self.select is None and not self.of_known_clients
 
 
+@dataclasses.dataclass(frozen=True)
+class NewClientModel:
+    """The model of a client that the server was not made for, in parameters that the client fits.
+
+    All else stays as the server has it: a client that joins a hypernetwork, for example, fits an
+    embedding. The parameters `P` are any structure of float32 tensors.
+
+    Attributes:
+        distribute: `(S -> B)`, the message to new clients.
+        init: `(<B, seed: int> -> P)`, the parameters before they are fitted.
+        weights: `(<B, P> -> W)`, the client's model.
+    """
+
+    distribute: Callable[[Any], Any]
+    init: Callable[[Any, int], Any]
+    weights: Callable[[Any, Any], Any]
+
+
 class OwnModel(NamedTuple):
     """The state of a client that keeps the model of its last round.
 

@@ -11,6 +11,7 @@ import tensorflow_federated as tff
 
 from tff_pfl.local import Examples
 from tff_pfl.models import Model
+from tff_pfl.templates.exchange import NewClientModel
 from tff_pfl.templates.federation import ANY_FEDERATION, Federation
 
 
@@ -87,6 +88,7 @@ class PersonalizedProcess(tff.templates.IterativeProcess):
         further_models: By name, computations that make models to evaluate besides each client's
             own; see `compose`.
         global_weights: Returns the global model; `None` for an algorithm without one.
+        new_client_model: See `Algorithm`.
         snapshot: Returns the parts of the server's state to look at, or `None`.
         client_snapshot: Returns the parts of clients' states to look at, or `None`.
         evaluated_model: The model with the weights `W`, if it differs from the model that clients
@@ -106,6 +108,7 @@ class PersonalizedProcess(tff.templates.IterativeProcess):
     personalize: tff.Computation
     further_models: Mapping[str, tff.Computation] = dataclasses.field(default_factory=dict)
     global_weights: tff.Computation | None = None
+    new_client_model: NewClientModel | None = None
     snapshot: tff.Computation | None = None
     client_snapshot: tff.Computation | None = None
     evaluated_model: Model | None = None

@@ -104,7 +104,9 @@ class BuiltRun:
         config, new_clients = self.config, self.new_clients
         if new_clients is None or not config.new_clients.evaluated:
             return None
-        if self.process.global_weights is None and build.fine_tunes_own_models(config):
+        process = self.process
+        starts_with_own = process.global_weights is None and process.new_client_model is None
+        if starts_with_own and build.fine_tunes_own_models(config):
             epochs = config.evaluation.fine_tune_epochs
             raise ConfigError(
                 f"config.evaluation.fine_tune_epochs={epochs} fine-tunes each client's own model, "
@@ -114,7 +116,7 @@ class BuiltRun:
             )
         with config_errors("new_clients"):
             return evaluation.NewClientsEvaluation(
-                self.process,
+                process,
                 self.model,
                 parts.build_local(config),
                 new_clients,
