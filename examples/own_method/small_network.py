@@ -1,4 +1,4 @@
-"""Defines a model: any Keras model that returns logits and has no batch normalisation."""
+"""Defines a model: any Keras model that returns logits."""
 
 import tensorflow as tf
 

@@ -85,7 +85,6 @@ def twins():
 @pytest.mark.parametrize(
     ("keras_model_fn", "message"),
     [
-        (sequential(layers.BatchNormalization), "'batch_normalization'.*GroupNorm.* or freeze"),
         (ending_in(ending_in(lambda: layers.Dense(3, "softmax"))), "probabilities"),
         (sequential(lambda: layers.GaussianNoise(0.1)), "gaussian_noise.*dropout"),
         (ending_in(lambda: layers.Dense(3, "sigmoid")), "probabilities.*Remove the sigmoid"),

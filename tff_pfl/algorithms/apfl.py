@@ -110,6 +110,7 @@ def apfl(
         vbar_refresh: Whether `vbar` mixes `w_i` "before" or "after" its step; see the module.
         **options: Options of `averaging`.
     """
+    model.check_no_batch_normalization("apfl")
     check_names("alpha_update", [alpha_update], ("batch", "round"))
     check_names("vbar_refresh", [vbar_refresh], ("before", "after"))
 

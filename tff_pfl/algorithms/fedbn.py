@@ -10,9 +10,8 @@ shifts. A round:
     up      shared_i - shared
     server  shared <- shared + the mean over the cohort of (shared_i - shared)
 
-The paper uses batch normalisation, and its clients keep the batch statistics, too. Models in this
-library have no batch statistics: they normalise each example by itself, over groups of channels or
-over a layer.
+The paper uses batch normalisation. Its clients keep the moving statistics, too, which are weights
+of the normalisation layers here. Group and layer normalisation have no statistics.
 
 The personal model is the client's own normalisation on the current shared part, for every client,
 whether it took part or not. Scales and shifts start from the common initial values 1 and 0. There
@@ -56,8 +55,8 @@ def fedbn(
     if not norms:
         raise ValueError(
             f"Model {model.name!r} has no normalisation layer: none of its layers "
-            f"{', '.join(map(repr, model.layers))} has only the weights gamma and beta. Use a "
-            "network with group or layer normalisation, such as resnet18."
+            f"{', '.join(map(repr, model.layers))} has only the weights gamma and beta, and moving "
+            "statistics. Use a network with batch, group or layer normalisation, such as resnet18."
         )
     personal = (*norms, *partition(model, personal=also_personal).personal)
     return fedper(model, local, personal_layers=personal, weighting=weighting, **options)

@@ -42,6 +42,7 @@ from tff_pfl.algorithms.fedavg import fedavg
 from tff_pfl.algorithms.registry import ALGORITHMS
 from tff_pfl.local import LocalTraining, trees
 from tff_pfl.models import Model, Weights
+from tff_pfl.models.statistics import without_statistics
 from tff_pfl.ranges import above, takes, whole
 from tff_pfl.templates import Algorithm, ClientOutput, Federation
 
@@ -115,7 +116,8 @@ def feddyn(
 
     def finalize(server, mean, round_num):
         share = mean["number"] / num_clients
-        drift = trees.add(server.drift, trees.scale(mean["value"], share))
+        change = without_statistics(mean["value"])
+        drift = trees.add(server.drift, trees.scale(change, share))
         weights = trees.add(trees.add(server.weights, mean["value"]), drift)
         return Drifting(weights, drift), collections.OrderedDict()
 

@@ -31,6 +31,7 @@ from tff_pfl.algorithms.registry import ALGORITHMS, idle_where
 from tff_pfl.local import LocalTraining, evaluate, split_examples, trees
 from tff_pfl.local.seeds import client_seed, run_seed
 from tff_pfl.models import Model, Weights
+from tff_pfl.models.statistics import trained_leaves
 from tff_pfl.names import check_names
 from tff_pfl.ranges import at_least, between, inside, takes, whole
 from tff_pfl.templates import Algorithm, ClientOutput, Exchange, Federation, Personalization
@@ -124,7 +125,7 @@ def fedfomo(
         reference_loss = loss(state.reference)
 
         def omega(weights):
-            distance = trees.norm(trees.subtract(weights, state.reference))
+            distance = trees.norm(trained_leaves(trees.subtract(weights, state.reference)))
             return (reference_loss - loss(weights)) / (distance + _DISTANCE_OFFSET)
 
         ratings = omega(state.model)[tf.newaxis]

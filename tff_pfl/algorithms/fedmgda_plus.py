@@ -73,6 +73,7 @@ def fedmgda_plus(
         **options: Options of FedAvg, except the aggregator. A server optimizer gets the negative
             change as its gradient.
     """
+    model.check_no_batch_normalization("fedmgda_plus")
     check_names("lambda0", [lambda0], WEIGHTINGS)
     algorithm = fedavg(model, local, personalized=personalized, weighting=lambda0, **options)
     (exchange,) = algorithm.exchanges

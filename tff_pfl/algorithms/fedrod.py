@@ -120,6 +120,7 @@ def fedrod(
         ValueError: The model has no features (see `Model`), for example because its last layer has
             an activation; or it has a single logit.
     """
+    model.check_no_batch_normalization("fedrod")
     check_names("personal_head", [personal_head], ("linear", "hyper"))
     check_names("personal_init", [personal_init], ("zeros", "copy"))
     check_names("pm_body", [pm_body], ("global", "local"))

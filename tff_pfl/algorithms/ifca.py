@@ -95,6 +95,8 @@ def ifca(
     """
     weigh = weighing(weighting)
     check_names("averaging", [averaging], ("models", "gradients"))
+    if averaging == "gradients":
+        model.check_no_batch_normalization('ifca with averaging="gradients"')
     if min_share > 1 / num_clusters:
         raise ValueError(
             f"min_share must be at most 1 / num_clusters = {1 / num_clusters:g}, got {min_share}."

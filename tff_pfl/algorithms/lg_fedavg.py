@@ -61,6 +61,7 @@ def lg_fedavg(
     """
     body_layers = partition(model, personal=shared_layers).shared
     if alternate:
+        model.check_no_batch_normalization("lg_fedavg with alternate=True")
         local = _Alternating(local, partition(model, personal=body_layers))
     return fedper(model, local, personal_layers=body_layers, **options)
 

@@ -44,6 +44,7 @@ from tff_pfl.algorithms.registry import ALGORITHMS, idle_where
 from tff_pfl.local import LocalTraining, sharpness, trees
 from tff_pfl.local.optimizers import sgd
 from tff_pfl.models import Hypernetwork, Model, Weights, partition
+from tff_pfl.models.statistics import has_statistics
 from tff_pfl.names import check_names
 from tff_pfl.ranges import above_or_infinite, at_least, takes, up_to, whole
 from tff_pfl.templates import (
@@ -156,6 +157,8 @@ def pfedhn(
             f"personal_layers has all layers of {model.name!r}. Leave out the layers that the "
             "server should generate."
         )
+    if model.training_pass is not None and has_statistics(parts.split(model.init(0))[0]):
+        model.check_no_batch_normalization("The hypernetwork of pfedhn")
     server = HypernetworkServer(
         Hypernetwork(
             parts.shared_model(model, personal={}),

@@ -33,6 +33,7 @@ import tensorflow_federated as tff
 from tff_pfl.algorithms.registry import ALGORITHMS
 from tff_pfl.local import LocalTraining, trees
 from tff_pfl.models import Model
+from tff_pfl.models.statistics import with_statistics
 from tff_pfl.ranges import at_least, takes, whole
 from tff_pfl.templates import (
     Algorithm,
@@ -110,12 +111,13 @@ def pfedme(
         """Moves `theta` on one batch, and computes the envelope's gradient at `shared`."""
         totals = None
         for _ in range(personal_steps):
-            gradient, before = model.gradient(theta, batch)
+            gradient, before, assigned = model.training_gradient(theta, batch)
             totals = totals or before
             pull = trees.scale(trees.subtract(theta, shared), lambda_)
             decay = trees.scale(theta, personal_weight_decay)
             step = trees.add(gradient, trees.add(pull, decay))
             theta = trees.subtract(theta, trees.scale(step, personal_learning_rate))
+            theta = with_statistics(theta, assigned)
         return trees.scale(trees.subtract(shared, theta), lambda_), totals, theta
 
     def client_work(weights, state, examples, context):

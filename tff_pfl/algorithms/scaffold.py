@@ -41,6 +41,7 @@ from tff_pfl.algorithms.fedavg import fedavg
 from tff_pfl.algorithms.registry import ALGORITHMS
 from tff_pfl.local import LocalTraining, exact_gradient, trees
 from tff_pfl.models import Model, Weights
+from tff_pfl.models.statistics import without_statistics
 from tff_pfl.names import check_names
 from tff_pfl.ranges import takes, whole
 from tff_pfl.templates import Algorithm, ClientOutput, Federation
@@ -129,7 +130,7 @@ def scaffold(
             steps = tf.cast(local.num_steps(examples), tf.float32)
             length = steps * local.learning_rate(context.round_num)
             path_mean = trees.subtract(trees.scale(output.upload, -1.0 / length), correction)
-            new = trees.select(length > 0.0, path_mean, state.control)
+            new = trees.select(length > 0.0, without_statistics(path_mean), state.control)
         return ClientOutput(
             state=OwnControl(new, output.state),
             upload=Counted(Pair(output.upload, trees.subtract(new, state.control))),

@@ -87,6 +87,7 @@ def splitgp(
             `vbar` it receives.
         **options: Options of `averaging`.
     """
+    model.check_no_batch_normalization("splitgp")
     check_names("start", [start], STARTS)
     model.check_class_logits("splitgp")
     threshold = min(threshold, tf.float32.max)  # weights must be finite

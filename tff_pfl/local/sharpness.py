@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from tff_pfl.local import trees
 from tff_pfl.models.model import Model, Weights
+from tff_pfl.models.statistics import trained_leaves
 
 
 def perturbation(
@@ -58,7 +59,7 @@ def layer_scores(difference: Weights, groups: Sequence[int] | None = None) -> tf
     A group of layers counts as one layer, and its layers share its score.
 
     Args:
-        difference: A structure by layers.
+        difference: A structure by layers. Moving statistics do not count.
         groups: The number of each layer's group (see `models.layer_groups`). Default: each layer is
             its own group.
 
@@ -67,9 +68,9 @@ def layer_scores(difference: Weights, groups: Sequence[int] | None = None) -> tf
     """
     members = collections.defaultdict(list)
     for layer, group in zip(difference.values(), groups or range(len(difference)), strict=True):
-        members[group].append(layer)
+        members[group] += trained_leaves(layer)
     distances = tf.stack(
-        [trees.norm(layers) / float(_num_weights(layers)) for layers in members.values()]
+        [trees.norm(leaves) / float(max(_num_weights(leaves), 1)) for leaves in members.values()]
     )
     distance = tf.reduce_sum(distances)
     equal = tf.ones_like(distances) / len(members)
@@ -125,5 +126,5 @@ def sharpness_aware_gradient(model: Model, rho: float):
     return gradient
 
 
-def _num_weights(layer) -> int:
-    return sum(leaf.shape.num_elements() for leaf in tf.nest.flatten(layer))
+def _num_weights(leaves) -> int:
+    return sum(leaf.shape.num_elements() for leaf in leaves)

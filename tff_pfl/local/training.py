@@ -14,6 +14,7 @@ from tff_pfl.local.batches import scan_batches
 from tff_pfl.local.examples import ClientContext, Examples
 from tff_pfl.local.schedules import SCHEDULES, Schedule
 from tff_pfl.models.model import Model, Weights, check_weights
+from tff_pfl.models.statistics import with_statistics, without_statistics
 from tff_pfl.models.task import Totals
 from tff_pfl.ranges import RangeError, above, above_or_infinite, at_least, takes, whole
 
@@ -60,6 +61,9 @@ class LocalTraining:
     The optimizer starts anew in every call unless `persist_optimizer_state` is set. Round `t`, from
     0, has the learning rate `eta learning_rate_decay^t schedule(t) min(1, (t + 1) /
     warm_up_rounds)`.
+
+    Only the forward pass of a step, not its direction, moves the moving statistics of batch
+    normalisation.
 
     Attributes:
         optimizer: Any `tff.learning.optimizers` optimizer.
@@ -126,6 +130,7 @@ class LocalTraining:
         learning_rate: float | None = None,
         project: Callable[[Any], Any] | None = None,
         after_epoch: Callable[[tf.Tensor, Any, Any], Any] | None = None,
+        assign: Callable[[Any, Any], Any] | None = None,
     ) -> TrainResult:
         """Trains `weights` on a client's examples.
 
@@ -149,12 +154,15 @@ class LocalTraining:
             project: A function that maps the weights after each step to the next weights.
             after_epoch: `(epoch, weights, carry) -> carry`, called after each pass, with epochs
                 from 0, for measurements.
+            assign: `(weights, batch) -> weights`, with the moving statistics after a step. Default:
+                those of `model` at `weights`. A custom `gradient` for other structures needs it.
 
         Raises:
             ValueError: The optimizer's state should persist, but `optimizer_state` is not given.
             KindError: Weights are not float32, or `augment` changes the type of images.
         """
         optimizer_state = self.begin(weights, context, optimizer_state, learning_rate)
+        assign = assign or model.assigned
         if epochs is None and steps is None:
             epochs, steps = (self.epochs, None) if self.steps is None else (None, self.steps)
 
@@ -162,14 +170,16 @@ class LocalTraining:
             weights, optimizer_state, totals, carry = scanned
             batch = self._augmented(batch)
             if gradient is None:
-                direction, batch_totals = model.gradient(weights, batch)
+                direction, batch_totals, assigned = model.training_gradient(weights, batch)
             else:
                 direction, batch_totals, carry = gradient(weights, batch, carry)
+                assigned = assign(weights, batch)
             if reg is not None:
                 direction = trees.add(direction, reg(weights))
             weights, optimizer_state = self.step(weights, direction, optimizer_state)
             if project is not None:
                 weights = project(weights)
+            weights = with_statistics(weights, assigned)
             return weights, optimizer_state, trees.add(totals, batch_totals), carry
 
         def after_pass(epoch, scanned):
@@ -215,15 +225,20 @@ class LocalTraining:
     def step(self, weights: Any, gradient: Any, optimizer_state: Any) -> tuple[Any, Any]:
         """Makes a step along `direction(weights, gradient)`, and returns weights and state."""
         direction = self.direction(weights, gradient)
-        optimizer_state, weights = self.optimizer.next(optimizer_state, weights, direction)
-        return weights, optimizer_state
+        optimizer_state, stepped = self.optimizer.next(optimizer_state, weights, direction)
+        return with_statistics(stepped, weights), optimizer_state
 
     def direction(self, weights: Any, gradient: Any) -> Any:
-        """Computes `clip(gradient) + wd * weights`, the direction of the optimizer's step."""
+        """Computes `clip(gradient) + wd * weights`, the direction of the optimizer's step.
+
+        It is 0 for moving statistics.
+        """
+        gradient = without_statistics(gradient)
         if self.clip_norm is not None:
             gradient = trees.clip(gradient, self.clip_norm)
         if self.weight_decay:
-            gradient = trees.add(gradient, trees.scale(weights, self.weight_decay))
+            decay = trees.scale(without_statistics(weights), self.weight_decay)
+            gradient = trees.add(gradient, decay)
         return gradient
 
     def kept(self, optimizer_state: Any) -> Any:

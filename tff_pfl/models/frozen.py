@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tff_pfl.models.batch_normalization import statistics_of
+
 MOST_BYTES = 32 * 2**20
 
 
@@ -55,6 +57,12 @@ def skipped_loading() -> Iterator[list[tf.keras.layers.Layer]]:
         _thread.loaded = before
 
 
+def frozen_weights(model: tf.keras.Model) -> list[tf.Variable]:
+    """Returns the weights that training does not change: neither trained nor statistics."""
+    statistics = {weight.ref() for weight in statistics_of(model)}
+    return [weight for weight in model.non_trainable_weights if weight.ref() not in statistics]
+
+
 def frozen_values(
     keras_model_fn: Callable[[], tf.keras.Model],
     call: Callable[[tf.keras.Model], Any],
@@ -65,7 +73,7 @@ def frozen_values(
     Args:
         keras_model_fn: The function that builds the model.
         call: Calls a model on inputs, which builds layers of unknown input shape.
-        frozen: The `non_trainable_weights` of a model of an earlier call.
+        frozen: The `frozen_weights` of a model of an earlier call.
 
     Raises:
         ValueError: The weights are too large, or differ from call to call.
@@ -82,7 +90,7 @@ def frozen_values(
         with tf.device("CPU"):
             model = keras_model_fn()
             call(model)
-        return [weight.numpy() for weight in model.non_trainable_weights]
+        return [weight.numpy() for weight in frozen_weights(model)]
 
     first, second = _in_new_thread(built), _in_new_thread(built)
     shapes = [tuple(weight.shape) for weight in frozen]

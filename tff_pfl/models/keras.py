@@ -10,23 +10,22 @@ import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import numpy as np
 import tensorflow as tf
 
 from tff_pfl.models import keras_checks as checks
-from tff_pfl.models.frozen import frozen_values, skipped_loading
+from tff_pfl.models.batch_normalization import pure_batch_normalization
+from tff_pfl.models.frozen import frozen_values, frozen_weights, skipped_loading
+from tff_pfl.models.initial_values import derived_seed, seedable
 from tff_pfl.models.inputs import as_numbers, input_specs, zero_inputs
 from tff_pfl.models.model import Model
 from tff_pfl.models.pure_layers import COMPUTE_TYPES, FLOAT32, in_types, pure_layers
 from tff_pfl.models.segments import Segment, in_turn, is_graph, split
+from tff_pfl.models.statistics import STATISTICS, fixed, with_statistics
 from tff_pfl.models.task import Task
 from tff_pfl.models.tasks import classification
 from tff_pfl.models.weight_names import layer_and_weight
 from tff_pfl.names import check_names
 from tff_pfl.ranges import takes, whole
-
-# Substrings of the types of operations that draw random numbers.
-_RANDOM = ("Random", "TruncatedNormal", "Multinomial", "Shuffle")
 
 _BUILT_ANEW = (
     "keras_model_fn returned the model of an earlier call, or a model with other layers. It must "
@@ -35,12 +34,12 @@ _BUILT_ANEW = (
 
 
 class _Slot(NamedTuple):
-    """A variable of the Keras model: a trained weight or a frozen one.
+    """A variable of the Keras model: a trained weight, a moving statistic or a frozen weight.
 
     Attributes:
         layer: The name of its layer.
-        weight: The name of the weight.
-        initial_value: `(seed: int) -> tensor`, for a trained weight.
+        weight: The name of the weight. Only moving statistics have the names in `STATISTICS`.
+        initial_value: `(seed: int) -> tensor`, for a weight that is not frozen.
         constant: The value of a frozen weight.
     """
 
@@ -59,7 +58,8 @@ class _Record(NamedTuple):
         whole: The model's segments, one or more.
         below_head: The segments below the model's linear head. Empty without such a head.
         outputs: The model's symbolic outputs for one input.
-        layers: The names of the layers with trained weights, from input to output as far as known.
+        layers: The names of the layers with weights that are not frozen, from input to output as
+            far as known.
     """
 
     name: str
@@ -92,6 +92,10 @@ def from_keras(
     by `set_weights` or `load_weights` of frozen layers. They may have 32 MiB in all; apply
     larger layers to the data once, by `FederatedDataset.map`. Batch normalisation in a frozen layer
     uses its moving statistics.
+
+    The moving statistics of other batch normalisation are weights `moving_mean` and
+    `moving_variance` of its layer, with the gradient 0. A training step assigns them as Keras does
+    for a batch without padding; see `Model.training_pass`.
 
     Example:
         >>> def mlp():
@@ -129,11 +133,11 @@ def from_keras(
             Weights, gradients, outputs and losses stay float32.
 
     Raises:
-        ValueError: The model has layers with state (batch normalisation that is not frozen),
-            stochastic layers other than dropout, no trained weights, or variables that are not its
-            weights; its frozen weights are too large or change from call to call; it ends in a
-            softmax although the loss takes logits; it was built before; it cannot be cut into
-            segments; or `compute_type` is unknown.
+        ValueError: The model has layers with state, stochastic layers other than dropout, no
+            trained weights, variables that are not its weights, or batch normalisation that is
+            neither frozen nor of float32 in one segment; its frozen weights are too large or change
+            from call to call; it ends in a softmax although the loss takes logits; it was built
+            before; it cannot be cut into segments; or `compute_type` is unknown.
     """
     check_names("compute type", [compute_type], COMPUTE_TYPES)
     checks.check_function(keras_model_fn)
@@ -141,6 +145,12 @@ def from_keras(
     task = task or classification()
     inputs = input_specs(input_shape, input_dtype, num_rows=1)
     record = _record(keras_model_fn, preprocess, inputs, task, segments)
+    has_statistics = any(_is_statistic(slot) for slot in record.slots)
+    if has_statistics and (segments > 1 or compute_type != FLOAT32):
+        raise ValueError(
+            f"Keras model {record.name!r} has batch normalisation, which needs segments=1 and "
+            "compute_type='float32'. Set them, or use tf.keras.layers.GroupNormalization."
+        )
 
     def init(seed: int):
         weights = collections.OrderedDict(
@@ -148,13 +158,13 @@ def from_keras(
         )
         trained = [slot for slot in record.slots if slot.constant is None]
         for index, slot in enumerate(trained):
-            weights[slot.layer][slot.weight] = slot.initial_value(_derived_seed(seed, index))
+            weights[slot.layer][slot.weight] = slot.initial_value(derived_seed(seed, index))
         return weights
 
     def segment_function(part, index, masks_before, is_last):
         """Returns a function that applies a segment of `part(Keras model)`."""
 
-        def apply(weights, x, seed=None, *, training: bool):
+        def apply(weights, x, seed=None, weight=None, *, training: bool):
             if index == 0:
                 x = preprocess(x)
             given = [_value(slot, weights) for slot in record.slots]
@@ -167,7 +177,13 @@ def from_keras(
                 return by_type.get(dtype, by_type[None])
 
             layers = pure_layers(seed, masks_before=masks_before, compute_type=compute_type)
-            with tf.variable_creator_scope(variable), layers, skipped_loading():
+            normalization = pure_batch_normalization(weight)
+            with (
+                tf.variable_creator_scope(variable),
+                layers,
+                normalization as assigned,
+                skipped_loading(),
+            ):
                 segment = split(part(keras_model_fn()), segments)[index]
                 outputs = segment(x, training=training)
             if next(values, None) is not None:
@@ -176,7 +192,13 @@ def from_keras(
                 checks.check_whole_numbers(tf.compat.v1.get_default_graph())
                 if is_last:
                     outputs = tf.nest.map_structure(lambda y: tf.cast(y, tf.float32), outputs)
-            return outputs
+            if weight is None:
+                return outputs
+            statistics = collections.defaultdict(dict)
+            for slot, value in zip(record.slots, given, strict=True):
+                if _is_statistic(slot):
+                    statistics[slot.layer][slot.weight] = assigned.get(id(value), value)
+            return outputs, dict(statistics)
 
         return _traced_eagerly(apply)
 
@@ -188,12 +210,19 @@ def from_keras(
         ]
         return in_turn(applies, plan)
 
+    apply = applied(lambda keras_model: keras_model, record.whole)
+
+    def training_pass(weights, x, *, weight, seed):
+        outputs, assigned = apply(weights, x, training=True, seed=seed, weight=weight)
+        return outputs, with_statistics(weights, assigned)
+
     model = Model(
         init=init,
-        apply=applied(lambda keras_model: keras_model, record.whole),
+        apply=apply,
         features=applied(_below_head, record.below_head) if record.below_head else None,
         task=task,
         name=record.name,
+        training_pass=training_pass if has_statistics else None,
         num_classes=record.outputs.shape[-1] if task.outputs == "class_logits" else None,
     )
     _check_initial_weights(model)
@@ -214,8 +243,8 @@ def _traced_eagerly(apply):
     training_function = tf.function(lambda *args: apply(*args, training=True), autograph=False)
     function = tf.function(lambda *args: apply(*args, training=False), autograph=False)
 
-    def call(weights, x, *, training: bool = False, seed=None):
-        args = (weights, x) if seed is None else (weights, x, seed)
+    def call(weights, x, *, training: bool = False, seed=None, weight=None):
+        args = tuple(arg for arg in (weights, x, seed, weight) if arg is not None)
         args = tf.nest.map_structure(tf.convert_to_tensor, args)
         specs = tf.nest.map_structure(lambda arg: tf.TensorSpec(arg.shape, arg.dtype), args)
         with _eager_mode():
@@ -251,6 +280,7 @@ def _record(keras_model_fn, preprocess, inputs_spec, task, segments) -> _Record:
         graph.as_default(),
         tf.variable_creator_scope(record),
         pure_layers(tf.zeros([2], tf.int32)),
+        pure_batch_normalization(tf.ones([1])),
         skipped_loading() as loaded,
     ):
         model = keras_model_fn()
@@ -280,7 +310,7 @@ def _record(keras_model_fn, preprocess, inputs_spec, task, segments) -> _Record:
 
 def _slots(model, created, keras_model_fn, example) -> list[_Slot]:
     """Describes the variables that were created, `(variable, initial value)`, as `_Slot`s."""
-    frozen, values = model.non_trainable_weights, []
+    frozen, values = frozen_weights(model), []
     if frozen:
         values = frozen_values(keras_model_fn, lambda model: model(example()), frozen)
     constants = {weight.ref(): value for weight, value in zip(frozen, values, strict=True)}
@@ -290,24 +320,31 @@ def _slots(model, created, keras_model_fn, example) -> list[_Slot]:
         if variable.ref() in constants:
             slots.append(_Slot(layer, weight, constant=constants[variable.ref()]))
         else:
-            slots.append(_Slot(layer, weight, _seedable(initial_value, variable.name)))
+            slots.append(_Slot(layer, weight, seedable(initial_value, variable.name)))
     checks.check_unique((slot.layer, slot.weight) for slot in slots if slot.constant is None)
+    checks.check_reserved(model.trainable_weights)
     return slots
 
 
 def _value(slot, weights) -> tf.Tensor:
     """Returns the value of a slot, which is among the model's weights or a constant."""
-    if slot.constant is None:
-        return weights[slot.layer][slot.weight]
-    return slot.constant
+    if slot.constant is not None:
+        return slot.constant
+    weight = weights[slot.layer][slot.weight]
+    return fixed(slot.weight, weight) if _is_statistic(slot) else weight
+
+
+def _is_statistic(slot) -> bool:
+    return slot.constant is None and slot.weight in STATISTICS
 
 
 def _layers(model, slots) -> list[str]:
-    """Returns the layers with trained weights, in the order of first calls or of the model."""
+    """Returns the layers of weights that are not frozen, in the order of calls or of the model."""
     called = dict.fromkeys(slot.layer for slot in slots if slot.constant is None)
     if is_graph(model) and not all("/" in weight.name for weight in model.weights):
-        trained = model.trainable_weights
-        called = dict.fromkeys(layer_and_weight(weight, model)[0] for weight in trained)
+        frozen = {weight.ref() for weight in frozen_weights(model)}
+        others = [weight for weight in model.weights if weight.ref() not in frozen]
+        called = dict.fromkeys(layer_and_weight(weight, model)[0] for weight in others)
     return list(called)
 
 
@@ -338,54 +375,6 @@ def _linear_head(model) -> str | None:
 
 def _below_head(model) -> tf.keras.Model:
     return tf.keras.Model(model.input, model.layers[-1].input)
-
-
-def _seedable(initial_value, name) -> Callable[[int], Any]:
-    """Returns `(seed: int) -> tensor` for the initial value that Keras passes to a variable."""
-    initializer = getattr(initial_value, "func", None)
-    if not isinstance(initializer, tf.keras.initializers.Initializer):
-        constant = _constant(initial_value, name)
-        return lambda seed: tf.constant(constant)
-    config = initializer.get_config()
-
-    def value(seed: int):
-        if "seed" in config:
-            seeded = type(initializer).from_config({**config, "seed": seed})
-        else:
-            seeded = initializer
-        return seeded(*initial_value.args, **initial_value.keywords)
-
-    if "seed" not in config:
-        with _eager_mode():
-            again = type(initializer).from_config(config)
-            again = again(*initial_value.args, **initial_value.keywords)
-            if not np.array_equal(value(0), again):
-                raise ValueError(
-                    f"Weight {name!r} is initialised by {type(initializer).__name__}, which draws "
-                    "other numbers each time it is made. Give it an argument `seed`, and return "
-                    "the seed as 'seed' from its get_config."
-                )
-    return value
-
-
-def _constant(initial_value, name) -> np.ndarray:
-    """Returns the value of a function that is not a Keras initializer, as for an LSTM's bias."""
-    if callable(initial_value):
-        with _eager_mode():
-            traced = tf.function(initial_value, autograph=False).get_concrete_function()
-            first, second = traced().numpy(), np.asarray(initial_value())
-        if not any(name in node.op for node in checks.nodes(traced.graph) for name in _RANDOM) and (
-            np.array_equal(first, second)
-        ):
-            return first
-    raise ValueError(
-        f"Weight {name!r} is initialised by {initial_value!r}. Use an initializer of "
-        "tf.keras.initializers, which can be seeded, or a function without random numbers."
-    )
-
-
-def _derived_seed(seed: int, index: int) -> int:
-    return int(np.random.SeedSequence([seed, index]).generate_state(1)[0] >> 1)
 
 
 def _check_initial_weights(model):

@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tff_pfl.models.randomness import described, unseeded_operations
+from tff_pfl.models.statistics import STATISTICS
 from tff_pfl.models.task import Task
 
 _ASSIGNMENTS = ("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp")
@@ -25,13 +26,6 @@ def check_function(keras_model_fn: Callable[[], tf.keras.Model]) -> None:
 
 def check_weights(model: tf.keras.Model, created: Iterable[tf.Variable]) -> None:
     """Checks that all weights are new, some are trained, and that all variables are weights."""
-    for layer in model._flatten_layers():
-        if isinstance(layer, tf.keras.layers.BatchNormalization) and layer.trainable:
-            raise ValueError(
-                f"Layer {layer.name!r} is a batch normalisation, whose moving statistics clients "
-                "cannot share soundly. Use tf.keras.layers.GroupNormalization, or freeze the layer "
-                "with trainable=False."
-            )
     if not model.trainable_weights:
         raise ValueError(f"Keras model {model.name!r} has no weights that are trained.")
     here = {variable.ref() for variable in created}
@@ -75,6 +69,16 @@ def check_unique(names: Iterable[tuple[str, str]]) -> None:
             f"Weight {weight!r} of layer {layer!r} exists {count} times. Give every layer a unique "
             "name, also across nested models, and every weight a unique name in its layer."
         )
+
+
+def check_reserved(trained: Iterable[tf.Variable]) -> None:
+    """Checks that no trained weight has the name of a moving statistic."""
+    for weight in trained:
+        if weight.name.removesuffix(":0").rpartition("/")[2] in STATISTICS:
+            raise ValueError(
+                f"The trained weight {weight.name!r} has the name of a moving statistic, which no "
+                "gradient moves. Rename it."
+            )
 
 
 def check_losses(model: tf.keras.Model) -> None:

@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -14,6 +14,7 @@ import tree
 from tff_pfl.equality import elementwise_equality
 from tff_pfl.kinds import KindError, check_kind
 from tff_pfl.models.rows import depends_on_other_rows
+from tff_pfl.models.statistics import with_statistics
 from tff_pfl.models.task import Mean, Task, Totals, check_function
 from tff_pfl.models.weight_names import weights_like
 
@@ -53,6 +54,15 @@ def check_weights(weights: Weights) -> None:
             )
 
 
+class _Measured(NamedTuple):
+    """The outputs, the weights of rows, the totals and the assigned weights of a batch."""
+
+    outputs: Any
+    weight: tf.Tensor
+    totals: Totals
+    assigned: Weights
+
+
 @dataclasses.dataclass(frozen=True)
 class Model:
     """A model as pure functions of its weights.
@@ -76,6 +86,11 @@ class Model:
         made_of: The model from which a block derived this one. The check of rows uses it, because
             the derived model may hold tensors of the block.
         starts_alike: Whether `init` gives the same weights for all seeds; see `starting_from`.
+        training_pass: `(W, x, *, weight, seed) -> (outputs, W)`, for a model with batch
+            normalisation, otherwise `None`. It computes the outputs in training, where batch
+            normalisation uses the statistics of the rows with `weight`, float32 `[batch]`, above 0,
+            and the weights with the moving statistics after the step; other weights are unchanged.
+            Replace it together with `apply`.
     """
 
     init: Callable[[int], Weights]
@@ -87,6 +102,7 @@ class Model:
     num_classes: int | None = None
     made_of: "Model | None" = None
     starts_alike: bool = False
+    training_pass: Callable[..., tuple[Any, Weights]] | None = None
 
     def __post_init__(self):
         """Checks the kinds of the functions and of the task."""
@@ -172,6 +188,14 @@ class Model:
                 "starts from given weights. Use it without starting_from."
             )
 
+    def check_no_batch_normalization(self, method: str) -> None:
+        """Raises a `ValueError` that names a method if training assigns moving statistics."""
+        if self.training_pass is not None:
+            raise ValueError(
+                f"{method} cannot train the batch normalisation of model {self.name!r}. Use "
+                "tf.keras.layers.GroupNormalization, or freeze the layers with trainable=False."
+            )
+
     def in_terms_of(self, init: Callable[[int], Any], weights_of: Callable[[Any], Weights]):
         """Returns the model as a function of parts from which its weights are computed.
 
@@ -185,24 +209,26 @@ class Model:
                 lambda parts, x, **options: function(weights_of(parts), x, **options)
             )
 
+        def training_pass(parts, x, **options):
+            outputs, assigned = self.training_pass(weights_of(parts), x, **options)
+            return outputs, with_statistics(parts, assigned)
+
         return dataclasses.replace(
             self,
             init=init,
             apply=composed(self.apply),
             features=composed(self.features),
+            training_pass=self.training_pass and training_pass,
             made_of=self.made_of or self,
         )
 
     def sums(self, weights, batch, *, training: bool = False) -> Mapping[str, Any]:
         """Computes the sums over a batch of the loss, a `Mean`, and of all metrics by name."""
-        y, outputs, weight, totals = self._measured(weights, batch, training)
-        return collections.OrderedDict(
-            [("loss", totals["loss"])]
-            + [
-                (name, totals[name] if metric.values else metric.sums(y, outputs, weight))
-                for name, metric in self.task.metrics.items()
-            ]
-        )
+        outputs, weight, totals, _ = self._measured(weights, batch, training)
+        sums = collections.OrderedDict(loss=totals["loss"])
+        for name, metric in self.task.metrics.items():
+            sums[name] = totals[name] if metric.values else metric.sums(batch.y, outputs, weight)
+        return sums
 
     def finalized(self, sums: Mapping[str, Any]) -> Mapping[str, Any]:
         """Computes the metrics of sums: a float32 scalar, or a `Mean` as it is.
@@ -222,7 +248,7 @@ class Model:
 
     def totals(self, weights, batch, *, training: bool = False) -> Totals:
         """Computes the sums over a batch of the loss and the metrics that are means."""
-        return self._measured(weights, batch, training)[-1]
+        return self._measured(weights, batch, training).totals
 
     def gradient(self, weights, batch, *, training: bool = True) -> tuple[Weights, Totals]:
         """Computes the gradient of the batch's mean loss, and the totals of the same forward pass.
@@ -230,13 +256,28 @@ class Model:
         The mean is weighted by the task's `example_weight`. Totals are of metrics that are means.
         Rows of weight 0 are ignored. The gradient of a batch without examples is 0.
         """
+        return self.training_gradient(weights, batch, training=training)[:2]
+
+    def training_gradient(
+        self, weights, batch, *, training: bool = True
+    ) -> tuple[Weights, Totals, Weights]:
+        """Computes `gradient`, and the weights whose moving statistics are those after the step.
+
+        A method that makes its own steps should assign these statistics after each of them, by
+        `with_statistics`. `LocalTraining.train` does so.
+        """
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(weights)
-            *_, totals = self._measured(weights, batch, training)
-            loss = totals["loss"].mean
+            measured = self._measured(weights, batch, training)
+            loss = measured.totals["loss"].mean
         gradient = tape.gradient(loss, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO)
         # The gradient of an embedding is `IndexedSlices`, which some operations do not accept.
-        return tf.nest.map_structure(tf.convert_to_tensor, gradient), totals
+        gradient = tf.nest.map_structure(tf.convert_to_tensor, gradient)
+        return gradient, measured.totals, measured.assigned
+
+    def assigned(self, weights, batch) -> Weights:
+        """Returns the weights with the moving statistics after a step on a batch."""
+        return weights if self.training_pass is None else self._pass(weights, batch, True)[1]
 
     def zero_totals(self) -> Totals:
         """Returns the totals of no examples, of the loss and the metrics that are means."""
@@ -252,7 +293,11 @@ class Model:
             ValueError: A value has another shape, or depends on other rows of the batch, which may
                 be padding.
         """
-        self._check_rows(weights, batch, training)
+        return self._checked_values(weights, batch, training)[1]
+
+    def _checked_values(self, weights, batch, training):
+        # In training, batch normalisation makes a row depend on other rows, but not on padding.
+        self._check_rows(weights, batch, training and self.training_pass is None)
         return self._example_values(weights, batch, training)
 
     @functools.cached_property
@@ -268,7 +313,7 @@ class Model:
             return
 
         def values(weights, batch):
-            return model._example_values(weights, batch, training)
+            return model._example_values(weights, batch, training)[1]
 
         def initial():
             return weights if model is self else model.init(0)
@@ -281,13 +326,13 @@ class Model:
             )
         model._checked_rows.add(key)
 
+    def _pass(self, weights, batch, training):
+        if training and self.training_pass is not None:
+            return self.training_pass(weights, batch.x, weight=batch.weight, seed=batch.seed)
+        return self.apply(weights, batch.x, training=training, seed=batch.seed), weights
+
     def _example_values(self, weights, batch, training):
-        return self._values_of_outputs(batch, self._outputs(weights, batch, training))
-
-    def _outputs(self, weights, batch, training):
-        return self.apply(weights, batch.x, training=training, seed=batch.seed)
-
-    def _values_of_outputs(self, batch, outputs):
+        outputs, assigned = self._pass(weights, batch, training)
         values = collections.OrderedDict(loss=self.task.example_loss(batch.y, outputs))
         for name, metric in self.task.means.items():
             values[name] = metric(batch.y, outputs)
@@ -299,15 +344,13 @@ class Model:
                     f"{tuple(batch.weight.shape)}. Return one number for each example, in a Keras "
                     "loss with reduction='none'."
                 )
-        return tf.nest.map_structure(lambda value: tf.cast(value, tf.float32), values)
+        values = tf.nest.map_structure(lambda value: tf.cast(value, tf.float32), values)
+        return outputs, values, assigned
 
-    def _measured(self, weights, batch, training):
-        """Returns the labels, the outputs, the weights of rows and the totals of a batch."""
-        self._check_rows(weights, batch, training)
-        outputs = self._outputs(weights, batch, training)
-        values = self._values_of_outputs(batch, outputs)
+    def _measured(self, weights, batch, training) -> _Measured:
+        outputs, values, assigned = self._checked_values(weights, batch, training)
         weight = self.task.weights_of(batch.y, batch.weight)
-        return batch.y, outputs, weight, self.task.totals(values, weight)
+        return _Measured(outputs, weight, self.task.totals(values, weight), assigned)
 
 
 def linear(layer: Mapping[str, Any], features):

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tff_pfl.models.model import Model, Weights
 from tff_pfl.models.partition import partition
+from tff_pfl.models.statistics import has_statistics
 from tff_pfl.ranges import above, takes, whole
 
 # A layer is linear in its weights if these are one of the following and at most a bias.
@@ -111,6 +112,9 @@ def multi_branch(
     if layers is None:
         layers = [name for name, layer in model.init(0).items() if _is_linear(set(layer))]
     ordered = partition(model, personal=layers).personal
+    weights = {} if model.training_pass is None else model.init(0)
+    if has_statistics([weights.get(layer) for layer in ordered]):
+        model.check_no_batch_normalization("A layer of several branches")
     if not ordered:
         raise ValueError(
             f"{model.name!r} has no layer of a kernel and a bias. Name the layers in `layers`."

@@ -7,9 +7,10 @@ from collections.abc import Iterable
 import tensorflow_federated as tff
 
 from tff_pfl.models.model import Model, Weights
+from tff_pfl.models.statistics import STATISTICS
 from tff_pfl.names import check_names
 
-_SCALE_AND_SHIFT = {"gamma", "beta"}
+_NORMALIZATION = {"gamma", "beta", *STATISTICS}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,11 +79,11 @@ def partition(model: Model, *, personal: Iterable[str] | None = None) -> Partiti
 
 
 def normalization_layers(model: Model) -> tuple[str, ...]:
-    """Returns the layers whose weights are a scale `gamma`, a shift `beta`, or both."""
+    """Returns the layers that only have a scale `gamma`, a shift `beta` or moving statistics."""
     return tuple(
         name
         for name, layer in tff.structure.iter_elements(model.weights_type)
-        if _SCALE_AND_SHIFT.issuperset(tff.structure.name_list(layer))
+        if _NORMALIZATION.issuperset(tff.structure.name_list(layer))
     )
 
 

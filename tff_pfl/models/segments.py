@@ -106,9 +106,9 @@ def in_turn(applies: Sequence[Callable], segments: Sequence[Segment]) -> Callabl
     layers = [segment.layers for segment in segments]
     steps = [*map(recomputed, others, layers), last]
 
-    def apply(weights, x, *, training: bool = False, seed=None):
+    def apply(weights, x, **options):
         for step in steps:
-            x = step(weights, x, training=training, seed=seed)
+            x = step(weights, x, **options)
         return x
 
     return apply

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tff_pfl.models.batch_normalization import statistics_of
+
 
 def layer_and_weight(variable: tf.Variable, model: tf.keras.Model) -> tuple[str, str]:
     """Returns the names of the layer and the weight of a variable of a Keras model."""
@@ -25,7 +27,7 @@ def weights_like(
 
     Args:
         given: A mapping from layer name to a mapping from weight name to array, or a Keras model,
-            whose trainable weights count.
+            whose trainable weights and moving statistics count.
         specs: The `TensorSpec`s of the model's weights, by the same names.
         name: The name of the model, for messages.
 
@@ -33,7 +35,8 @@ def weights_like(
         ValueError: Names or shapes differ, or `given` is of another type.
     """
     if isinstance(given, tf.keras.Model):
-        found = {layer_and_weight(w, given): w.numpy() for w in given.trainable_weights}
+        trained = [*given.trainable_weights, *statistics_of(given)]
+        found = {layer_and_weight(w, given): w.numpy() for w in trained}
     elif isinstance(given, Mapping) and all(isinstance(one, Mapping) for one in given.values()):
         found = {(layer, weight): w for layer in given for weight, w in given[layer].items()}
     else:

@@ -22,6 +22,11 @@ import tensorflow_federated as tff
 
 from tff_pfl.kinds import check_kind
 from tff_pfl.local import ClientContext, Examples, trees
+from tff_pfl.models.statistics import (
+    with_statistics,
+    with_valid_variances,
+    without_statistics,
+)
 from tff_pfl.names import check_names
 from tff_pfl.templates import blocks, errors
 from tff_pfl.templates.algorithm import Algorithm, no_client_state
@@ -61,17 +66,20 @@ def moved(
 ) -> Any:
     """Moves the weights by a step of the server's optimizer, or by `change` without an optimizer.
 
+    Moving statistics of batch normalisation always move by `change`, variances not below 0.
+
     Args:
         server: A `SharedPart`, or another `NamedTuple` with its fields.
         change: The mean change of its `weights`.
         server_optimizer: The server's optimizer, or `None`.
     """
+    plain = with_valid_variances(trees.add(server.weights, change))
     if server_optimizer is None:
-        return server._replace(weights=trees.add(server.weights, change))
+        return server._replace(weights=plain)
     optimizer, weights = server_optimizer.next(
-        server.optimizer, server.weights, trees.scale(change, -1.0)
+        server.optimizer, server.weights, trees.scale(without_statistics(change), -1.0)
     )
-    return server._replace(weights=weights, optimizer=optimizer)
+    return server._replace(weights=with_statistics(weights, plain), optimizer=optimizer)
 
 
 def averaging(

@@ -9,6 +9,7 @@ import tensorflow as tf
 from tff_pfl.algorithms.fedamp import attention
 from tff_pfl.local import trees
 from tff_pfl.models import Weights
+from tff_pfl.models.statistics import trained_leaves
 from tff_pfl.names import check_names
 from tff_pfl.ranges import above, between, takes, whole
 
@@ -118,6 +119,7 @@ class FedAMPServer:
 
     def _attend(self, models, ids, neighbour_ids, round_num):
         """Computes clients' `xi` of their neighbours."""
+        models = trained_leaves(models)
         is_self = tf.equal(ids[:, tf.newaxis], neighbour_ids)
         own, others = trees.row(models, ids), trees.row(models, neighbour_ids)
         if self.similarity == "cosine":

@@ -82,6 +82,7 @@ def fedpac(
     Raises:
         ValueError: The model has no features (see `Model`), or only one logit.
     """
+    model.check_no_batch_normalization("fedpac")
     dim, num_classes = linear_head_shape(model, "fedpac")
     parts = partition(model)
 

@@ -107,6 +107,7 @@ def fedpg(model: Model, local: LocalTraining, *, gradient: str = "full", **optio
             0 in rounds whose rate is 0.
         **options: Options of `FedPGServer`.
     """
+    model.check_no_batch_normalization("fedpg")
     check_names("gradient", [gradient], GRADIENTS)
     server = FedPGServer(local, **options)
 
