@@ -10,11 +10,11 @@ import tensorflow_federated as tff
 from tests.federation import COHORTS, assert_close, eager, local_sgd, make_client, run_rounds
 from tests.marks import slow
 from tff_pfl import algorithms, runtime
-from tff_pfl.local import Examples, evaluate, scan_batches
+from tff_pfl.local import ClientContext, Examples, evaluate, scan_batches
 from tff_pfl.local.examples import examples_type
 from tff_pfl.local.seeds import client_seed, run_seed
 from tff_pfl.models import from_keras
-from tff_pfl.templates import compose
+from tff_pfl.templates import ClientOutput, averaging, compose
 
 RATE, EPOCHS, BATCH = 0.3, 2, 4
 MOMENTUM, EPSILON = 0.8, 0.01
@@ -201,6 +201,30 @@ def test_pfedme_assigns_statistics_of_the_personal_model(model):
     assert_weights(personal[1], {"norm": statistics})
 
 
+def test_apfl_keeps_the_statistics_of_the_mixture(model):
+    state, personal = first_round(model, "apfl")
+    ends = [descended(start_of(model), i, 0) for i in COHORTS[0]]
+    shared = mean(ends, SIZES[:2])
+    assert_weights(state.algorithm.weights, shared)
+    for name in ("moving_mean", "moving_variance"):
+        assert_close(personal[1]["norm"][name], ends[1]["norm"][name])
+
+
+def test_train_needs_to_know_which_statistics_to_assign(model):
+    def client_work(weights, state, examples, context):
+        def gradient(both, batch, carry):
+            gradients = [model.gradient(w, batch) for w in both]
+            return tuple(g for g, _ in gradients), gradients[0][1], carry
+
+        trained = LOCAL.train(model, (weights, weights), examples, context, gradient=gradient)
+        return ClientOutput(state=(), upload=trained.weights[0])
+
+    algorithm = averaging(model.init, client_work, lambda weights, *_: weights)
+    with pytest.raises(ValueError, match="another structure. Pass `assign`"):
+        context = ClientContext(tf.constant(0), tf.constant(0), tf.constant([0, 0]))
+        algorithm.exchanges[0].client_work(model.init(0), (), EXAMPLES[0], context)
+
+
 FEDERATION = {"num_clients": 3}
 
 
@@ -231,7 +255,6 @@ def test_statistics_of_a_round_do_not_depend_on_the_direction(model, method, opt
 @pytest.mark.parametrize(
     ("method", "options"),
     [
-        ("apfl", {}),
         ("fedmgda_plus", {}),
         ("fedpac", {}),
         ("fedpg", {}),

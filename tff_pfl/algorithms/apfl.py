@@ -27,6 +27,9 @@ Algorithm 1 and in the code of PGFed and Ditto; with "after", it mixes `w_i` aft
 The personal model is `alpha_i v_i + (1 - alpha_i) w` with the current `w`. A client that never took
 part has `w`. All `v_i` start from the common `w_0`.
 
+Moving statistics of batch normalisation are those of the model whose batches assign them: `v_i` has
+those of `vbar`, and the personal model has those of `v_i`.
+
 alpha = 0: `v_i` is constant, except that weight decay shrinks it; the personal model is FedAvg's
 `w`. alpha = 1: `v_i` is Local. The global model never depends on `v_i` and `alpha_i`.
 """
@@ -38,6 +41,7 @@ import tensorflow as tf
 from tff_pfl.algorithms.registry import ALGORITHMS, idle_where
 from tff_pfl.local import LocalTraining, trees
 from tff_pfl.models import Mean, Model, Totals, Weights, merged, prefixed
+from tff_pfl.models.statistics import only_statistics, with_statistics
 from tff_pfl.names import check_names
 from tff_pfl.ranges import at_least, between, takes
 from tff_pfl.templates import Algorithm, ClientOutput, averaging, extends
@@ -68,6 +72,7 @@ class Carry(NamedTuple):
         alpha: float32 scalar, `alpha_i`.
         totals: The sums of losses and metrics of `vbar`.
         is_first: bool scalar, whether the next batch is the round's first.
+        statistics: The moving statistics of `vbar` after the last step, if the model has any.
     """
 
     shared: Weights
@@ -75,6 +80,7 @@ class Carry(NamedTuple):
     alpha: tf.Tensor
     totals: Totals
     is_first: tf.Tensor
+    statistics: dict
 
 
 @ALGORITHMS.register("apfl")
@@ -110,12 +116,12 @@ def apfl(
         vbar_refresh: Whether `vbar` mixes `w_i` "before" or "after" its step; see the module.
         **options: Options of `averaging`.
     """
-    model.check_no_batch_normalization("apfl")
     check_names("alpha_update", [alpha_update], ("batch", "round"))
     check_names("vbar_refresh", [vbar_refresh], ("before", "after"))
 
     def mix(alpha, own, shared):
-        return trees.add(trees.scale(own, alpha), trees.scale(shared, 1.0 - alpha))
+        mixture = trees.add(trees.scale(own, alpha), trees.scale(shared, 1.0 - alpha))
+        return with_statistics(mixture, own)
 
     def client_init(client_id, seed):
         weights = model.init(seed)
@@ -129,11 +135,12 @@ def apfl(
             rate = local.learning_rate(context.round_num)
 
         def gradient(own, batch, carry):
-            direction, totals = model.gradient(carry.shared, batch)
+            direction, totals, assigned = model.training_gradient(carry.shared, batch)
             shared, optimizer = local.step(carry.shared, direction, carry.optimizer)
+            shared = with_statistics(shared, assigned)
             mixed_with = carry.shared if vbar_refresh == "before" else shared
             mixture = mix(carry.alpha, own, mixed_with)
-            mixture_gradient, mixture_totals = model.gradient(mixture, batch)
+            mixture_gradient, mixture_totals, assigned = model.training_gradient(mixture, batch)
             new_alpha = carry.alpha
             if adaptive:
                 updates_alpha = carry.is_first if alpha_update == "round" else True
@@ -142,10 +149,18 @@ def apfl(
                 stepped = tf.clip_by_value(carry.alpha - rate * slope, 0.0, 1.0)
                 new_alpha = tf.where(updates_alpha, stepped, carry.alpha)
             measured = trees.add(carry.totals, mixture_totals)
-            new = Carry(shared, optimizer, new_alpha, measured, tf.constant(False))
+            statistics = only_statistics(assigned)
+            new = Carry(shared, optimizer, new_alpha, measured, tf.constant(False), statistics)
             return trees.scale(mixture_gradient, carry.alpha), totals, new
 
-        start = local.begin(weights, context, shared_optimizer)
+        start = Carry(
+            shared=weights,
+            optimizer=local.begin(weights, context, shared_optimizer),
+            alpha=state.alpha,
+            totals=model.zero_totals(),
+            is_first=tf.constant(True),
+            statistics=only_statistics(state.model),
+        )
         own = local.train(
             model,
             state.model,
@@ -153,7 +168,8 @@ def apfl(
             context,
             optimizer_state=own_optimizer,
             gradient=gradient,
-            carry=Carry(weights, start, state.alpha, model.zero_totals(), tf.constant(True)),
+            carry=start,
+            assign=lambda own, batch, carry: carry.statistics,
         )
         carry = own.carry
         alpha_i = Mean(carry.alpha, tf.constant(1.0))

@@ -148,7 +148,7 @@ def plgu_lf(
             context,
             optimizer_state=state.optimizer,
             gradient=lwsam_gradient(factors),
-            assign=lambda models, batch: tuple(model.assigned(w, batch) for w in models),
+            assign=lambda models, batch, _: tuple(model.assigned(w, batch) for w in models),
         )
         theta, shared = trained.weights
         return ClientOutput(

@@ -130,7 +130,7 @@ class LocalTraining:
         learning_rate: float | None = None,
         project: Callable[[Any], Any] | None = None,
         after_epoch: Callable[[tf.Tensor, Any, Any], Any] | None = None,
-        assign: Callable[[Any, Any], Any] | None = None,
+        assign: Callable[[Any, Any, Any], Any] | None = None,
     ) -> TrainResult:
         """Trains `weights` on a client's examples.
 
@@ -154,15 +154,16 @@ class LocalTraining:
             project: A function that maps the weights after each step to the next weights.
             after_epoch: `(epoch, weights, carry) -> carry`, called after each pass, with epochs
                 from 0, for measurements.
-            assign: `(weights, batch) -> weights`, with the moving statistics after a step. Default:
-                those of `model` at `weights`. A custom `gradient` for other structures needs it.
+            assign: `(weights, batch, carry) -> weights`, with the moving statistics after a step;
+                it gets the weights before and the carry after `gradient`. Default: those of `model`
+                at `weights`, which must then be weights of the model.
 
         Raises:
             ValueError: The optimizer's state should persist, but `optimizer_state` is not given.
             KindError: Weights are not float32, or `augment` changes the type of images.
         """
         optimizer_state = self.begin(weights, context, optimizer_state, learning_rate)
-        assign = assign or model.assigned
+        assign = assign or (lambda weights, batch, carry: model.assigned(weights, batch))
         if epochs is None and steps is None:
             epochs, steps = (self.epochs, None) if self.steps is None else (None, self.steps)
 
@@ -173,7 +174,7 @@ class LocalTraining:
                 direction, batch_totals, assigned = model.training_gradient(weights, batch)
             else:
                 direction, batch_totals, carry = gradient(weights, batch, carry)
-                assigned = assign(weights, batch)
+                assigned = assign(weights, batch, carry)
             if reg is not None:
                 direction = trees.add(direction, reg(weights))
             weights, optimizer_state = self.step(weights, direction, optimizer_state)

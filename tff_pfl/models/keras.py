@@ -213,6 +213,11 @@ def from_keras(
     apply = applied(lambda keras_model: keras_model, record.whole)
 
     def training_pass(weights, x, *, weight, seed):
+        if not isinstance(weights, Mapping) or not weights.keys() >= set(record.layers):
+            raise ValueError(
+                f"The moving statistics of model {record.name!r} cannot be assigned to weights of "
+                "another structure. Pass `assign` to LocalTraining.train."
+            )
         outputs, assigned = apply(weights, x, training=True, seed=seed, weight=weight)
         return outputs, with_statistics(weights, assigned)
 

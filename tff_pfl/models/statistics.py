@@ -46,6 +46,15 @@ def with_valid_variances(weights: Any) -> Any:
     )
 
 
+def only_statistics(weights: Any) -> dict[str, dict[str, tf.Tensor]]:
+    """Returns the statistics of weights `W`, by layer and name. Without any it is empty."""
+    found = {}
+    for layer, own in weights.items():
+        if statistics := {name: own[name] for name in STATISTICS if name in own}:
+            found[layer] = statistics
+    return found
+
+
 def has_statistics(weights: Any) -> bool:
     """Returns whether some layer has moving statistics."""
     return any(_is_statistic(path) for path, _ in tree.flatten_with_path(weights))
