@@ -9,14 +9,32 @@ import tensorflow as tf
 from tests.marks import slow
 from tests.runs import keep_the_context
 from tff_pfl.experiment import OutputDirectoryError, export_program, export_run, restored_run
+from tff_pfl.models import MODELS
+
+
+@MODELS.register("batch_normalized")
+def batch_normalized(image_shape, num_classes, *, hidden=(4,)):
+    return tf.keras.Sequential(
+        [
+            tf.keras.layers.Flatten(input_shape=image_shape),
+            *(tf.keras.layers.Dense(width, "relu") for width in hidden),
+            tf.keras.layers.BatchNormalization(name="norm"),
+            tf.keras.layers.Dense(num_classes, name="head"),
+        ]
+    )
 
 
 @pytest.fixture(scope="module")
 def run_of(finished_run):
-    return lambda algorithm: finished_run(algorithm, evaluation={"fine_tune_epochs": 1})
+    models = {"fedbn": {"model": {"name": "batch_normalized"}}}
+    return lambda algorithm: finished_run(
+        algorithm, evaluation={"fine_tune_epochs": 1}, **models.get(algorithm, {})
+    )
 
 
-@pytest.mark.parametrize("algorithm", ["ditto", *map(slow, ["splitgp", "pfedmb", "local"])])
+@pytest.mark.parametrize(
+    "algorithm", ["ditto", *map(slow, ["splitgp", "pfedmb", "local", "fedbn"])]
+)
 def test_exported_models_have_the_accuracy_of_the_run(run_of, tmp_path, algorithm):
     run_dir, output = run_of(algorithm), tmp_path / "new" / "models"
     exported = export_run(run_dir, output)
