@@ -14,6 +14,7 @@ from tff_pfl.models.multi_branch import MultiBranch, distinct_seeds, multi_branc
 from tff_pfl.models.partition import Partition, layer_groups, normalization_layers, partition
 from tff_pfl.models.pure_layers import COMPUTE_TYPES
 from tff_pfl.models.saved_model import ModelSaver
+from tff_pfl.models.statistics import with_statistics
 from tff_pfl.models.task import Mean, Metric, Task, Totals
 from tff_pfl.models.tasks import TASKS, keras_metrics
 from tff_pfl.models.two_exits import TwoExits, two_exits
@@ -47,4 +48,5 @@ __all__ = [
     "partition",
     "prefixed",
     "two_exits",
+    "with_statistics",
 ]
