@@ -29,7 +29,7 @@ README = ROOT / "README.md"
 
 
 @pytest.fixture
-def follow(tmp_path, monkeypatch):
+def follow(tmp_path, monkeypatch, clients_in_a_loop):
     """Returns `(document) -> names`: writes the document's files and runs its other code."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)

@@ -12,6 +12,8 @@ import tensorflow_federated as tff
 import tff_pfl
 from tff_pfl import testing
 
+pytestmark = pytest.mark.usefixtures("clients_in_a_loop")
+
 NAMES = {"np": np, "tempfile": tempfile, "testing": testing, "tf": tf, "tff": tff}
 FUNCTIONS = [name for name in tff_pfl.__all__ if inspect.isfunction(getattr(tff_pfl, name))]
 # These end the process or prepare a whole process.

@@ -15,6 +15,7 @@ from tff_pfl.privacy import with_distributed_privacy
 from tff_pfl.templates import Client, compose
 from tff_pfl.testing.contract import (
     check_nobody,
+    check_partial_batches,
     check_secure_sums,
     check_stock_runtime,
     check_vectorized,
@@ -50,21 +51,39 @@ class Row(NamedTuple):
 
     @property
     def subject(self) -> testing.Subject:
-        return _subject(self.name, tuple(self.options.items()), tuple(self.traits.items()))
+        return self._of(testing.Subject)
+
+    @property
+    def uncomposed(self) -> testing.Subject:
+        return self._of(Uncomposed)
+
+    def _of(self, kind):
+        return _subject(kind, self.name, tuple(self.options.items()), tuple(self.traits.items()))
 
     @property
     def id(self) -> str:
         return "-".join([self.name, *self.options])
 
 
+class Uncomposed(testing.Subject):
+    """A subject whose rounds are run block by block."""
+
+    @functools.cached_property
+    def process(self):
+        return testing.EagerProcess(self.algorithm, testing.contract.SEED)
+
+    def _run(self, computation, *args):
+        return computation(*args)
+
+
 @functools.cache
-def _subject(name, options, traits):
+def _subject(kind, name, options, traits):
     def made(model, local):
         return make(
             name, model, local, num_clients=CLIENTS, clients_per_round=COHORT, **dict(options)
         )
 
-    return testing.Subject(made, **dict(traits))
+    return kind(made, **dict(traits))
 
 
 def initial(state, weights):
@@ -194,6 +213,18 @@ COVERED = (
     "plgu_grep",
     "s_fedpg",
 )
+# Rows whose client work alone is particular: their rounds are run block by block, without composing
+# a process. Other rows cover what composing adds.
+UNCOMPOSED = (
+    "apfl-adaptive",
+    "fedala",
+    "feddyn",
+    "fedmgda_plus",
+    "fedrep",
+    "fedrod",
+    "pfedme-lambda_",
+    "plgu_lf",
+)
 # Checks that compile a computation, and the algorithms that have them by default. With secure sums,
 # the algorithms of the template `averaging` differ only in client work.
 COSTLY = {
@@ -210,7 +241,7 @@ def _slow(condition):
 
 def _cases(is_chosen=lambda row: True):
     return [
-        pytest.param(row, id=row.id, marks=_slow({row.id, row.name} & set(COVERED)))
+        pytest.param(row, id=row.id, marks=_slow({row.id, row.name} & {*COVERED, *UNCOMPOSED}))
         for row in ROWS
         if is_chosen(row)
     ]
@@ -236,6 +267,15 @@ def test_algorithm_passes_all_checks(row):
             except AssertionError as error:
                 failures.append(f"{check.__name__}: {error}")
     assert not failures, "\n".join(failures)
+
+
+@pytest.mark.parametrize("name", UNCOMPOSED)
+def test_uncomposed_client_work_ignores_filled_batches_and_has_its_bytes(name):
+    (row,) = [row for row in ROWS if row.id == name]
+    check_partial_batches(row.uncomposed)
+    metrics = row.uncomposed.eager_round.metrics
+    assert metrics["bytes_down_per_client"] == row.down
+    assert metrics["bytes_up_per_client"] == row.up
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,14 @@ from tff_pfl.analysis.loss_surface import rise_at_the_rim, training_examples
 from tff_pfl.data import FederatedDataset, Partition
 from tff_pfl.experiment import ConfigError, restored_run
 
+pytestmark = pytest.mark.usefixtures("clients_in_a_loop")
+
 AXIS = np.linspace(-1, 1, 5, dtype=np.float32)
 BOWL = (AXIS[:, None] ** 2 + 2 * AXIS**2 + 0.5).astype(np.float32)
 
 
 @pytest.fixture(scope="module")
-def run_dir(tmp_path_factory):
+def run_dir(tmp_path_factory, clients_in_a_loop):
     return train_run(tmp_path_factory.mktemp("runs") / "run", tiny_config())
 
 

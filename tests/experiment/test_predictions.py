@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tests.marks import slow
 from tests.runs import keep_the_context, run_main, tiny_config
 from tff_pfl.data import Partition
 from tff_pfl.evaluation import sampled_clients
@@ -26,7 +27,8 @@ def unequal(tmp_path_factory, finished_run):
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "models"), [("ditto", ["personalized", "global"]), ("fedper", ["personalized"])]
+    ("algorithm", "models"),
+    [("ditto", ["personalized", "global"]), slow("fedper", ["personalized"])],
 )
 @pytest.mark.parametrize("number", [0, 3])
 def test_accuracies_from_the_file_are_those_of_the_run(

@@ -5,17 +5,23 @@ import json
 
 import pytest
 
+from tests.marks import slow
 from tests.runs import run_main, run_python, tiny_config, train_run
 
 
+pytestmark = pytest.mark.usefixtures("clients_in_a_loop")
+
+
 @pytest.fixture(scope="module")
-def run_dir(tmp_path_factory):
+def run_dir(tmp_path_factory, clients_in_a_loop):
     return train_run(tmp_path_factory.mktemp("runs") / "run", tiny_config(evaluation={"every": 1}))
 
 
-def test_program_writes_results_and_prints_tables(run_dir, tmp_path):
+@pytest.mark.parametrize("run", [run_main, slow(run_python)])
+def test_program_writes_results_and_prints_tables(run_dir, tmp_path, run):
+    """Runs the program in this process, or in its own one."""
     output = tmp_path / "evaluated"
-    done = run_python(
+    done = run(
         "programs/evaluate.py",
         f"--run_dir={run_dir}",
         f"--output={output}",
