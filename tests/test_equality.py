@@ -17,6 +17,7 @@ from tests.federation import (
     run_rounds,
     tiny_model,
 )
+from tests.marks import together
 from tff_pfl.aggregators import StackRuleFactory
 from tff_pfl.equality import elementwise_equality
 from tff_pfl.evaluation import compose_global_evaluation
@@ -47,7 +48,7 @@ def by_objects(x):
     )
 
 
-@pytest.mark.parametrize(
+@together(
     ("compared", "expected"),
     [
         (lambda x: x == 2, [False, True, False]),

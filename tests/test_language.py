@@ -7,7 +7,7 @@ import pathlib
 import re
 import tokenize
 
-import pytest
+from tests.marks import together
 
 ROOT = pathlib.Path(__file__).parents[1]
 FOLDERS = ("tff_pfl", "programs", "configs", "examples", "benchmarks", "tests")
@@ -66,7 +66,7 @@ def _texts():
             yield f"{page}:{number}", line
 
 
-@pytest.mark.parametrize("phrase", PHRASES)
+@together("phrase", PHRASES)
 def test_no_text_has_a_phrase_that_must_be_read_twice(phrase):
     found = [f"{place}: {text[:100]}" for place, text in texts() if re.search(phrase, text)]
     assert not found, f"Write: {PHRASES[phrase]}."

@@ -9,6 +9,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.federation import assert_close, leaves
+from tests.marks import together
 from tff_pfl.aggregators import BranchMeanFactory, Shares
 from tff_pfl.aggregators.branch_mean import mean_of_sums
 
@@ -144,7 +145,7 @@ def test_equal_shares_give_the_weighted_mean():
         assert_close(found, expected)
 
 
-@pytest.mark.parametrize("nobody", ["share", "weight", "cohort"])
+@together("nobody", ["share", "weight", "cohort"])
 def test_parts_without_shares_are_0(nobody):
     values, weights = uploads(), WEIGHTS
     if nobody == "share":
@@ -212,7 +213,7 @@ def test_uploads_with_other_fields_are_refused(value_type):
     assert str(value_type) in str(e.value)
 
 
-@pytest.mark.parametrize(
+@together(
     ("value", "share", "message"),
     [
         ([BRANCHES, 2], [2], r"Shares of shape \(2,\) do not fit a tensor of \("),
@@ -221,7 +222,6 @@ def test_uploads_with_other_fields_are_refused(value_type):
         ({"a": [2]}, {"b": [2]}, "Shares do not fit the value: "),
         ({"a": [2], "b": [2]}, {"a": [2]}, "Shares do not fit the value: "),
     ],
-    ids=str,
 )
 def test_shares_that_do_not_fit_are_refused(value, share, message):
     with pytest.raises(TypeError, match=message):

@@ -6,6 +6,7 @@ import scipy.optimize
 import tensorflow as tf
 
 from tests.federation import vector
+from tests.marks import together
 from tff_pfl.aggregators import Stack
 from tff_pfl.aggregators.robust_rules import (
     geometric_median,
@@ -74,7 +75,7 @@ def numpy_scores(values, num_attackers):
     return np.array(scores)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@together("seed", range(3))
 def test_coordinate_rules_match_numpy(seed):
     stack = random_stack(seed)
     values, weights = vectors(stack), stack.weight.numpy()
@@ -102,7 +103,7 @@ def test_geometric_median_has_the_least_distance(seed):
     assert best <= min(map(distance, others)) * (1 + 1e-4) + 1e-4
 
 
-@pytest.mark.parametrize(("seed", "num_attackers"), [(0, 0), (1, 1), (2, 3)])
+@together(("seed", "num_attackers"), [(0, 0), (1, 1), (2, 3)])
 def test_krum_averages_the_lowest_scores(seed, num_attackers):
     rng = np.random.default_rng(seed)
     number = 2 * num_attackers + 3 + seed % 3

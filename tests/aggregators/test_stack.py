@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tests.marks import together
 from tff_pfl import runtime
 from tff_pfl.aggregators import Stack, StackFactory
 
@@ -117,14 +118,13 @@ def test_process_has_the_documented_types(vectors, uploads):
     )
 
 
-@pytest.mark.parametrize(
+@together(
     "value_type",
     [
         tff.types.TensorType(np.float32, None),
         tff.types.to_type([VECTOR, (np.int32, tff.types.TensorType(np.int32, [None]))]),
         tff.types.to_type([VECTOR, tff.types.SequenceType(np.float32)]),
     ],
-    ids=str,
 )
 def test_only_tensors_of_known_shapes_can_be_stacked(value_type):
     with pytest.raises(TypeError, match="^Only tensors of known shapes can be stacked, found "):

@@ -41,19 +41,19 @@ EQUAL_SCORES = {"rho": 0.3, "scores": "equal", "eps_from": "global"}  # makes LW
 # An algorithm and its options, and the equal algorithm and its options.
 SAME_SHARED = [
     ("apfl", {"alpha": 0.0}, "fedavg", {}),
-    ("apfl", {"alpha": 0.3, "adaptive": True, "vbar_refresh": "after"}, "fedavg", {}),
-    ("ditto", {"lambda_": 0.7}, "fedavg", {}),
+    slow("apfl", {"alpha": 0.3, "adaptive": True, "vbar_refresh": "after"}, "fedavg", {}),
+    slow("ditto", {"lambda_": 0.7}, "fedavg", {}),
     ("fedala", {"num_mixed_layers": 0}, "fedavg", {}),
-    ("fedbabu", {"head_layers": ()}, "fedavg", {}),
+    slow("fedbabu", {"head_layers": ()}, "fedavg", {}),
     ("fedbabu", {"fine_tune_epochs": 2}, "fedrep", {"head_epochs": 0, "body_epochs": 2}),
-    ("fedper", {"personal_layers": ()}, "fedavg", {}),
+    slow("fedper", {"personal_layers": ()}, "fedavg", {}),
     (
         "fedrep",
         {"personal_layers": (), "body_epochs": 2, "local": ONE_EPOCH},
         "fedavg",
         {},
     ),
-    ("lg_fedavg", {"shared_layers": LAYERS, "alternate": True}, "fedavg", {}),
+    slow("lg_fedavg", {"shared_layers": LAYERS, "alternate": True}, "fedavg", {}),
     slow("plgu_lf", {"rho": 0.0, "num_personal_layers": 0}, "fedavg", UNIFORM),
     ("plgu_lf", {"rho": 0.0, "num_personal_layers": 1}, "fedavg", UNIFORM),
     slow("plgu_lf", {"rho": 0.0, "num_personal_layers": 2}, "fedavg", UNIFORM),
@@ -69,9 +69,9 @@ SAME_SHARED = [
 ]
 SAME_PERSONAL = [
     ("apfl", {"alpha": 1.0}, "local", {}),
-    ("ditto", {"lambda_": 0.0}, "local", {}),
+    slow("ditto", {"lambda_": 0.0}, "local", {}),
     ("ditto", {"lambda_": 0.0, "personal_epochs": 1}, "local", {"local": ONE_EPOCH}),
-    ("fedala", {"mixing_learning_rate": 0.0, "personalized": "last"}, "fedavg", OWN),
+    slow("fedala", {"mixing_learning_rate": 0.0, "personalized": "last"}, "fedavg", OWN),
     (
         "fedbn",
         {"also_personal": ("dense1", "head"), "model": tiny_normalized_model},
@@ -80,7 +80,7 @@ SAME_PERSONAL = [
     ),
     ("fedper", {"personal_layers": LAYERS}, "local", {}),
     ("fedprox", {"mu": 0.0, **OWN}, "fedavg", OWN),
-    (
+    slow(
         "fedrep",
         {"personal_layers": LAYERS, "head_epochs": 2, "local": ONE_EPOCH},
         "local",
@@ -89,7 +89,7 @@ SAME_PERSONAL = [
     ("fedsam", {"rho": 0.0, **OWN}, "fedavg", OWN),
     ("lg_fedavg", {"shared_layers": (), "alternate": True}, "local", {}),
     ("pgfed", {"mu": 0.0, **MO_CE, **FEDERATION}, "fedavg", OWN),
-    (
+    slow(
         "plgu_ghn",
         {"rho": 0.0, "num_clients": 4, "hidden_width": 6},
         "pfedhn",

@@ -13,6 +13,7 @@ from tests.federation import (
     run_rounds,
     tiny_model,
 )
+from tests.marks import together
 from tests.quadratics import objectives, quadratic_clients, quadratic_model, vector_of
 from tff_pfl.algorithms import fedbabu
 from tff_pfl.evaluation import fine_tuned
@@ -58,7 +59,7 @@ def test_rounds_match_numpy_on_quadratics(weighting, weights):
         assert_close(list(map(vector_of, process.personalize(state, clients))), expected)
 
 
-@pytest.mark.parametrize(
+@together(
     ("options", "expected"),
     [
         ({}, {"steps": 1, "moves": True}),

@@ -18,6 +18,7 @@ from tests.federation import (
     run_rounds,
     tiny_model,
 )
+from tests.marks import together
 from tests.quadratics import descended, objectives, quadratic_examples, quadratic_model, vector_of
 from tff_pfl.algorithms import fedavg, per_fedavg
 from tff_pfl.testing import EagerProcess
@@ -162,7 +163,7 @@ def test_inner_rate_0_equals_fedavg_on_the_second_halves():
 
 
 class TestAdaptation:
-    @pytest.mark.parametrize(
+    @together(
         ("options", "rate", "steps"),
         [
             ({}, INNER, 1),

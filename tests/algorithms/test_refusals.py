@@ -3,6 +3,7 @@
 import pytest
 
 from tests.federation import local_sgd, tiny_model
+from tests.marks import together
 from tff_pfl.algorithms import ALGORITHMS, hyperparameters, make
 from tff_pfl.names import UnknownNameError
 
@@ -30,20 +31,20 @@ def made(name, rate=0.5, **options):
     return make(name, tiny_model(), local_sgd(rate), **FEDERATION, **options)
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS if CHOICES[name]])
+@together("name", [name for name in METHODS if CHOICES[name]])
 def test_unknown_choice_is_refused(name):
     for option in CHOICES[name]:
         with pytest.raises(UnknownNameError, match=f"{option} .*'nonsense'"):
             made(name, rate=0.05, **{option: "nonsense"})
 
 
-@pytest.mark.parametrize(("name", "option"), LAYERS)
+@together(("name", "option"), LAYERS)
 def test_unknown_layer_is_refused(name, option):
     with pytest.raises(UnknownNameError, match="'hed'. Did you mean 'head'"):
         made(name, **{option: ("hed",)})
 
 
-@pytest.mark.parametrize(
+@together(
     ("name", "options", "message"),
     [
         ("fedala", {"num_mixed_layers": 3}, "num_mixed_layers must be in 0 to 2, got 3"),

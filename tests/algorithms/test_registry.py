@@ -6,6 +6,7 @@ import re
 import pytest
 
 from tests.federation import local_sgd, tiny_model
+from tests.marks import together
 from tff_pfl.algorithms import ALGORITHMS, trains_where
 from tff_pfl.algorithms.registry import make, training_switch
 from tff_pfl.ranges import RangeError, between, takes
@@ -64,10 +65,8 @@ def test_make_refuses_a_function_that_returns_no_algorithm(monkeypatch):
         make("own", tiny_model(), local_sgd())
 
 
-@pytest.mark.parametrize("wrong", [0, 2.5])
-@pytest.mark.parametrize(
-    ("name", "key"), [("scaffold", "num_clients"), ("pgfed", "clients_per_round")]
-)
+@together("wrong", [0, 2.5])
+@together(("name", "key"), [("scaffold", "num_clients"), ("pgfed", "clients_per_round")])
 def test_make_requires_a_whole_number_of_clients(name, key, wrong):
     with pytest.raises(
         RangeError, match=f"^{key} must be a whole number of at least 1, got {wrong}"

@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 from matplotlib.text import Text
 
+from tests.marks import together
 from tff_pfl.analysis import plot_influence, plot_mixtures, plot_timeline
 from tff_pfl.analysis.snapshots import spans_of_round
 from tff_pfl.data import Partition
@@ -66,7 +67,7 @@ def test_single_evaluation_fills_the_figure(run_dir, tmp_path):
     assert axes.get_xlim() == (2, 3) and len(axes.collections) == 2
 
 
-@pytest.mark.parametrize(
+@together(
     ("draw", "message"),
     [
         (lambda run: plot_influence(run.parent), "no snapshots"),

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tests.marks import together
 from tests.runs import ROOT
 from tff_pfl import analysis
 from tff_pfl.analysis import Search, Study, Tuning, Variant, draws, grid, load_study
@@ -91,7 +92,7 @@ def study_of(variant, tuning=None, **options):
     return Study("t", {"A": variant}, tuning=tuning, **options)
 
 
-@pytest.mark.parametrize(
+@together(
     ("make", "message"),
     [
         (lambda: study_of(Variant("x"), seeds=()), "at least one variant and one seed"),

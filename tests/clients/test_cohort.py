@@ -17,6 +17,7 @@ from tests.clients.cohorts import (
     run_rounds,
     train,
 )
+from tests.marks import together
 from tff_pfl.clients.cohort import CohortDataSource, CohortIterator, UnknownCohortSourceError
 from tff_pfl.clients.errors import ForeignStateError
 from tff_pfl.clients.participation import Participation
@@ -44,9 +45,7 @@ class TestSource:
         expected = tff.types.FederatedType(client_type(), tff.CLIENTS)
         assert source.federated_type == iterator.federated_type == expected
 
-    @pytest.mark.parametrize(
-        ("capacity", "rows"), [(None, [1, 3, 2]), ("cohort", [3, 3, 3]), (4, [4, 4, 4])]
-    )
+    @together(("capacity", "rows"), [(None, [1, 3, 2]), ("cohort", [3, 3, 3]), (4, [4, 4, 4])])
     def test_capacity_sets_the_number_of_rows(self, capacity, rows):
         clients = make_source(capacity=capacity).select_clients([4, 2, 9])
         assert [len(c.data.x) for c in clients] == rows
@@ -92,7 +91,7 @@ class TestSource:
         assert [c.client_id for c in clients] == PINNED
         assert [len(c.data.x) for c in clients] == [4] * 3
 
-    @pytest.mark.parametrize(
+    @together(
         ("type_", "options", "error", "message"),
         [
             (STATE_TYPE, {}, TypeError, "Expected a client type"),
@@ -270,7 +269,7 @@ class TestBytes:
             CohortIterator.from_bytes(saved[2])
         assert source.store.known_clients() == []
 
-    @pytest.mark.parametrize("change", ["dataset", "type", "seed", "participation"])
+    @together("change", ["dataset", "type", "seed", "participation"])
     def test_iterator_of_another_run_is_refused(self, change):
         source = make_source()
         buffer = source.iterator().to_bytes()

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tests.clients.test_cohort import FakeDataset
+from tests.marks import together
 from tff_pfl.clients.padding import pad_examples, shared_capacity
 
 
@@ -35,7 +36,7 @@ class TestPadExamples:
             pad_examples(examples, 8)
 
 
-@pytest.mark.parametrize(
+@together(
     ("sizes", "capacity"),
     [
         ([], 0),

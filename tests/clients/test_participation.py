@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 
+from tests.marks import together
 from tff_pfl.clients.availability import Always, ByClass, Diurnal
 from tff_pfl.clients.participation import EVERYBODY_REPORTS, Participation
 
@@ -68,7 +69,7 @@ def test_all_selected_clients_report_by_default():
         }
 
 
-@pytest.mark.parametrize("seed", range(3))
+@together("seed", range(3))
 def test_every_selected_client_has_one_fate(seed):
     """Draws all options at random."""
     rng = np.random.default_rng(seed)
@@ -272,7 +273,7 @@ class TestDropoutAndDeadline:
         assert {clients.seconds for clients in few} == {3.0}
 
 
-@pytest.mark.parametrize(
+@together(
     ("options", "message"),
     [
         ({"sampling": "poison"}, "Unknown sampling 'poison'. Did you mean 'poisson'"),
@@ -316,7 +317,7 @@ def test_diurnal_least_must_not_exceed_most():
         Diurnal(least=0.9, most=0.1)
 
 
-@pytest.mark.parametrize(
+@together(
     ("size", "over_selection", "message"),
     [
         (0, 1.0, "The size of a cohort must be a whole number of at least 1, got 0"),

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.clients.cohorts import make_source, run_rounds, train
+from tests.marks import together
 from tff_pfl.clients import (
     BySize,
     CohortIterator,
@@ -115,14 +116,14 @@ class TestParticipation:
             assert found.selected.tolist() == found.available[-8:].tolist()
             assert found.reported.tolist() == found.available[-4:].tolist()  # the largest losses
 
-    @pytest.mark.parametrize("ids", [(1, 1), (1,), (1, 40), (1.0, 2.0), (1, -1)])
+    @together("ids", [(1, 1), (1,), (1, 40), (1.0, 2.0), (1, -1)])
     def test_invalid_choices_are_refused(self, ids):
         everybody = KnownClients(np.arange(40), *[np.ones(40)] * 3, None)
         message = "Returns.* must return 2 distinct ids of the 40 available clients"
         with pytest.raises(ValueError, match=message):
             Participation(selector=Returns(ids)).participants(0, 0, 40, 2, everybody)
 
-    @pytest.mark.parametrize(
+    @together(
         ("options", "message"),
         [
             ({"selector": lambda clients, number, rng: 1}, "a frozen dataclass that extends"),
@@ -140,7 +141,7 @@ class TestParticipation:
         with pytest.raises(ValueError, match="candidates=5, but 6 clients are .* Choose 6 or more"):
             participation.check(20, 4)
 
-    @pytest.mark.parametrize(
+    @together(
         ("changes", "message"),
         [
             ({"noise_multiplier": 1.0}, "but with privacy clients must be drawn uniformly"),

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tests.marks import together
 from tff_pfl.clients.errors import CorruptStateError, ForeignStateError
 from tff_pfl.clients.serialization import deserialize, pack, serialize, unpack
 
@@ -124,7 +125,7 @@ class Attrs:
     b: Any
 
 
-@pytest.mark.parametrize("container", [Pair, Attrs, dict, None])
+@together("container", [Pair, Attrs, dict, None])
 def test_result_has_the_container_of_the_type(container):
     elements = [("a", np.int32), ("b", tff.types.StructType([np.float32]))]
     if container is None:
@@ -136,7 +137,7 @@ def test_result_has_the_container_of_the_type(container):
     assert result == container(a=np.int32(1), b=(np.float32(2),))
 
 
-@pytest.mark.parametrize(
+@together(
     "value",
     [
         Pair(1, 2.0),
@@ -173,7 +174,7 @@ def test_empty_structs_are_restored(container):
     assert type(result) is type(value)
 
 
-@pytest.mark.parametrize(
+@together(
     ("value", "leaf_type", "restored"),
     [
         (b"\xff\x00 text", np.str_, b"\xff\x00 text"),
@@ -193,7 +194,7 @@ def test_strings_are_restored(value, leaf_type, restored):
     np.testing.assert_array_equal(found, restored)
 
 
-@pytest.mark.parametrize(
+@together(
     ("value", "leaf_type", "message"),
     [
         (np.zeros(2), (np.float32, [2]), r"float32\[2\] at 'a/b', found float64\[2\]"),
@@ -234,7 +235,7 @@ def test_damaged_and_truncated_bytes_are_refused():
             deserialize(damaged, value_type)
 
 
-@pytest.mark.parametrize(
+@together(
     ("leaf", "value"),
     [
         (np.int32, 3),

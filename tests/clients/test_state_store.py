@@ -14,6 +14,7 @@ from tests.clients.stores import (
     small_first_map,  # noqa: F401
     state,
 )
+from tests.marks import together
 from tff_pfl.clients import ClientStateStore, StateStoreError
 
 
@@ -74,7 +75,7 @@ def test_states_share_no_memory_with_the_store(store):
         assert second["w"].tolist() == store.get([0])[0]["w"].tolist() == [1] * 4
 
 
-@pytest.mark.parametrize(
+@together(
     ("ids", "states", "error", "message"),
     [
         ([4, 5, 4], [state(0)] * 3, ValueError, r"twice: \[4\]"),
@@ -175,7 +176,7 @@ def test_digest_does_not_depend_on_the_times_of_commits(tmp_path):
     assert len({0, *digests[:3]}) == 4
 
 
-@pytest.mark.parametrize("other", [{1: 1, 2: 3}, {1: 1, 3: 2}, {1: 2, 2: 1}, {2: 2, 1: 1}])
+@together("other", [{1: 1, 2: 3}, {1: 1, 3: 2}, {1: 2, 2: 1}, {2: 2, 1: 1}])
 def test_other_states_have_another_digest(other):
     digests = set()
     for states in ({1: 1, 2: 2}, other):

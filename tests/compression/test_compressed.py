@@ -8,7 +8,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.federation import assert_close, assert_equal, leaves
-from tests.marks import slow
+from tests.marks import slow, together
 from tests.templates.mean_process import algorithm as algorithm_of
 from tests.templates.mean_process import clients, examples, mean_exchange
 from tff_pfl import testing
@@ -150,7 +150,7 @@ def test_client_left_out_keeps_its_residuals():
         assert_equal(after.clients[0], output.clients[0])
 
 
-@pytest.mark.parametrize(
+@together(
     ("compressor", "error_feedback"),
     [(ALL, False), (half(), True), (quantized(bits=1), False), (quantized(bits=1), True)],
 )
@@ -168,9 +168,7 @@ def test_nonfinite_uploads_are_found_before_compression(compressor, error_feedba
     assert np.isfinite(output.state.algorithm).all()
 
 
-@pytest.mark.parametrize(
-    ("size", "examples_", "left_out"), [(2e37, 1, 0), (3e37, 1, 1), (1e37, 9, 1)]
-)
+@together(("size", "examples_", "left_out"), [(2e37, 1, 0), (3e37, 1, 1), (1e37, 9, 1)])
 def test_client_whose_weighted_message_overflows_is_left_out(size, examples_, left_out):
     """Uses one bit, which lengthens a vector such that rotated entries overflow float32."""
     signs = np.random.default_rng(0).choice(np.float32([-1, 1]), size=1000)

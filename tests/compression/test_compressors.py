@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.marks import together
 from tff_pfl.compression import COMPRESSORS, half, quantized, rescaled, top_k
 from tff_pfl.compression.compressors import packed, unpacked
 from tff_pfl.compression.rotation import hadamard, rotated, rotated_back
@@ -70,7 +71,7 @@ def test_rotation_spreads_a_single_entry():
     assert not np.allclose(rotated(vector, SEED), rotated(vector, SEED + 1))
 
 
-@pytest.mark.parametrize("size", [1, 37, 64, 100])
+@together("size", [1, 37, 64, 100])
 def test_quantization_errors_are_less_than_a_step(size):
     vector = vector_of(size)
     for bits in (1, 4, 16):

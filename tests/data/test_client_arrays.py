@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.marks import together
 from tff_pfl.data import ExamplesError, FederatedDataset
 from tff_pfl.data.checks import check_examples
 
@@ -67,7 +68,7 @@ def test_from_client_arrays_names_the_client():
         make(x, y)
 
 
-@pytest.mark.parametrize(
+@together(
     ("x", "y", "message"),
     [
         (np.zeros(3), np.array([0, 2, 3]), r"label 2 of example 1 .* 0..1 \(2 such labels\)"),

@@ -8,6 +8,7 @@ import re
 import numpy as np
 import pytest
 
+from tests.marks import together
 from tff_pfl.data import ClientRows, FederatedDataset, Partition, PartitionError
 
 PARTS = ([4, 2], [], [7], [0, 1, 9])
@@ -27,7 +28,7 @@ def test_client_rows_are_a_sequence_of_the_given_arrays():
             rows[index]
 
 
-@pytest.mark.parametrize("ids", [[], [2, 0, 1], range(4)])
+@together("ids", [[], [2, 0, 1], range(4)])
 def test_chosen_returns_the_rows_of_some_clients(ids):
     of_all = ClientRows.of(PARTS)
     found = ClientRows(of_all.rows.astype(np.uint64), of_all.offsets.astype(np.uint64)).chosen(ids)
@@ -46,7 +47,7 @@ def test_chosen_refuses_unknown_clients(ids, message):
         ClientRows.of(PARTS).chosen(ids)
 
 
-@pytest.mark.parametrize(
+@together(
     ("rows", "offsets", "message"),
     [
         (np.zeros(3), [0, 3], "rows must be integers of shape .*, got float64"),

@@ -5,6 +5,7 @@ import random
 import numpy as np
 import pytest
 
+from tests.marks import together
 from tff_pfl.data import ExamplesError, FederatedDataset, federate
 from tff_pfl.data.partition import PARTITIONERS, PartitionError
 from tff_pfl.data.partition_file import SPLITS, Partition
@@ -29,7 +30,7 @@ def all_rows(dataset):
     return np.sort(np.concatenate([rows(dataset, split) for split in SPLITS]))
 
 
-@pytest.mark.parametrize(
+@together(
     ("how", "merge"),
     [
         ({"num_clients": 8, **DIRICHLET}, True),
@@ -175,7 +176,7 @@ def test_federate_checks_the_examples():
         federate(dataset, num_clients=2, partitioner="iid", seed=0)
 
 
-@pytest.mark.parametrize(
+@together(
     ("changes", "message"),
     [
         ({"num_train": 601}, "num_train must be a whole number in 1 to 600, got 601"),
@@ -200,7 +201,7 @@ def test_original_split_is_not_needed_with_fractions():
         federate(empty, partitioner="natural", fractions=(4, 1, 1), seed=0)
 
 
-@pytest.mark.parametrize(
+@together(
     ("how", "message"),
     [
         ({"partitioner": "dirichlett"}, "Unknown partitioner.*Did you mean 'dirichlet'"),

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tests.marks import together
 from tff_pfl.data import SPLITS, LabelledImages, PartitionError, federate
 from tff_pfl.data.imbalance import long_tailed, long_tailed_sizes
 
@@ -40,7 +41,7 @@ def test_sizes_equal_long_tailed_cifar_of_the_paper():
     assert long_tailed_sizes(np.full(100, 500), 100).sum() == 10_847
 
 
-@pytest.mark.parametrize("factor", [1, 2.5, 40])
+@together("factor", [1, 2.5, 40])
 def test_sizes_fall_exponentially_for_unequal_classes(factor):
     original = np.random.default_rng(3).integers(90, 400, 8)
     sizes = long_tailed_sizes(original, factor)
@@ -86,7 +87,7 @@ def test_merged_splits_are_long_tailed_together(partitioner):
     assert again.fingerprint == dataset.fingerprint != other.fingerprint
 
 
-@pytest.mark.parametrize(
+@together(
     ("partitioner", "imbalanced_test"),
     [("dirichlet", True), ("iid", False), ("natural", True), ("natural", False)],
 )
@@ -111,7 +112,7 @@ def test_without_imbalance_nothing_changes(merge):
         assert made("iid", **options).fingerprint == plain.fingerprint
 
 
-@pytest.mark.parametrize(
+@together(
     ("options", "error", "message"),
     [
         ({"imbalanced_test": False}, ValueError, "imbalance=16 and merge=True, .* merge=False"),

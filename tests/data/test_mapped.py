@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.marks import together
 from tff_pfl.data import ExamplesError, FederatedDataset
 from tff_pfl.ranges import RangeError
 
@@ -19,10 +20,8 @@ def halved(x):
     return x.reshape(len(x), 4) / np.float32(2)
 
 
-@pytest.mark.parametrize("batch_size", [1, 4, 11, 100])
-@pytest.mark.parametrize(
-    "function", [halved, lambda x: tf.reshape(tf.cast(x, tf.float32), [-1, 4]) / 2]
-)
+@together("batch_size", [1, 4, 11, 100])
+@together("function", [halved, lambda x: tf.reshape(tf.cast(x, tf.float32), [-1, 4]) / 2])
 def test_every_input_is_mapped_once(function, batch_size):
     before = dataset()
     after = before.map(function, batch_size=batch_size)

@@ -5,6 +5,7 @@ import time
 import numpy as np
 import pytest
 
+from tests.marks import together
 from tff_pfl.data import partition
 from tff_pfl.data.partition import PartitionError
 
@@ -37,7 +38,7 @@ MAKERS = {
 }
 
 
-@pytest.mark.parametrize("maker", MAKERS)
+@together("maker", MAKERS)
 def test_seed_determines_the_partition(maker):
     first, again, other = (MAKERS[maker](seed) for seed in (3, 3, 4))
     assert len(first) == 20
@@ -74,7 +75,7 @@ def test_dirichlet_adds_no_examples_to_full_clients():
         assert after[before >= 100].sum() == 0
 
 
-@pytest.mark.parametrize(
+@together(
     ("num_examples", "num_classes", "num_clients", "alpha", "least"),
     [
         (70_000, 10, 100, 0.1, 10),  # FedPG, Fashion-MNIST
@@ -191,7 +192,7 @@ def test_random_assignment_pairs_classes_uniformly():
     assert abs(off_diagonal - 100 / 45).max() < 0.6
 
 
-@pytest.mark.parametrize(
+@together(
     ("arguments", "message"),
     [
         ({"classes": 11}, "cannot hold 11 classes: the labels have 10.*1..10"),
@@ -248,7 +249,7 @@ def test_by_reference_takes_an_empty_pool_and_refuses_an_unknown_class():
         partition.by_reference(np.array([0, 7]), np.zeros(2, int), reference, rng())
 
 
-@pytest.mark.parametrize(
+@together(
     ("size", "fractions", "expected"),
     [
         (60, (5, 0, 1), (50, 0, 10)),

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tests.federation import random_examples, tiny_model, tiny_process
+from tests.marks import together
 from tff_pfl.algorithms import build_local
 from tff_pfl.clients import ClientStateStore, CohortDataSource
 from tff_pfl.data import FederatedDataset, Partition
@@ -77,7 +78,7 @@ def test_options_are_passed_to_the_evaluations(federation):
         np.testing.assert_allclose(values[name], expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize(
+@together(
     ("options", "error", "message"),
     [
         (

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tests.federation import random_examples, tiny_model
+from tests.marks import together
 from tff_pfl.evaluation import grid_axis, loss_surface, random_direction
 from tff_pfl.local import Examples
 from tff_pfl.models import Model, Task
@@ -152,7 +153,7 @@ def test_grid_axis_is_symmetric_about_exactly_0(points, radius):
     np.testing.assert_allclose(axis, np.linspace(-radius, radius, points), atol=1e-6 * radius)
 
 
-@pytest.mark.parametrize(
+@together(
     ("options", "message"),
     [
         ({"points": 20}, "odd number of points a side, 3 or more, got points=20"),
@@ -160,7 +161,6 @@ def test_grid_axis_is_symmetric_about_exactly_0(points, radius):
         ({"radius": 0.0}, "must be positive and finite, got 0.0"),
         ({"radius": float("inf")}, "must be positive and finite, got inf"),
     ],
-    ids=str,
 )
 def test_loss_surface_refuses_invalid_grids(options, message):
     weights, examples = random_linear()

@@ -17,7 +17,7 @@ SIZES = (6, 0, 5, 9)
 
 
 @pytest.mark.parametrize("create", [runtime.create_graph_context, slow(runtime.create_cpp_context)])
-@pytest.mark.parametrize("capacity", [None, "cohort"])
+@pytest.mark.parametrize("capacity", [slow(None), "cohort"])
 def test_losses_are_the_means_of_all_training_examples(create, capacity):
     data = [random_examples(size, seed=i) for i, size in enumerate(SIZES)]
     dataset = FederatedDataset.from_client_arrays([(d.x, d.y, d.x[:1], d.y[:1]) for d in data], 3)

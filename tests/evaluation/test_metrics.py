@@ -3,8 +3,8 @@
 import itertools
 
 import numpy as np
-import pytest
 
+from tests.marks import together
 from tff_pfl.evaluation import (
     MARGIN,
     STATISTICS,
@@ -16,7 +16,7 @@ from tff_pfl.evaluation import (
 )
 
 
-@pytest.mark.parametrize(
+@together(
     ("name", "text"),
     [
         (MetricName("global", "local_test", "loss"), "global/local_test/loss"),

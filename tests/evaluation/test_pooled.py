@@ -13,6 +13,7 @@ from tests.federation import (
     tiny_model,
     tiny_process,
 )
+from tests.marks import together
 from tff_pfl.algorithms import build_ditto, build_fedavg
 from tff_pfl.clients import ClientStateStore, CohortDataSource
 from tff_pfl.data import FederatedDataset
@@ -46,7 +47,7 @@ class TestDrawnClients:
             assert drawn_clients(0, client_id, 5, 0.0).tolist() == [client_id]
             assert drawn_clients(0, client_id, 5, 1.0).tolist() == [0, 1, 2, 3, 4]
 
-    @pytest.mark.parametrize(
+    @together(
         ("fraction", "num_clients", "others"),
         [
             (0.5, 1, 0),

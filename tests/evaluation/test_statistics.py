@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tests.marks import together
 from tff_pfl.evaluation import (
     ClientMetrics,
     Distribution,
@@ -27,7 +28,7 @@ def test_over_clients_computes_mean_spread_and_tails():
     }
 
 
-@pytest.mark.parametrize(("num_clients", "tail"), [(1, 1), (31, 2), (100, 5)])
+@together(("num_clients", "tail"), [(1, 1), (31, 2), (100, 5)])
 def test_tails_are_five_percent_but_at_least_one_client(num_clients, tail):
     values = np.arange(num_clients, dtype=float)
     assert over_clients(values)["worst_5_percent"] == values[:tail].mean()

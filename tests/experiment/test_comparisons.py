@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from configs import fedpg, pfedmb, pgfed, plgu
-from tests.marks import slow
+from tests.marks import slow, together
 from tff_pfl import algorithms
 from tff_pfl.experiment import check_config
 from tff_pfl.experiment.config.options import value_of
@@ -101,7 +101,7 @@ def test_configs_of_plgu_match_the_paper(choice):
 TUNED = {"algorithm.name": "fedamp", "algorithm.distance_scale": "median"}
 
 
-@pytest.mark.parametrize(
+@together(
     ("comparisons", "choice", "expected"),
     [
         (fedpg, "pat_unequal,fmnist,fedpg_m2", {"data.classes_per_client.amounts": "unequal"}),
@@ -126,7 +126,6 @@ TUNED = {"algorithm.name": "fedamp", "algorithm.distance_scale": "median"}
             {"evaluation.fine_tune_epochs": 5, "evaluation.fine_tune_learning_rate": 0.03},
         ),
     ],
-    ids=str,
 )
 def test_configs_set_the_values_of_the_papers(comparisons, choice, expected):
     config = comparisons.get_config(choice)
@@ -169,7 +168,7 @@ def test_configs_have_the_results_of_the_papers():
     assert not fedpg.get_config("dir,fmnist,fedamp_tuned").paper
 
 
-@pytest.mark.parametrize(
+@together(
     ("comparisons", "choice", "message"),
     [
         (fedpg, "dir,fmnist,s_fedgp", "Unknown METHOD 's_fedgp'. Did you mean 's_fedpg'"),
@@ -180,7 +179,6 @@ def test_configs_have_the_results_of_the_papers():
         (pfedmb, "dirichlet,15,ifca,mon", "Unknown RECIPE 'mon'. Did you mean 'moon'"),
         (pfedmb, "", "(?s)After the colon comes .*, found ''.*  METHOD: .*fedavg, "),
     ],
-    ids=str,
 )
 def test_unknown_choices_are_refused(comparisons, choice, message):
     with pytest.raises(UnknownNameError if choice == "" else ValueError, match=message):

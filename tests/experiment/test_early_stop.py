@@ -3,9 +3,9 @@
 import math
 
 import numpy as np
-import pytest
 
 from tests.experiment.killed import run, with_validation
+from tests.marks import together
 from tests.runs import keep_the_context, tiny_config
 from tff_pfl import experiment
 from tff_pfl.evaluation import EvaluationOptions, MetricName
@@ -20,7 +20,7 @@ def reason_of(stop, *values, every=1):
     return stop.reason([Evaluation(n, {stop.watched: value}) for n, value in values], every)
 
 
-@pytest.mark.parametrize(
+@together(
     ("patience", "least_gain", "metric", "values", "best"),
     [
         (2, 0.0, "personalized/accuracy", [0.5, 0.6, 0.6, 0.5], "0.6000 after round 2"),

@@ -6,6 +6,7 @@ import unittest.mock
 
 import pytest
 
+from tests.marks import together
 from tests.runs import keep_the_context, tiny_config, with_settings
 from tff_pfl.clients import ClientStateStore
 from tff_pfl.experiment import (
@@ -85,7 +86,7 @@ def test_run_without_a_committed_round_is_refused(tmp_path):
         evaluate_run(tmp_path / "run")
 
 
-@pytest.mark.parametrize(
+@together(
     ("options", "message"),
     [
         ({"split": "validation"}, "no client has validation examples"),
@@ -96,7 +97,6 @@ def test_run_without_a_committed_round_is_refused(tmp_path):
         ({"fine_tune_epoch": 1}, "Unknown config key 'fine_tune_epoch'. Did you mean 'fine_tune_"),
         ({"clients": 5}, "config.evaluation: clients=5 .*, but the federation has only 4"),
     ],
-    ids=str,
 )
 def test_impossible_options_are_refused(finished_run, options, message):
     with pytest.raises(ConfigError, match=message):

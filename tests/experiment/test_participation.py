@@ -7,6 +7,7 @@ import tensorflow as tf
 from tests.experiment import killed
 from tests.experiment.killed import numbers_of, rows_of, run_until
 from tests.federation import assert_equal, tiny_model, tiny_process
+from tests.marks import slow
 from tff_pfl.algorithms import build_fedavg, build_local
 from tff_pfl.clients import ClientStateStore, CohortIterator, Participation, PowerOfChoice
 from tff_pfl.clients.availability import Diurnal
@@ -86,7 +87,9 @@ def test_power_of_choice_selects_by_the_losses_of_the_current_model(dataset, tmp
     assert np.flatnonzero(np.array(was_selected) == "1").tolist() == sorted(np.argsort(losses)[-2:])
 
 
-@pytest.mark.parametrize("moment", [(CohortIterator, "update", 4), (ClientStateStore, "commit", 4)])
+@pytest.mark.parametrize(
+    "moment", [(CohortIterator, "update", 4), slow((ClientStateStore, "commit", 4))]
+)
 def test_killed_run_selects_the_same_clients_again(dataset, tmp_path, moment):
     options = {"participation": LARGEST_LOSSES, "process": tiny_process(build_fedavg)}
     killed.run(tmp_path / "whole", dataset, **options)

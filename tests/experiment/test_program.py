@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.experiment.killed import contents_of
+from tests.marks import together
 from tests.runs import keep_the_context, tiny_config, train_run
 from tff_pfl import data, experiment, models, runtime
 from tff_pfl.experiment import evaluate_program, program
@@ -30,7 +31,7 @@ def test_mistakes_print_one_message_and_create_no_directory(tmp_path, capsys):
 LINEAR, CNN = ("mlp", {"hidden": ()}), ("lenet", {})
 
 
-@pytest.mark.parametrize(
+@together(
     ("network", "sizes", "clients", "batch_size", "expected"),
     [
         (LINEAR, [12, 16, 20], 40, 20, "cohort"),

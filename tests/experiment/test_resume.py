@@ -35,7 +35,7 @@ def assert_same(path, result, expected):
         ((*UPDATE, 5), 1),
         slow((*UPDATE, 5), 4),
         slow((*RELEASE, 5), 1),
-        ((*RELEASE, 5), 4),
+        slow((*RELEASE, 5), 4),
         ((*COMMIT, 5), 1),
         slow((*COMMIT, 2), 4),
     ],

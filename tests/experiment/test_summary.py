@@ -4,8 +4,8 @@ import json
 import math
 
 import numpy as np
-import pytest
 
+from tests.marks import together
 from tff_pfl.evaluation import ClientMetrics, MetricName, from_text, summarize
 from tff_pfl.experiment import (
     Evaluation,
@@ -112,7 +112,7 @@ def test_quality_prefers_accuracy_and_personalized_models():
     assert Evaluation(1, {of_global: 0.25}).quality("test") == 0.25
 
 
-@pytest.mark.parametrize(
+@together(
     ("number", "share", "rounds"),
     [
         (30, 0.1, (28, 29, 30)),

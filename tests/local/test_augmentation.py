@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tests.marks import together
 from tff_pfl.kinds import KindError
 from tff_pfl.local import AUGMENTATIONS, ClientContext, Examples, LocalTraining, evaluate
 from tff_pfl.models import Model, Task
@@ -27,7 +28,7 @@ def parts(image, padding, flip):
             yield part[:, ::-1]
 
 
-@pytest.mark.parametrize(("padding", "flip"), [(1, True), (2, False), (0, True)])
+@together(("padding", "flip"), [(1, True), (2, False), (0, True)])
 def test_crop_and_flip_returns_parts_of_padded_images(padding, flip):
     changed = AUGMENTATIONS["crop_and_flip"](padding=padding, flip=flip)(tf.constant(IMAGES), SEED)
     assert changed.dtype == tf.uint8 and changed.shape == IMAGES.shape

@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tests.marks import together
 from tff_pfl import runtime
 from tff_pfl.local import Examples, examples_type, scan_batches
 
@@ -77,9 +78,7 @@ def test_result_does_not_depend_on_padding(seed):
         tf.nest.map_structure(np.testing.assert_array_equal, actual, expected)
 
 
-@pytest.mark.parametrize(
-    "length", [{"epochs": 2}, {"epochs": 9}, {"steps": 20}, {"epochs": 0}, {"steps": 0}]
-)
+@together("length", [{"epochs": 2}, {"epochs": 9}, {"steps": 20}, {"epochs": 0}, {"steps": 0}])
 def test_carry_stays_without_examples_or_epochs(length):
     for capacity in (0, 1, 5):
         found = scan(make_examples(0, capacity), 4, **length)

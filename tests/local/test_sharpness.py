@@ -3,9 +3,9 @@
 import collections
 
 import numpy as np
-import pytest
 import tensorflow as tf
 
+from tests.marks import together
 from tests.quadratics import quadratic_examples, quadratic_model, spd, vector_of, weights_of
 from tff_pfl.local import Batch, trees
 from tff_pfl.local.sharpness import (
@@ -68,7 +68,7 @@ class TestPerturbation:
         actual = perturbation(weights_of([-3.0, 0.0, 1e-6, 4.0], 2, 2), RHO, p=np.inf)
         np.testing.assert_allclose(vector_of(actual), [-RHO, 0, RHO, RHO], rtol=1e-6)
 
-    @pytest.mark.parametrize("p", ORDERS)
+    @together("p", ORDERS)
     def test_perturbation_has_norm_rho_and_the_largest_product(self, p):
         q = {1.5: 3.0, 2.0: 2.0, 3.0: 1.5, np.inf: 1.0}[p]
         g = random_layers(1)
@@ -139,7 +139,7 @@ class TestLayerScores:
         np.testing.assert_array_equal(actual[1], choices)
 
 
-@pytest.mark.parametrize(
+@together(
     ("scores", "in_order"),
     [
         ([0.1, 0.4, 0.2, 0.3], [1, 3, 2, 0]),

@@ -1,10 +1,10 @@
 """Tests `tff_pfl.local.simplex` against a search for the threshold."""
 
 import numpy as np
-import pytest
 import scipy.optimize
 import tensorflow as tf
 
+from tests.marks import together
 from tff_pfl.local import project_to_simplex
 
 
@@ -41,7 +41,7 @@ def test_projection_keeps_points_of_the_simplex():
     np.testing.assert_array_equal(project(corners), corners)
 
 
-@pytest.mark.parametrize(
+@together(
     ("row", "expected"),
     [
         ([3.0, 3.0, 3.0], [1 / 3, 1 / 3, 1 / 3]),
@@ -50,7 +50,6 @@ def test_projection_keeps_points_of_the_simplex():
         ([1e8, 0.0, 0.0], [1.0, 0.0, 0.0]),
         ([2.0**22 + 0.5, 2.0**22, 0.0], [0.75, 0.25, 0.0]),
     ],
-    ids=str,
 )
 def test_projection_handles_ties_and_large_entries(row, expected):
     np.testing.assert_allclose(project([row]), [expected], atol=1e-6)

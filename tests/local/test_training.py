@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tests.marks import together
 from tests.quadratics import quadratic_examples, quadratic_model, spd, vector_of, weights_of
 from tff_pfl.local import AUGMENTATIONS, SCHEDULES, Examples, LocalTraining, trees
 from tff_pfl.models import from_keras
@@ -96,7 +97,7 @@ def test_rate_decays_with_the_round():
         np.testing.assert_allclose(vector_of(actual.weights), expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize(
+@together(
     ("options", "error", "message"),
     [
         ({"schedule": SCHEDULES["cosine"]}, TypeError, r"such as SCHEDULES\['cosine'\]\(...\)"),

@@ -8,7 +8,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.federation import assert_close, local_sgd
-from tests.marks import slow
+from tests.marks import slow, together
 from tff_pfl import algorithms, runtime
 from tff_pfl.clients import ClientStateStore, CohortDataSource
 from tff_pfl.data import FederatedDataset
@@ -114,7 +114,7 @@ def test_single_weights_can_be_frozen():
     assert_close(model.apply(weights, x), 2 * x @ weights["scaled/head"]["kernel"])
 
 
-@pytest.mark.parametrize("ending", ["h5", "weights.h5", "keras"])
+@pytest.mark.parametrize("ending", ["keras", *map(slow, ["h5", "weights.h5"])])
 def test_frozen_values_are_loaded_from_files(tmp_path, ending):
     path = str(tmp_path / f"backbone.{ending}")
     getattr(loaded(), "save" if ending == "keras" else "save_weights")(path)
@@ -169,7 +169,7 @@ def assigned():
     return model
 
 
-@pytest.mark.parametrize(
+@together(
     ("keras_model_fn", "message"),
     [
         (lambda: dense(trainable=False), "'dense/kernel:0' is frozen, but .* other values .* seed"),

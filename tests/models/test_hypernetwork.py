@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.federation import assert_close, assert_equal, tiny_model
+from tests.marks import together
 from tests.quadratics import quadratic_model
 from tff_pfl.models import Hypernetwork, from_keras
 
@@ -19,7 +20,7 @@ def embeddings_of(k, dim, seed=0):
     return tf.constant(np.random.default_rng(seed).normal(size=(k, dim)), tf.float32)
 
 
-@pytest.mark.parametrize(
+@together(
     ("hidden", "bias", "relu_features"),
     [((4, 3), True, False), ((4, 3), False, True), ((), False, True)],
 )
@@ -49,7 +50,7 @@ def test_network_matches_numpy(hidden, bias, relu_features):
             assert_close(generated[layer][name], expected)
 
 
-@pytest.mark.parametrize(("hidden", "bias"), [((), True), ((6, 4, 3), True), ((4,), False)])
+@together(("hidden", "bias"), [((), True), ((6, 4, 3), True), ((4,), False)])
 def test_number_of_weights_follows_from_widths(hidden, bias):
     dim, sizes = 2, (80, 5, 15, 3)
     phi = Hypernetwork(MODEL, dim, hidden=hidden, bias=bias).init(0)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.marks import together
 from tests.models.test_keras import layers, mlp, normal, pure, sequential
 from tff_pfl.models import TASKS, from_keras
 
@@ -82,7 +83,7 @@ def twins():
     return tf.keras.Model(x, layers.Add()([tower(x) for tower in towers]))
 
 
-@pytest.mark.parametrize(
+@together(
     ("keras_model_fn", "message"),
     [
         (ending_in(ending_in(lambda: layers.Dense(3, "softmax"))), "probabilities"),
@@ -169,7 +170,7 @@ def built_before(model):
     return lambda: model
 
 
-@pytest.mark.parametrize(
+@together(
     ("make", "message"),
     [
         (mlp, r"must be a function .* not a Sequential: from_keras\(network, ...\), not"),

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tests.federation import local_sgd
+from tests.marks import together
 from tests.quadratics import quadratic_model
 from tff_pfl import algorithms
 from tff_pfl.kinds import KindError
@@ -206,7 +207,7 @@ MIXING = {
 }
 
 
-@pytest.mark.parametrize("where", MIXING)
+@together("where", MIXING)
 def test_dependence_on_other_rows_is_refused(where):
     """Refuses it because padding rows would have an effect."""
     name, make = MIXING[where]
@@ -269,7 +270,7 @@ def test_merged_refuses_two_totals_of_the_same_name():
         merged({"personal_accuracy": Mean(0.0, 1.0)}, prefixed("personal", second))
 
 
-@pytest.mark.parametrize(
+@together(
     ("changes", "error", "message"),
     [
         (

@@ -80,7 +80,7 @@ def batch():
 @pytest.mark.parametrize(
     ("keras_model_fn", "segments"),
     [
-        (residual, 3),
+        slow(residual, 3),
         slow(residual, 100),
         (sequential, 2),
         (two_inputs, 100),

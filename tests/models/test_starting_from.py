@@ -8,6 +8,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.federation import assert_equal, eager, local_sgd, tiny_model
+from tests.marks import together
 from tests.models.test_keras import Subclassed, branches, halves, nested, pure
 from tff_pfl import algorithms
 from tff_pfl.models import multi_branch
@@ -51,7 +52,7 @@ def with_head(**weights):
     return given
 
 
-@pytest.mark.parametrize(
+@together(
     ("weights", "message"),
     [
         ([np.ones(3)], "mapping {layer: {weight: array}} or a Keras model, got list"),

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.marks import together
 from tff_pfl import models
 
 
@@ -47,7 +48,7 @@ def test_only_the_network_with_dropout_differs_in_training():
         assert np.array_equal(outputs, trained) != is_stochastic
 
 
-@pytest.mark.parametrize(
+@together(
     ("shape", "mean", "std", "message"),
     [
         ((8, 8, 1), (0.5,) * 3, (0.2,) * 3, r"shape \(8, 8, 1\) each needs one number and"),

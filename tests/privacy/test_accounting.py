@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from dp_accounting import rdp
 
+from tests.marks import together
 from tff_pfl.clients import BySize, Participation
 from tff_pfl.clients.availability import Diurnal
 from tff_pfl.privacy import Accountant, PrivacyLoss, default_delta
@@ -107,21 +108,20 @@ def test_summary_has_epsilon_and_its_parameters():
     assert loss.epsilon(7) == POISSON.epsilon(1.5, 7)
 
 
-@pytest.mark.parametrize(
+@together(
     ("values", "message"),
     [
         ({"delta": 1.0}, "delta must be"),
         ({"clients_per_round": 600}, "clients_per_round=600 is more than num_clients=500"),
         ({"sampling": "poison"}, "Unknown sampling 'poison'. Did you mean 'poisson'"),
     ],
-    ids=str,
 )
 def test_accountant_refuses_invalid_values(values, message):
     with pytest.raises(ValueError, match=message):
         Accountant(**{"num_clients": 500, "clients_per_round": 50, "delta": 1e-3} | values)
 
 
-@pytest.mark.parametrize(
+@together(
     ("run", "message"),
     [
         ((500, 50, Participation()), "Epsilon was computed for.*poisson.*but .*'fixed'.*Make"),
@@ -130,7 +130,6 @@ def test_accountant_refuses_invalid_values(values, message):
         ((500, 50, Participation(selector=BySize())), r"BySize\(\), but with privacy .* same prob"),
         ((500, 50, Participation(availability=Diurnal())), "availability=Diurnal.*Set sampling to"),
     ],
-    ids=str,
 )
 def test_check_refuses_other_cohorts(run, message):
     """Prevents large errors: with noise 1, epsilon of 100 rounds is 5.6 (Poisson) or 79 (fixed)."""

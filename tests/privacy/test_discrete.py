@@ -7,6 +7,7 @@ import scipy.stats
 import tensorflow as tf
 from dp_accounting import rdp
 
+from tests.marks import together
 from tff_pfl.privacy import Accountant, DiscreteGaussian, discrete_gaussian
 from tff_pfl.templates.errors import AggregatorError
 
@@ -49,7 +50,7 @@ def test_discrete_gaussian_has_the_probabilities_of_its_formula(deviation):
     assert scipy.stats.chisquare(np.bincount(bins), 20_000 * expected).pvalue > 0.01
 
 
-@pytest.mark.parametrize(("scale", "bits"), [(1e-4, 20), (0.02, 12), (1.0, 12), (1e15, 20)])
+@together(("scale", "bits"), [(1e-4, 20), (0.02, 12), (1.0, 12), (1e15, 20)])
 def test_norm_of_integers_is_within_the_bound(scale, bits):
     encoder, rng = mechanism(bits=bits), np.random.default_rng(1)
     for number in range(5):
@@ -130,7 +131,7 @@ def test_epsilon_of_the_sum_equals_dp_accounting():
     assert quantization.norm_bound > quantization.scale * NORM + np.sqrt(SIZE)
 
 
-@pytest.mark.parametrize(
+@together(
     ("changes", "size", "message"),
     [
         ({"bits": 8}, 10_000, "bits=8 are too few for 10000 numbers of 4 clients .* Set more bits"),
@@ -141,7 +142,6 @@ def test_epsilon_of_the_sum_equals_dp_accounting():
             "or a client's noise would be below 4 integers",
         ),
     ],
-    ids=["size", "clients", "noise"],
 )
 def test_quantization_refuses_too_few_bits(changes, size, message):
     with pytest.raises(AggregatorError, match=message):

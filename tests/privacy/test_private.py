@@ -18,7 +18,7 @@ from tests.federation import (
     tiny_model,
     vector,
 )
-from tests.marks import slow
+from tests.marks import slow, together
 from tests.templates import mean_process
 from tests.templates.mean_process import algorithm, mean_exchange
 from tff_pfl.algorithms import make
@@ -107,7 +107,7 @@ def test_client_without_sound_results_is_like_an_absent_client():
     assert found.metrics["train"] == without.metrics["train"]
 
 
-@pytest.mark.parametrize(
+@together(
     ("name", "message"),
     [
         ("pgfed", "each field of its uploads has its own aggregator"),
@@ -168,8 +168,8 @@ def in_the_clear(exchange):
     return dataclasses.replace(exchange, aggregator=tff.aggregators.MeanFactory())
 
 
-@pytest.mark.parametrize("make_private", [with_privacy, with_distributed_privacy])
-@pytest.mark.parametrize(
+@together("make_private", [with_privacy, with_distributed_privacy])
+@together(
     ("change", "noise"),
     [
         (lambda private: dataclasses.replace(private, report="clear"), None),
@@ -180,7 +180,6 @@ def in_the_clear(exchange):
         (lambda private: ATTACKS["label_flip"](private, client_ids=[0], num_classes=3), 0.1),
         (lambda private: dataclasses.replace(private, global_weights=None, name="own"), 0.1),
     ],
-    ids=["report", "aggregator", "send", "exchange", "attack", "labels", "others"],
 )
 def test_changes_reset_the_declared_noise(make_private, change, noise):
     private = make_private(make("fedavg", MODEL, LOCAL), noise_multiplier=0.1, clients_per_round=20)

@@ -8,7 +8,6 @@ import pytest
 from tests.marks import slow
 from tests.runs import run_main, run_python, tiny_config, train_run
 
-
 pytestmark = pytest.mark.usefixtures("clients_in_a_loop")
 
 

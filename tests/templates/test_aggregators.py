@@ -65,7 +65,7 @@ def test_mean_equals_the_default_aggregator():
     ("name", "options", "shares", "tolerance"),
     [
         # No outliers, and changes are shorter than the first clipping norm.
-        ("robust", {}, BY_SIZE, 1e-5),
+        slow("robust", {}, BY_SIZE, 1e-5),
         slow("secure", {"zeroing": False, "clipping": False}, BY_SIZE, 1e-4),
         slow("secure", {}, BY_SIZE, 1e-4),
         # Changes are shorter than the norm.

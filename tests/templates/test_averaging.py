@@ -18,7 +18,7 @@ from tests.federation import (
     run_rounds,
     traced,
 )
-from tests.marks import slow
+from tests.marks import slow, together
 from tests.quadratics import quadratic_examples, quadratic_model, spd, vector_of
 from tests.templates.mean_process import EXAMPLES_TYPE, Visits, clients, examples, mean_value
 from tff_pfl import runtime, templates
@@ -90,7 +90,7 @@ class TestWeighting:
             after_a_round(averaging(lambda seed: tf.constant([1.0, 2.0]), client_work, None))
 
 
-@pytest.mark.parametrize(
+@together(
     ("returned", "message"),
     [
         (lambda state, change: ClientOutput(state), "(?s)upload the change .*expected: .*float32"),

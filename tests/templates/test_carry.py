@@ -8,7 +8,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.federation import assert_equal
-from tests.marks import slow
+from tests.marks import slow, together
 from tests.templates.mean_process import Visits, algorithm, clients, compose, examples, mean_value
 from tff_pfl import runtime
 from tff_pfl.aggregators import StackFactory
@@ -138,14 +138,13 @@ def log_of_first(data):
     return tf.math.log(data.x[0])  # NaN of a negative number
 
 
-@pytest.mark.parametrize(
+@together(
     "first",
     [
         visit(upload=lambda carried, data: log_of_first(data)),
         visit(carry=log_of_first),
         visit(carry=lambda data: {"counts": tf.constant([1, 2]), "log": [log_of_first(data)]}),
     ],
-    ids=["upload", "carry", "nested carry"],
 )
 def test_client_rejected_in_the_first_exchange_is_rejected_in_all(first):
     process = by_blocks(

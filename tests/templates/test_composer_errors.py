@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tests.marks import together
 from tests.templates.mean_process import EXAMPLES_TYPE, Visits, algorithm, compose, mean_exchange
 from tff_pfl import templates
 from tff_pfl.models import Mean
@@ -36,7 +37,7 @@ def measures(metrics):
 ONE = Mean(1.0, 1.0)
 
 
-@pytest.mark.parametrize(
+@together(
     ("options", "message"),
     [
         # A client's state.
@@ -89,7 +90,7 @@ def test_results_that_do_not_fit_raise(options, message):
         compose(mean_exchange(**options))
 
 
-@pytest.mark.parametrize(
+@together(
     ("found", "expected"),
     [
         ({"m": {"b": (F3,), "a": F}, "n": F}, "the order is m/b/0, m/a, n, not m/a, m/b/0, n"),
@@ -103,7 +104,7 @@ def test_error_names_the_first_difference_of_types(found, expected):
         errors.check_same_type("State", type_, tff.types.to_type(found), "")
 
 
-@pytest.mark.parametrize(
+@together(
     ("exchange", "options", "message"),
     [
         (
@@ -121,7 +122,7 @@ def test_error_names_a_failing_block_and_its_types(exchange, options, message):
         compose(mean_exchange(**exchange), **options)
 
 
-@pytest.mark.parametrize(
+@together(
     ("options", "message"),
     [
         (returns(lambda w, state, data: ClientOutput(state, tf.constant("text"))), "of type.*str"),
@@ -153,7 +154,7 @@ def test_models_of_different_types_raise():
         )
 
 
-@pytest.mark.parametrize(
+@together(
     ("exchanges", "options", "error", "message"),
     [
         (2, {}, ValueError, r"distinct names; got \['train', 'train'\]"),

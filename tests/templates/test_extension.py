@@ -5,6 +5,7 @@ import inspect
 import pytest
 
 from tests.federation import local_sgd, tiny_model
+from tests.marks import together
 from tff_pfl.algorithms import ALGORITHMS, hyperparameters, make
 from tff_pfl.ranges import at_least, ranges_of, takes, whole
 from tff_pfl.templates import averaging, extends
@@ -100,7 +101,7 @@ def test_extensions_can_be_extended():
     assert twice(1, 2, rate=3.0) == (0.05, (1, 2, "mine", 3.0, "uniform", 5, 7))
 
 
-@pytest.mark.parametrize(
+@together(
     ("name", "own"),
     [
         ("fedavg", {"personalized": "global"}),

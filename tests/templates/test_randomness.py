@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests.marks import slow
+from tests.marks import slow, together
 from tests.templates.mean_process import compose, mean_exchange
 from tff_pfl.templates import blocks, errors
 
@@ -119,13 +119,13 @@ def test_draws_of_another_thread_do_not_count():
     test_numbers_drawn_while_a_block_is_traced_raise(np.random.uniform)
 
 
-@pytest.mark.parametrize("where", NESTED)
+@together("where", NESTED)
 def test_nested_operations_without_a_seed_raise(where):
     with pytest.raises(errors.RandomnessError, match="'RandomStandardNormal' draws random numbers"):
         blocks.trace("a block", NESTED[where], np.float32)
 
 
-@pytest.mark.parametrize("name", SEEDED)
+@together("name", SEEDED)
 def test_seeded_operations_are_accepted(name):
     traced = blocks.trace("a block", SEEDED[name], np.float32)
     assert traced.type_signature.parameter == tff.types.TensorType(np.float32)

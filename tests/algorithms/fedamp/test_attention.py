@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.marks import together
 from tff_pfl.algorithms.fedamp import attention
 from tff_pfl.local import trees
 
@@ -40,9 +41,7 @@ class TestDistanceAttention:
         expected = others + np.diag(1 - others.sum(axis=1))
         np.testing.assert_allclose(attend(random_models()), expected, rtol=1e-5)
 
-    @pytest.mark.parametrize(
-        ("scale", "alpha", "sigma"), [(0.0, 1e4, 0.1), (1.0, 0.001, 25.0), (1e3, 1.0, 0.1)]
-    )
+    @together(("scale", "alpha", "sigma"), [(0.0, 1e4, 0.1), (1.0, 0.001, 25.0), (1e3, 1.0, 0.1)])
     def test_rows_are_convex(self, scale, alpha, sigma):
         xi = attend(random_models(scale=scale), alpha, sigma)
         assert np.all(xi >= 0.0)

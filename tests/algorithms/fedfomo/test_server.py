@@ -3,12 +3,12 @@
 import dataclasses
 
 import numpy as np
-import pytest
 import scipy.special
 import scipy.stats
 import tensorflow as tf
 
 from tests.federation import assert_equal
+from tests.marks import together
 from tff_pfl.aggregators import Stack
 from tff_pfl.algorithms.fedfomo import FedFomoServer, Ratings
 from tff_pfl.local import trees
@@ -174,9 +174,7 @@ class TestExploration:
 
 
 class TestLastCohort:
-    @pytest.mark.parametrize(
-        ("exploration", "fresh"), [(0.0, (0, 1, 4, 6, 7)), (0.5, (1, 3)), (0.5, ())]
-    )
+    @together(("exploration", "fresh"), [(0.0, (0, 1, 4, 6, 7)), (0.5, (1, 3)), (0.5, ())])
     def test_only_models_of_the_last_round_exist(self, fresh, exploration):
         server = with_options(candidates="last_cohort", exploration=exploration)
         state = random_state(fresh=fresh)
@@ -221,7 +219,7 @@ class TestFinalize:
         "clipped": lambda omega: np.maximum(omega, 0) / sum(np.maximum(omega, 0)),
     }
 
-    @pytest.mark.parametrize(
+    @together(
         ("affinity", "omega"),
         [
             ("normalized", [1.0, -1.0, 0.5, -0.5]),
@@ -235,7 +233,7 @@ class TestFinalize:
         state, _ = finalize([(1, [6, 0, 2], omega)], affinity)
         assert_equal(state.affinity, random_state().affinity)
 
-    @pytest.mark.parametrize("affinity", GAINS)
+    @together("affinity", GAINS)
     def test_rejected_clients_do_not_count(self, affinity):
         """Uploads of rejected clients are 0, ids included; client 0 does not take part here."""
         state = random_state()

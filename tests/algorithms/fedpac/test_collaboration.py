@@ -5,6 +5,7 @@ import pytest
 import scipy.optimize
 
 from tests.federation import NUM_CLASSES, random_examples, tiny_model
+from tests.marks import together
 from tff_pfl.algorithms.fedpac.collaboration import class_moments, combinations
 from tff_pfl.local import Examples
 
@@ -12,7 +13,7 @@ MODEL = tiny_model()
 WEIGHTS = MODEL.init(0)
 
 
-@pytest.mark.parametrize("size", [1, 7, 230])  # 230 is more than one batch
+@together("size", [1, 7, 230])  # 230 is more than one batch
 def test_moments_agree_with_numpy(size):
     examples = random_examples(size)
     padded = Examples(

@@ -6,7 +6,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.federation import assert_equal
-from tests.marks import slow
+from tests.marks import slow, together
 from tff_pfl.aggregators.stack import Stack
 from tff_pfl.algorithms.fedpg.common_descent import fairness_weights
 from tff_pfl.algorithms.fedpg.search import Search, Trials, take_step
@@ -83,7 +83,7 @@ def test_direction_descends_for_every_gradient(find_direction, angle, seed, abse
         assert np.all(slopes < 0.0) or metrics["sigma"] == 0.0
 
 
-@pytest.mark.parametrize("loss", [1e-9, 0.3, 7.0, 0.0, -1.0])
+@together("loss", [1e-9, 0.3, 7.0, 0.0, -1.0])
 def test_equal_losses_have_no_weight_in_fairness(loss):
     """Tests exact zeros: rounding errors could point against the mean gradient."""
     for number in range(6):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.marks import together
 from tff_pfl.algorithms.fedpg.step_ladder import FAILED, Ladder, choose_step, make_ladder
 
 RATE = np.float32(0.1)
@@ -47,10 +48,8 @@ def admissible(sigma, doublings, max_trials=MAX_TRIALS):
 
 
 class TestLadder:
-    @pytest.mark.parametrize(
-        ("doublings", "max_trials"), [(0, MAX_TRIALS), (5, MAX_TRIALS), (1, 4)]
-    )
-    @pytest.mark.parametrize("sigma", [1.0, 3.999, 4.0])
+    @together(("doublings", "max_trials"), [(0, MAX_TRIALS), (5, MAX_TRIALS), (1, 4)])
+    @together("sigma", [1.0, 3.999, 4.0])
     def test_steps_are_halved_down_to_the_lower_bound(self, sigma, doublings, max_trials):
         ladder = ladder_of(sigma, doublings, max_trials)
         assert ladder.steps.dtype == tf.float32 and ladder.steps.shape == [max_trials]
@@ -59,7 +58,7 @@ class TestLadder:
         np.testing.assert_array_equal(ladder.steps[1:], ladder.steps[:-1] / 2)
         assert len(expected) <= 2 * doublings + 1 + math.ceil(math.log2(sigma))
 
-    @pytest.mark.parametrize("sigma", [0.0, 1e-300, 0.5])
+    @together("sigma", [0.0, 1e-300, 0.5])
     def test_ladder_has_at_least_one_step(self, sigma):
         assert ladder_of(sigma).count == 1
         assert ladder_of(sigma, doublings=2).count == 5

@@ -14,7 +14,7 @@ import tensorflow_federated as tff
 
 from tests.experiment.config.small import algorithm_of, run_client, small
 from tests.federation import assert_equal, leaves
-from tests.marks import slow
+from tests.marks import slow, together
 from tff_pfl import algorithms, data, models
 from tff_pfl.attacks import ATTACKS, drawn_attackers, label_flip
 from tff_pfl.data import FederatedDataset
@@ -164,7 +164,7 @@ def test_splits_are_kept_without_merge():
     assert dataset.sizes("train").sum() == 1797 - 360 - 200
 
 
-@pytest.mark.parametrize(
+@together(
     ("changes", "message"),
     [
         ({"data": {"name": "digit"}}, "config.data: Unknown data set 'digit'. Did you mean 'digi"),
@@ -206,7 +206,6 @@ def test_splits_are_kept_without_merge():
             "config.server.optimizer='sgd', but the server of 'fedfomo' does not take steps",
         ),
     ],
-    ids=str,
 )
 def test_impossible_configs_are_refused(changes, message):
     config = small(changes.get("algorithm", {}).get("name", "fedavg"))

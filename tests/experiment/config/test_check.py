@@ -6,6 +6,7 @@ import re
 import pytest
 
 from tests.experiment.config.small import small
+from tests.marks import together
 from tff_pfl import algorithms
 from tff_pfl.experiment import ConfigError, check_config, default_config
 from tff_pfl.experiment.config.options import value_of
@@ -26,7 +27,7 @@ def changed(**changes):
     return config
 
 
-@pytest.mark.parametrize(
+@together(
     ("changes", "message"),
     [
         ({"round": 3}, "Unknown config key 'round'. Did you mean 'rounds'"),
@@ -80,7 +81,6 @@ def changed(**changes):
         ),
         ({"early_stop__patience": 1, "early_stop__metric": "globl/loss"}, "config.early_stop: Unk"),
     ],
-    ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
 )
 def test_wrong_configs_are_refused(changes, message):
     with pytest.raises(ConfigError, match=message):

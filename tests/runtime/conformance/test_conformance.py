@@ -13,6 +13,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tests.marks import together
 from tests.runtime.conformance import (
     cases_aggregations,
     cases_cohorts,
@@ -139,7 +140,7 @@ def test_names_are_unique():
     assert len(names) == len(set(names))
 
 
-@pytest.mark.parametrize(
+@together(
     ("actual", "expected"),
     [
         (np.float32(1.0), np.float64(1.0)),

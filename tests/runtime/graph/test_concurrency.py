@@ -1,10 +1,10 @@
 """Tests client work that TensorFlow's kernels can run for one client at a time only."""
 
 import numpy as np
-import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tests.marks import together
 from tff_pfl import runtime
 from tff_pfl.runtime.graph import mapping
 
@@ -52,7 +52,7 @@ def gradient_alone(x):
     return normalized.x_backprop[:, 0, 0]
 
 
-@pytest.mark.parametrize(
+@together(
     ("function", "shape", "expected"),
     [
         (normalize_channels, ROWS, 4),

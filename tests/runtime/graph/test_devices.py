@@ -7,7 +7,7 @@ import socket
 import pytest
 import tensorflow as tf
 
-from tests.marks import slow
+from tests.marks import slow, together
 from tests.runtime.graph.subprocesses import saved_by_script
 from tff_pfl.runtime import (
     DeviceError,
@@ -58,7 +58,7 @@ def test_default_is_all_gpus_or_one_cpu(saved, kind):
 CPU = tf.config.list_logical_devices("CPU")[0].name
 
 
-@pytest.mark.parametrize(
+@together(
     "devices",
     ["CPU:0", ["cpu:0"], ["/job:localhost/replica:0/task:0/device:CPU:0"]],
 )
@@ -70,7 +70,7 @@ def test_device_may_have_several_names(devices):
         set_graph_context()
 
 
-@pytest.mark.parametrize("name", ["CPU:1", "/job:worker/task:1/CPU:0", "CPU:x"])
+@together("name", ["CPU:1", "/job:worker/task:1/CPU:0", "CPU:x"])
 def test_error_for_an_unknown_device_lists_the_devices(name):
     with pytest.raises(DeviceError) as raised:
         create_graph_context(devices=["CPU:0", name])
@@ -78,7 +78,7 @@ def test_error_for_an_unknown_device_lists_the_devices(name):
     assert repr(CPU) in str(raised.value)
 
 
-@pytest.mark.parametrize("worker", ["localhost", ":8470", "localhost:x", "a:65536"])
+@together("worker", ["localhost", ":8470", "localhost:x", "a:65536"])
 def test_invalid_address_of_a_worker_raises(worker):
     message = f"HOST:PORT, such as localhost:8470, with a port of at most 65535, found '{worker}'"
     for use in (answers, connect_to_workers, lambda worker: lend_devices([worker], 0)):

@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tests.marks import slow
 from tff_pfl.runtime.graph import imported, values
 
 
@@ -99,7 +100,7 @@ def data_set(x):
     ("function", "runs"),
     [
         (variable, 1000),
-        (static_table, 1000),
+        slow(static_table, 1000),
         (table, 1000),
         (data_set, 60),  # slow, and takes 200 kB a run
     ],

@@ -13,6 +13,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from tensorflow.python.eager import context as eager_context
 
+from tests.marks import together
 from tests.runtime.graph.subprocesses import run_script
 from tff_pfl.runtime import create_graph_context
 from tff_pfl.runtime.graph import executor, vectorization
@@ -221,7 +222,7 @@ COMPUTED = {
 }
 
 
-@pytest.mark.parametrize("name", COMPUTED)
+@together("name", COMPUTED)
 def test_derived_arrays_do_not_keep_the_tensor(installed, name):
     installed()
     result = identity(np.random.default_rng(0).normal(size=1000).astype(np.float32))
@@ -233,7 +234,7 @@ def test_derived_arrays_do_not_keep_the_tensor(installed, name):
         np.testing.assert_array_equal(identity(computed), np.array(result) + 1)
 
 
-@pytest.mark.parametrize("view", [lambda x: x, lambda x: x[3:], np.asarray])
+@together("view", [lambda x: x, lambda x: x[3:], np.asarray])
 def test_results_are_read_only(installed, view):
     installed()
     result = identity(np.ones(1000, np.float32))

@@ -11,7 +11,7 @@ import tensorflow_federated as tff
 from google.protobuf import any_pb2
 
 from tests.federation import assert_close
-from tests.marks import slow
+from tests.marks import slow, together
 from tests.runtime.conformance.cases import at_clients, identity, mapped, tensor
 from tff_pfl import runtime
 from tff_pfl.names import UnknownNameError
@@ -80,7 +80,7 @@ def test_max_concurrent_clients_bounds_the_memory():
     assert peak_mib() > 30 * 16 > 2 * one_by_one
 
 
-@pytest.mark.parametrize(
+@together(
     ("options", "error", "message"),
     [
         ({"vectorize": "allways"}, UnknownNameError, "Did you mean 'always'"),
@@ -238,7 +238,7 @@ def test_error_names_an_unsupported_construct(build, message):
 STRUCT = tff.types.to_type([("b", np.float32), ("a", np.int32)])
 
 
-@pytest.mark.parametrize(
+@together(
     ("value", "expected"),
     [
         ({"a": 1, "b": 2.5}, (2.5, 1)),

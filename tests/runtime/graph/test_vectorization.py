@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.federation import assert_close, assert_equal
-from tests.marks import slow
+from tests.marks import slow, together
 from tests.runtime.graph.vectorizing import alone, in_loop, normal, vectorize
 from tff_pfl.runtime.graph import internals, vectorization
 from tff_pfl.runtime.graph.pfor_rules import NotVectorizableError, grouped_convolutions
@@ -186,7 +186,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("message", REFUSED)
+@together("message", REFUSED)
 def test_operations_without_a_correct_rule_are_refused(message):
     function, *stacks = REFUSED[message]
     with pytest.raises(NotVectorizableError, match=message):
