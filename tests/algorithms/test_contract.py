@@ -223,6 +223,7 @@ COVERED = (
 UNCOMPOSED = (
     "apfl-adaptive",
     "fedala",
+    "fedamp-lambda_-alpha-sigma-distance_scale",
     "feddyn",
     "fedfomo",
     "fedmgda_plus",
@@ -230,6 +231,7 @@ UNCOMPOSED = (
     "fedrep",
     "fedrod",
     "ifca",
+    "pfedhn-hidden_width-hidden_layers",
     "pfedmb",
     "pfedme-lambda_",
     "plgu_lf",
@@ -239,10 +241,10 @@ UNCOMPOSED = (
 # Checks that compile a computation, and the algorithms that have them by default. With secure sums,
 # the algorithms of the template `averaging` differ only in client work.
 COSTLY = {
-    check_nobody: ("fedmgda_plus", "fedpg", "pgfed", "pfedmb"),
+    check_nobody: ("fedpg", "pgfed", "pfedmb"),
     check_secure_sums: ("scaffold",),
     check_stock_runtime: ("fedavg", "fedpg"),
-    check_vectorized: ("pgfed",),
+    check_vectorized: ("fedavg",),
 }
 
 

@@ -13,7 +13,7 @@ from tests.federation import (
     run_rounds,
     tiny_model,
 )
-from tests.marks import together
+from tests.marks import slow, together
 from tests.quadratics import objectives, quadratic_clients, quadratic_model, vector_of
 from tff_pfl.algorithms import fedbabu
 from tff_pfl.evaluation import fine_tuned
@@ -43,7 +43,7 @@ def quadratic_start():
 
 
 @pytest.mark.parametrize(
-    ("weighting", "weights"), [("num_examples", SIZES), ("uniform", (1, 1, 1))]
+    ("weighting", "weights"), [("num_examples", SIZES), slow("uniform", (1, 1, 1))]
 )
 def test_rounds_match_numpy_on_quadratics(weighting, weights):
     """Covers personal models, which are fine-tuned at the rate of the last round."""

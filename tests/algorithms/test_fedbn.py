@@ -15,6 +15,7 @@ from tests.federation import (
     run_rounds,
     trained,
 )
+from tests.marks import slow
 from tests.quadratics import descended, objectives, quadratic_clients, quadratic_model, vector_of
 from tff_pfl.testing import tiny_normalized_model
 
@@ -54,7 +55,7 @@ def quadratic_with_scale():
 
 
 @pytest.mark.parametrize(
-    ("weighting", "weights"), [("uniform", (1, 1, 1)), ("num_examples", SIZES)]
+    ("weighting", "weights"), [slow("uniform", (1, 1, 1)), ("num_examples", SIZES)]
 )
 def test_rounds_match_numpy_on_quadratics(weighting, weights):
     """Clients train all entries jointly, and the server averages the first two."""

@@ -9,6 +9,7 @@ from tests.federation import (
     eager,
     make_client,
 )
+from tests.marks import slow
 from tests.quadratics import objectives, quadratic_examples, quadratic_model, vector_of
 from tff_pfl.local import LocalTraining
 
@@ -65,7 +66,7 @@ class NumPyFedRep:
 
 
 @pytest.mark.parametrize(
-    ("persist", "weighting"), [(False, "num_examples"), (True, "uniform")], ids=str
+    ("persist", "weighting"), [slow(False, "num_examples"), (True, "uniform")], ids=str
 )
 def test_rounds_match_numpy_on_quadratics(persist, weighting):
     """Each phase has its own optimizer, which starts anew in each round or persists."""

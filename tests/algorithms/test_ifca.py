@@ -48,7 +48,7 @@ B = np.linspace(0.0, 1.0, N)
 NUMBERS = (1, 3, 2, 1, 2, 3)  # copies of each client's only example, all in one batch
 
 
-@pytest.mark.parametrize("weighting", ["uniform", "num_examples"])
+@pytest.mark.parametrize("weighting", ["uniform", slow("num_examples")])
 def test_one_model_equals_fedavg(weighting):
     default = {} if weighting == "uniform" else {"weighting": weighting}
     found = trained("ifca", num_clients=3, num_clusters=1, **default)

@@ -15,6 +15,7 @@ from tests.federation import (
     tiny_model,
     trained,
 )
+from tests.marks import slow
 from tests.quadratics import objectives, quadratic_clients, quadratic_model, vector_of
 from tff_pfl.local import LocalTraining
 
@@ -67,7 +68,7 @@ def clipped(gradient, clip_norm):
     ("alternate", "weighting", "momentum", "local_options"),
     [
         (False, "num_examples", 0.0, {}),
-        (True, "num_examples", 0.0, {}),
+        slow(True, "num_examples", 0.0, {}),
         (True, "uniform", 0.9, {"decay": 0.1, "clip_norm": 0.4}),
     ],
 )

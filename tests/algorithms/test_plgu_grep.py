@@ -17,6 +17,7 @@ from tests.federation import (
     run_rounds,
     tiny_model,
 )
+from tests.marks import slow
 from tests.quadratics import objectives, quadratic_examples, quadratic_model, vector_of
 from tff_pfl.local import LocalTraining
 
@@ -126,7 +127,7 @@ def test_rounds_match_numpy_on_quadratics(options):
         assert_close(vector_of(model), np.append(expected.body, expected.heads[i]))
 
 
-@pytest.mark.parametrize("limits", [{}, {"clip_norm": 0.2, "weight_decay": 0.1}])
+@pytest.mark.parametrize("limits", [slow({}), {"clip_norm": 0.2, "weight_decay": 0.1}])
 def test_rho_0_equals_fedrep_with_two_steps_on_each_batch(limits):
     """A batch has all of a client's examples, so that FedRep sees the same batches."""
     options = {"head_epochs": 3, "weighting": "uniform", "seed": 1}

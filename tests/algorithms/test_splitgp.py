@@ -21,6 +21,7 @@ from tests.federation import (
     tiny_model,
     trained,
 )
+from tests.marks import slow
 from tests.quadratics import objectives, quadratic_examples, quadratic_model, vector_of
 from tff_pfl.algorithms import make
 from tff_pfl.evaluation import fine_tuned
@@ -34,7 +35,7 @@ BOTH = two_exits(MODEL)
 ALL = ((0, 1, 2),) * 2
 
 
-@pytest.mark.parametrize("persist", [False, True])
+@pytest.mark.parametrize("persist", [slow(False), True])
 def test_gamma_and_lambda_0_equal_fedavg_with_full_cohorts(persist):
     """Covers optimizers that persist."""
     sgd = tff.learning.optimizers.build_sgdm(0.3, momentum=0.9)

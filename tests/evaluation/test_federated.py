@@ -8,6 +8,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.federation import EXAMPLES_TYPE, local_sgd, random_examples, tiny_model, tiny_process
+from tests.marks import slow
 from tff_pfl.algorithms import build_ditto, make
 from tff_pfl.clients import ClientStateStore, CohortDataSource
 from tff_pfl.data import FederatedDataset
@@ -55,7 +56,7 @@ def expected(weights, examples):
     return float(tf.reduce_mean(loss)), float(tf.reduce_mean(accuracy))
 
 
-@pytest.mark.parametrize("clients_per_call", [2, 25])
+@pytest.mark.parametrize("clients_per_call", [2, slow(25)])
 def test_evaluation_covers_both_models_of_every_client(ditto, dataset, clients_per_call):
     process, state, source, evaluation = ditto
     columns = evaluate_federation(

@@ -41,7 +41,7 @@ def source_of(process, dataset, **options):
 
 @pytest.mark.parametrize(
     ("context", "capacity"),
-    [slow("vectorized", "cohort"), ("loop", None), ("loop", "cohort"), slow("stock", None)],
+    [slow("vectorized", "cohort"), slow("loop", None), ("loop", "cohort"), slow("stock", None)],
 )
 def test_predictions_are_those_of_the_models_on_the_clients_own_examples(
     dataset, context, capacity

@@ -21,17 +21,21 @@ ELEMENT = tff.types.to_type(
     )
 )
 FEDAVG = make("fedavg", tiny_model(), local_sgd(), personalized="local")
-PROCESS = compose(
-    FEDAVG,
-    EXAMPLES_TYPE,
-    seed=1,
-    further_models={"locally_trained": locally_trained(FEDAVG, tiny_model(), local_sgd())},
-)
 
 
 @pytest.fixture(scope="module")
-def adapted():
-    return compose_with_sequence_data(PROCESS, ELEMENT, capacity=10)
+def process():
+    return compose(
+        FEDAVG,
+        EXAMPLES_TYPE,
+        seed=1,
+        further_models={"locally_trained": locally_trained(FEDAVG, tiny_model(), local_sgd())},
+    )
+
+
+@pytest.fixture(scope="module")
+def adapted(process):
+    return compose_with_sequence_data(process, ELEMENT, capacity=10)
 
 
 def with_datasets(clients):
@@ -43,31 +47,31 @@ def with_datasets(clients):
     ]
 
 
-def test_sequences_train_like_tensors(adapted):
-    clients = make_clients(PROCESS, [6, 0, 10])
-    state = PROCESS.initialize()
-    expected = PROCESS.next(state, clients)
+def test_sequences_train_like_tensors(process, adapted):
+    clients = make_clients(process, [6, 0, 10])
+    state = process.initialize()
+    expected = process.next(state, clients)
     output = adapted.next(adapted.initialize(), with_datasets(clients))
     assert_same(output, expected)
     for ours, theirs in (
-        (adapted.personalize, PROCESS.personalize),
-        (adapted.further_models["locally_trained"], PROCESS.further_models["locally_trained"]),
+        (adapted.personalize, process.personalize),
+        (adapted.further_models["locally_trained"], process.further_models["locally_trained"]),
     ):
         assert_same(ours(output.state, with_datasets(clients)), theirs(expected.state, clients))
 
 
-def test_clients_have_sequences(adapted):
+def test_clients_have_sequences(process, adapted):
     tff.test.assert_types_identical(adapted.client_type.data, tff.types.SequenceType(ELEMENT))
-    tff.test.assert_types_identical(adapted.client_state_type, PROCESS.client_state_type)
+    tff.test.assert_types_identical(adapted.client_state_type, process.client_state_type)
 
 
-def test_more_examples_than_the_capacity_raise(adapted):
-    clients = make_clients(PROCESS, [11])
+def test_more_examples_than_the_capacity_raise(process, adapted):
+    clients = make_clients(process, [11])
     with pytest.raises(Exception, match="A client has more examples than capacity=10"):
         adapted.next(adapted.initialize(), with_datasets(clients))
 
 
-def test_elements_must_be_examples():
+def test_elements_must_be_examples(process):
     batched = tff.types.to_type(
         collections.OrderedDict(
             x=tff.types.TensorType(np.uint8, (None, *IMAGE_SHAPE)),
@@ -75,14 +79,14 @@ def test_elements_must_be_examples():
         )
     )
     with pytest.raises(ProcessSignatureError, match="(?s)expected: <x=uint8.*without batches"):
-        compose_with_sequence_data(PROCESS, batched, capacity=10)
+        compose_with_sequence_data(process, batched, capacity=10)
 
 
-def test_element_spec_of_a_data_set_is_accepted(adapted):
+def test_element_spec_of_a_data_set_is_accepted(process, adapted):
     examples = collections.OrderedDict(x=np.zeros([3, *IMAGE_SHAPE], np.uint8), y=np.arange(3))
     examples["y"] = examples["y"].astype(np.int32)
     spec = tf.data.Dataset.from_tensor_slices(examples).element_spec
-    found = compose_with_sequence_data(PROCESS, spec, capacity=10)
+    found = compose_with_sequence_data(process, spec, capacity=10)
     assert found.client_type == adapted.client_type
     with pytest.raises(ProcessSignatureError, match="have sequences of <x=uint8.* already"):
         compose_with_sequence_data(found, spec, capacity=10)
