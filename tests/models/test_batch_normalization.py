@@ -7,7 +7,14 @@ import tensorflow_federated as tff
 
 from tests.federation import assert_close, assert_equal
 from tff_pfl.local import Batch, ClientContext, Examples, LocalTraining, evaluate, sharpness
-from tff_pfl.models import ModelSaver, from_keras, layer_groups, multi_branch, normalization_layers
+from tff_pfl.models import (
+    ModelSaver,
+    Task,
+    from_keras,
+    layer_groups,
+    multi_branch,
+    normalization_layers,
+)
 from tff_pfl.models.statistics import STATISTICS
 from tff_pfl.templates.averaging import SharedPart, moved
 
@@ -232,5 +239,4 @@ def test_unsound_batch_normalization_is_refused(keras_model_fn, options, message
         from_keras(keras_model_fn, input_shape=shape, **options, **OWN_LOSS)
 
 
-OWN_LOSS = {"example_loss": lambda y, z: tf.reduce_sum(z, range(1, len(z.shape)))}
-OWN_LOSS["example_metrics"] = {}
+OWN_LOSS = {"task": Task("test", lambda y, z: tf.reduce_sum(z, range(1, len(z.shape))))}
