@@ -57,6 +57,12 @@ class ClientRows(Sequence):
         own = [part.astype(np.int64, copy=False) for part in parts]
         return cls(np.concatenate([np.empty(0, np.int64), *own]), offsets)
 
+    @classmethod
+    def by_owner(cls, rows: np.ndarray, owners: np.ndarray, num_clients: int) -> "ClientRows":
+        """Returns the rows of each client, in their order, from the owner of each row."""
+        sizes = np.bincount(owners, minlength=num_clients)
+        return cls(rows[np.argsort(owners, kind="stable")], np.cumsum([0, *sizes]))
+
     @property
     def sizes(self) -> np.ndarray:
         """The number of rows of each client, int64 `[N]`."""

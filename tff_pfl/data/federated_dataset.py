@@ -10,9 +10,12 @@ import tensorflow as tf
 import tensorflow_federated as tff
 import tree
 
+from tff_pfl.data import data_frames, tf_datasets
+from tff_pfl.data import partition as partitioners
 from tff_pfl.data.checks import ExamplesError, alike, arrays_of, check_examples
+from tff_pfl.data.client_rows import ClientRows
 from tff_pfl.data.mapped import mapped
-from tff_pfl.data.partition import class_counts
+from tff_pfl.data.partition import PartitionError, class_counts
 from tff_pfl.data.partition_file import SPLITS, Partition, digest
 from tff_pfl.local.examples import Examples, type_of_examples
 from tff_pfl.names import check_names
@@ -114,6 +117,123 @@ class FederatedDataset:
         partition = Partition(tuple(rows[0::2]), none, tuple(rows[1::2]), names=names)
         x, y = tree.map_structure(lambda *arrays: np.concatenate(arrays), *pairs)
         return cls(x, y, num_classes, partition, name)
+
+    @classmethod
+    def from_client_data(
+        cls,
+        train: tff.simulation.datasets.ClientData,
+        test: tff.simulation.datasets.ClientData | None = None,
+        *,
+        preprocess: Callable[[tf.data.Dataset], tf.data.Dataset] | None = None,
+        num_classes: int | None = None,
+        name: str = "custom",
+    ) -> "FederatedDataset":
+        """Reads the training and the test examples of TFF's `ClientData` into memory.
+
+        Clients are those of `train`, then those that only `test` has. They keep their ids of TFF
+        as names.
+
+        Example:
+            >>> client = collections.OrderedDict(x=np.ones([2, 3], np.float32), y=[0, 1])
+            >>> data = tff.simulation.datasets.TestClientData({"ann": client, "bob": client})
+            >>> tff_pfl.FederatedDataset.from_client_data(data, num_classes=2).names
+            array(['ann', 'bob'], dtype='<U3')
+
+        Args:
+            train: The training examples.
+            test: The test examples, or `None`.
+            preprocess: A transformation of a client's data set, as `ClientData.preprocess` takes
+                it; the results are single examples, not batches. Examples are `(x, y)` or mappings
+                of "x" and "y"; both are tensors of known shapes, or structures of them.
+            num_classes: The number of classes, or `None` if labels are not classes.
+            name: The name of the data set.
+
+        Raises:
+            ExamplesError: `preprocess` fails, examples have another form, or see `check_examples`.
+        """
+        parts = (train,) if test is None else (train, test)
+        pools = [tf_datasets.read_client_data(part, preprocess) for part in parts]
+        return cls._of_pools(pools, num_classes, name)
+
+    @classmethod
+    def from_datasets(
+        cls,
+        train: Mapping[int | str, tf.data.Dataset],
+        test: Mapping[int | str, tf.data.Dataset] | None = None,
+        *,
+        num_classes: int | None = None,
+        name: str = "custom",
+    ) -> "FederatedDataset":
+        """Reads `{client: tf.data.Dataset}` of training and test examples into memory.
+
+        Clients are those of `train`, then those that only `test` has; the keys are their names. For
+        examples and the other arguments see `from_client_data`.
+
+        Raises:
+            ExamplesError: Clients have examples of different types, or see `from_client_data`.
+        """
+        pools = [tf_datasets.read_datasets(part) for part in (train, test) if part]
+        return cls._of_pools(pools, num_classes, name)
+
+    @classmethod
+    def _of_pools(cls, pools, num_classes, name) -> "FederatedDataset":
+        """Makes a data set of the `ClientExamples` for training and perhaps those for testing."""
+        names = list(dict.fromkeys(client for pool in pools for client in pool.clients))
+        ids, start = {client: i for i, client in enumerate(names)}, 0
+        rows = [ClientRows.by_owner(*np.zeros([2, 0], np.int64), len(names))] * 3
+        for split, pool in zip((0, 2), pools, strict=False):
+            owners = np.array([ids[client] for client in pool.clients], np.int64)[pool.owners]
+            rows[split] = ClientRows.by_owner(start + np.arange(len(owners)), owners, len(names))
+            start += len(owners)
+        pairs = [(normalized(pool.x), normalized(pool.y)) for pool in pools]
+        x, y = tree.map_structure(lambda *parts: np.concatenate(parts), *pairs)
+        return cls(x, y, num_classes, Partition(*rows, names=names), name)
+
+    @classmethod
+    @takes(range_error=PartitionError, fractions=partitioners.FRACTIONS, seed=whole(0))
+    def from_dataframe(
+        cls,
+        frame: Any,
+        *,
+        client: Any,
+        x: Any,
+        y: Any,
+        split: Any = None,
+        fractions: Sequence[float] = (0.8, 0.0, 0.2),
+        seed: int = 0,
+        num_classes: int | None = None,
+        name: str = "custom",
+    ) -> "FederatedDataset":
+        """Makes a data set of the columns of a pandas data frame, with a row for each example.
+
+        Example:
+            >>> import pandas as pd
+            >>> frame = pd.DataFrame({"user": [7, 7, 9], "age": [1, 2, 3], "rating": [4., 5., 1.]})
+            >>> dataset = tff_pfl.FederatedDataset.from_dataframe(
+            ...     frame, client="user", x=["age"], y="rating")
+            >>> dataset.names, dataset.x.shape
+            (array([7, 9]), (3, 1))
+
+        Args:
+            frame: The data frame.
+            client: The column of the client, numbers or text, which are the clients' names.
+            x: The columns of inputs. One column gives an array `[n]`, a list of columns one array
+                `[n, k]`, and a mapping a structure: `{"user": "user_id", "prices": ["a", "b"]}`.
+            y: The columns of labels, likewise.
+            split: A column with "train", "validation" or "test".
+            fractions: Without `split`, the sizes of (train, validation, test) relative to each
+                other, into which the rows of each client are cut at random.
+            seed: The seed of these cuts.
+            num_classes: The number of classes, or `None` if labels are not classes.
+            name: The name of the data set.
+
+        Raises:
+            ExamplesError: A column does not exist, lacks values or is not of numbers; or see
+                `check_examples`.
+        """
+        partition = data_frames.partition_of_frame(frame, client, split, fractions, seed)
+        arrays = (data_frames.columns_of(frame, columns) for columns in (x, y))
+        return cls(*arrays, num_classes, partition, name)
 
     @property
     def num_clients(self) -> int:

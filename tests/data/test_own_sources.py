@@ -1,0 +1,185 @@
+"""Tests data sets made of TFF's client data, of `tf.data` data sets and of data frames."""
+
+import collections
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_pfl.data import SPLITS, ExamplesError, FederatedDataset
+from tff_pfl.data.partition import PartitionError
+
+RNG = np.random.default_rng(0)
+
+
+def inputs_of(**sizes):
+    return {name: RNG.normal(size=(n, 3)).astype(np.float32) for name, n in sizes.items()}
+
+
+# Client "b" has no test examples, and "d" has no training examples.
+TRAIN, TEST = inputs_of(c=4, a=1, b=2), inputs_of(a=2, c=3, d=1)
+
+
+def client_data(parts):
+    slices = {
+        name: collections.OrderedDict(image=x, label=np.arange(len(x)) % 2)
+        for name, x in parts.items()
+    }
+    return tff.simulation.datasets.TestClientData(slices)
+
+
+def serializable(parts):
+    """Makes client data whose data sets are known by ids only, as those on disk are."""
+    data = client_data(parts)
+    return tff.simulation.datasets.ClientData.from_clients_and_tf_fn(
+        data.client_ids, lambda client: data.serializable_dataset_fn(client)
+    )
+
+
+def halved(dataset):
+    """Transforms a client's data set to structures, in batches first, as TFF's functions do."""
+
+    def of_batch(batch):
+        return {"half": batch["image"] / 2, "first": batch["image"][:, 0]}, batch["label"]
+
+    return dataset.batch(2).map(of_batch).unbatch()
+
+
+@pytest.mark.parametrize("make", [client_data, serializable])
+def test_client_data_keep_their_clients_and_structures(make):
+    dataset = FederatedDataset.from_client_data(
+        make(TRAIN), make(TEST), preprocess=halved, num_classes=2
+    )
+    assert dataset.names.tolist() == [*make(TRAIN).client_ids, "d"]
+    assert dataset.y.dtype == np.int32
+    for split, parts in (("train", TRAIN), ("test", TEST)):
+        for name in "abcd":
+            examples = dataset.examples(dataset.ids_of([name])[0], split)
+            x = parts.get(name, np.zeros([0, 3], np.float32))
+            np.testing.assert_array_equal(examples.x["half"], x / 2)
+            np.testing.assert_array_equal(examples.x["first"], x[:, 0])
+            np.testing.assert_array_equal(examples.y, np.arange(len(x)) % 2)
+    assert not dataset.sizes("validation").any()
+
+
+def test_data_sets_of_clients_keep_their_types():
+    def of(parts):
+        return {
+            1000 + ord(name): tf.data.Dataset.from_tensor_slices({"x": x, "y": x[:, :2] > 0})
+            for name, x in parts.items()
+        }
+
+    dataset = FederatedDataset.from_datasets(of(TRAIN), of(TEST))
+    assert dataset.names.tolist() == [1000 + ord(name) for name in "cabd"]
+    examples = dataset.examples(dataset.ids_of([1000 + ord("c")])[0], "test")
+    np.testing.assert_array_equal(examples.x, TEST["c"])
+    np.testing.assert_array_equal(examples.y, TEST["c"][:, :2] > 0)
+    assert examples.y.dtype == np.bool_
+    empty = tf.data.Dataset.from_tensor_slices((np.zeros([0, 2]), np.zeros([0])))
+    assert FederatedDataset.from_datasets({"a": empty}).sizes().tolist() == [0]
+
+
+def test_a_thousand_clients_are_read_in_one_pipeline():
+    x = np.zeros([3, 2], np.float32)
+    clients = {f"user_{i}": collections.OrderedDict(x=x + i, y=x[:, 0]) for i in range(1000)}
+    data = tff.simulation.datasets.TestClientData(clients)
+    start = time.perf_counter()
+    dataset = FederatedDataset.from_client_data(data)
+    assert time.perf_counter() - start < 10  # a pipeline for each client takes 20 s
+    assert dataset.examples(dataset.ids_of(["user_77"])[0]).x.tolist() == [[77.0, 77.0]] * 3
+
+
+@pytest.mark.parametrize(
+    ("preprocess", "message"),
+    [
+        (None, r"must be \(x, y\), or mappings of 'x' and 'y'.* they are .*image"),
+        (lambda example: (example["image"], example["label"]), "For a function f of one example"),
+        (lambda data: 3, "to another one, but returned 3. For a function f"),
+        (lambda data: halved(data).batch(2), r"found .* unbatch them: data.unbatch\(\)"),
+        (
+            lambda data: data.map(lambda it: (tf.as_string(it["label"]), it["label"])),
+            "must be tensors of numbers, found .*string",
+        ),
+    ],
+)
+def test_other_examples_of_client_data_are_refused(preprocess, message):
+    with pytest.raises(ExamplesError, match=message):
+        FederatedDataset.from_client_data(client_data(TRAIN), preprocess=preprocess)
+
+
+def test_data_sets_of_different_types_are_refused():
+    datasets = {
+        name: tf.data.Dataset.from_tensor_slices((np.zeros([2, 1], kind), np.zeros([2])))
+        for name, kind in (("a", np.float32), ("b", np.int32))
+    }
+    with pytest.raises(ExamplesError, match="client 'a' has .*float32.* client 'b' has .*int32"):
+        FederatedDataset.from_datasets(datasets)
+
+
+FRAME = pd.DataFrame(
+    {
+        "user_id": [1000003, 17, 17, 1000003, 17, 5],
+        "item": np.array([2**40, 1, 2, 3, 4, 5]),
+        "age": [0.5, 1.5, 2.5, 3.5, 4.5, 5.5],
+        "rating": [5, 3, 4, 1, 2, 0],
+        "part": ["train", "test", "train", "test", "validation", "train"],
+        "title": list("abcdef"),
+        "gap": [1.0, np.nan, 2.0, 3.0, np.nan, 4.0],
+    }
+)
+
+
+def test_columns_of_a_frame_keep_their_structure_and_types():
+    x = {"item": "item", "both": ["age", "rating"]}
+    dataset = FederatedDataset.from_dataframe(
+        FRAME, client="user_id", x=x, y="rating", split="part"
+    )
+    assert dataset.names.tolist() == [5, 17, 1000003]
+    assert dataset.x["item"].dtype == np.int64 and dataset.num_classes is None
+    train, test = (dataset.examples(2, split) for split in ("train", "test"))
+    assert train.x["item"].tolist() == [2**40] and test.x["both"].tolist() == [[3.5, 1.0]]
+    assert dataset.examples(1, "validation").y.tolist() == [2]
+    assert dataset.sizes("train").tolist() == [1, 1, 1]
+
+
+def test_fractions_cut_the_rows_of_each_client():
+    frame = pd.DataFrame({"user": np.repeat(["a", "b"], [10, 5]), "x": np.arange(15), "y": 1})
+    made = [
+        FederatedDataset.from_dataframe(
+            frame, client="user", x="x", y="y", fractions=(3, 1, 1), seed=seed, num_classes=2
+        )
+        for seed in (0, 0, 1)
+    ]
+    assert [made[0].sizes(split).tolist() for split in SPLITS] == [[6, 3], [2, 1], [2, 1]]
+    owned = np.concatenate([made[0].examples(0, split).x for split in SPLITS])
+    assert sorted(owned) == list(range(10))
+    assert made[0].fingerprint == made[1].fingerprint != made[2].fingerprint
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"x": ["age", "title"]}, "Column 'title' is object, not numbers. Encode it"),
+        ({"x": "ages"}, "Unknown column of the data frame 'ages'. Did you mean 'age'"),
+        ({"y": "gap"}, "Column 'gap' has no value in 2 rows. Fill or drop them"),
+        ({"split": "title"}, "must have 'train', 'validation' or 'test', found 'a'"),
+        ({"client": "age"}, "Names of clients must be .* got 0.5"),
+    ],
+)
+def test_impossible_columns_are_refused(changes, message):
+    columns = {"client": "user_id", "x": ["age"], "y": "rating"} | changes
+    with pytest.raises(ValueError, match=message):
+        FederatedDataset.from_dataframe(FRAME, **columns)
+
+
+def test_categories_and_wrong_fractions_are_refused():
+    frame = FRAME.assign(kind=FRAME["title"].astype("category"))
+    with pytest.raises(ExamplesError, match="Column 'kind' is category, not numbers"):
+        FederatedDataset.from_dataframe(frame, client="user_id", x="kind", y="rating")
+    with pytest.raises(PartitionError, match="fractions must be"):
+        FederatedDataset.from_dataframe(
+            FRAME, client="user_id", x="age", y="rating", fractions=(0, 0, 1)
+        )

@@ -1,0 +1,65 @@
+"""Takes the columns of a pandas data frame as examples of clients."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tff_pfl.data import partition as partitioners
+from tff_pfl.data.checks import ExamplesError
+from tff_pfl.data.client_rows import ClientRows
+from tff_pfl.data.partition_file import SPLITS, Partition
+from tff_pfl.names import unknown_name
+
+
+def columns_of(frame, columns) -> Any:
+    """Returns `[n]` of a column, `[n, k]` of a list of columns, or a structure of a mapping."""
+    if isinstance(columns, Mapping):
+        return {name: columns_of(frame, part) for name, part in columns.items()}
+    if isinstance(columns, list):
+        return np.stack([_column(frame, column) for column in columns], axis=1)
+    return _column(frame, columns)
+
+
+def partition_of_frame(frame, client, split, fractions: Sequence[float], seed: int) -> Partition:
+    """Returns the rows of each client, whose names are sorted; see `from_dataframe`."""
+    owners, names = _present(frame, client).factorize(sort=True)
+    names = list(names)
+    everything = np.arange(len(owners))
+    if split is not None:
+        given = _present(frame, split).astype(str).to_numpy()
+        if unknown := sorted(set(given) - set(SPLITS)):
+            raise ExamplesError(
+                f"Column {split!r} must have 'train', 'validation' or 'test', found {unknown[0]!r}."
+            )
+        parts = [everything[given == name] for name in SPLITS]
+        rows = [ClientRows.by_owner(part, owners[part], len(names)) for part in parts]
+        return Partition(*rows, names=names)
+    rng = np.random.default_rng(seed)
+    of_clients = ClientRows.by_owner(everything, owners, len(names))
+    cut = [partitioners.split(rows, fractions, rng) for rows in of_clients]
+    return Partition(*zip(*cut, strict=True), names=names)
+
+
+def _present(frame, column):
+    """Returns a column without missing values."""
+    if column not in frame.columns:
+        known = [str(name) for name in frame.columns]
+        raise ExamplesError(unknown_name("column of the data frame", column, known))
+    values = frame[column]
+    if number := int(values.isna().sum()):
+        raise ExamplesError(
+            f"Column {column!r} has no value in {number} rows. Fill or drop them, for example by "
+            f"frame.dropna(subset=[{column!r}])."
+        )
+    return values
+
+
+def _column(frame, column) -> np.ndarray:
+    values = _present(frame, column)
+    if values.dtype.kind not in "biuf":
+        raise ExamplesError(
+            f"Column {column!r} is {values.dtype}, not numbers. Encode it, for example as "
+            f"frame[{column!r}].astype('category').cat.codes, or by pandas.get_dummies."
+        )
+    return values.to_numpy(getattr(values.dtype, "numpy_dtype", None))

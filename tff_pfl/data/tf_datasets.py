@@ -1,0 +1,134 @@
+"""Reads `tf.data` data sets of clients, and those of `tff.simulation.datasets`, into arrays."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+import tree
+
+from tff_pfl.data.checks import ExamplesError
+from tff_pfl.kinds import check_kind
+
+_AT_A_TIME = 4096  # examples
+_MUST = "Examples must be (x, y), or mappings of 'x' and 'y', with tensors of known shapes"
+_TIP = "For a function f of one example, write preprocess=lambda data: data.map(f)."
+
+
+class ClientExamples(NamedTuple):
+    """The examples of several clients, one client after the other.
+
+    Attributes:
+        clients: Their names.
+        x: Inputs `[n, ...]`, a structure of arrays.
+        y: Labels `[n, ...]`, a structure of arrays.
+        owners: int64 `[n]`, the place of the client of each example.
+    """
+
+    clients: Sequence[int | str]
+    x: Any
+    y: Any
+    owners: np.ndarray
+
+
+def read_client_data(
+    client_data: tff.simulation.datasets.ClientData,
+    preprocess: Callable[[tf.data.Dataset], tf.data.Dataset] | None,
+) -> ClientExamples:
+    """Reads the examples of clients; see `FederatedDataset.from_client_data`."""
+    tip = "tff.simulation.datasets has some."
+    check_kind("The client data", client_data, tff.simulation.datasets.ClientData, tip)
+    ids = list(client_data.client_ids)
+    dataset_of, keys = client_data.serializable_dataset_fn, ids
+    if isinstance(client_data, tff.simulation.datasets.TestClientData):
+        # The function above would compare the id with those of all clients, for each client.
+        datasets = [client_data.create_tf_dataset_for_client(i) for i in ids]
+        dataset_of, keys = _of_variants(datasets), _variants(datasets)
+
+    def examples_of(key):
+        dataset = dataset_of(key)
+        if preprocess is None:
+            return dataset
+        try:
+            dataset = preprocess(dataset)
+        except Exception as error:
+            raise ExamplesError(
+                f"preprocess, which must map a client's tf.data.Dataset to another one, fails: "
+                f"{error} {_TIP}"
+            ) from error
+        if not isinstance(dataset, tf.data.Dataset):
+            raise ExamplesError(
+                "preprocess must map a client's tf.data.Dataset to another one, but returned "
+                f"{dataset!r:.80}. {_TIP}"
+            )
+        return dataset
+
+    return _read(ids, keys, examples_of)
+
+
+def read_datasets(datasets: Mapping[Any, tf.data.Dataset]) -> ClientExamples:
+    """Reads the examples of clients; see `FederatedDataset.from_datasets`."""
+    for name, dataset in datasets.items():
+        check_kind(f"The data of client {name!r}", dataset, tf.data.Dataset)
+    (first, dataset), *others = datasets.items()
+    for name, other in others:
+        if other.element_spec != dataset.element_spec:
+            raise ExamplesError(
+                f"All clients need examples of the same types: client {first!r} has "
+                f"{dataset.element_spec}, and client {name!r} has {other.element_spec}."
+            )
+    every = list(datasets.values())
+    return _read(list(datasets), _variants(every), _of_variants(every))
+
+
+def _variants(datasets) -> tf.Tensor:
+    return tf.stack([tf.data.experimental.to_variant(dataset) for dataset in datasets])
+
+
+def _of_variants(datasets):
+    spec = datasets[0].element_spec
+    return lambda variant: tf.data.experimental.from_variant(variant, spec)
+
+
+def _read(clients, keys, examples_of) -> ClientExamples:
+    """Reads all clients in one `tf.data` pipeline, since thousands of small pipelines are slow.
+
+    Args:
+        clients: Their names.
+        keys: `[clients]`, the arguments of `examples_of`.
+        examples_of: Returns the data set of a client.
+    """
+
+    @tf.autograph.experimental.do_not_convert
+    def numbered(number, key):
+        dataset = examples_of(key)
+        _check(dataset.element_spec)
+        return dataset.map(lambda *example: (*_pair(example), number))
+
+    rows = tf.data.Dataset.from_tensor_slices((np.arange(len(clients)), keys)).flat_map(numbered)
+    none = tree.map_structure(
+        lambda spec: np.zeros([0, *spec.shape], spec.dtype.as_numpy_dtype), rows.element_spec
+    )
+    batches = rows.batch(_AT_A_TIME).prefetch(1).as_numpy_iterator()
+    columns = tree.map_structure(lambda *parts: np.concatenate(parts), none, *batches)
+    return ClientExamples(clients, *columns)
+
+
+def _pair(example):
+    """Returns `(x, y)` of the arguments with which `tf.data` calls a function of an example."""
+    return (example[0]["x"], example[0]["y"]) if len(example) == 1 else example
+
+
+def _check(spec) -> None:
+    is_pair = isinstance(spec, tuple) and len(spec) == 2
+    if not (is_pair or (isinstance(spec, Mapping) and set(spec) == {"x", "y"})):
+        raise ExamplesError(f"{_MUST}; they are {spec}. Let preprocess return such examples.")
+    for leaf in tree.flatten(spec):
+        if not isinstance(leaf, tf.TensorSpec) or leaf.dtype == tf.string:
+            raise ExamplesError(f"Examples must be tensors of numbers, found {leaf}.")
+        if leaf.shape.rank is None or None in leaf.shape:
+            raise ExamplesError(
+                f"{_MUST}, found {leaf}. Pad sequences to one length, or, if these are batches, "
+                "unbatch them: data.unbatch()."
+            )
