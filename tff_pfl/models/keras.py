@@ -7,7 +7,7 @@ therefore has no variables. Layers and weights keep their Keras names.
 
 import collections
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import tensorflow as tf
