@@ -223,6 +223,12 @@ def with_layer(layer):
     return lambda: tf.keras.Sequential([tf.keras.Input((4, 2)), layer(), layers.Dense(3)])
 
 
+def with_loaded_statistics():
+    model = with_layer(lambda: layers.BatchNormalization(center=False, scale=False))()
+    model.layers[0].set_weights([np.ones(2), np.ones(2)])
+    return model
+
+
 @pytest.mark.parametrize(
     ("keras_model_fn", "options", "message"),
     [
@@ -230,6 +236,9 @@ def with_layer(layer):
         (network, {"segments": 2}, "needs segments=1 and compute_type='float32'"),
         (over_time, {}, "one float32 row for each example.*TimeDistributed"),
         (with_layer(lambda: layers.BatchNormalization(renorm=True)), {}, "with renorm"),
+        (with_layer(lambda: layers.BatchNormalization(virtual_batch_size=1)), {}, "with renorm"),
+        (with_layer(lambda: layers.BatchNormalization([1, 2])), {}, "or several axes"),
+        (with_loaded_statistics, {}, "'batch_normalization/moving_mean:0' is assigned a value"),
         (with_layer(lambda: Statistic()), {}, "moving_mean:0' has the name of a moving statistic"),
     ],
 )

@@ -48,6 +48,7 @@ def pure_batch_normalization(weight: tf.Tensor | None) -> Iterator[dict[int, tf.
         # While a functional model is built, `training` is a symbolic tensor.
         if not tf.get_static_value(layer._get_training_value(training)):
             return _call_of_keras(layer, inputs, training=False, mask=mask)
+        _check_plain(layer)
         _check_call(layer, inputs, weight, mask)
         mean, variance, count = _moments(layer, inputs, weight)
         # Keras's fused operation corrects the moving variance for the size of the sample.
@@ -74,17 +75,13 @@ def statistics_of(model: tf.keras.Model) -> list[tf.Variable]:
     """Returns the moving statistics of the model's batch normalisation that is not frozen.
 
     Raises:
-        ValueError: A layer renormalises, or normalises parts of a batch.
+        ValueError: A layer renormalises, or normalises parts of a batch or over several axes.
     """
     found = []
     for layer in model._flatten_layers():
         if not isinstance(layer, _Layer) or not layer.trainable:
             continue
-        if layer.renorm or layer.virtual_batch_size is not None or layer.adjustment:
-            raise ValueError(
-                f"Layer {layer.name!r} is a batch normalisation with renorm, virtual_batch_size or "
-                "adjustment. Leave these out."
-            )
+        _check_plain(layer)
         if layer.built:
             found += [getattr(layer, name) for name in STATISTICS]
     return found
@@ -102,6 +99,15 @@ def _moments(layer, inputs, weight):
     mean = tf.reduce_sum(tf.where(is_row, inputs, 0.0), axes, keepdims=True) / divisor
     centred = tf.where(is_row, inputs - mean, 0.0)
     return mean, tf.reduce_sum(centred**2, axes, keepdims=True) / divisor, count
+
+
+def _check_plain(layer):
+    others = layer.renorm, layer.virtual_batch_size is not None, layer.adjustment
+    if any(others) or len(layer.axis) > 1:
+        raise ValueError(
+            f"Layer {layer.name!r} is a batch normalisation with renorm, virtual_batch_size, "
+            "adjustment or several axes. Leave these out."
+        )
 
 
 def _check_call(layer, inputs, weight, mask):

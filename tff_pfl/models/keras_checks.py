@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tff_pfl.models.batch_normalization import statistics_of
 from tff_pfl.models.randomness import described, unseeded_operations
 from tff_pfl.models.statistics import STATISTICS
 from tff_pfl.models.task import Task
@@ -57,7 +58,7 @@ def refuse_assignment(name: str, /, *_args: Any, **_options: Any) -> None:
 def check_loaded(layers: Iterable[tf.keras.layers.Layer]) -> None:
     """Checks that layers into which values were loaded are frozen."""
     for layer in layers:
-        for weight in layer.trainable_weights:
+        for weight in [*layer.trainable_weights, *statistics_of(layer)]:
             refuse_assignment(weight.name)
 
 
