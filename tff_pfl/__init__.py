@@ -71,6 +71,7 @@ __getattr__, __dir__, __all__ = offer(
             "Task",
             "Weights",
             "from_keras",
+            "from_tff",
             "keras_metrics",
             "partition",
         ),

@@ -1,5 +1,6 @@
 """Computes exact gradients and metrics over all examples of a client, batch by batch."""
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -39,6 +40,7 @@ def exact_gradient(
     Stochastic layers (dropout) are off, so the result is exact and repeatable. For a client without
     examples, gradient and loss are 0.
     """
+    model = _of_means(model)
     total = _total_weight(model, examples)
 
     def step(carry, batch):
@@ -104,6 +106,14 @@ def zero_sums(model: Model, weights: Any, x: Any, y: Any) -> Mapping[str, Any]:
     # Only the shapes of these sums are used.
     sums = model.sums(weights, Batch(x, y, tf.ones([1]), tf.zeros([2], tf.int32)))
     return tf.nest.map_structure(lambda leaf: tf.zeros(leaf.shape, leaf.dtype), sums)
+
+
+def _of_means(model: Model) -> Model:
+    """Returns the model with the mean as the loss of a batch."""
+    if model.task.reduction == "mean":
+        return model
+    task = dataclasses.replace(model.task, reduction="mean")
+    return dataclasses.replace(model, task=task, made_of=model.made_of or model)
 
 
 def _total_weight(model, examples) -> tf.Tensor:

@@ -17,6 +17,7 @@ from tff_pfl.models.saved_model import ModelSaver
 from tff_pfl.models.statistics import with_statistics
 from tff_pfl.models.task import Mean, Metric, Task, Totals
 from tff_pfl.models.tasks import TASKS, keras_metrics
+from tff_pfl.models.tff_learning import from_tff
 from tff_pfl.models.two_exits import TwoExits, two_exits
 from tff_pfl.models.zoo import MODELS, build
 
@@ -38,6 +39,7 @@ __all__ = [
     "build",
     "distinct_seeds",
     "from_keras",
+    "from_tff",
     "keras_metrics",
     "layer_groups",
     "linear",

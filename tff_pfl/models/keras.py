@@ -19,6 +19,7 @@ from tff_pfl.models.initial_values import derived_seed, seedable
 from tff_pfl.models.inputs import as_numbers, input_specs, zero_inputs
 from tff_pfl.models.model import Model
 from tff_pfl.models.pure_layers import COMPUTE_TYPES, FLOAT32, in_types, pure_layers
+from tff_pfl.models.regularization import Regularized, penalty_of, regularized_weights
 from tff_pfl.models.segments import Segment, in_turn, is_graph, split
 from tff_pfl.models.statistics import STATISTICS, fixed, with_statistics
 from tff_pfl.models.task import Task
@@ -60,6 +61,7 @@ class _Record(NamedTuple):
         outputs: The model's symbolic outputs for one input.
         layers: The names of the layers with weights that are not frozen, from input to output as
             far as known.
+        regularized: The weights that have a regularizer.
     """
 
     name: str
@@ -68,6 +70,7 @@ class _Record(NamedTuple):
     below_head: list[Segment]
     outputs: Any
     layers: list[str]
+    regularized: list[Regularized]
 
 
 @takes(segments=whole(1))
@@ -228,6 +231,7 @@ def from_keras(
         task=task,
         name=record.name,
         training_pass=training_pass if has_statistics else None,
+        penalty=penalty_of(record.regularized),
         num_classes=record.outputs.shape[-1] if task.outputs == "class_logits" else None,
     )
     _check_initial_weights(model)
@@ -310,7 +314,8 @@ def _record(keras_model_fn, preprocess, inputs_spec, task, segments) -> _Record:
     checks.check_captures(graph, [variable for variable, _ in created])
     checks.check_stateless(graph)
     checks.check_not_assigned(graph)
-    return _Record(model.name, slots, whole, below_head, outputs, layers)
+    regularized = regularized_weights(model)
+    return _Record(model.name, slots, whole, below_head, outputs, layers, regularized)
 
 
 def _slots(model, created, keras_model_fn, example) -> list[_Slot]:

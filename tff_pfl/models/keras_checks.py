@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from tff_pfl.models.batch_normalization import statistics_of
 from tff_pfl.models.randomness import described, unseeded_operations
+from tff_pfl.models.regularization import has_other_losses
 from tff_pfl.models.statistics import STATISTICS
 from tff_pfl.models.task import Task
 
@@ -83,14 +84,13 @@ def check_reserved(trained: Iterable[tf.Variable]) -> None:
 
 
 def check_losses(model: tf.keras.Model) -> None:
-    """Checks that a model, after a call, has no losses of its own and no constraints."""
-    layers = [layer for layer in model._flatten_layers(include_self=False) if layer.losses]
-    if layers or model.losses:
-        owner = f"Layer {layers[-1].name!r}" if layers else f"The model {model.name!r}"
+    """Checks that a model, after a call, has no losses but of weights, and no constraints."""
+    layers = [layer for layer in model._flatten_layers() if has_other_losses(layer)]
+    if layers:
         raise ValueError(
-            f"{owner} has its own loss, from a regularizer or add_loss, which would be ignored. "
-            "Remove it: penalise weights by local training, such as config.local.weight_decay, and "
-            "outputs by the loss of a task."
+            f"Layer {layers[-1].name!r} has its own loss, from an activity_regularizer or "
+            "add_loss, which would be ignored. Remove it: penalise weights by regularizers such as "
+            "kernel_regularizer or by config.local.weight_decay, outputs by the loss of a task."
         )
     for weight in model.weights:
         if getattr(weight, "constraint", None) is not None:

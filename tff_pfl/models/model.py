@@ -91,6 +91,8 @@ class Model:
             normalisation uses the statistics of the rows with `weight`, float32 `[batch]`, above 0,
             and the weights with the moving statistics after the step; other weights are unchanged.
             Replace it together with `apply`.
+        penalty: `(W) -> float32 scalar`, which is added to the loss of a batch in gradients, such
+            as that of Keras' regularizers, or `None`. Measured losses do not contain it.
     """
 
     init: Callable[[int], Weights]
@@ -103,6 +105,7 @@ class Model:
     made_of: "Model | None" = None
     starts_alike: bool = False
     training_pass: Callable[..., tuple[Any, Weights]] | None = None
+    penalty: Callable[[Weights], Any] | None = None
 
     def __post_init__(self):
         """Checks the kinds of the functions and of the task."""
@@ -219,6 +222,7 @@ class Model:
             apply=composed(self.apply),
             features=composed(self.features),
             training_pass=self.training_pass and training_pass,
+            penalty=self.penalty and (lambda parts: self.penalty(weights_of(parts))),
             made_of=self.made_of or self,
         )
 
@@ -251,9 +255,10 @@ class Model:
         return self._measured(weights, batch, training).totals
 
     def gradient(self, weights, batch, *, training: bool = True) -> tuple[Weights, Totals]:
-        """Computes the gradient of the batch's mean loss, and the totals of the same forward pass.
+        """Computes the gradient of the batch's loss, and the totals of the same forward pass.
 
-        The mean is weighted by the task's `example_weight`. Totals are of metrics that are means.
+        The loss is the mean, weighted by the task's `example_weight`, or the sum, as the task's
+        `reduction` says, plus the `penalty` of the weights. Totals are of metrics that are means.
         Rows of weight 0 are ignored. The gradient of a batch without examples is 0.
         """
         return self.training_gradient(weights, batch, training=training)[:2]
@@ -269,7 +274,10 @@ class Model:
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(weights)
             measured = self._measured(weights, batch, training)
-            loss = measured.totals["loss"].mean
+            of_loss = measured.totals["loss"]
+            loss = of_loss.mean if self.task.reduction == "mean" else of_loss.total
+            if self.penalty is not None:
+                loss += self.penalty(weights)
         gradient = tape.gradient(loss, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO)
         # The gradient of an embedding is `IndexedSlices`, which some operations do not accept.
         gradient = tf.nest.map_structure(tf.convert_to_tensor, gradient)

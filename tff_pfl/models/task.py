@@ -10,6 +10,7 @@ import tensorflow as tf
 from tff_pfl.kinds import KindError, check_kind
 from tff_pfl.names import IN_PARTS, check_names, is_part
 
+REDUCTIONS = ("mean", "sum")
 OUTPUTS = ("class_logits", "logits", "any")
 
 
@@ -88,6 +89,8 @@ class Task:
         example_weight: `(y) -> float32[batch]`, 0 or more, the weight of each example in losses and
             metrics, such as its number of tokens. The loss of a batch is
             `sum(weight * loss) / sum(weight)`. `None` means 1.
+        reduction: Whether a training step follows the gradient of the "mean" or of the "sum" of the
+            losses of a batch. All other losses are means.
         outputs: The model's outputs: "class_logits", a logit for each class; other "logits"; or
             "any". Keras models that end in probabilities are refused for logits.
     """
@@ -96,11 +99,13 @@ class Task:
     example_loss: Callable[[Any, Any], Any]
     metrics: Mapping[str, Metric] = dataclasses.field(default_factory=dict)
     example_weight: Callable[[Any], Any] | None = None
+    reduction: str = "mean"
     outputs: str = "any"
 
     def __post_init__(self):
         """Checks the functions and the names of metrics."""
         check_names("outputs", [self.outputs], OUTPUTS)
+        check_names("reduction", [self.reduction], REDUCTIONS)
         check_function("example_loss of a task", self.example_loss)
         if self.example_weight is not None:
             check_function("example_weight of a task", self.example_weight)

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from tff_pfl.kinds import signature_of
-from tff_pfl.models import normalizer_free, residual
+from tff_pfl.models import normalizer_free, residual, tff_tasks
 from tff_pfl.models.inputs import is_shape
 from tff_pfl.models.keras import from_keras
 from tff_pfl.models.model import Model
@@ -92,6 +92,8 @@ def _convolutions(image_shape, widths):
     return [*layers, tf.keras.layers.Flatten()]
 
 
+for _name in tff_tasks.TFF_TASKS:
+    MODELS.register(f"tff_{_name}")(getattr(tff_tasks, _name))
 MODELS.register("nf_resnet18")(normalizer_free.nf_resnet18)
 MODELS.register("resnet18")(residual.resnet18)
 MODELS.register("resnet50")(residual.resnet50)
