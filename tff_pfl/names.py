@@ -5,6 +5,10 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+TFF_TASKS = ("cifar100", "emnist", "autoencoder", "shakespeare", "tags", "words")
+"""The tasks of `tff.simulation.baselines`: images of CIFAR-100, characters of EMNIST and their
+autoencoder, characters of Shakespeare, tags and words of Stack Overflow."""
+
 IN_PARTS = "letters, digits, '_', '-' and '.'"
 """The characters that `is_part` accepts, for messages."""
 

@@ -10,7 +10,7 @@ from absl import logging
 
 from tff_pfl.data.cifar_binary import CIFAR10, CIFAR100, read_cifar
 from tff_pfl.data.image_folder import find_tiny_imagenet, read_tiny_imagenet
-from tff_pfl.names import check_names
+from tff_pfl.names import TFF_TASKS, check_names
 from tff_pfl.registry import Registry
 
 DATASETS = Registry("data set", "data_dir")
@@ -74,6 +74,10 @@ def load(name: str, data_dir: str | os.PathLike | None = None) -> LabelledImages
       drawing of each digit 0..9, the same in train and test (40 rows). There are 62 classes.
     * `"cifar100_natural"`: TFF's CIFAR-100 by Pachinko allocation. The 500 train clients and the
       100 test clients are different clients; test clients are numbered after train clients.
+    * `"tff_cifar100"`, `"tff_emnist"`, `"tff_autoencoder"`, `"tff_shakespeare"`, `"tff_tags"`,
+      `"tff_words"`: the benchmark tasks of `tff.simulation.baselines` by client, with TFF's
+      preprocessing; at most 1,000 clients. With `_synthetic` after the name, the small data that
+      TFF ships for tests.
     * `"tiny_imagenet"`: the 200 classes of Tiny ImageNet, numbered in sorted order of their ids,
       from the unpacked archive; never downloaded. Its 10,000 validation images (`val`) are the
       test split, since the archive's own test images have no labels. See `image_folder`.
@@ -198,6 +202,28 @@ def _cifar100_natural(data_dir):
     numbers = _numbered(train.client_ids)
     test_numbers = _numbered(test.client_ids, first=len(numbers))
     return _by_client("cifar100_natural", 100, "image", (train, numbers), (test, test_numbers))
+
+
+def _tff_task(name, data_dir, *, synthetic):
+    """Reads a benchmark task of TFF."""
+    from tff_pfl.data.tff_tasks import read_task
+    from tff_pfl.models.tff_tasks import tff_task
+
+    title = f"tff_{name}" + "_synthetic" * synthetic
+    if synthetic:
+        return read_task(name, tff_task(name), title)
+
+    def load(cache_dir):
+        return tff_task(name, data_dir=cache_dir, synthetic=False)
+
+    return read_task(name, _fetch(title, load, data_dir), title)
+
+
+for _name in TFF_TASKS:
+    for _synthetic in (False, True):
+        DATASETS.register(f"tff_{_name}" + "_synthetic" * _synthetic)(
+            functools.partial(_tff_task, _name, synthetic=_synthetic)
+        )
 
 
 @DATASETS.register("tiny_imagenet")

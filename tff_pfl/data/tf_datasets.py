@@ -110,7 +110,10 @@ def _read(clients, keys, examples_of) -> ClientExamples:
     none = tree.map_structure(
         lambda spec: np.zeros([0, *spec.shape], spec.dtype.as_numpy_dtype), rows.element_spec
     )
-    batches = rows.batch(_AT_A_TIME).prefetch(1).as_numpy_iterator()
+    # Optimizations lose the sizes of batches that preprocess makes of a client's examples.
+    options = tf.data.Options()
+    options.experimental_optimization.apply_default_optimizations = False
+    batches = rows.with_options(options).batch(_AT_A_TIME).prefetch(1).as_numpy_iterator()
     columns = tree.map_structure(lambda *parts: np.concatenate(parts), none, *batches)
     return ClientExamples(clients, *columns)
 

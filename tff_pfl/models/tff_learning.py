@@ -21,10 +21,9 @@ def from_tff(
 ) -> Model:
     """Makes a pure `Model` of a model of `tff.learning`, with its loss and its metrics as the task.
 
-    A model function keeps the layers' names of its Keras model, its regularizers, and the masks of
-    its layers, such as those of embeddings. Initial weights are drawn by the layers' initializers;
-    see `Model.starting_from` for given ones. If the Keras model has a mask, the loss needs it, and
-    labels are mappings of "ids" and "mask" instead of ids alone.
+    A model function keeps the layers' names of its Keras model, and its regularizers. Initial
+    weights are drawn by the layers' initializers; see `Model.starting_from` for given ones. As in
+    `tff.learning`, the loss counts all tokens of a sequence, even if layers mask some.
 
     The loss must be a mean or a sum over examples. The trainable weights of a `FunctionalModel`
     become layers `weight_0`, `weight_1` and so on, or layers with the names of their mapping, with
@@ -65,78 +64,40 @@ def from_tff(
             "The function must return the result of tff.learning.models.from_keras_model, got "
             f"{learned!r:.80}."
         )
-    return _from_keras_model(learned)
-
-
-def _from_keras_model(learned) -> Model:
-    original = learned._keras_model
-    outputs = original.outputs or ()
-    has_mask = any(getattr(output, "_keras_mask", None) is not None for output in outputs)
-
-    def network():
-        copy = tf.keras.models.clone_model(original)
-        if not has_mask:
-            return copy
-        outputs = {"logits": copy.output, "mask": _Mask(name="mask")(copy.output)}
-        return tf.keras.Model(copy.input, outputs)
-
-    spec = learned.input_spec
+    original, spec = learned._keras_model, learned.input_spec
     x = spec["x"] if isinstance(spec, Mapping) else spec[0]
-    made = from_keras(
-        network,
+    return from_keras(
+        lambda: tf.keras.models.clone_model(original),
         input_shape=tf.nest.map_structure(lambda leaf: tuple(leaf.shape[1:]), x),
         input_dtype=tf.nest.map_structure(lambda leaf: leaf.dtype, x),
         preprocess=lambda inputs: inputs,
-        task=_task(learned, has_mask),
+        task=_task(learned),
     )
-    return made
 
 
-class _Mask(tf.keras.layers.Layer):
-    """Returns the mask of its input as float32."""
-
-    def compute_mask(self, inputs, mask=None):
-        """Returns no mask, since the output is one."""
-        del inputs, mask
-
-    def call(self, inputs, mask=None):
-        """Returns the mask."""
-        del inputs
-        return tf.cast(mask, tf.float32)
-
-
-def _task(learned, has_mask: bool) -> Task:
+def _task(learned) -> Task:
     """Returns the task of a model of `tff.learning.models.from_keras_model`."""
     losses, factors = learned._loss_fns, learned._loss_weights
-    is_sum = {loss.reduction == tf.keras.losses.Reduction.SUM for loss in losses}
-    if len(is_sum) > 1:
+    is_sum = losses[0].reduction == tf.keras.losses.Reduction.SUM
+    if any((loss.reduction == tf.keras.losses.Reduction.SUM) != is_sum for loss in losses):
         raise ValueError("All losses must be means over examples, or all must be sums.")
+    reduce = tf.reduce_sum if is_sum else tf.reduce_mean
 
-    def elements(y, outputs):
-        """Returns the losses of an example's elements, such as tokens, `[batch, elements]`."""
-        if len(losses) == 1:
-            return _flat(losses[0].call(y, outputs))
-        return sum(
-            factor * tf.reduce_mean(_flat(loss.call(y[i], outputs[i])), axis=1, keepdims=True)
-            for i, (loss, factor) in enumerate(zip(losses, factors, strict=True))
-        )
+    def of_examples(loss, y, outputs):
+        return reduce(_flat(loss.call(y, outputs)), axis=1)
 
     def example_loss(y, outputs):
-        if has_mask:
-            weight = tf.cast(y["mask"], tf.float32)
-            found = tf.where(weight > 0.0, elements(y["ids"], outputs["logits"]), 0.0)
-            total = tf.reduce_sum(found * weight, axis=1)
-            return tf.math.divide_no_nan(total, tf.reduce_sum(weight, axis=1))
-        found = elements(y, outputs)
-        return tf.reduce_sum(found, axis=1) if is_sum == {True} else tf.reduce_mean(found, axis=1)
+        if len(losses) == 1:
+            return of_examples(losses[0], y, outputs)
+        pairs = zip(losses, factors, strict=True)
+        return sum(f * of_examples(loss, y[i], outputs[i]) for i, (loss, f) in enumerate(pairs))
 
     metrics = [metric for metric in learned.get_metrics() if metric.name not in _COUNTERS]
     return Task(
         "the task of tff.learning",
         example_loss,
         {name: _of_tokens(metric) for name, metric in keras_metrics(metrics).items()},
-        example_weight=_tokens if has_mask else None,
-        reduction="sum" if is_sum == {True} else "mean",
+        reduction="sum" if is_sum else "mean",
     )
 
 
@@ -144,16 +105,10 @@ def _flat(values):
     return tf.reshape(values, [tf.shape(values)[0], -1])
 
 
-def _tokens(y):
-    return tf.reduce_sum(tf.cast(y["mask"], tf.float32), axis=1)
-
-
 def _of_tokens(metric: Metric) -> Metric:
     """Returns the metric that counts each token of a sequence as an example."""
 
     def sums(y, outputs, weight):
-        if isinstance(y, Mapping) and set(y) == {"ids", "mask"}:
-            y, outputs = y["ids"], outputs["logits"]
         is_of_tokens = tf.is_tensor(y) and 1 < y.shape.rank == outputs.shape.rank - 1
         if is_of_tokens:
             weight = tf.repeat(weight, y.shape[1])

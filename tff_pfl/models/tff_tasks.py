@@ -1,6 +1,7 @@
 """The benchmark tasks of `tff.simulation.baselines`: their models, and their data as TFF has it."""
 
 import functools
+import inspect
 from collections.abc import Callable
 
 import tensorflow_federated as tff
@@ -9,13 +10,6 @@ from tff_pfl.models.model import Model
 from tff_pfl.models.tff_learning import from_tff
 from tff_pfl.ranges import takes, whole
 
-TFF_TASKS = ("cifar100", "emnist", "autoencoder", "shakespeare", "tags", "words")
-"""CIFAR-100 images, EMNIST characters, EMNIST's autoencoder, Shakespeare's characters, and tags and
-words of Stack Overflow."""
-
-MASKED = ("shakespeare", "words")
-"""The tasks whose models have a mask: of inputs that are 0."""
-
 
 def tff_task(
     name: str, *, data_dir: str | None = None, synthetic: bool = True, cnn: str = "cnn"
@@ -23,7 +17,7 @@ def tff_task(
     """Makes a task of TFF, with batches of one example in stored order.
 
     Args:
-        name: One of `TFF_TASKS`.
+        name: One of `tff_pfl.names.TFF_TASKS`.
         data_dir: The folder of TFF's data, to which missing data are downloaded. Default: TFF's.
         synthetic: Whether to take the small data that TFF ships for tests.
         cnn: TFF's name of the model of "emnist".
@@ -76,7 +70,7 @@ def shakespeare(image_shape, num_classes) -> Model:
 
 def tags(image_shape, num_classes) -> Model:
     """Builds TFF's logistic regression from words of Stack Overflow to tags."""
-    create = tff.simulation.baselines.stackoverflow.create_tag_prediction_task_from_datasets
+    create = _from_datasets("create_tag_prediction_task")
     vocabularies = [_vocabulary(image_shape[0]), _vocabulary(num_classes)]
     return from_tff(create(_spec(), None, *vocabularies, *_posts()).model_fn)
 
@@ -91,9 +85,15 @@ def words(image_shape, num_classes, *, vocabulary: int = 10_000) -> Model:
         vocabulary: The number of words, without the 4 further tokens.
     """
     del num_classes
-    create = tff.simulation.baselines.stackoverflow.create_word_prediction_task_from_datasets
+    create = _from_datasets("create_word_prediction_task")
     task = create(_spec(), None, image_shape[0], _vocabulary(vocabulary), 1, *_posts())
     return from_tff(task.model_fn)
+
+
+def _from_datasets(name) -> Callable:
+    """Returns TFF's function that makes a task of Stack Overflow of given data."""
+    create = getattr(tff.simulation.baselines.stackoverflow, name)
+    return getattr(inspect.getmodule(create), f"{name}_from_datasets")
 
 
 def _vocabulary(size) -> list[str]:

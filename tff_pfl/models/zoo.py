@@ -17,7 +17,7 @@ from tff_pfl.models.inputs import is_shape
 from tff_pfl.models.keras import from_keras
 from tff_pfl.models.model import Model
 from tff_pfl.models.task import Task
-from tff_pfl.names import check_names
+from tff_pfl.names import TFF_TASKS, check_names
 from tff_pfl.ranges import each, takes, whole
 from tff_pfl.registry import Registry
 
@@ -92,7 +92,7 @@ def _convolutions(image_shape, widths):
     return [*layers, tf.keras.layers.Flatten()]
 
 
-for _name in tff_tasks.TFF_TASKS:
+for _name in TFF_TASKS:
     MODELS.register(f"tff_{_name}")(getattr(tff_tasks, _name))
 MODELS.register("nf_resnet18")(normalizer_free.nf_resnet18)
 MODELS.register("resnet18")(residual.resnet18)

@@ -188,9 +188,14 @@ def build_model(config: ml_collections.ConfigDict, dataset: data.FederatedDatase
 
 def _num_outputs(task, dataset) -> int | None:
     """Returns the number of a model's outputs: classes, or numbers of the labels of an example."""
-    if task is None or task.outputs == "class_logits":
+    takes_classes = task is None or task.outputs == "class_logits"
+    if takes_classes and dataset.num_classes is not None:
         return dataset.num_classes
-    if task.name in ("binary", "multi_label") and (dataset.num_classes or 2) > 2:
+    if (
+        task is not None
+        and task.name in ("binary", "multi_label")
+        and (dataset.num_classes or 2) > 2
+    ):
         raise ConfigError(
             f"config.task.name={task.name!r} needs labels 0 or 1, but {dataset.name!r} has "
             f"{dataset.num_classes} classes. Choose 'classification'."

@@ -1,0 +1,114 @@
+"""Tests the benchmark tasks of TFF: FedAvg equals `tff.learning`, and other methods train."""
+
+import importlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+import tff_pfl
+from tff_pfl import runtime
+from tff_pfl.evaluation import Evaluator, MetricName, compose_global_evaluation
+from tff_pfl.experiment import BuiltRun
+from tff_pfl.local import batches, num_rows
+from tff_pfl.models.tff_tasks import tff_task
+from tff_pfl.names import TFF_TASKS
+
+get_config = importlib.import_module("configs.tff_baselines").get_config
+RATE, BATCH_SIZE, ROUNDS = 0.02, 4, 5
+
+
+def batched(task, clients, ids):
+    """Returns TFF's data sets of clients, with batches of `BATCH_SIZE` in stored order."""
+    preprocess = task.datasets.train_preprocess_fn
+    return [
+        preprocess(clients.create_tf_dataset_for_client(i)).unbatch().batch(BATCH_SIZE) for i in ids
+    ]
+
+
+def in_order(weights):
+    """Returns the weights of all layers in the order of the layers."""
+    return [weight for layer in weights.values() for weight in layer.values()]
+
+
+def trained_by_tff(task, weights, data):
+    """Returns the weights and the metrics of TFF after some rounds from given weights."""
+    process = tff.learning.algorithms.build_weighted_fed_avg(
+        task.model_fn, client_optimizer_fn=tff.learning.optimizers.build_sgdm(RATE)
+    )
+    start = tff.learning.models.ModelWeights(list(map(np.asarray, weights)), [])
+    state = process.set_model_weights(process.initialize(), start)
+    for _ in range(ROUNDS):
+        state = process.next(state, data).state
+    evaluation = tff.learning.algorithms.build_fed_eval(task.model_fn)
+    trained = process.get_model_weights(state)
+    evaluated = evaluation.set_model_weights(evaluation.initialize(), trained)
+    metrics = evaluation.next(evaluated, data).metrics["client_work"]["eval"]
+    return trained.trainable, metrics["current_round_metrics"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TFF_TASKS)
+def test_fedavg_equals_tff_learning(name, monkeypatch):
+    """Compares weights to 1e-5, in stored order, and finalized metrics."""
+    monkeypatch.setattr(
+        batches, "random_order", lambda examples, seed: tf.range(num_rows(examples))
+    )
+    runtime.set_graph_context()
+    task = tff_task(name)
+    run = BuiltRun(get_config(f"{name},fedavg"))
+    dataset, model = run.dataset, run.model
+    ids = task.datasets.train_data.client_ids
+    data = batched(task, task.datasets.train_data, ids)
+
+    local = tff_pfl.LocalTraining(
+        tff.learning.optimizers.build_sgdm(RATE), epochs=1, batch_size=BATCH_SIZE
+    )
+    process = tff_pfl.compose(tff_pfl.make("fedavg", model, local), dataset.examples_type)
+    start = process.initialize()
+    expected, expected_metrics = trained_by_tff(task, in_order(process.global_weights(start)), data)
+    store = tff_pfl.ClientStateStore(process.initialize_clients, process.client_state_type)
+    source = tff_pfl.CohortDataSource(dataset, store, process.client_type, seed=0)
+    state = start
+    for _ in range(ROUNDS):
+        state = process.next(state, source.select_clients(range(len(ids)))).state
+    weights = process.global_weights(state)
+    for found, wanted in zip(in_order(weights), expected, strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+
+    evaluation = compose_global_evaluation(model, dataset.examples_type)
+    evaluated = evaluation.set_model_weights(evaluation.initialize(), weights)
+    examples = source.select_examples(range(len(ids)), "train")
+    metrics = evaluation.next(evaluated, examples).metrics["client_work"]["eval"]
+    metrics = metrics["current_round_metrics"]
+    compared = set(model.task.metrics)
+    if model.task.reduction == "mean":
+        compared.add("loss")  # TFF's loss of a sum depends on the batches.
+    for metric in compared:
+        np.testing.assert_allclose(metrics[metric], expected_metrics[metric], rtol=1e-5)
+
+
+METHODS = ("ditto", "fedper", "apfl", "pfedme", "pgfed", "fedpg", "scaffold", "pfedmb")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", TFF_TASKS)
+def test_methods_train(name, method):
+    """Trains two rounds, with finite weights and losses that fall."""
+    runtime.set_graph_context()
+    run = BuiltRun(get_config(f"{name},{method}"))
+    process = run.process
+    store = tff_pfl.ClientStateStore(process.initialize_clients, process.client_state_type)
+    source = tff_pfl.CohortDataSource(run.dataset, store, process.client_type, seed=0)
+    evaluator = Evaluator(process, run.model, run.dataset, tff_pfl.EvaluationOptions())
+    state, iterator, losses = process.initialize(), source.iterator(), []
+    for _ in range(2):
+        output = process.next(state, iterator.select(2))
+        state = output.state
+        iterator.update(output.clients)
+        values = evaluator(state, source, is_last=True).values
+        losses.append(values[MetricName("personalized", "local_test", "loss")].mean())
+    assert np.isfinite(losses).all()
+    assert losses[1] < losses[0]
