@@ -16,7 +16,9 @@ from tff_pfl.models.tff_tasks import tff_task
 from tff_pfl.names import TFF_TASKS
 
 get_config = importlib.import_module("configs.tff_baselines").get_config
-RATE, BATCH_SIZE, ROUNDS = 0.02, 4, 5
+BATCH_SIZE, ROUNDS = 4, 5
+# At higher rates, rounding errors of ResNet-18 exceed 1e-5 after five rounds.
+RATES = {"cifar100": 0.002}
 
 
 def batched(task, clients, ids):
@@ -32,10 +34,10 @@ def in_order(weights):
     return [weight for layer in weights.values() for weight in layer.values()]
 
 
-def trained_by_tff(task, weights, data):
+def trained_by_tff(task, weights, data, rate):
     """Returns the weights and the metrics of TFF after some rounds from given weights."""
     process = tff.learning.algorithms.build_weighted_fed_avg(
-        task.model_fn, client_optimizer_fn=tff.learning.optimizers.build_sgdm(RATE)
+        task.model_fn, client_optimizer_fn=tff.learning.optimizers.build_sgdm(rate)
     )
     start = tff.learning.models.ModelWeights(list(map(np.asarray, weights)), [])
     state = process.set_model_weights(process.initialize(), start)
@@ -56,14 +58,14 @@ def test_fedavg_equals_tff_learning(name, monkeypatch):
         batches, "random_order", lambda examples, seed: tf.range(num_rows(examples))
     )
     runtime.set_graph_context()
-    task = tff_task(name)
+    task, rate = tff_task(name), RATES.get(name, 0.02)
     run = BuiltRun(get_config(f"{name},fedavg"))
     dataset, model = run.dataset, run.model
     ids = task.datasets.train_data.client_ids
     data = batched(task, task.datasets.train_data, ids)
 
     local = tff_pfl.LocalTraining(
-        tff.learning.optimizers.build_sgdm(RATE), epochs=1, batch_size=BATCH_SIZE
+        tff.learning.optimizers.build_sgdm(rate), epochs=1, batch_size=BATCH_SIZE
     )
     process = tff_pfl.compose(tff_pfl.make("fedavg", model, local), dataset.examples_type)
     start = process.initialize()

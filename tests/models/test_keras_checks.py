@@ -128,8 +128,8 @@ def twins():
             "instead of the dropout and recurrent_dropout",
         ),
         (
-            sequential(lambda: layers.Dense(4, kernel_regularizer="l2")),
-            "'dense' has its own loss.*weight_decay",
+            sequential(lambda: layers.Dense(4, activity_regularizer="l2")),
+            "'dense' has its own loss.*kernel_regularizer",
         ),
         (sequential(lambda: Penalised(name="own")), "'own' has its own loss"),
         (

@@ -15,7 +15,7 @@ _MOST_CLIENTS = 1000  # The posts of the 342,477 clients of Stack Overflow do no
 def read_task(name: str, task: tff.simulation.baselines.BaselineTask, title: str) -> LabelledImages:
     """Reads all training examples of a task, then all test examples.
 
-    Of more than 1,000 clients, the first ones are read.
+    At most 1,000 clients are read, the first ones.
 
     Args:
         name: One of `TFF_TASKS`.

@@ -52,7 +52,7 @@ def from_tff(
     """
     if isinstance(model, tff.learning.models.FunctionalModel):
         return _from_functional(model)
-    if not callable(model):
+    if not callable(model) or isinstance(model, tf.keras.layers.Layer):
         raise KindError(
             "from_tff takes a FunctionalModel, or a function that returns a VariableModel, got "
             f"{model!r:.80}."
