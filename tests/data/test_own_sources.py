@@ -167,12 +167,15 @@ def test_fractions_cut_the_rows_of_each_client():
         ({"y": "gap"}, "Column 'gap' has no value in 2 rows. Fill or drop them"),
         ({"split": "title"}, "must have 'train', 'validation' or 'test', found 'a'"),
         ({"client": "age"}, "Names of clients must be .* got 0.5"),
+        ({"x": []}, "A list of columns is empty"),
+        ({"frame": FRAME[:0]}, "must be a pandas data frame with rows"),
+        ({"frame": pd.concat([FRAME, FRAME["age"]], axis=1)}, "several columns 'age'"),
     ],
 )
 def test_impossible_columns_are_refused(changes, message):
-    columns = {"client": "user_id", "x": ["age"], "y": "rating"} | changes
+    arguments = {"frame": FRAME, "client": "user_id", "x": ["age"], "y": "rating"} | changes
     with pytest.raises(ValueError, match=message):
-        FederatedDataset.from_dataframe(FRAME, **columns)
+        FederatedDataset.from_dataframe(**arguments)
 
 
 def test_categories_and_wrong_fractions_are_refused():

@@ -1,6 +1,6 @@
 """Takes the columns of a pandas data frame as examples of clients."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,12 +17,19 @@ def columns_of(frame, columns) -> Any:
     if isinstance(columns, Mapping):
         return {name: columns_of(frame, part) for name, part in columns.items()}
     if isinstance(columns, list):
+        if not columns:
+            raise ExamplesError("A list of columns is empty: name at least one column.")
         return np.stack([_column(frame, column) for column in columns], axis=1)
     return _column(frame, columns)
 
 
 def partition_of_frame(frame, client, split, fractions: Sequence[float], seed: int) -> Partition:
     """Returns the rows of each client, whose names are sorted; see `from_dataframe`."""
+    if not (hasattr(frame, "columns") and len(frame)):
+        raise ExamplesError(f"frame must be a pandas data frame with rows, got {frame!r:.80}.")
+    if not frame.columns.is_unique:
+        repeated = frame.columns[frame.columns.duplicated()][0]
+        raise ExamplesError(f"The data frame has several columns {repeated!r}. Rename them.")
     owners, names = _present(frame, client).factorize(sort=True)
     names = list(names)
     everything = np.arange(len(owners))
@@ -43,7 +50,7 @@ def partition_of_frame(frame, client, split, fractions: Sequence[float], seed: i
 
 def _present(frame, column):
     """Returns a column without missing values."""
-    if column not in frame.columns:
+    if not isinstance(column, Hashable) or column not in frame.columns:
         known = [str(name) for name in frame.columns]
         raise ExamplesError(unknown_name("column of the data frame", column, known))
     values = frame[column]
