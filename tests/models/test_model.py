@@ -279,6 +279,11 @@ def test_merged_refuses_two_totals_of_the_same_name():
             "have 'a/b'. A metric's name may contain",
         ),
         ({"metrics": {"loss": Metric(values=correct)}}, ValueError, 'have "loss", but this is the'),
+        (
+            {"metrics": {"ap_mean": Metric(values=correct)}},
+            ValueError,
+            "have 'ap_mean', but reports",
+        ),
         ({"metrics": ["accuracy"]}, TypeError, r"must be a mapping .* got \['accuracy'\]"),
         ({"metrics": {"mae": 0.5}}, TypeError, "The metric 'mae' must be of type Metric"),
         ({"example_loss": None}, TypeError, "example_loss of a task must be a function, got None"),

@@ -79,6 +79,30 @@ def test_binary_against_scikit_learn():
     np.testing.assert_allclose(gradient["head"]["kernel"][:, 0], X.T @ (p - y) / ROWS, rtol=1e-4)
 
 
+@pytest.mark.parametrize(("mean", "scale"), [(-8, 1), (0, 0.05), (0, 12)])
+def test_area_under_the_curve_of_extreme_logits(mean, scale):
+    y = RNG.integers(0, 2, 400)
+    z = (mean + scale * (y + RNG.normal(size=400))).astype(np.float32)
+    z[0], y[0] = np.inf, 1
+    auc = TASKS["binary"]().metrics["auc"]
+    found = auc.finalize(auc.sums(tf.constant(y), tf.constant(z[:, np.newaxis]), tf.ones(400)))
+    z[0] = 1e6  # scikit-learn takes only finite numbers
+    assert float(found) == pytest.approx(sklearn.roc_auc_score(y, z), abs=5e-3)
+
+
+def test_labels_that_do_not_fit_are_refused():
+    """Without a check, the loss of labels -1 falls without bound."""
+    binary, classes = TASKS["binary"](), TASKS["classification"]()
+    binary.check_data(np.array([0.0, 1.0]), None, "own")
+    with pytest.raises(ValueError, match="labels of 'own' do not fit.*0 or 1, found -1"):
+        binary.check_data(np.array([1, -1]), None, "own")
+    with pytest.raises(ValueError, match="needs class labels, but 'own' has num_classes=None"):
+        classes.check_data(np.array([0, 1]), None, "own")
+    with pytest.raises(ValueError, match=r"got the shapes \(5,\) and \(4, 7\)"):
+        y, logits = np.ones([2, 5], np.int32), tf.zeros([2, 4, 7])
+        TASKS["sequence"]().example_loss(tf.constant(y), logits)
+
+
 def test_multi_label_against_scikit_learn():
     model = linear(TASKS["multi_label"](thresholds=20_000), 4)
     z = outputs(model, X)

@@ -116,6 +116,7 @@ def train(
     options = evaluate or evaluation.EvaluationOptions()
     check_server_memory(process)
     model.check_classes(dataset.num_classes)
+    model.task.check_data(dataset.y, dataset.num_classes, dataset.name)
     participation.check(dataset.num_clients, clients_per_round)
     participation.check_process(process)
     process.made_for.check(dataset.num_clients, clients_per_round)

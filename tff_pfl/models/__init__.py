@@ -2,6 +2,7 @@
 
 from tff_pfl.models.hypernetwork import Hypernetwork
 from tff_pfl.models.keras import from_keras
+from tff_pfl.models.keras_metrics import keras_metrics
 from tff_pfl.models.model import (
     Model,
     Weights,
@@ -16,7 +17,7 @@ from tff_pfl.models.pure_layers import COMPUTE_TYPES
 from tff_pfl.models.saved_model import ModelSaver
 from tff_pfl.models.statistics import with_statistics
 from tff_pfl.models.task import Mean, Metric, Task, Totals
-from tff_pfl.models.tasks import TASKS, keras_metrics
+from tff_pfl.models.tasks import TASKS
 from tff_pfl.models.tff_learning import from_tff
 from tff_pfl.models.two_exits import TwoExits, two_exits
 from tff_pfl.models.zoo import MODELS, build

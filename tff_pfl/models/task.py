@@ -11,6 +11,7 @@ from tff_pfl.kinds import KindError, check_kind
 from tff_pfl.names import IN_PARTS, check_names, is_part
 
 REDUCTIONS = ("mean", "sum")
+_ENDINGS = ("_mean", "_std", "_worst_5_percent", "_best_5_percent", "_mean_margin")
 OUTPUTS = ("class_logits", "logits", "any")
 
 
@@ -93,6 +94,8 @@ class Task:
             losses of a batch. All other losses are means.
         outputs: The model's outputs: "class_logits", a logit for each class; other "logits"; or
             "any". Keras models that end in probabilities are refused for logits.
+        check_labels: `(y) -> None`, which raises a `ValueError` for labels, NumPy arrays of all
+            examples of a data set, that do not fit. `None` means that all labels fit.
     """
 
     name: str
@@ -101,6 +104,7 @@ class Task:
     example_weight: Callable[[Any], Any] | None = None
     reduction: str = "mean"
     outputs: str = "any"
+    check_labels: Callable[[Any], None] | None = None
 
     def __post_init__(self):
         """Checks the functions and the names of metrics."""
@@ -109,6 +113,8 @@ class Task:
         check_function("example_loss of a task", self.example_loss)
         if self.example_weight is not None:
             check_function("example_weight of a task", self.example_weight)
+        if self.check_labels is not None:
+            check_function("check_labels of a task", self.check_labels)
         if not isinstance(self.metrics, Mapping):
             raise KindError(
                 "metrics of a task must be a mapping from names to Metrics, got "
@@ -126,6 +132,12 @@ class Task:
                     f"{IN_PARTS}, because it becomes part of names such as "
                     "personalized/local_test/NAME."
                 )
+            if name.startswith("num_") or name.endswith(_ENDINGS):
+                raise ValueError(
+                    f"metrics of a task have {name!r}, but reports use names that begin with "
+                    f"'num_' or end in {', '.join(_ENDINGS)} for counts and statistics over "
+                    "clients. Choose another name."
+                )
             check_kind(f"The metric {name!r}", metric, Metric, "Write Metric(values=...).")
 
     @property
@@ -141,6 +153,27 @@ class Task:
     def direction(self, quantity: str) -> int:
         """Returns 1 if more of a quantity is better, and -1 if less is better."""
         return self.directions[quantity]
+
+    def check_data(self, y: Any, num_classes: int | None, data: str) -> None:
+        """Raises a `ValueError` if the labels of a data set do not fit the task.
+
+        Args:
+            y: All labels.
+            num_classes: The number of classes, or `None` if labels are not classes.
+            data: The name of the data set, for messages.
+        """
+        if self.outputs == "class_logits" and num_classes is None:
+            raise ValueError(
+                f"Task {self.name!r} needs class labels, but {data!r} has num_classes=None. Set "
+                "the number of classes, or choose another task, such as 'regression'."
+            )
+        if self.check_labels is not None:
+            try:
+                self.check_labels(y)
+            except ValueError as error:
+                raise ValueError(
+                    f"The labels of {data!r} do not fit task {self.name!r}: {error}"
+                ) from error
 
     def with_loss(self, example_loss: Callable[[Any, Any], Any]) -> "Task":
         """Returns the task with another loss."""

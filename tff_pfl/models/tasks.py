@@ -1,23 +1,23 @@
-"""The tasks that models learn, by name, and metrics of Keras.
+"""The tasks that models learn, by name.
 
 A metric is NaN where it is undefined: the area under the curve of examples of one class, R2 of a
 single example or of equal targets, precision without predicted positives, recall without positives,
 F1 without either. Means over labels leave out labels for which they are undefined.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from tff_pfl.models.task import Mean, Metric, Task
-from tff_pfl.names import check_names
 from tff_pfl.ranges import above, each, takes, whole
 from tff_pfl.registry import Registry
 
 TASKS = Registry("task")
 """Functions `(*, <options>) -> Task`."""
 
+# Without it, nearly all logits of rare or certain labels would be between the same thresholds.
+_SPREAD = 4.0
 _ROUNDING = 1e-12  # Relative; float64 sums of squares of equal targets differ by less.
 
 
@@ -63,14 +63,15 @@ def _among_largest(k):
 
 @TASKS.register("binary")
 @takes(thresholds=whole(3))
-def binary(*, thresholds: int = 200) -> Task:
+def binary(*, thresholds: int = 2000) -> Task:
     """Returns the task of a label 0 or 1 for each example, with one logit.
 
     Metrics are `accuracy`, `auc` (of the receiver operating characteristic), `precision`, `recall`
     and `f1`, of the predictions with a probability above one half.
 
     Args:
-        thresholds: The number of thresholds of probabilities for `auc`.
+        thresholds: The number of thresholds for `auc`, evenly spaced in the sigmoid of a quarter of
+            the logit. Logits between the same thresholds count as equal.
     """
 
     def loss(y, outputs):
@@ -81,12 +82,12 @@ def binary(*, thresholds: int = 200) -> Task:
 
     metrics = {"accuracy": Metric(values=accuracy), "auc": _auc(thresholds)}
     metrics |= {name: _of_counts(name) for name in ("precision", "recall", "f1")}
-    return Task("binary", loss, metrics, outputs="logits")
+    return Task("binary", loss, metrics, outputs="logits", check_labels=_check_zeros_and_ones)
 
 
 @TASKS.register("multi_label")
 @takes(thresholds=whole(3))
-def multi_label(*, thresholds: int = 200) -> Task:
+def multi_label(*, thresholds: int = 500) -> Task:
     """Returns the task of several labels 0 or 1 for each example, with a logit for each label.
 
     The loss is the mean cross-entropy over labels. Metrics are `accuracy`, the share of right
@@ -94,7 +95,8 @@ def multi_label(*, thresholds: int = 200) -> Task:
     together; and `f1_macro`, the mean over labels.
 
     Args:
-        thresholds: The number of thresholds of probabilities for `auc`.
+        thresholds: The number of thresholds for `auc`; see `binary`. Each client's sums have two
+            numbers for each threshold and label.
     """
 
     def loss(y, outputs):
@@ -106,7 +108,15 @@ def multi_label(*, thresholds: int = 200) -> Task:
     metrics = {"accuracy": Metric(values=accuracy), "auc": _auc(thresholds)}
     metrics |= {name: _of_counts(name) for name in ("precision", "recall")}
     metrics |= {"f1_micro": _of_counts("f1"), "f1_macro": _of_counts("f1", macro=True)}
-    return Task("multi_label", loss, metrics, outputs="logits")
+    return Task("multi_label", loss, metrics, outputs="logits", check_labels=_check_zeros_and_ones)
+
+
+def _check_zeros_and_ones(y):
+    """Checks that all labels are 0 or 1; the cross-entropy of others has no least value."""
+    for array in tf.nest.flatten(y):
+        is_wrong = (array != 0) & (array != 1)
+        if is_wrong.any():
+            raise ValueError(f"Labels must be 0 or 1, found {array[is_wrong][0]}.")
 
 
 def _columns(y, outputs):
@@ -165,8 +175,8 @@ def _auc(thresholds) -> Metric:
         y, logits = _columns(y, outputs)
         labels = y.shape[-1]
         is_row = weight[:, tf.newaxis] > 0.0
-        logits = tf.where(tf.logical_and(is_row, tf.math.is_finite(logits)), logits, 0.0)
-        places = tf.cast(tf.sigmoid(logits) * (thresholds - 1), tf.int32)
+        logits = tf.where(tf.logical_and(is_row, ~tf.math.is_nan(logits)), logits, 0.0)
+        places = tf.cast(tf.sigmoid(logits / _SPREAD) * (thresholds - 1), tf.int32)
         places = tf.reshape(places * labels + tf.range(labels), [-1])
 
         def histogram(condition):
@@ -265,6 +275,12 @@ def sequence(*, padding_id: int | None = 0) -> Task:
     def mean_of(function):
         def values(y, outputs):
             ids, weight = tokens(y)
+            if ids.shape.rank < 2 or not ids.shape.is_compatible_with(outputs.shape[:-1]):
+                raise ValueError(
+                    "Each example of a sequence needs ids of shape [length] and logits of shape "
+                    f"[length, ids], got the shapes {tuple(ids.shape[1:])} and "
+                    f"{tuple(outputs.shape[1:])}."
+                )
             found = tf.where(weight > 0.0, function(ids, outputs), 0.0)
             total = tf.reduce_sum(found * weight, axis=-1)
             return tf.math.divide_no_nan(total, tf.reduce_sum(weight, axis=-1))
@@ -306,91 +322,3 @@ def autoencoding(*, scale: float = 1.0) -> Task:
 
     metrics = _errors(columns)
     return Task("autoencoding", metrics["mse"].values, metrics)
-
-
-def keras_metrics(
-    metrics: Iterable[Callable[[], tf.keras.metrics.Metric] | tf.keras.metrics.Metric],
-    *,
-    predictions: Callable = tf.identity,
-    less_is_better: Iterable[str] = (),
-) -> dict[str, Metric]:
-    """Makes metrics of Keras metrics, by their names.
-
-    Example:
-        >>> metrics = tff_pfl.keras_metrics(
-        ...     [tf.keras.metrics.AUC(curve="PR", name="pr_auc")], predictions=tf.sigmoid
-        ... )
-        >>> task = tff_pfl.TASKS["binary"]().with_metrics(metrics)
-        >>> sorted(task.metrics)
-        ['accuracy', 'auc', 'f1', 'pr_auc', 'precision', 'recall']
-
-    Args:
-        metrics: Keras metrics, or functions without arguments that make them, such as their
-            classes. Their variables must be sums that start at 0.
-        predictions: Makes the predictions that the metrics take of the model's outputs.
-        less_is_better: The names of metrics of which less is better.
-
-    Raises:
-        ValueError: A metric's variables do not start at 0, or a name is unknown.
-    """
-    made = {}
-    for metric in metrics:
-        if isinstance(metric, tf.keras.metrics.Metric):
-            metric = _again(metric)
-        with tf.Graph().as_default():
-            made[metric().name] = metric
-    less_is_better = tuple(less_is_better)
-    check_names("metric of less_is_better", less_is_better, made)
-    return {
-        name: _keras_metric(name, make, predictions, -1 if name in less_is_better else 1)
-        for name, make in made.items()
-    }
-
-
-def _again(metric):
-    kind, config = type(metric), metric.get_config()
-    return lambda: kind.from_config(config)
-
-
-def _keras_metric(name, make, predictions, direction) -> Metric:
-    initialize, update, finalize = tff.learning.metrics.create_functional_metric_fns(
-        lambda: _taking_weights(make())
-    )
-    if any(tf.reduce_any(tf.not_equal(start, 0)) for start in tf.nest.flatten(initialize())):
-        raise ValueError(
-            f"The variables of Keras metric {name!r} do not start at 0, so that they cannot be "
-            "added over clients. Write a Metric with sums and finalize."
-        )
-
-    def sums(y, outputs, weight):
-        def kept(leaf):
-            is_row = tf.reshape(weight > 0.0, [-1] + [1] * (leaf.shape.rank - 1))
-            return tf.where(is_row, leaf, tf.zeros([], leaf.dtype))
-
-        y, found = tf.nest.map_structure(kept, _as_columns(y, predictions(outputs)))
-        batch = tff.learning.models.BatchOutput(predictions=(found, weight))
-        return update(initialize(), y, batch)
-
-    return Metric(sums, finalize, direction)
-
-
-def _as_columns(y, predictions):
-    """Gives single numbers a column, without which Keras takes their mean over the batch."""
-    shapes = [getattr(it, "shape", None) for it in (y, predictions)]
-    if None in shapes or shapes[0].rank != 1 or shapes[1][1:].num_elements() != 1:
-        return y, predictions
-    return tuple(tf.reshape(it, [-1, 1]) for it in (y, predictions))
-
-
-def _taking_weights(metric):
-    """Returns the metric with `update_state` of pairs of predictions and weights."""
-    update = metric.update_state
-
-    def update_state(y_true, y_pred):
-        function = update
-        while hasattr(function, "__original_wrapped__"):
-            function = function.__original_wrapped__
-        return function(y_true, y_pred[0], sample_weight=y_pred[1])
-
-    metric.update_state = update_state
-    return metric

@@ -9,9 +9,9 @@ import tensorflow_federated as tff
 
 from tff_pfl.kinds import KindError
 from tff_pfl.models.keras import from_keras
+from tff_pfl.models.keras_metrics import keras_metrics
 from tff_pfl.models.model import Model
 from tff_pfl.models.task import Metric, Task
-from tff_pfl.models.tasks import keras_metrics
 
 _COUNTERS = ("loss", "num_examples", "num_batches")  # Metrics that TFF adds to each model.
 

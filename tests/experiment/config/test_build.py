@@ -98,6 +98,11 @@ def test_model_has_the_task_of_the_config():
     complete(config)
     with pytest.raises(ConfigError, match="needs labels 0 or 1, but 'digits' has 10 classes"):
         build_model(config, dataset)
+    ratings = FederatedDataset(dataset.x, dataset.y / 2, None, dataset.partition, "ratings")
+    with pytest.raises(ConfigError, match="labels of 'ratings' do not fit task 'binary'.*0 or 1"):
+        build_model(config, ratings)
+    with pytest.raises(ConfigError, match="task .classification. takes two logits"):
+        build_model(default_config(), ratings)
 
 
 def test_local_training_has_the_values_of_the_config():

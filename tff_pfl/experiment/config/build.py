@@ -183,6 +183,7 @@ def build_model(config: ml_collections.ConfigDict, dataset: data.FederatedDatase
             **config.model.options.to_dict(),
         )
         model.check_classes(dataset.num_classes)
+        model.task.check_data(dataset.y, dataset.num_classes, dataset.name)
     return model
 
 
