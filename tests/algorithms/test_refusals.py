@@ -48,7 +48,7 @@ def test_unknown_layer_is_refused(name, option):
     ("name", "options", "message"),
     [
         ("fedala", {"num_mixed_layers": 3}, "num_mixed_layers must be in 0 to 2, got 3"),
-        ("fedbn", {}, "'mlp' has no normalisation layer"),
+        ("fedbn", {}, "^fedbn keeps .* model 'mlp' has none"),
         (
             "fedfomo",
             {"num_models": 5},

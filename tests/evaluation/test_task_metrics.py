@@ -96,10 +96,3 @@ def test_subsample_refuses_metrics_of_sums():
     options = EvaluationOptions(generalization="last", subsample=True)
     with pytest.raises(ValueError, match="the metric 'auc' is not a mean over examples"):
         Evaluator(process, model, dataset, options)
-
-
-@pytest.mark.parametrize("method", ["fedrod", "fedpac", "splitgp"])
-def test_methods_of_class_logits_refuse_other_tasks(method):
-    model = tff_pfl.from_keras(network, input_shape=(DIM,), task=tff_pfl.TASKS["binary"]())
-    with pytest.raises(ValueError, match=f"{method} needs a class label .* is 'binary'"):
-        tff_pfl.make(method, model, local_sgd())

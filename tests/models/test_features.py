@@ -1,5 +1,7 @@
 """Tests the `features` of models: the inputs of a linear head."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -82,7 +84,11 @@ def test_linear_head_needs_no_bias():
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (lambda: quadratic_model(2, 1), "model 'quadratic' has no `features`"),
+        (
+            lambda: dataclasses.replace(quadratic_model(2, 1), task=TASKS["classification"]()),
+            "model 'quadratic' has no `features`",
+        ),
+        (lambda: quadratic_model(2, 1), "needs a class label and class logits .* is 'outputs'"),
         (
             lambda: pure(model_ending_in(lambda: layers.Dense(1)), task=TASKS["binary"]()),
             "needs a class label and class logits .* is 'binary'",

@@ -54,9 +54,10 @@ def fedbn(
     norms = normalization_layers(model)
     if not norms:
         raise ValueError(
-            f"Model {model.name!r} has no normalisation layer: none of its layers "
-            f"{', '.join(map(repr, model.layers))} has only the weights gamma and beta, and moving "
-            "statistics. Use a network with batch, group or layer normalisation, such as resnet18."
+            f"fedbn keeps normalisation layers, but model {model.name!r} has none: none of its "
+            f"layers {', '.join(map(repr, model.layers))} has only the weights gamma and beta, and "
+            "moving statistics. Use a network with batch, group or layer normalisation, such as "
+            "resnet18."
         )
     personal = (*norms, *partition(model, personal=also_personal).personal)
     return fedper(model, local, personal_layers=personal, weighting=weighting, **options)

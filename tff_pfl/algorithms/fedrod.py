@@ -47,6 +47,7 @@ from tff_pfl.models import (
     Model,
     Partition,
     Weights,
+    check_ids,
     linear_head_shape,
     merged,
     partition,
@@ -251,6 +252,7 @@ class PersonalHeads:
 
 def class_shares(examples: Examples, num_classes: int) -> tf.Tensor:
     """Computes `pi`, the share of each class among a client's examples, float32 `[classes]`."""
+    check_ids(examples.y, 1)
     is_example = tf.range(tf.shape(examples.y)[0]) < examples.size
     rows = tf.where(is_example[:, tf.newaxis], tf.one_hot(examples.y, num_classes), 0.0)
     return tf.reduce_sum(rows, axis=0) / tf.maximum(tf.cast(examples.size, tf.float32), 1.0)

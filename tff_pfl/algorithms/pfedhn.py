@@ -158,7 +158,7 @@ def pfedhn(
             "server should generate."
         )
     if model.training_pass is not None and has_statistics(parts.split(model.init(0))[0]):
-        model.check_no_batch_normalization("The hypernetwork of pfedhn")
+        model.check_no_batch_normalization("The hypernetwork of pfedhn, pfedhn_pc or plgu_ghn")
     server = HypernetworkServer(
         Hypernetwork(
             parts.shared_model(model, personal={}),

@@ -289,8 +289,8 @@ class LocalTraining:
             return batch
         if not tf.is_tensor(batch.x):
             raise KindError(
-                f"The augmentation {self.augment!r} needs one array of images, but the inputs are "
-                f"a {type(batch.x).__name__} of tensors. Leave the augmentation out."
+                f"The augmentation {self.augment!r} needs one array of images, but inputs of type "
+                f"{type(batch.x).__name__} have several. Leave the augmentation out."
             )
         seed = tf.random.experimental.stateless_fold_in(batch.seed, _AUGMENTATION)
         images = tf.ensure_shape(self.augment(batch.x, seed), batch.x.shape)

@@ -16,7 +16,7 @@ from tff_pfl.models.partition import Partition, layer_groups, normalization_laye
 from tff_pfl.models.pure_layers import COMPUTE_TYPES
 from tff_pfl.models.saved_model import ModelSaver
 from tff_pfl.models.statistics import with_statistics
-from tff_pfl.models.task import Mean, Metric, Task, Totals
+from tff_pfl.models.task import Mean, Metric, Task, Totals, check_ids
 from tff_pfl.models.tasks import TASKS
 from tff_pfl.models.tff_learning import from_tff
 from tff_pfl.models.two_exits import TwoExits, two_exits
@@ -38,6 +38,7 @@ __all__ = [
     "TwoExits",
     "Weights",
     "build",
+    "check_ids",
     "distinct_seeds",
     "from_keras",
     "from_tff",

@@ -375,15 +375,16 @@ def linear_head_shape(model: Model, method: str) -> tuple[int, int]:
         method: The name of the method that needs a linear head, for messages.
 
     Raises:
-        ValueError: The model has no features (see `Model`), a single logit, or no class labels.
+        ValueError: The task has no class labels, or the model no features (see `Model`) or a single
+            logit.
     """
+    model.check_class_logits(method)
     if model.features is None:
         raise ValueError(
             f"{method} needs the inputs of the last layer, but model {model.name!r} has no "
             "`features`. Use a Sequential or functional Keras model that begins with an Input and "
             "ends in a Dense layer without activation."
         )
-    model.check_class_logits(method)
     num_features, num_classes = model.init(0)[model.layers[-1]]["kernel"].shape
     if num_classes < 2:
         raise ValueError(

@@ -219,3 +219,25 @@ def check_function(name: str, function: Any) -> None:
     """Raises a `KindError` unless an argument is a function, and no Keras layer or model."""
     if not callable(function) or isinstance(function, tf.keras.layers.Layer):
         raise KindError(f"{name} must be a function, got {function!r:.80}.")
+
+
+def check_ids(y: Any, rank: int | None) -> None:
+    """Checks that labels are the ids: of classes, or with `rank=2` of tokens.
+
+    Raises:
+        ValueError: Labels are no int32 or int64 tensor of this rank.
+    """
+    if tf.nest.is_nested(y):
+        found = f"of type {type(y).__name__}"
+    else:
+        y = tf.convert_to_tensor(y)
+        if y.dtype in (tf.int32, tf.int64) and (
+            None in (rank, y.shape.rank) or y.shape.rank == rank
+        ):
+            return
+        found = f"{y.dtype.name} of shape {'unknown' if y.shape.rank is None else y.shape[1:]}"
+    unit = "token of an example" if rank == 2 else "example"
+    raise ValueError(
+        f"The task needs one int32 or int64 label for each {unit}, but the labels of an example "
+        f"are {found}. Choose another task, such as task=tff_pfl.TASKS['regression']()."
+    )

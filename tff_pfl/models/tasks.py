@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 
 import tensorflow as tf
 
-from tff_pfl.models.task import Mean, Metric, Task
+from tff_pfl.models.task import Mean, Metric, Task, check_ids
 from tff_pfl.ranges import above, each, takes, whole
 from tff_pfl.registry import Registry
 
@@ -23,6 +23,7 @@ _ROUNDING = 1e-12  # Relative; float64 sums of squares of equal targets differ b
 
 def sparse_cross_entropy(y, logits):
     """Computes the cross-entropy of integer labels `y` and `logits` in nats."""
+    check_ids(y, logits.shape.rank and logits.shape.rank - 1)
     return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=logits)
 
 
@@ -264,6 +265,7 @@ def sequence(*, padding_id: int | None = 0) -> Task:
     def tokens(y):
         """Returns the ids and the weights of tokens."""
         ids, mask = (y["ids"], y["mask"]) if isinstance(y, Mapping) else (y, None)
+        check_ids(ids, 2)
         weight = tf.ones_like(ids, tf.float32) if mask is None else tf.cast(mask, tf.float32)
         if padding_id is not None:
             weight = tf.where(tf.equal(ids, padding_id), 0.0, weight)

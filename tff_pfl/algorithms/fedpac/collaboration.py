@@ -14,7 +14,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tff_pfl.local import Examples, scan_batches, trees
-from tff_pfl.models import Model, Weights
+from tff_pfl.models import Model, Weights, check_ids
 from tff_pfl.numerics.min_norm import min_norm_weights
 
 _BATCH_SIZE = 200  # examples of a forward pass; it does not change the result
@@ -60,6 +60,7 @@ def class_moments(model: Model, weights: Weights, examples: Examples, num_classe
     """
 
     def step(moments, batch):
+        check_ids(batch.y, 1)
         features = model.features(weights, batch.x, training=False, seed=batch.seed)
         features = tf.where(batch.weight[:, tf.newaxis] > 0.0, features, 0.0)
         of_class = tf.one_hot(batch.y, num_classes) * batch.weight[:, tf.newaxis]

@@ -78,6 +78,7 @@ def s_fedpg(
         max_trials: The largest number of steps that a round tries.
         **options: Options of `fedpg`.
     """
+    model.check_no_batch_normalization("s_fedpg")
     base = fedpg(model, local, gradient=gradient, **options)
     train, personalize = base.exchanges
     server = FedPGServer(local, **options)
