@@ -78,3 +78,22 @@ def test_wrong_results_are_refused(monkeypatch, registry, function, changes, mes
     monkeypatch.setitem(registry._registered, "own", function)
     with pytest.raises(ConfigError, match=message):
         build(tiny_config("fedavg", **changes))
+
+
+def test_preprocess_that_standardises_over_the_batch_is_refused(monkeypatch):
+    def standardised(x):
+        x = tf.cast(x, tf.float32)
+        return (x - tf.reduce_mean(x, axis=0)) / (1 + tf.math.reduce_std(x, axis=0))
+
+    def own(image_shape, num_classes) -> tff_pfl.Model:
+        def network():
+            flat = tf.keras.layers.Flatten(input_shape=image_shape)
+            return tf.keras.Sequential([flat, tf.keras.layers.Dense(num_classes, name="head")])
+
+        return tff_pfl.from_keras(network, input_shape=image_shape, preprocess=standardised)
+
+    monkeypatch.setitem(tff_pfl.MODELS._registered, "own", own)
+    config = tiny_config("fedavg", model={"name": "own"})
+    config.model.options = {}
+    with pytest.raises(ConfigError, match="depends on other rows .* In preprocess, layers"):
+        build(config)
