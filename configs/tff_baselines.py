@@ -40,6 +40,8 @@ def get_config(choice: str = "shakespeare,fedrep"):
     if task == "words" and not real:
         config.model.options.vocabulary = _SYNTHETIC_WORDS
     config.local.learning_rate = learning_rate
+    if algorithm == "pfedme":  # It needs a product with `lambda_` below 1.
+        config.local.learning_rate = min(learning_rate, 0.05)
     config.local.epochs = 1
     config.local.batch_size = 10
     config.evaluation.every = 20 if real else 5
