@@ -16,7 +16,7 @@ _HEADS = {
     "cifar100": ("dense", 0.1),
     "emnist": ("dense_1", 0.1),
     "autoencoder": ("dense_7", 0.5),
-    "shakespeare": ("dense", 1.0),
+    "shakespeare": ("dense", 0.3),
     "tags": ("dense", 0.1),
     "words": ("dense_1", 0.3),
 }
