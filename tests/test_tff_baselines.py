@@ -69,7 +69,9 @@ def test_fedavg_equals_tff_learning(name, monkeypatch):
     )
     process = tff_pfl.compose(tff_pfl.make("fedavg", model, local), dataset.examples_type)
     start = process.initialize()
-    expected, expected_metrics = trained_by_tff(task, in_order(process.global_weights(start)), data)
+    expected, expected_metrics = trained_by_tff(
+        task, in_order(process.global_weights(start)), data, rate
+    )
     store = tff_pfl.ClientStateStore(process.initialize_clients, process.client_state_type)
     source = tff_pfl.CohortDataSource(dataset, store, process.client_type, seed=0)
     state = start

@@ -11,6 +11,7 @@ from tff_pfl.kinds import KindError, check_kind
 from tff_pfl.names import IN_PARTS, check_names, is_part
 
 REDUCTIONS = ("mean", "sum")
+_COUNTS = ("num_nonfinite", "num_undefined_")
 _ENDINGS = ("_mean", "_std", "_worst_5_percent", "_best_5_percent", "_mean_margin")
 OUTPUTS = ("class_logits", "logits", "any")
 
@@ -132,11 +133,11 @@ class Task:
                     f"{IN_PARTS}, because it becomes part of names such as "
                     "personalized/local_test/NAME."
                 )
-            if name.startswith("num_") or name.endswith(_ENDINGS):
+            if name.startswith(_COUNTS) or name.endswith(_ENDINGS):
                 raise ValueError(
                     f"metrics of a task have {name!r}, but reports use names that begin with "
-                    f"'num_' or end in {', '.join(_ENDINGS)} for counts and statistics over "
-                    "clients. Choose another name."
+                    f"{' or '.join(_COUNTS)} or end in {', '.join(_ENDINGS)} for counts and "
+                    "statistics over clients. Choose another name."
                 )
             check_kind(f"The metric {name!r}", metric, Metric, "Write Metric(values=...).")
 
