@@ -8,7 +8,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.federation import COHORTS, assert_close, eager, local_sgd, make_client, run_rounds
-from tests.marks import slow
+from tests.marks import slow, together
 from tff_pfl import algorithms, runtime
 from tff_pfl.local import ClientContext, Examples, evaluate, scan_batches
 from tff_pfl.local.examples import examples_type
@@ -252,7 +252,7 @@ def test_statistics_of_a_round_do_not_depend_on_the_direction(model, method, opt
         assert_close(found[name], expected[name])
 
 
-@pytest.mark.parametrize(
+@together(
     ("method", "options"),
     [
         ("fedmgda_plus", {}),

@@ -12,7 +12,7 @@ from tests.federation import (
     random_examples,
     tiny_model,
 )
-from tests.marks import slow
+from tests.marks import slow, together
 from tff_pfl import runtime
 from tff_pfl.algorithms import ALGORITHMS, make
 from tff_pfl.templates import compose
@@ -86,7 +86,7 @@ def test_every_method_has_the_same_error_for_an_id_that_is_none(name, create_con
         assert process.next(state, known).state.round_num == 1
 
 
-@pytest.mark.parametrize("name", METHODS)
+@together("name", METHODS)
 def test_blocks_of_every_method_refuse_unknown_clients(name):
     process = in_blocks(name, **(SMALL if "hn" in name else {}))
     state = process.initialize()

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tests.marks import together
 from tff_pfl.data import FederatedDataset, Partition
 
 X, Y = np.zeros((6, 2), np.float32), np.arange(6) % 3
@@ -42,7 +43,7 @@ def test_numbers_are_ids_unless_names_are_numbers():
     assert Partition([[0], [1]], none, none).ids_of(["1", 0]) == [1, 0]
 
 
-@pytest.mark.parametrize(
+@together(
     ("partition", "client", "message"),
     [
         (named("b", "a"), "c", r"Client 'c' does not exist: names are b, a \(2 clients\)"),
@@ -56,7 +57,7 @@ def test_unknown_clients_are_refused(partition, client, message):
         partition.ids_of([client])
 
 
-@pytest.mark.parametrize(
+@together(
     ("names", "message"),
     [
         (("a", "b", "a"), "Two clients have the name 'a'"),

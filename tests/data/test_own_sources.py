@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tests.marks import together
 from tff_pfl.data import SPLITS, ExamplesError, FederatedDataset
 from tff_pfl.data.partition import PartitionError
 
@@ -92,7 +93,7 @@ def test_a_thousand_clients_are_read_in_one_pipeline():
     assert dataset.examples(dataset.ids_of(["user_77"])[0]).x.tolist() == [[77.0, 77.0]] * 3
 
 
-@pytest.mark.parametrize(
+@together(
     ("preprocess", "message"),
     [
         (None, r"must be \(x, y\), or mappings of 'x' and 'y'.* they are .*image"),
@@ -159,7 +160,7 @@ def test_fractions_cut_the_rows_of_each_client():
     assert made[0].fingerprint == made[1].fingerprint != made[2].fingerprint
 
 
-@pytest.mark.parametrize(
+@together(
     ("changes", "message"),
     [
         ({"x": ["age", "title"]}, "Column 'title' is object, not numbers. Encode it"),

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tests.marks import together
 from tff_pfl.data import SPLITS, ExamplesError, FederatedDataset, LabelledImages, federate
 
 LARGE = (1 << 24) + 1  # an integer that float32 cannot hold
@@ -75,7 +76,7 @@ def changed(part, path, change):
     return client
 
 
-@pytest.mark.parametrize(
+@together(
     ("client", "message"),
     [
         (changed(0, "user", lambda a: a[:3]), r"inputs 'user' of shape \(3,\) for 4 labels"),
@@ -122,7 +123,7 @@ def test_labels_that_are_not_classes_are_dealt_out_without_classes():
     )
 
 
-@pytest.mark.parametrize(
+@together(
     ("ask", "message"),
     [
         (

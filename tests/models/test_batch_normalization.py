@@ -6,6 +6,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.federation import assert_close, assert_equal
+from tests.marks import together
 from tff_pfl.local import Batch, ClientContext, Examples, LocalTraining, evaluate, sharpness
 from tff_pfl.models import (
     ModelSaver,
@@ -229,7 +230,7 @@ def with_loaded_statistics():
     return model
 
 
-@pytest.mark.parametrize(
+@together(
     ("keras_model_fn", "options", "message"),
     [
         (network, {"compute_type": "bfloat16"}, "needs segments=1 and compute_type='float32'"),

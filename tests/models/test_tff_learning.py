@@ -8,6 +8,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import tff_pfl
+from tests.marks import together
 from tff_pfl.kinds import KindError
 from tff_pfl.local import Batch, Examples, exact_gradient
 from tff_pfl.models import Task, from_keras, from_tff, tasks
@@ -133,7 +134,7 @@ def test_functional_model_gives_weights_loss_and_metrics():
     assert process.global_weights is not None
 
 
-@pytest.mark.parametrize("model", [network, network(), 3], ids=["network", "model", "number"])
+@together("model", [network, network(), 3])
 def test_from_tff_refuses_other_models(model):
     with pytest.raises(KindError, match="from_tff takes|from_keras_model, got"):
         from_tff(model)
