@@ -13,7 +13,7 @@ from tff_pfl.names import TFF_TASKS, parts_of_choice
 
 # The layers that a client of FedPer and related methods keeps, and the learning rate.
 _HEADS = {
-    "cifar100": ("dense", 0.1),
+    "cifar100": ("dense", 0.01),
     "emnist": ("dense_1", 0.1),
     "autoencoder": ("dense_7", 0.5),
     "shakespeare": ("dense", 0.3),
