@@ -178,15 +178,12 @@ class FederatedDataset:
     @classmethod
     def _of_pools(cls, pools, num_classes, name) -> "FederatedDataset":
         """Makes a data set of the `ClientExamples` for training and perhaps those for testing."""
-        names = list(dict.fromkeys(client for pool in pools for client in pool.clients))
-        ids, start = {client: i for i, client in enumerate(names)}, 0
+        names, x, y, by_pool = tf_datasets.joined(pools)
+        start = 0
         rows = [ClientRows.by_owner(*np.zeros([2, 0], np.int64), len(names))] * 3
-        for split, pool in zip((0, 2), pools, strict=False):
-            owners = np.array([ids[client] for client in pool.clients], np.int64)[pool.owners]
+        for split, owners in zip((0, 2), by_pool, strict=False):
             rows[split] = ClientRows.by_owner(start + np.arange(len(owners)), owners, len(names))
             start += len(owners)
-        pairs = [(normalized(pool.x), normalized(pool.y)) for pool in pools]
-        x, y = tree.map_structure(lambda *parts: np.concatenate(parts), *pairs)
         return cls(x, y, num_classes, Partition(*rows, names=names), name)
 
     @classmethod

@@ -10,6 +10,7 @@ import tree
 
 from tff_pfl.data.checks import ExamplesError
 from tff_pfl.kinds import check_kind
+from tff_pfl.structures import normalized
 
 _AT_A_TIME = 4096  # examples
 _MUST = "Examples must be (x, y), or mappings of 'x' and 'y', with tensors of known shapes"
@@ -65,6 +66,22 @@ def read_client_data(
         return dataset
 
     return _read(ids, keys, examples_of)
+
+
+def joined(pools: Sequence[ClientExamples]) -> tuple[list, Any, Any, list[np.ndarray]]:
+    """Joins the examples of several pools, such as those for training and for testing.
+
+    Returns:
+        `(names, x, y, owners)`: the names of all clients, in the order of the pools; the examples
+        of one pool after the other; and for each pool int64 `[n]`, the places in `names` of the
+        clients of its examples.
+    """
+    names = list(dict.fromkeys(client for pool in pools for client in pool.clients))
+    ids = {client: i for i, client in enumerate(names)}
+    owners = [np.array([ids[c] for c in pool.clients], np.int64)[pool.owners] for pool in pools]
+    pairs = [(normalized(pool.x), normalized(pool.y)) for pool in pools]
+    x, y = tree.map_structure(lambda *parts: np.concatenate(parts), *pairs)
+    return names, x, y, owners
 
 
 def read_datasets(datasets: Mapping[Any, tf.data.Dataset]) -> ClientExamples:

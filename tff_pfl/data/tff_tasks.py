@@ -1,12 +1,10 @@
 """The data of TFF's benchmark tasks, with TFF's preprocessing."""
 
 import numpy as np
-import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_pfl.data.sources import LabelledImages
-from tff_pfl.data.tf_datasets import read_client_data
-from tff_pfl.structures import normalized
+from tff_pfl.data.tf_datasets import joined, read_client_data
 
 _CLASSES = {"cifar100": 100, "emnist": 62}
 _MOST_CLIENTS = 1000  # The posts of the 342,477 clients of Stack Overflow do not fit into memory.
@@ -27,22 +25,13 @@ def read_task(name: str, task: tff.simulation.baselines.BaselineTask, title: str
     def preprocess(data):
         return datasets.train_preprocess_fn(data).unbatch()
 
-    train, test = (
+    pools = [
         read_client_data(_first_clients(clients), preprocess)
         for clients in (datasets.train_data, datasets.test_data)
-    )
-    ids = {client: i for i, client in enumerate(dict.fromkeys([*train.clients, *test.clients]))}
-    owners = [
-        np.array([ids[client] for client in pool.clients], np.int32)[pool.owners]
-        for pool in (train, test)
     ]
-    x, y = tf.nest.map_structure(
-        lambda *parts: np.concatenate(parts),
-        *((normalized(pool.x), normalized(pool.y)) for pool in (train, test)),
-    )
-    return LabelledImages(
-        title, x, y, _CLASSES.get(name), len(train.owners), np.concatenate(owners)
-    )
+    _, x, y, owners = joined(pools)
+    writers = np.concatenate(owners).astype(np.int32)
+    return LabelledImages(title, x, y, _CLASSES.get(name), len(owners[0]), writers)
 
 
 def _first_clients(clients: tff.simulation.datasets.ClientData):

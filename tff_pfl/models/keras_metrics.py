@@ -29,7 +29,7 @@ def keras_metrics(
         metrics: Keras metrics, or functions without arguments that make them, such as their
             classes. Their variables must be sums that start at 0.
         predictions: Makes the predictions that the metrics take of the model's outputs.
-        less_is_better: The names of metrics of which less is better.
+        less_is_better: The names of the metrics that improve when they fall.
 
     Raises:
         ValueError: A metric's variables do not start at 0, or a name is unknown.

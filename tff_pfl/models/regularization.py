@@ -44,7 +44,8 @@ def has_other_losses(layer: tf.keras.layers.Layer) -> bool:
 def _of_weight(loss) -> tuple[Callable, tf.Variable] | None:
     """Returns the function and the weight that Keras' `add_weight` has bound into a loss."""
     bound = loss.args[0] if isinstance(loss, functools.partial) and loss.args else None
-    if isinstance(bound, functools.partial) and len(bound.args) == 1:
+    is_of_weight = isinstance(bound, functools.partial) and len(bound.args) == 1
+    if is_of_weight and isinstance(bound.args[0], tf.Variable):
         return bound.func, bound.args[0]
     return None
 

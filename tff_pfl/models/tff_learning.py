@@ -121,9 +121,9 @@ def _of_tokens(metric: Metric) -> Metric:
 
 def _from_functional(model: tff.learning.models.FunctionalModel) -> Model:
     trainable, constant = model.initial_weights
-    if not isinstance(trainable, Mapping):
+    container, is_mapping = type(trainable), isinstance(trainable, Mapping)
+    if not is_mapping:
         trainable = {f"weight_{i}": weight for i, weight in enumerate(trainable)}
-    container = type(model.initial_weights[0])
     start = collections.OrderedDict(
         (name, collections.OrderedDict(value=np.asarray(weight, np.float32)))
         for name, weight in trainable.items()
@@ -132,7 +132,6 @@ def _from_functional(model: tff.learning.models.FunctionalModel) -> Model:
     def apply(weights, x, *, training, seed):
         del seed
         values = {name: weights[name]["value"] for name in start}
-        is_mapping = issubclass(container, Mapping)
         given = container(values) if is_mapping else container(values.values())
         return model.predict_on_batch((given, constant), x, training)
 
@@ -143,20 +142,19 @@ def _from_functional(model: tff.learning.models.FunctionalModel) -> Model:
 
         return tf.vectorized_map(of_row, (y, outputs))
 
-    result = Model(
+    return Model(
         init=lambda seed: tf.nest.map_structure(tf.constant, start),
         apply=apply,
         task=Task("the task of a FunctionalModel", example_loss, _functional_metrics(model)),
         name="functional_model",
         starts_alike=True,
     )
-    return result
 
 
 def _functional_metrics(model) -> dict[str, Metric]:
     """Returns the metrics of a `FunctionalModel`, each of which keeps the state of all."""
     with tf.Graph().as_default():
-        names = [name for name in model.finalize_metrics(model.initialize_metrics_state())]
+        names = list(model.finalize_metrics(model.initialize_metrics_state()))
 
     def sums(y, outputs, weight):
         start = model.initialize_metrics_state()
