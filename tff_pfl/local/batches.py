@@ -5,6 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tff_pfl.alone import alone_or
 from tff_pfl.local import trees
 from tff_pfl.local.examples import Batch, Examples, gather_rows, num_rows, random_order
 
@@ -64,70 +65,77 @@ def scan_batches(
     most_epochs = steps if epochs is None else epochs  # Each pass has at least one batch.
     if most_epochs == 0:
         return carry
-    capacity = num_rows(examples)
-    steps_per_epoch = (capacity + batch_size - 1) // batch_size
-    length = steps_per_epoch * batch_size
+    size = tf.cast(examples.size, tf.int32)
+    padded_steps = _steps(num_rows(examples), batch_size)
+    own_steps = _steps(size, batch_size)
+    if drop_remainder:
+        own_steps = tf.minimum(own_steps, tf.maximum(size // batch_size, 1))
     if steps is None:
-        end = epochs * steps_per_epoch
-    else:  # Passes skip batches of padding.
-        size = tf.convert_to_tensor(examples.size)
-        own = (size if drop_remainder else size + batch_size - 1) // batch_size
-        steps_per_epoch = tf.maximum(own, 1)
-        end = tf.where(size > 0, steps, 0)
+        # Clients that are computed together make the steps of the largest, and skip some.
+        pass_steps = alone_or(own_steps, padded_steps)
+        end = epochs * pass_steps
+    else:
+        pass_steps = tf.maximum(own_steps, 1)
+        end = tf.where(own_steps > 0, steps, 0)
+    positions = tf.reshape(tf.range(padded_steps * batch_size), [-1, batch_size])
+    weights = tf.cast(positions < size, tf.float32)
 
-    def masked_step(i, batch_rows, filler, carry):
-        epoch, index = i // steps_per_epoch, i % steps_per_epoch
-        # Orders use the numbers 0 .. most_epochs - 1. The index counts within the pass, because
-        # the number of steps in a pass depends on the padding.
+    def masked_step(i, rows, carry):
+        epoch, index = i // pass_steps, i % pass_steps
+        # Orders use the numbers 0 .. most_epochs - 1.
         number = epoch + most_epochs * (1 + index)
-        offset = index * batch_size
-        is_visited = offset < examples.size
-        if drop_remainder:
-            is_visited &= (offset + batch_size <= examples.size) | tf.equal(index, 0)
-        batch = _batch(examples, batch_rows, filler, offset, seed, number)
-        return trees.select(is_visited, step(carry, batch), carry)
+        batch = _batch(examples, rows, tf.gather(weights, index), seed, number)
+        is_own = alone_or(True, index < own_steps)
+        return trees.select(is_own, step(carry, batch), carry)
 
-    def run_steps(rows, first, last, carry):
+    def run_steps(orders, first, last, carry):
         def next_step(i, carry):
-            return i + 1, masked_step(i, tf.gather(rows, i - first), rows[0, 0], carry)
+            return i + 1, masked_step(i, tf.gather(orders, i - first), carry)
 
         return tf.while_loop(lambda i, _: i < last, next_step, (first, carry))[1]
 
     def order(epoch):
-        return tf.reshape(_epoch_order(examples, epoch, length, seed), [-1, batch_size])
+        """Returns the rows of each step of a pass, `[padded_steps, batch_size]`."""
+        rows = _epoch_order(examples, epoch, padded_steps * batch_size, seed)
+        rows = tf.reshape(rows, [-1, batch_size])
+        return _filled(rows, weights > 0, rows[:1, :1])
 
     if steps is None and after_epoch is None and epochs <= _AT_A_TIME:
-        orders = tf.concat([order(epoch) for epoch in range(epochs)], axis=0)
+        orders = tf.concat([order(epoch)[:pass_steps] for epoch in range(epochs)], axis=0)
         return run_steps(orders, tf.constant(0), end, carry)
 
     def next_epoch(epoch, carry):
-        first = epoch * steps_per_epoch
-        last = tf.minimum(first + steps_per_epoch, end)
+        first = epoch * pass_steps
+        last = tf.minimum(first + pass_steps, end)
         carry = run_steps(order(epoch), first, last, carry)
         return epoch + 1, carry if after_epoch is None else after_epoch(epoch, carry)
 
     def is_left(epoch, _):
-        return epoch < epochs if steps is None else epoch * steps_per_epoch < end
+        return epoch < epochs if steps is None else epoch * pass_steps < end
 
     return tf.while_loop(is_left, next_epoch, (tf.constant(0), carry))[1]
 
 
-def _batch(examples, rows, filler, offset, seed, number) -> Batch:
-    """Returns the batch of `rows`, which start at `offset` in a pass; surplus rows get weight 0."""
-    is_example = offset + tf.range(rows.shape[0]) < examples.size
-    # Surplus rows repeat an example, because padding may hold NaN, and NaN times 0 is NaN.
-    indices = tf.where(is_example, rows, filler)
+def _steps(size, batch_size):
+    return (size + batch_size - 1) // batch_size
 
+
+def _batch(examples, rows, weight, seed, number) -> Batch:
     def or_zeros(labels):
-        is_kept = tf.reshape(is_example, [-1] + [1] * (labels.shape.rank - 1))
-        return tf.where(is_kept, labels, tf.zeros([], labels.dtype))
+        is_example = tf.reshape(weight > 0, [-1] + [1] * (labels.shape.rank - 1))
+        return tf.where(is_example, labels, tf.zeros([], labels.dtype))
 
     return Batch(
-        x=gather_rows(examples.x, indices),
-        y=tf.nest.map_structure(or_zeros, gather_rows(examples.y, indices)),
-        weight=tf.cast(is_example, tf.float32),
+        x=gather_rows(examples.x, rows),
+        y=tf.nest.map_structure(or_zeros, gather_rows(examples.y, rows)),
+        weight=weight,
         seed=tf.zeros([2], tf.int32) if seed is None else _fold_in(seed, number),
     )
+
+
+def _filled(rows, is_example, filler):
+    """Lets surplus rows repeat an example: padding may hold NaN, and NaN times 0 is NaN."""
+    return tf.where(is_example, rows, filler)
 
 
 def _epoch_order(examples, epoch, length, seed):

@@ -212,17 +212,16 @@ def check_padding(subject: Subject) -> None:
 
 def check_partial_batches(subject: Subject) -> None:
     """Checks that the examples of weight 0 that fill a partial batch do not matter."""
-    make_batch = batches._batch
+    fill, size = batches._filled, 5
 
-    def filled_otherwise(examples, rows, filler, *rest):
-        another = (filler + 1) % examples.size
-        return make_batch(examples, rows, another, *rest)
+    def fill_otherwise(rows, is_example, filler):
+        return fill(rows, is_example, (filler + 1) % size)
 
     found = []
-    for make in (make_batch, filled_otherwise):
+    for filled in (fill, fill_otherwise):
         eager = EagerProcess(subject.algorithm, SEED)
-        with mock.patch.object(batches, "_batch", make):
-            output = eager.next(subject.state, subject.clients((5,)))
+        with mock.patch.object(batches, "_filled", filled):
+            output = eager.next(subject.state, subject.clients((size,)))
         found.append((output.state.algorithm, output.clients, output.metrics))
     assert_close(*found, "a round whose batches are filled with other examples of weight 0")
 

@@ -15,6 +15,7 @@ from tests.marks import slow, together
 from tests.runtime.conformance.cases import at_clients, identity, mapped, tensor
 from tff_pfl import runtime
 from tff_pfl.names import UnknownNameError
+from tff_pfl.runtime.graph import values
 from tff_pfl.runtime.graph.pfor_rules import NotVectorizableError
 from tff_pfl.runtime.graph.values import CannotLowerError
 
@@ -257,3 +258,24 @@ def test_structures_are_matched_by_name_and_accept_numpy_integers(value, expecte
     else:
         with pytest.raises(TypeError, match=expected):
             run(function, [value])
+
+
+def test_large_results_of_loops_are_summed_and_mapped_without_a_stack(monkeypatch):
+    size = 1 << 14
+    grow = tff.tensorflow.computation(lambda x: tf.range(float(size)) * x[0], VECTOR)
+    halve = tff.tensorflow.computation(lambda y: y / 2, tff.types.TensorType(np.float32, [size]))
+
+    @tff.federated_computation(at_clients(VECTOR))
+    def total(clients):
+        return tff.federated_sum(tff.federated_map(halve, tff.federated_map(grow, clients)))
+
+    @tff.federated_computation(at_clients(VECTOR))
+    def each(clients):
+        return tff.federated_map(grow, clients)
+
+    for client, found in zip(CLIENTS, run(each, CLIENTS, vectorize="never"), strict=True):
+        np.testing.assert_array_equal(found, np.arange(size, dtype=np.float32) * client[0])
+
+    monkeypatch.setattr(values.Listed, "tensor", property(lambda leaf: pytest.fail("stacked")))
+    expected = np.arange(size) * sum(client[0] for client in CLIENTS) / 2
+    np.testing.assert_allclose(run(total, CLIENTS, vectorize="never"), expected, rtol=1e-6)

@@ -1,10 +1,13 @@
 """Imports the TensorFlow graph of a TFF computation as a function of this process."""
 
+import itertools
 from collections.abc import Sequence
 
 import tensorflow as tf
 
+from tff_pfl.alone import choose
 from tff_pfl.runtime.graph import internals
+from tff_pfl.runtime.graph.inlining import inline_calls, separate_steps
 
 # TensorFlow makes a new variable of this name at each run of its operation (`ResourceHandle`).
 _ANONYMOUS = "cd2c89b7-88b7-44c8-ad83-06c2a9158347"
@@ -30,13 +33,19 @@ class ImportedFunction:
     same time share none.
     """
 
-    def __init__(self, message, input_specs: Sequence[tf.TensorSpec | tuple[tf.TensorSpec, ...]]):
+    def __init__(
+        self,
+        message,
+        input_specs: Sequence[tf.TensorSpec | tuple[tf.TensorSpec, ...]],
+        alone: bool = False,
+    ):
         """Imports a computation.
 
         Args:
             message: The field `tensorflow` of a TFF `Computation` message.
             input_specs: The specs of the inputs, in the order of the flattened parameter. A tuple
                 stands for a sequence of one element, and has the specs of its components.
+            alone: Whether each client is computed alone; see `tff_pfl.alone`.
 
         Raises:
             NotSingleElementError: The computation does more with such a sequence than take its
@@ -56,7 +65,9 @@ class ImportedFunction:
         variables = _separate_resources(graph_def)
         if message.initialize_op:
             _initialize_first(graph_def, message.initialize_op)
-        functions = _load_library(graph_def)
+        bodies = (function.node_def for function in graph_def.library.function)
+        choose(itertools.chain(graph_def.node, *bodies), alone)
+        functions = _load_library(graph_def, alone)
 
         def run(*args):
             for function in functions:
@@ -232,13 +243,16 @@ def _initialize_first(graph_def, initialize_op: str) -> None:
             node.input.append(f"^{_node_of(initialize_op)}")
 
 
-def _load_library(graph_def) -> list:
+def _load_library(graph_def, alone: bool) -> list:
     """Removes the functions from a graph, and returns them as functions with Python graphs.
 
     Only functions with Python graphs can be vectorized. They get unique names, since functions of
     different computations often have the same name.
     """
     library = {definition.signature.name: definition for definition in graph_def.library.function}
+    inline_calls(library)
+    if alone:
+        separate_steps(graph_def.node, library)
     loaded, loops = {}, []
     scratch = tf.Graph()
 

@@ -110,7 +110,7 @@ class _ContextOfCalls:
     def call_function(self, name, tensor_inputs, num_outputs):
         """Calls a function as the eager context does, with the changes of `run_with`."""
         attributes = self._context.function_call_options.as_attrs()
-        attributes["config_proto"] = _with_safe_optimization(attributes["config_proto"])
+        attributes["config_proto"] = with_safe_optimization(attributes["config_proto"])
         call = {
             "num_outputs": num_outputs,
             "inputs": tensor_inputs,
@@ -125,7 +125,7 @@ class _ContextOfCalls:
 
 
 @functools.lru_cache
-def _with_safe_optimization(config: bytes) -> bytes:
+def with_safe_optimization(config: bytes) -> bytes:
     """Returns a serialized `ConfigProto` with one pass of Grappler, without the remapper."""
     proto = tf.compat.v1.ConfigProto.FromString(config)
     options = proto.graph_options.rewrite_options

@@ -122,7 +122,7 @@ def _sum_leaf(leaf, size):
         if dtype.size == 2 and dtype.is_floating:  # cannot represent all sizes exactly
             return tf.cast(tf.cast(leaf.value, tf.float32) * tf.cast(size, tf.float32), dtype)
         return leaf.value * tf.cast(size, dtype)
-    return tf.reduce_sum(leaf.tensor, axis=0)
+    return leaf.sum() if isinstance(leaf, values.Listed) else tf.reduce_sum(leaf.tensor, axis=0)
 
 
 @_lowers("federated_mean")
@@ -269,7 +269,8 @@ def _bounded(leaf, bound):
         tf.cast(tensor, tf.int64), tf.cast(bound, tf.int64), _ABOVE_BOUND
     )
     with tf.control_dependencies([check]):
-        return type(leaf)(tf.identity(tensor))
+        kind = Shared if isinstance(leaf, Shared) else Stacked
+        return kind(tf.identity(tensor))
 
 
 @_lowers("federated_secure_sum_bitwidth")

@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_pfl.alone import is_marked
 from tff_pfl.runtime.graph import imported, intrinsics, values
 from tff_pfl.runtime.graph.values import CannotLowerError, Clients, Function, Shared
 
@@ -34,6 +35,7 @@ class Lowering:
         self._server_device = server_device
         self._shards = tuple(shards)
         self.vectorizes = False
+        self._alone = False  # whether the client whose work is lowered is computed alone
 
     def evaluate(self, block, scope: Mapping[str, Any]) -> Any:
         """Evaluates a building block; the scope has the values of names that it may refer to."""
@@ -103,7 +105,8 @@ class Lowering:
         parameter, result = block.type_signature.parameter, block.type_signature.result
         parameter_types = [] if parameter is None else values.leaf_types(parameter)
         result_types = values.leaf_types(result)
-        general = self._import(block.proto, map(values.tensor_spec, parameter_types))
+        general_specs = list(map(values.tensor_spec, parameter_types))
+        general = self._import(block.proto, general_specs)
 
         def call(argument):
             arguments = () if parameter is None else values.flatten(argument)
@@ -116,6 +119,8 @@ class Lowering:
                     arguments = itertools.chain.from_iterable(map(values.single, arguments))
                 except imported.NotSingleElementError:
                     function = general
+            elif self._alone and is_marked(block.proto):
+                function = self._import(block.proto, general_specs, alone=True)
             results = function(*map(values.as_tensor, arguments))
             for tensor, leaf_type in zip(results, result_types, strict=True):
                 if isinstance(leaf_type, tff.types.TensorType):
@@ -129,11 +134,11 @@ class Lowering:
             appends=general.appends,
         )
 
-    def _import(self, proto, specs) -> imported.ImportedFunction:
+    def _import(self, proto, specs, alone: bool = False) -> imported.ImportedFunction:
         specs = tuple(specs)
-        key = hashlib.sha256(proto.SerializeToString()).digest(), specs
+        key = hashlib.sha256(proto.SerializeToString()).digest(), specs, alone
         if key not in self._functions:
-            self._functions[key] = imported.ImportedFunction(proto.tensorflow, specs)
+            self._functions[key] = imported.ImportedFunction(proto.tensorflow, specs, alone)
         return self._functions[key]
 
     def _intrinsic(self, block):
@@ -168,8 +173,13 @@ class Lowering:
             isinstance(leaf, tff.types.SequenceType) for leaf in values.leaf_types(clients.member)
         )
 
-        def call(leaves):
-            return values.flatten(function.call(values.pack(clients.member, iter(leaves))))
+        def call(leaves, alone=False):
+            argument = values.pack(clients.member, iter(leaves))
+            outside, self._alone = self._alone, alone
+            try:
+                return values.flatten(function.call(argument))
+            finally:
+                self._alone = outside
 
         def leaves(shard):
             if function.is_structural:

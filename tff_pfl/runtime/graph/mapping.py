@@ -19,6 +19,8 @@ from tff_pfl.runtime.graph import devices, pfor_rules, values, vectorization
 AUTO, ALWAYS, NEVER = "auto", "always", "never"
 VECTORIZE = (AUTO, ALWAYS, NEVER)
 _REASON_LENGTH = 200
+# The numbers of elements from which CPUs do not stack results of loops.
+_LARGE = 1 << 14
 
 _NORMALIZATIONS = ("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3")
 # The positions of two inputs: the images, and a vector with a number for each channel.
@@ -48,7 +50,7 @@ class ClientMap:
 
     def __call__(
         self,
-        function: Callable[[Iterable], list],
+        function: Callable[[Iterable, bool], list],
         shard: values.Shard,
         result: tff.types.Type,
         name: str,
@@ -56,7 +58,8 @@ class ClientMap:
         """Applies a function to the clients of a shard.
 
         Args:
-            function: A function from the leaves of a client's value to the leaves of its result.
+            function: A function from the leaves of a client's value, and whether the client is
+                computed alone, to the leaves of its result.
             shard: The clients and their leaves.
             result: The type of a client's result.
             name: The function's name in the log.
@@ -65,8 +68,8 @@ class ClientMap:
             The leaves of `{result}@CLIENTS`, and whether the function was vectorized.
         """
 
-        def call(leaves):
-            return [values.as_tensor(leaf) for leaf in function(leaves)]
+        def call(leaves, alone=False):
+            return [values.as_tensor(leaf) for leaf in function(leaves, alone)]
 
         result_types = values.leaf_types(result)
         reason = self._not_vectorizable(shard, result_types)
@@ -91,6 +94,8 @@ class ClientMap:
             return f"vectorize={NEVER!r}"
         if any(isinstance(leaf, values.Ragged) for leaf in shard.leaves):
             return "shapes differ by client"
+        if any(isinstance(leaf, values.Listed) for leaf in shard.leaves):
+            return "large results of a loop"
         stacks = [leaf.tensor for leaf in shard.leaves if isinstance(leaf, values.Stacked)]
         if any(isinstance(kind, tff.types.SequenceType) for kind in result_types) or any(
             stack.dtype == tf.variant for stack in stacks
@@ -121,7 +126,7 @@ class ClientMap:
         columns = [_Column(leaf_type, shard.size) for leaf_type in result_types]
 
         def body(index, arrays):
-            leaves = call(leaf.at(index) for leaf in shard.leaves)
+            leaves = call((leaf.at(index) for leaf in shard.leaves), alone=True)
             cells = [
                 cell
                 for column, leaf in zip(columns, leaves, strict=True)
@@ -138,7 +143,7 @@ class ClientMap:
         )
         forbid_unsafe_concurrency(index.op)
         arrays = iter(arrays)
-        return tuple(column.leaf(arrays) for column in columns)
+        return tuple(column.leaf(arrays, shard) for column in columns)
 
     def _announce(self, name, device, method):
         choice = name[:_REASON_LENGTH], device, method
@@ -169,10 +174,13 @@ class _Column:
         filled = tf.pad(shape, [[0, self._rank - tf.size(shape)]], constant_values=-1)
         return [tf.reshape(leaf, [-1]), tf.ensure_shape(filled, [self._rank])]
 
-    def leaf(self, arrays: Iterator[tf.TensorArray]) -> values.Leaf:
+    def leaf(self, arrays: Iterator[tf.TensorArray], shard: values.Shard) -> values.Leaf:
         """Returns the leaf of all clients from the arrays after the loop."""
         if self._rank is None:
-            return values.Stacked(next(arrays).stack())
+            array = next(arrays)
+            if array.element_shape.num_elements() < _LARGE or devices.is_gpu(shard.device):
+                return values.Stacked(array.stack())
+            return values.Listed(array, shard.size)
         return values.Ragged.make(next(arrays).concat(), next(arrays).stack())
 
 

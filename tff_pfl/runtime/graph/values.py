@@ -5,6 +5,7 @@ tensor, as TensorFlow's data sets are, or `Elements`.
 """
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -233,10 +234,41 @@ class Stacked:
         spec = tensor_spec(leaf_type)
         return [tf.TensorSpec(tf.TensorShape([None]).concatenate(spec.shape), spec.dtype)]
 
-    @classmethod
-    def take(cls, tensors: Iterator[tf.Tensor]) -> "Stacked":
+    @staticmethod
+    def take(tensors: Iterator[tf.Tensor]) -> "Stacked":
         """Makes a leaf from the next tensor."""
-        return cls(next(tensors))
+        return Stacked(next(tensors))
+
+
+class Listed(Stacked):
+    """Large tensors in the array of a loop over clients, which are stacked only where they must be.
+
+    A stack of models takes as much time as several passes over each model.
+    """
+
+    def __init__(self, array: tf.TensorArray, size: tf.Tensor):
+        """Makes a leaf of the first `size` entries of an array."""
+        object.__setattr__(self, "_array", array)
+        object.__setattr__(self, "_size", size)
+
+    @functools.cached_property
+    def tensor(self) -> tf.Tensor:
+        """The stack."""
+        with self._array.flow.graph.as_default():
+            return self._array.stack()
+
+    def at(self, index):
+        """Returns one client's tensor, without a copy."""
+        return self._array.read(index)
+
+    def sum(self) -> tf.Tensor:
+        """Returns the sum of the tensors, added one by one."""
+
+        def add(index, total):
+            return index + 1, total + self._array.read(index)
+
+        start = tf.zeros(self._array.element_shape, self._array.dtype)
+        return tf.while_loop(lambda index, _: index < self._size, add, (tf.constant(0), start))[1]
 
 
 @dataclasses.dataclass(frozen=True)

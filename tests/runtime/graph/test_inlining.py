@@ -1,0 +1,92 @@
+"""Tests that functions of client work are inlined, and which steps become functions."""
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tests.marks import together
+from tff_pfl.alone import alone_or
+from tff_pfl.runtime.graph import imported, values
+
+SCALAR = tf.TensorSpec([])
+
+
+def thrice(step, *specs, alone=False):
+    """Imports a loop of three steps; returns it and the functions of its graph."""
+
+    @tf.function(input_signature=specs, autograph=False)
+    def loop(*args):
+        return tf.while_loop(lambda i, *_: i < 3, step, (tf.constant(0), *args))[1]
+
+    types = [tff.types.tensorflow_to_type((spec.dtype, spec.shape)) for spec in specs]
+    if len(specs) == 1:
+        computation = tff.tensorflow.computation(lambda x: loop(x), *types)
+    else:
+        computation = tff.tensorflow.computation(lambda x, y: loop(x, y), *types)
+    proto = tff.framework.ConcreteComputation.get_proto(computation)
+    specs = list(map(values.tensor_spec, values.leaf_types(computation.type_signature.parameter)))
+    function = imported.ImportedFunction(proto.tensorflow, specs, alone)
+    return function, function._function.graph.as_graph_def().library.function
+
+
+def operations_of(functions, kind):
+    return [node for function in functions for node in function.node_def if node.op == kind]
+
+
+def test_calls_in_calls_become_operations_of_the_loop():
+    @tf.function(input_signature=[SCALAR, SCALAR], autograph=False)
+    def inner(x, y):
+        return y, x - y  # the first output is an argument
+
+    @tf.function(input_signature=[SCALAR, SCALAR], autograph=False)
+    def outer(x, y):
+        first, second = inner(x, y)
+        return inner(2.0 * second, first)
+
+    function, functions = thrice(lambda i, x, y: (i + 1, *outer(x, y)), SCALAR, SCALAR)
+    assert not operations_of(functions, "PartitionedCall")
+    x, y = 5.0, 2.0
+    for _ in range(3):
+        x, y = y, 2 * (x - y) - y
+    assert function(tf.constant(5.0), tf.constant(2.0))[0].numpy() == x
+
+
+def test_compiled_functions_stay_functions():
+    @tf.function(input_signature=[SCALAR], autograph=False, jit_compile=True)
+    def compiled(x):
+        return 2.0 * x
+
+    function, functions = thrice(lambda i, x: (i + 1, compiled(x)), SCALAR)
+    calls = operations_of(functions, "PartitionedCall")
+    calls += operations_of(functions, "StatefulPartitionedCall")
+    assert len(calls) == 1
+    assert function(tf.constant(1.0))[0].numpy() == 8.0
+
+
+def pooled_gradient(x):
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        loss = tf.reduce_sum(tf.nn.max_pool2d(x, 2, 2, "VALID") ** 2)
+    return x - 0.1 * tape.gradient(loss, x)
+
+
+def test_steps_with_max_pooling_are_functions_where_clients_are_computed_alone():
+    images = np.random.default_rng(0).normal(size=(2, 4, 4, 3)).astype(np.float32)
+    expected = tf.constant(images)
+    for _ in range(3):
+        expected = pooled_gradient(expected)
+    for alone in (True, False):
+        function, functions = thrice(
+            lambda i, x: (i + 1, pooled_gradient(x)), tf.TensorSpec(images.shape), alone=alone
+        )
+        assert len(operations_of(functions, "MaxPoolGrad")) == 1
+        assert len(operations_of(functions, "PartitionedCall")) == alone
+        np.testing.assert_allclose(function(tf.constant(images))[0], expected, rtol=1e-6)
+
+
+@together(("alone", "expected"), [(True, 3.0), (False, 4.0)])
+def test_marked_choices_are_made_when_work_is_imported(alone, expected):
+    step = lambda i, x, y: (i + 1, alone_or(x, y), y)  # noqa: E731
+    function, functions = thrice(step, SCALAR, SCALAR, alone=alone)
+    assert not operations_of(functions, "SelectV2")
+    assert function(tf.constant(3.0), tf.constant(4.0))[0].numpy() == expected
