@@ -62,8 +62,10 @@ def code_of(modules: Iterable[str]) -> dict[str, str]:
     packages = {name.partition(".")[0] for name in modules} - {tff_pfl.__name__}
     digests = {}
     for name, module in sorted(sys.modules.items()):
+        if name.partition(".")[0] not in packages:
+            continue
         file = getattr(module, "__file__", None)
-        if name.partition(".")[0] in packages and file and os.path.exists(file):
+        if file and os.path.exists(file):
             digest = hashlib.sha256(f"{name}\n".encode() + pathlib.Path(file).read_bytes())
             module_name = f"{name}.__init__" if hasattr(module, "__path__") else name
             digests[CODE + module_name] = digest.hexdigest()[:16]
