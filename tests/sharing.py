@@ -1,6 +1,6 @@
-"""Shares the processes of configs, whose tracing takes most of the time of tiny runs.
+"""Shares the models and processes of configs, which take most of the time of tiny runs.
 
-A process is a pure function of its arguments, so that runs can share it. The tests of
+They are pure functions of their arguments, so that runs can share them. The tests of
 `tests/experiment/config/test_build.py` build their own processes.
 """
 
@@ -12,17 +12,21 @@ from collections.abc import Iterator
 import pytest
 
 # The sections that determine a process and its model.
-_SECTIONS = ("algorithm", "local", "server", "aggregator", "privacy", "attack", "model", "seed")
+_SECTIONS = (
+    *("algorithm", "local", "server", "aggregator", "compression", "privacy", "attack"),
+    *("model", "task", "seed"),
+)
 _TUNING = ("fine_tune_epochs", "fine_tune_learning_rate", "further_models")
 
 
 @contextlib.contextmanager
 def shared_processes() -> Iterator[None]:
-    """Makes runs and evaluations in its body share processes and their evaluations."""
+    """Makes runs and evaluations in its body share models, processes and their evaluations."""
     from tff_pfl import evaluation, experiment  # imported after the process is prepared
 
     with pytest.MonkeyPatch.context() as patch:
         configs, evaluator = experiment.config, evaluation.evaluator
+        patch.setattr(configs.build, "build_model", _once(configs.build.build_model, _key_of_model))
         build_process = _once(configs.build.build_process, _key_of_process)
         patch.setattr(configs.build, "build_process", build_process)
         build_evaluation = _once(evaluator.build_evaluation, lambda process, model: id(process))
@@ -43,6 +47,16 @@ def _once(build, key_of):
         return built[key][0]
 
     return build_once
+
+
+def _key_of_model(config, dataset) -> str | None:
+    from tff_pfl.experiment.run_directory import resolved
+
+    if config.imports:  # other tests may use the same names for other modules
+        return None
+    settings = resolved(config)
+    sections = settings["model"], settings["task"], settings["data"]["normalization"]
+    return json.dumps([*sections, dataset.fingerprint])
 
 
 def _key_of_process(config, model, dataset) -> str | None:

@@ -17,6 +17,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.federation import assert_equal, random_examples, tiny_model, tiny_process
+from tests.marks import slow
 from tests.own_modules import own_modules
 from tests.runs import ROOT, run_python, wait_until
 from tff_pfl.algorithms import build_ditto
@@ -145,13 +146,15 @@ def program():
         yield Program(*map(importlib.import_module, ("program_logic", "evaluation")))
 
 
-def test_crash_at_any_moment_does_not_change_numbers(program, monkeypatch):
+@pytest.mark.parametrize("first", [0, slow(1), slow(2)])
+def test_crash_at_any_moment_does_not_change_numbers(program, monkeypatch, first):
+    """Crashes at every third moment, from the first one."""
     materialize = tff.program.materialize_value
     undisturbed, moments = Parts(), Moments()
     monkeypatch.setattr(tff.program, "materialize_value", moments.around(materialize))
     program.run(**program.arguments(undisturbed, moments))
     assert moments.passed > 20
-    for crash_at in range(moments.passed):
+    for crash_at in range(first, moments.passed, 3):
         parts, crashing = Parts(), Moments(crash_at)
         monkeypatch.setattr(tff.program, "materialize_value", crashing.around(materialize))
         with pytest.raises(Crash):

@@ -2,10 +2,8 @@
 
 import ast
 import functools
-import io
 import pathlib
 import re
-import tokenize
 
 from tests.marks import together
 
@@ -30,6 +28,7 @@ PHRASES = {
     r"\brooms?\b": "package",
     r"(^|[.:] )(Of|That of|Those of|What|Who|Whose) [a-z`]": "a noun or a verb first",
 }
+COMMENT = re.compile(r"(?:^|\s)#[# ]*(.*)")
 VERB = re.compile(r"[A-Z][a-z]+(s|es) ")
 NO_VERBS = ("This ", "Its ", "Always ", "Numbers ", "Rounds ", "Bytes ", "Images ", "Names ")
 
@@ -58,9 +57,9 @@ def _texts():
         for node in ast.walk(tree):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 yield f"{path}:{node.lineno}", re.sub(r"\s+", " ", node.value)
-        for token in tokenize.generate_tokens(io.StringIO(source).readline):
-            if token.type == tokenize.COMMENT:
-                yield f"{path}:{token.start[0]}", token.string.lstrip("# ")
+        for number, line in enumerate(source.splitlines(), start=1):
+            if comment := COMMENT.search(line):
+                yield f"{path}:{number}", comment[1]
     for page in PAGES:
         for number, line in enumerate((ROOT / page).read_text().splitlines(), start=1):
             yield f"{page}:{number}", line

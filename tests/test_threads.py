@@ -91,7 +91,7 @@ def found_wrong(jobs, num_threads, times) -> collections.Counter:
 
 
 def test_models_can_be_built_in_threads():
-    assert not found_wrong(BUILDS, num_threads=2, times=2)
+    assert not found_wrong(BUILDS, num_threads=2, times=1)
 
 
 @pytest.mark.slow

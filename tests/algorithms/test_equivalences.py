@@ -55,7 +55,7 @@ SAME_SHARED = [
     ),
     slow("lg_fedavg", {"shared_layers": LAYERS, "alternate": True}, "fedavg", {}),
     slow("plgu_lf", {"rho": 0.0, "num_personal_layers": 0}, "fedavg", UNIFORM),
-    ("plgu_lf", {"rho": 0.0, "num_personal_layers": 1}, "fedavg", UNIFORM),
+    slow("plgu_lf", {"rho": 0.0, "num_personal_layers": 1}, "fedavg", UNIFORM),
     slow("plgu_lf", {"rho": 0.0, "num_personal_layers": 2}, "fedavg", UNIFORM),
     *(
         (slow if number != 1 else pytest.param)(
@@ -72,7 +72,7 @@ SAME_PERSONAL = [
     slow("ditto", {"lambda_": 0.0}, "local", {}),
     ("ditto", {"lambda_": 0.0, "personal_epochs": 1}, "local", {"local": ONE_EPOCH}),
     slow("fedala", {"mixing_learning_rate": 0.0, "personalized": "last"}, "fedavg", OWN),
-    (
+    slow(
         "fedbn",
         {"also_personal": ("dense1", "head"), "model": tiny_normalized_model},
         "local",
@@ -126,7 +126,7 @@ def test_personal_models_are_equal(name, options, other, other_options):
     ("name", "option", "others"),
     [
         ("fedsam", {"rho": 0.3}, ("fedavg", {})),
-        ("plgu_ghn", {}, ("plgu_ghn", {"rho": 0.0})),
+        slow("plgu_ghn", {}, ("plgu_ghn", {"rho": 0.0})),
     ],
 )
 def test_personal_models_differ_inside_the_range(name, option, others):

@@ -134,6 +134,16 @@ def test_each_weight_has_its_own_share_between_0_and_1():
     assert len(np.unique(values)) > 2
 
 
+def test_filled_batches_do_not_matter_while_mixing():
+    """Compares one full batch of three examples with a batch of four rows."""
+    full, filled = (
+        trained("fedala", local=local_sgd(batch_size=size), cohorts=((0, 1), (0,)), sizes=(3, 3))
+        for size in (3, 4)
+    )
+    assert_close(filled.client_states[0].mixing, full.client_states[0].mixing)
+    assert np.any(full.client_states[0].mixing["head"]["kernel"] < 1)
+
+
 def test_personal_model_is_the_last_or_the_initialized_one():
     cohorts = ((0, 1), (0, 1))
     last_ones = trained("fedala", personalized="last", cohorts=cohorts)

@@ -21,6 +21,7 @@ from tests.federation import (
     run_rounds,
     tiny_model,
 )
+from tests.marks import slow
 from tff_pfl.algorithms.fedrod import PersonalHeads, balanced_model, class_shares
 from tff_pfl.local import Batch, Examples, LocalTraining
 from tff_pfl.models import TASKS, Model, linear
@@ -127,7 +128,7 @@ def mean(structures, weights):
 @pytest.mark.parametrize(
     ("options", "momentum", "clip_norm", "persist"),
     [
-        ({}, None, None, False),
+        slow({}, None, None, False),
         ({"personal_init": "copy", "pm_body": "local", "weighting": "uniform"}, None, None, False),
         ({}, 0.9, 0.4, True),
         ({"personal_head": "hyper", "hypernetwork_hidden": ()}, 0.9, 0.4, True),

@@ -18,7 +18,7 @@ from tests.federation import (
     run_rounds,
     tiny_model,
 )
-from tests.marks import together
+from tests.marks import slow, together
 from tests.quadratics import descended, objectives, quadratic_examples, quadratic_model, vector_of
 from tff_pfl.algorithms import fedavg, per_fedavg
 from tff_pfl.testing import EagerProcess
@@ -66,7 +66,7 @@ def meta_gradient(w, inner, outer, curvature=None, a=INNER):
     [
         ("first_order", 0.001, "num_examples"),
         ("hessian_free", 0.05, "num_examples"),
-        ("hessian_free", 1.0, "uniform"),
+        slow("hessian_free", 1.0, "uniform"),
     ],
 )
 def test_rounds_match_numpy_on_quadratics(variant, delta, weighting):

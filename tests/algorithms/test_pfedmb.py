@@ -58,7 +58,7 @@ def alphas_of(process, clients):
 
 class TestEquivalences:
     @pytest.mark.parametrize(
-        ("alpha_weighted", "parametrization"), [(True, "softmax"), slow(False, "projection")]
+        ("alpha_weighted", "parametrization"), [slow(True, "softmax"), slow(False, "projection")]
     )
     def test_one_branch_equals_fedavg(self, alpha_weighted, parametrization):
         process = build(branches=1, alpha_weighted=alpha_weighted, parametrization=parametrization)

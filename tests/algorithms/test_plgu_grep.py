@@ -106,7 +106,7 @@ def quadratic_clients(process):
 @pytest.mark.parametrize(
     "options",
     [
-        {},
+        slow({}),
         {"body_steps": 3, "norm_order": math.inf, "xi_scale": 2.0},
         {"head_steps": 1, "body_steps": 2, "norm_order": 3.0, "weighting": "num_examples"},
         {"body_epochs": None},  # as long as the local training

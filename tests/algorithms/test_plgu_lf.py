@@ -23,6 +23,7 @@ from tests.federation import (
     trained,
     with_shared,
 )
+from tests.marks import slow
 from tests.quadratics import quadratic_examples, quadratic_model, spd, vector_of
 from tff_pfl import models
 from tff_pfl.testing import tiny_normalized_model
@@ -30,7 +31,9 @@ from tff_pfl.testing import tiny_normalized_model
 NUM_LAYERS = 2
 
 
-@pytest.mark.parametrize("options", [{"rho": 0.0}, {"rho": 0.3, "perturb_layers": "universal"}])
+@pytest.mark.parametrize(
+    "options", [slow({"rho": 0.0}), {"rho": 0.3, "perturb_layers": "universal"}]
+)
 def test_theta_equals_local_if_all_layers_are_personal(options):
     """Both are equal bit for bit, if Local starts from the `w` of the first participation."""
     first, clients = (

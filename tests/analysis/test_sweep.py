@@ -54,9 +54,9 @@ def test_failed_run_does_not_stop_the_others(tmp_path, program, capsys, monkeypa
 
 def test_checkpoints_of_finished_runs_can_be_discarded(tmp_path, program):
     folder = tmp_path / "study"
-    variants = {name: Variant(f"{name}.py", {"saves": True}) for name in "ab"}
+    variants = {"a": Variant("a.py", {"saves": True})}
     run_study(Study("One", variants), folder, program.path)
-    assert len(list(folder.rglob("checkpoint"))) == 2
+    assert len(list(folder.rglob("checkpoint"))) == 1
     bad = {"bad": Variant("a.py", {"fails": True})}
     for left in (folder / "bad/seed0/checkpoint", folder / "elsewhere/checkpoint"):
         left.mkdir(parents=True)

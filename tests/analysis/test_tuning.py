@@ -21,7 +21,7 @@ HALVING = Study(
     seeds=(3, 4),
     tuning=TUNING,
 )
-SEARCH = Search({"rate": analysis.log_uniform(1.0, 9.0)}, number=6)
+SEARCH = Search({"rate": analysis.log_uniform(1.0, 9.0)}, number=4)
 SEARCHING = Study("Found", {"A": Variant("a.py")}, tuning=Tuning(SEARCH))
 
 
@@ -150,8 +150,8 @@ def test_search_is_reproducible_and_chooses_the_best(tmp_path, program):
     """Uses a program whose best rate is the lowest."""
     run_study(SEARCHING, tmp_path / "a", program.path)
     found = trials_of(tmp_path / "a")
-    assert len(found) == 6 and found[0] == {"rate": 3.0}  # the centre
-    assert len({trial["rate"] for trial in found}) == 6
+    assert len(found) == 4 and found[0] == {"rate": 3.0}  # the centre
+    assert len({trial["rate"] for trial in found}) == 4
     assert all(1 <= trial["rate"] <= 9 for trial in found)
     run_study(SEARCHING, tmp_path / "b", program.path, jobs=2)
     assert trials_of(tmp_path / "b") == found
@@ -163,15 +163,15 @@ def test_search_is_reproducible_and_chooses_the_best(tmp_path, program):
     run_study(SEARCHING, tmp_path / "a", program.path)
     assert program.started() == started
     shutil.rmtree(tmp_path / "a/A")
-    longer = with_tuning(SEARCHING, trials=dataclasses.replace(SEARCH, number=7))
+    longer = with_tuning(SEARCHING, trials=dataclasses.replace(SEARCH, number=5))
     run_study(longer, tmp_path / "a", program.path)
-    assert len(trials_of(tmp_path / "a")) == 7 and trials_of(tmp_path / "a")[:6] == found
+    assert len(trials_of(tmp_path / "a")) == 5 and trials_of(tmp_path / "a")[:4] == found
 
 
 def test_killed_search_resumes_with_the_same_trials(tmp_path, program, monkeypatch):
     run_study(SEARCHING, tmp_path / "whole", program.path)
     add = Tuner._add
-    for kill_at in (1, 5):
+    for kill_at in (1, 3):
 
         def killed(self, name, *args, number=kill_at):
             add(self, name, *args)
@@ -189,9 +189,10 @@ def test_killed_search_resumes_with_the_same_trials(tmp_path, program, monkeypat
 @pytest.mark.slow
 def test_searches_in_parallel_use_halving(tmp_path, program):
     """Continues a trial that is in the better half of all trials at its stage so far."""
+    single = dataclasses.replace(SEARCH, number=6)
     pairs = dataclasses.replace(SEARCH, at_a_time=2, number=5)
     variants = {"A": Variant("a.py"), "B": Variant("b.py", trials=pairs)}
-    study = Study("Two", variants, tuning=Tuning(SEARCH, rounds=(1, 5)))
+    study = Study("Two", variants, tuning=Tuning(single, rounds=(1, 5)))
     assert run_study(study, tmp_path, program.path, jobs=2) == []
     found = rows(tmp_path)
     assert [[row[0] for row in found if row[2] == "1"].count(label) for label in "AB"] == [6, 5]
@@ -215,8 +216,8 @@ def test_search_has_values_of_any_type(tmp_path, program):
         "share": analysis.uniform(0.0, 1.0),
         "kind": analysis.one_of("plain", ("a", "b"), True),
     }
-    study = with_tuning(SEARCHING, trials=Search(values, number=6, seed=3))
-    other = with_tuning(SEARCHING, trials=Search(values, number=6, seed=4))
+    study = with_tuning(SEARCHING, trials=Search(values, number=4, seed=3))
+    other = with_tuning(SEARCHING, trials=Search(values, number=4, seed=4))
     found = {}
     for name, of in (("a", study), ("b", other)):
         run_study(of, tmp_path / name, program.path)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.marks import together
+from tests.marks import slow, together
 from tff_pfl.compression import COMPRESSORS, half, quantized, rescaled, top_k
 from tff_pfl.compression.compressors import packed, unpacked
 from tff_pfl.compression.rotation import hadamard, rotated, rotated_back
@@ -87,7 +87,7 @@ def test_quantization_errors_are_less_than_a_step(size):
         assert error <= step * np.sqrt(size) + 1e-5 * np.linalg.norm(vector)
 
 
-@pytest.mark.parametrize("rotation", [False, True])
+@pytest.mark.parametrize("rotation", [slow(False), True])
 def test_quantization_is_unbiased(rotation):
     vector, draws = vector_of(20), 2000
     compressor = quantized(bits=2, rotation=rotation)

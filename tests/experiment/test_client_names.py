@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 
+from tests.marks import slow
 from tests.runs import tiny_config
 from tff_pfl import analysis
 from tff_pfl.experiment import BuiltRun, build_dataset, evaluate_run, export_run, restored_run
@@ -13,7 +14,10 @@ from tff_pfl.experiment import BuiltRun, build_dataset, evaluate_run, export_run
 NAMES = ["user_17", "a, b", "1000003", "x/y"]
 
 
-@pytest.fixture(scope="module", params=[NAMES, [1000003, 0, 7, -2]], ids=["text", "numbers"])
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(NAMES, id="text"), slow([1000003, 0, 7, -2], id="numbers")],
+)
 def named_run(request, finished_run, tmp_path_factory):
     """Returns a run of three clients with names, which holds out a fourth, and its names."""
     path = tmp_path_factory.mktemp("named") / "partition.npz"

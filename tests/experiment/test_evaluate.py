@@ -172,7 +172,7 @@ def test_gains_are_computed_over_local_training(run, local, tmp_path, capsys):
 
 
 def test_baseline_is_evaluated_without_its_further_models(run, tmp_path):
-    change = {"fine_tune_epochs": 3, "further_models": ["fine_tuned"]}
+    change = {"fine_tune_epochs": 3, "further_models": ["locally_trained", "fine_tuned"]}
     with_settings(lambda settings: settings["evaluation"].update(change))(run, tmp_path / "tuned")
     found = evaluate_run(tmp_path / "tuned", tmp_path / "tuned")
     loss = MetricName("personalized", "local_test", "loss")

@@ -54,10 +54,6 @@ def test_clients_that_never_reported_count_as_never_selected(unreliable):
     assert result.final.metrics[NUM_CLIENTS_NEVER_SELECTED] == 5 - sum(reported) > 0
 
 
-def test_run_in_which_all_clients_report_lacks_participation_metrics(uninterrupted):
-    assert not any(name.startswith("participation") for name in rows_of(uninterrupted[0])[0])
-
-
 def test_round_without_clients_counts_but_changes_nothing(dataset, tmp_path, capsys):
     sizes = [len(POISSON.participants(3, number, 5, 1).reported) for number in range(8)]
     empty = sizes.index(0, 1)

@@ -30,7 +30,7 @@ def unequal(tmp_path_factory, finished_run):
     ("algorithm", "models"),
     [("ditto", ["personalized", "global"]), slow("fedper", ["personalized"])],
 )
-@pytest.mark.parametrize("number", [0, 3])
+@pytest.mark.parametrize("number", [0, slow(3)])
 def test_accuracies_from_the_file_are_those_of_the_run(
     unequal, tmp_path, algorithm, models, number
 ):
@@ -58,6 +58,7 @@ def test_accuracies_from_the_file_are_those_of_the_run(
     assert set(frame["client_id"]) == set(ids) - {2}
 
 
+@pytest.mark.slow
 def test_predictions_are_of_further_models_but_not_of_the_baseline(unequal):
     run = unequal("ditto")
     found = evaluate_run(

@@ -36,7 +36,7 @@ def assert_same(path, result, expected):
         slow((*UPDATE, 5), 4),
         slow((*RELEASE, 5), 1),
         slow((*RELEASE, 5), 4),
-        ((*COMMIT, 5), 1),
+        slow((*COMMIT, 5), 1),
         slow((*COMMIT, 2), 4),
     ],
 )
@@ -46,6 +46,10 @@ def test_killed_run_resumes_with_the_same_numbers(
     run_until(*moment, tmp_path, dataset, checkpoint_every=checkpoint_every)
     result = run(tmp_path, dataset, checkpoint_every=checkpoint_every)
     assert_same(tmp_path, result, uninterrupted)
+
+
+def test_run_in_which_all_clients_report_lacks_participation_metrics(uninterrupted):
+    assert not any(name.startswith("participation") for name in rows_of(uninterrupted[0])[0])
 
 
 def test_run_that_cannot_write_keeps_its_last_commit(uninterrupted, dataset, tmp_path):
@@ -203,6 +207,7 @@ def test_resumed_run_with_less_patience_stops_at_once(stopped, validated, tmp_pa
     assert numbers_of(tmp_path) == before
 
 
+@pytest.mark.slow
 def test_resumed_run_knows_which_clients_reported(dataset, tmp_path):
     unreliable = {
         "participation": Participation(over_selection=2.0, dropout=(0.5,)),

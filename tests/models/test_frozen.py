@@ -224,7 +224,13 @@ def two_layers():
     return [layers.Dense(4, "tanh", name="shared"), layers.Dense(3, name="head")]
 
 
-@pytest.mark.parametrize("create", [runtime.create_graph_context, slow(runtime.create_cpp_context)])
+@pytest.mark.parametrize(
+    "create",
+    [
+        lambda: runtime.create_graph_context(vectorize="never"),
+        *map(slow, [runtime.create_graph_context, runtime.create_cpp_context]),
+    ],
+)
 def test_fedper_on_a_frozen_backbone_equals_fedper_on_its_features(create):
     def plain_backbone():
         kept = [one for one in loaded().layers if not isinstance(one, layers.Dropout)]

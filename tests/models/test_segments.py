@@ -82,7 +82,7 @@ def batch():
     [
         slow(residual, 3),
         slow(residual, 100),
-        (sequential, 2),
+        slow(sequential, 2),
         (two_inputs, 100),
     ],
 )

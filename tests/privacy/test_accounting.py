@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from dp_accounting import rdp
 
-from tests.marks import together
+from tests.marks import slow, together
 from tff_pfl.clients import BySize, Participation
 from tff_pfl.clients.availability import Diurnal
 from tff_pfl.privacy import Accountant, PrivacyLoss, default_delta
@@ -82,7 +82,7 @@ def test_fixed_cohorts_reveal_more_than_poisson_sampling():
     assert FIXED.epsilon(2.0, 10) > POISSON.epsilon(2.0, 10)
 
 
-@each_accountant
+@pytest.mark.parametrize("accountant", [FIXED, slow(POISSON)], ids=["fixed", "poisson"])
 def test_noise_multiplier_is_the_least_for_an_epsilon(accountant, epsilon=2.0):
     noise = accountant.noise_multiplier(epsilon, rounds=20)
     assert accountant.epsilon(noise, 20) <= epsilon < accountant.epsilon(0.999 * noise, 20)

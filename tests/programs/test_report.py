@@ -65,19 +65,31 @@ def test_subcommands_print_tables_and_write_a_page(runs, tmp_path, monkeypatch):
     assert "<h1>quickstart</h1>" in (tmp_path / "page.html").read_text()
 
 
-def test_subcommands_write_figures_of_a_trained_run(tmp_path):
+@pytest.fixture(scope="module")
+def trained_run(tmp_path_factory):
     config = tiny_config("pfedmb", evaluation={"every": 1})
     config.algorithm.branches = 3
-    run = train_run(tmp_path / "run", config)
-    for name, *options in (
-        ("mixtures", "--clients=2,0"),
-        ("timeline", "--rounds=2"),
-        ("loss_surface", "--client=1", "--points=3", "--radius=0.5", "--examples=20"),
-    ):
-        path = tmp_path / "new" / f"{name}.png"
-        done = run_main("report.py", name, run, f"--output={path}", *options)
-        assert done.returncode == 0, done.stderr
-        assert path.read_bytes().startswith(b"\x89PNG")
+    return train_run(tmp_path_factory.mktemp("trained") / "run", config)
+
+
+def write_figure(run, path, *options):
+    """Writes the figure of the subcommand that the file is named by."""
+    done = run_main("report.py", path.stem, run, f"--output={path}", *options)
+    assert done.returncode == 0, done.stderr
+    assert path.read_bytes().startswith(b"\x89PNG")
+    return done
+
+
+def test_subcommands_write_figures_of_a_trained_run(trained_run, tmp_path):
+    write_figure(trained_run, tmp_path / "new" / "mixtures.png", "--clients=2,0")
+    write_figure(trained_run, tmp_path / "new" / "timeline.png", "--rounds=2")
+
+
+@pytest.mark.slow
+def test_loss_surface_is_drawn_and_written(trained_run, tmp_path):
+    path = tmp_path / "new" / "loss_surface.png"
+    options = ("--client=1", "--points=3", "--radius=0.5", "--examples=20")
+    done = write_figure(trained_run, path, *options)
     assert done.stdout == f"numbers: {path.with_suffix('.npz')}\n"
     with np.load(path.with_suffix(".npz")) as numbers:
         np.testing.assert_array_equal(numbers["axis"], [-0.5, 0.0, 0.5])

@@ -207,6 +207,7 @@ def run_on_images(process):
     return run_rounds(process, make_clients(process, SIZES), COHORTS)
 
 
+@pytest.mark.slow
 def test_lambda_0_equals_local():
     """Tests strong attention, which does not matter unless training starts from mixtures."""
     options = {"alpha": 1e4, "sigma": 1e4, "lambda_": 0.0}

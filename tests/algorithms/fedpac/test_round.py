@@ -25,7 +25,7 @@ from tff_pfl.models import TASKS, Model, linear
 MODEL = tiny_model()
 
 
-@pytest.mark.parametrize("persist", [slow(False), True])
+@pytest.mark.parametrize("persist", [slow(False), slow(True)])
 def test_without_lambda_and_collaboration_it_equals_fedrep(persist):
     """Tests one head epoch, also with optimizers that persist from round to round."""
     sgd = tff.learning.optimizers.build_sgdm(0.3, momentum=0.9)

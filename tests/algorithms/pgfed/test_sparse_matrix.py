@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.federation import assert_equal
+from tests.marks import slow
 from tff_pfl.algorithms.pgfed.sparse_matrix import constant, dense, get_entries, put_entries
 from tff_pfl.runtime.graph import vectorization
 
@@ -17,7 +18,7 @@ def cohorts(num_clients, rounds):
         yield rng.choice(num_clients, size, replace=False).astype(np.int32)
 
 
-@pytest.mark.parametrize("num_clients", [1, 2, 7, 40])
+@pytest.mark.parametrize("num_clients", [1, slow(2), 7, slow(40)])
 def test_entries_agree_with_numpy(num_clients):
     rng = np.random.default_rng(1)
     matrix = np.full([num_clients] * 2, 0.25, np.float32)
