@@ -9,6 +9,9 @@ TFF_TASKS = ("cifar100", "emnist", "autoencoder", "shakespeare", "tags", "words"
 """The tasks of `tff.simulation.baselines`: images of CIFAR-100, characters of EMNIST and their
 autoencoder, characters of Shakespeare, tags and words of Stack Overflow."""
 
+_LESS_IS_BETTER = ("loss", "error", "error_rate", "entropy", "crossentropy", "mse", "rmse", "mae")
+_LESS_IS_BETTER += ("nll", "perplexity", "nonfinite")
+
 IN_PARTS = "letters, digits, '_', '-' and '.'"
 """The characters that `is_part` accepts, for messages."""
 
@@ -23,6 +26,15 @@ def unknown_name(kind: str, name: str, valid: Iterable[str]) -> str:
     near = difflib.get_close_matches(str(name), valid, n=1, cutoff=0.4)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     return f"Unknown {kind} {name!r}.{hint} Valid: {', '.join(map(repr, valid)) or 'none'}."
+
+
+def less_is_better(quantity: str) -> bool:
+    """Returns whether the name of a quantity is one, or ends in one, of which less is better.
+
+    These are "loss", "error", "error_rate", "entropy", "crossentropy", "mse", "rmse", "mae", "nll",
+    "perplexity" and "nonfinite", alone or after a "_".
+    """
+    return f"_{quantity}".endswith(tuple(f"_{name}" for name in _LESS_IS_BETTER))
 
 
 def is_part(name: Any) -> bool:

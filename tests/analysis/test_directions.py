@@ -6,8 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tff_pfl.analysis.distributions import tails
 from tff_pfl.analysis.frames import _undefined
-from tff_pfl.analysis.metric_text import best_of
+from tff_pfl.analysis.metric_text import best_of, in_short
+from tff_pfl.analysis.paired import hurt_table
 from tff_pfl.analysis.runs import Runs
 from tff_pfl.evaluation import MetricName
 from tff_pfl.experiment.run_directory import OutputDirectoryError
@@ -36,6 +38,19 @@ def test_tables_follow_stated_directions_and_refuse_opposite_ones(tmp_path):
     opposite = run_stating(tmp_path / "opposite", {"score": 1})
     with pytest.raises(OutputDirectoryError, match="'score' is better in some of the runs"):
         _ = runs_of(a=stated, b=opposite).directions
+
+
+def test_tails_and_hurt_clients_follow_stated_directions():
+    stated = {"score": -1}
+    values = np.array([1.0, 2.0, np.nan])
+    assert tails(values, "score", stated)["lowest 5 %"] == 1.0
+    assert np.isnan(tails(values, "score")["lowest 5 %"])
+    worst = SCORE._replace(statistic="worst_5_percent")
+    assert in_short(worst, stated) == "personalized, score, top 5 %"
+    assert in_short(worst) == "personalized, score, lowest 5 %"
+    pairs = pd.DataFrame({"label": ["a"] * 4, "own": [1.0, 1, 1, 2], "local": [2.0, 2, 1, 1]})
+    for directions, hurt in ((stated, "25.0 %"), ({}, "50.0 %")):
+        assert hurt_table(pairs, "score", directions).frame["hurt"].tolist() == [hurt]
 
 
 def test_undefined_values_are_no_values_but_those_of_diverged_models_are(tmp_path):

@@ -96,8 +96,8 @@ def test_page_is_self_contained(text):
     assert all(attrs["alt"] for tag, attrs in page.attributes if tag == "img")
 
 
-def test_page_without_accuracies_shows_losses(tmp_path):
-    """Leaves out the target and the comparison with Local."""
+def test_page_without_accuracies_shows_the_first_metric(tmp_path):
+    """Leaves out the target."""
     run = write_run(tmp_path / "run", [0.5, 1.0])
     for path in (run / "summary.json", run / "metrics.csv", *(run / "clients").iterdir()):
         path.write_text(path.read_text().replace("accuracy", "score"))
@@ -108,10 +108,13 @@ def test_page_without_accuracies_shows_losses(tmp_path):
     write_page(run, tmp_path / "page.html")
     text = (tmp_path / "page.html").read_text()
     page = Parsed(text)
-    assert page.rows[0][:2] == ["method", "personalized, loss"]
+    assert page.rows[0][:2] == ["method", "personalized, score"]
     assert "Costs to reach a target" not in text
     assert "Settings that differ between variants" not in text
-    assert "This comparison needs accuracies" in text and len(page.pictures()) == 2
+    assert (
+        "This comparison needs a finished run of the algorithm local" in text
+        and len(page.pictures()) == 2
+    )
 
 
 def test_page_has_columns_target_and_paired_test(runs, tmp_path):

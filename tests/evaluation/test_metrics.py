@@ -12,6 +12,7 @@ from tff_pfl.evaluation import (
     MetricName,
     direction,
     from_text,
+    main_metric,
     to_text,
 )
 
@@ -55,6 +56,20 @@ def test_direction_follows_from_the_name():
     assert [direction(name) for name in ("mse", "angle_error", "iou", "lossless")] == [-1, -1, 1, 1]
     names = ("cross_entropy", "top_5_error_rate", "learning_rate", "terror")
     assert [direction(name) for name in names] == [-1, -1, 1, 1]
+    assert direction("sparse_categorical_crossentropy") == -1
+
+
+def test_main_metric_is_the_first_of_the_task_of_own_models():
+    def name(model, quantity, statistic="mean"):
+        return MetricName(model, "local_test", quantity, statistic)
+
+    names = [MetricName("", "", "train/loss"), name("global", "loss"), name("global", "f1")]
+    names += [name("personalized", "loss"), name("personalized", "num_tokens")]
+    assert main_metric(names) == name("personalized", "loss")
+    names += [name("personalized", "mae", "std"), name("personalized", "r2"), names[2]]
+    assert main_metric(names) == name("personalized", "r2")
+    assert main_metric(names[:3]) == name("global", "f1")
+    assert main_metric(names[:1]) is None
 
 
 def test_columns_start_with_ids_and_numbers_of_examples():

@@ -29,7 +29,7 @@ def test_one_line_has_the_means_and_their_margins():
 
 def test_postfix_shows_the_first_exchange_with_each_figure():
     metrics = {"first": {"loss": 1.23456}, "second": {"loss": 2.0, "accuracy": 0.5}}
-    assert postfix(metrics, {"round_seconds": 0.123}) == {
+    assert postfix(metrics, {"round_seconds": 0.123}, ("loss", "accuracy")) == {
         "s/round": "0.12",
         "first/loss": "1.235",
         "second/accuracy": "0.500",

@@ -101,6 +101,19 @@ def test_best_on_validation_is_not_chosen_on_test_examples():
     assert best_on("test", of_run[3:]).round_num == 4  # only a diverged evaluation
 
 
+def test_best_is_by_the_first_metric_of_the_task_in_its_stated_direction():
+    measured = [{"num_tokens": 9, "error": error, "loss": 1 / error} for error in (1.0, 3.0, 2.0)]
+    of_run = [
+        Evaluation(
+            number,
+            {TEST._replace(quantity=name, statistic="mean"): it for name, it in metrics.items()},
+        )
+        for number, metrics in enumerate(measured, 1)
+    ]
+    assert best_on("test", of_run).round_num == 1
+    assert best_on("test", of_run, {"error": 1}).round_num == 2
+
+
 def test_quality_prefers_accuracy_and_personalized_models():
     (evaluated,) = evaluations([1.0], [1.0])
     accuracy = TEST._replace(quantity="accuracy", statistic="mean")

@@ -172,9 +172,10 @@ def test_keras_metrics_ignore_padding_and_take_weights():
     made = keras_metrics(
         [kind.AUC(curve="PR", name="pr_auc"), kind.MeanSquaredError],
         predictions=lambda z: tf.sigmoid(z[:, 0]),
-        less_is_better=["mean_squared_error"],
     )
     assert [metric.direction for metric in made.values()] == [1, -1]
+    (other,) = keras_metrics([kind.Hinge], less_is_better=["hinge"]).values()
+    assert other.direction == -1
     model = linear(TASKS["binary"]().with_metrics(made), 1)
     y = RNG.integers(0, 2, ROWS).astype(np.float32)
     found, p = measured(model, X, y), 1 / (1 + np.exp(-outputs(model, X)[:, 0]))

@@ -26,6 +26,7 @@ __getattr__, __dir__, __all__ = offer(
         "frames": (
             "clients",
             "evaluations",
+            "main_column",
             "metrics",
             "select",
             "settings",

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Sequence
 
 from tff_pfl import analysis
-from tff_pfl.analysis.metric_text import ACCURACY
 from tff_pfl.analysis.tables import FORMATS
 from tff_pfl.runtime.startup import announce_tensorflow
 
@@ -49,7 +48,8 @@ OPTIONS = {
         type=whole_numbers, metavar="0,5", help="ids of the clients to show, in this order"
     ),
     "column": dict(
-        default=ACCURACY, help="the metric, MODEL/POOL/QUANTITY; by default %(default)s"
+        help="the metric, MODEL/POOL/QUANTITY; by default the first metric of the task, such as "
+        "personalized/local_test/accuracy"
     ),
     "columns": dict(
         type=_texts,
@@ -130,7 +130,8 @@ def against_epsilon(runs, output, column):
 def histogram(runs, output, column, threshold, round, exclude_clients):
     """Draws a histogram of a quantity over clients, and prints its mean and tails."""
     frame = analysis.clients(runs, "last" if round is None else round)
-    options = {"threshold": threshold, "exclude_clients": exclude_clients}
+    directions = analysis.find_runs(runs).directions
+    options = {"threshold": threshold, "exclude_clients": exclude_clients, "directions": directions}
     analysis.save(analysis.plot_histograms(frame, column, **options), output)
     return analysis.to_markdown(analysis.distribution_table(frame, column, **options))
 

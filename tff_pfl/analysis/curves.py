@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 
 from tff_pfl.analysis import figures
-from tff_pfl.analysis.frames import means, metrics, select, summaries
-from tff_pfl.analysis.metric_text import ACCURACY, in_words
+from tff_pfl.analysis.frames import evaluations, main_column, means, metrics, select, summaries
+from tff_pfl.analysis.metric_text import in_words
 from tff_pfl.analysis.runs import find_runs
 from tff_pfl.analysis.study import SEPARATOR
 from tff_pfl.evaluation import MetricName
@@ -52,7 +52,7 @@ def over_seeds(frame: pd.DataFrame) -> pd.DataFrame:
 @figures.styled
 def plot_curves(
     frame: pd.DataFrame,
-    column: str = ACCURACY,
+    column: str | None = None,
     *,
     exclude_clients=(),
     log_scale: bool = False,
@@ -64,7 +64,8 @@ def plot_curves(
 
     Args:
         frame: The result of `metrics`, or of `clients` at all rounds.
-        column: "MODEL/POOL/QUANTITY", such as "global/local_test/loss".
+        column: "MODEL/POOL/QUANTITY", such as "global/local_test/loss", by default the
+            `main_metric`.
         exclude_clients: Ids of clients to leave out, such as attackers. Needs a frame of `clients`.
         log_scale: Whether to draw the quantity on a logarithmic scale.
 
@@ -77,7 +78,7 @@ def plot_curves(
     """
     from matplotlib.ticker import MaxNLocator
 
-    exclude_clients = list(exclude_clients)
+    exclude_clients, column = list(exclude_clients), column or main_column(frame)
     selected = select(frame, column, exclude_clients)
     curves = over_seeds(selected)
     figure = figures.new_figure()
@@ -104,20 +105,21 @@ def plot_curves(
     return figure
 
 
-def curves_against_bytes(runs: Any, column: str = ACCURACY) -> pd.DataFrame:
+def curves_against_bytes(runs: Any, column: str | None = None) -> pd.DataFrame:
     """Returns `over_seeds` of finished runs with a further column `megabytes`.
 
     The column has the megabytes sent so far by a client that takes part in every round, as a mean
     over the runs of a label.
     """
     runs = find_runs(runs).finished
+    column = column or main_column(evaluations(runs))
     sent = summaries(runs).groupby("label")["bytes_up"].mean()
     curves = over_seeds(select(metrics(runs), column))
     return curves.assign(megabytes=curves["round"] * curves["label"].map(sent) / 1e6)
 
 
 @figures.styled
-def plot_against_bytes(runs: Any, column: str = ACCURACY):
+def plot_against_bytes(runs: Any, column: str | None = None):
     """Draws a quantity against the megabytes that a client has sent, with a line for each label.
 
     The axis is logarithmic. A method that sends nothing, such as local training, has a horizontal
@@ -126,11 +128,13 @@ def plot_against_bytes(runs: Any, column: str = ACCURACY):
     Args:
         runs: See `find_runs`; only finished runs are drawn. Labels "PANEL | LINE" draw a panel for
             each PANEL; a LINE has the same style in all panels.
-        column: "MODEL/POOL/QUANTITY".
+        column: "MODEL/POOL/QUANTITY", by default the `main_metric`.
 
     Returns:
         The Matplotlib figure.
     """
+    runs = find_runs(runs).finished
+    column = column or main_column(evaluations(runs))
     curves = curves_against_bytes(runs, column)
     curves["panel"], curves["line"] = _parts(curves["label"])
     lines = {line: figures.series(i) for i, line in enumerate(curves["line"].unique())}
@@ -148,19 +152,20 @@ def plot_against_bytes(runs: Any, column: str = ACCURACY):
     return figure
 
 
-def points_against_epsilon(runs: Any, column: str = ACCURACY) -> pd.DataFrame:
+def points_against_epsilon(runs: Any, column: str | None = None) -> pd.DataFrame:
     """Returns a quantity after the last round, and the epsilon, of finished runs.
 
     Args:
         runs: See `find_runs`. Labels are "LINE | POINT", or "LINE" for a line with one point. The
             epsilon is the one that the runs have spent, regardless of the label.
-        column: "MODEL/POOL/QUANTITY".
+        column: "MODEL/POOL/QUANTITY", by default the `main_metric`.
 
     Returns:
         Columns `line`, `epsilon` (of all rounds, to two digits, infinite without privacy), `mean`
         and `deviation` over the seeds. Lines keep their order; points are sorted by epsilon.
     """
     runs = find_runs(runs).finished
+    column = column or main_column(evaluations(runs))
     final = select(metrics(runs), column).groupby("run", sort=False)["value"].last()
     table = summaries(runs).set_index("run").assign(value=final).reset_index()
     groups = table.groupby("label", sort=False)
@@ -180,7 +185,7 @@ def points_against_epsilon(runs: Any, column: str = ACCURACY) -> pd.DataFrame:
 
 
 @figures.styled
-def plot_against_epsilon(runs: Any, column: str = ACCURACY):
+def plot_against_epsilon(runs: Any, column: str | None = None):
     """Draws a quantity against epsilon, with a line per method and error bars for the deviation.
 
     Runs without privacy are separate points at the right.
@@ -192,6 +197,8 @@ def plot_against_epsilon(runs: Any, column: str = ACCURACY):
     Returns:
         The Matplotlib figure.
     """
+    runs = find_runs(runs).finished
+    column = column or main_column(evaluations(runs))
     points = points_against_epsilon(runs, column)
     places = {epsilon: place for place, epsilon in enumerate(sorted(set(points["epsilon"])))}
     figure = figures.new_figure()

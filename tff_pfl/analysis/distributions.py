@@ -1,11 +1,13 @@
 """Shows the distribution of a quantity over clients: histograms and a table."""
 
+from collections.abc import Mapping
+
 import numpy as np
 import pandas as pd
 
 from tff_pfl.analysis import figures
-from tff_pfl.analysis.frames import select
-from tff_pfl.analysis.metric_text import ACCURACY, in_words
+from tff_pfl.analysis.frames import main_column, select
+from tff_pfl.analysis.metric_text import in_words
 from tff_pfl.analysis.tables import Table, table_of
 from tff_pfl.evaluation import MetricName, direction, over_clients
 from tff_pfl.tables import decimal
@@ -19,12 +21,19 @@ _MARKS = {
 }
 
 
-def tails(values: np.ndarray, quantity: str) -> dict[str, float]:
+def tails(
+    values: np.ndarray, quantity: str, directions: Mapping[str, int] | None = None
+) -> dict[str, float]:
     """Returns the `mean`, and the means of the `lowest 5 %` and `top 5 %` of the clients.
 
     NaN, the value of a diverged model, counts as the worst value.
+
+    Args:
+        values: A value for each client, float64 `[clients]`.
+        quantity: The quantity's name.
+        directions: The directions that metrics state; see `Runs.directions`.
     """
-    sign = direction(quantity)
+    sign = direction(quantity, directions)
     found = over_clients(values, sign)
     low, high = (found[f"{end}_5_percent"] for end in ("worst", "best")[::sign])
     return {"mean": found["mean"], "lowest 5 %": low, "top 5 %": high}
@@ -32,24 +41,27 @@ def tails(values: np.ndarray, quantity: str) -> dict[str, float]:
 
 def distribution_table(
     frame: pd.DataFrame,
-    column: str = ACCURACY,
+    column: str | None = None,
     *,
     threshold: float | None = None,
     exclude_clients=(),
+    directions: Mapping[str, int] | None = None,
 ) -> Table:
     """Returns a table with the mean, the tails and the share below a threshold for each label.
 
     Args:
         frame: The result of `clients` at one evaluation. Clients of several seeds are pooled.
-        column: "MODEL/POOL/QUANTITY".
+        column: "MODEL/POOL/QUANTITY", by default the `main_metric`.
         threshold: If given, a column has the share of clients below it. NaN is not below it.
         exclude_clients: Ids of clients to leave out, such as attackers.
+        directions: See `tails`.
     """
-    rows = []
+    column, rows = column or main_column(frame), []
     for label, of_label in select(frame, column, exclude_clients).groupby("label", sort=False):
         values = of_label["value"].to_numpy()
         row = {"": label, "round": _rounds(of_label), "clients": str(len(values))}
-        row |= {name: decimal(value) for name, value in tails(values, column).items()}
+        found = tails(values, MetricName.parse(column).quantity, directions)
+        row |= {name: decimal(value) for name, value in found.items()}
         if threshold is not None:
             row[f"below {threshold:g}"] = f"{100 * np.mean(values < threshold):.1f} %"
         rows.append(row)
@@ -59,10 +71,11 @@ def distribution_table(
 @figures.styled
 def plot_histograms(
     frame: pd.DataFrame,
-    column: str = ACCURACY,
+    column: str | None = None,
     *,
     threshold: float | None = None,
     exclude_clients=(),
+    directions: Mapping[str, int] | None = None,
 ):
     """Draws a histogram over clients for each label, with the same bins and axes.
 
@@ -71,18 +84,22 @@ def plot_histograms(
         column: See `distribution_table`.
         threshold: If given, the titles have the share of clients below it.
         exclude_clients: See `distribution_table`.
+        directions: See `tails`.
 
     Returns:
         The Matplotlib figure.
     """
     from matplotlib.ticker import MaxNLocator
 
+    column = column or main_column(frame)
     selected = select(frame, column, exclude_clients)
     edges = shared_edges(selected["value"].to_numpy())
     groups = list(selected.groupby("label", sort=False))
     figure, every_axes = figures.panels(len(groups), figures.PANELS_A_ROW, 2.9, 2.4, extra=0.9)
+    quantity = MetricName.parse(column).quantity
     for axes, (label, of_label) in zip(every_axes, groups, strict=True):
-        _draw_histogram(axes, label, of_label, edges, threshold, column)
+        found = tails(of_label["value"].to_numpy(), quantity, directions)
+        _draw_histogram(axes, label, of_label, edges, threshold, found)
     margin = 0.02 * (edges[-1] - edges[0])  # keeps lines at the ends visible
     every_axes[0].set_xlim(edges[0] - margin, edges[-1] + margin)
     every_axes[0].yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
@@ -108,7 +125,7 @@ def shared_edges(values: np.ndarray) -> np.ndarray:
     return edges
 
 
-def _draw_histogram(axes, label, of_label, edges, threshold, column):
+def _draw_histogram(axes, label, of_label, edges, threshold, found):
     values = of_label["value"].to_numpy()
     finite = values[np.isfinite(values)]
     if threshold is not None:
@@ -117,7 +134,6 @@ def _draw_histogram(axes, label, of_label, edges, threshold, column):
             least, threshold, color="0.88", zorder=0, label=f"below {threshold:g}", linewidth=0
         )
     axes.hist(finite, edges, color=figures.COLORS[0], alpha=0.6, edgecolor="white")
-    found = tails(values, column)
     for name, (words, color, style) in _MARKS.items():
         axes.axvline(found[name], color=color, linestyle=style, linewidth=1.5, label=words)
     rounds, num_runs = _rounds(of_label), of_label["run"].nunique()

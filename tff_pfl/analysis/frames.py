@@ -29,7 +29,7 @@ import pandas as pd
 from absl import logging
 
 from tff_pfl.analysis.runs import find_runs, seed_of
-from tff_pfl.evaluation import MetricName
+from tff_pfl.evaluation import MetricName, main_metric
 from tff_pfl.experiment.run_directory import OF_NO_NUMBER, OutputDirectoryError, flatten, reading
 from tff_pfl.experiment.run_files import RunFiles
 from tff_pfl.experiment.summary import finished_summary
@@ -184,6 +184,24 @@ def versions(runs: Any) -> pd.DataFrame:
         for key, value in session.versions.items()
     ]
     return pd.DataFrame(rows, columns=[*_RUN, "rounds_before", "key", "value"])
+
+
+def main_column(frame: pd.DataFrame) -> str:
+    """Returns the main metric of runs as "MODEL/POOL/QUANTITY"; see `main_metric`.
+
+    Runs of several tasks have the main metric of the first run.
+
+    Args:
+        frame: The result of `metrics`, `clients` or `evaluations`.
+
+    Raises:
+        OutputDirectoryError: No run was evaluated.
+    """
+    parts = [part for part in _NAME if part in frame]
+    found = main_metric(MetricName(*names) for names in frame[parts].drop_duplicates().values)
+    if found is None:
+        raise OutputDirectoryError("No run has an evaluation of models yet.")
+    return str(found._replace(statistic=""))
 
 
 def select(frame: pd.DataFrame, column: str, exclude_clients=()) -> pd.DataFrame:

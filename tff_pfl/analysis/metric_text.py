@@ -39,12 +39,17 @@ _POOLS = {
 }
 
 
-def in_words(name: MetricName) -> str:
+def in_words(name: MetricName, directions: Mapping[str, int] | None = None) -> str:
     """Describes a metric in words, for an axis.
 
     `personalized/local_test/accuracy` is "accuracy of each client's own model on its own test
     examples". A statistic follows after a comma. Unknown parts of a name only lose their
     underscores.
+
+    Args:
+        name: The metric.
+        directions: The directions that metrics state, which tell which tail of clients is the
+            worst; see `Runs.directions`.
     """
     quantity = _plain(name.quantity)
     if not name.model:
@@ -54,24 +59,29 @@ def in_words(name: MetricName) -> str:
     whose = "each new client's" if name.pool.startswith("new_clients") else "each client's"
     model = _MODELS.get(name.model, f"{{whose}} {_plain(name.model)} model").format(whose=whose)
     words = f"{quantity} of {model} on {_examples(name)}"
-    return ", ".join(filter(None, [words, _statistic(name, 0)]))
+    return ", ".join(filter(None, [words, _statistic(name, 0, directions)]))
 
 
-def in_short(name: MetricName) -> str:
-    """Returns a short column head, which leaves out `accuracy`, `local_test` and `mean`."""
+def in_short(name: MetricName, directions: Mapping[str, int] | None = None) -> str:
+    """Returns a short column head, which leaves out `accuracy`, `local_test` and `mean`.
+
+    Args:
+        name: The metric.
+        directions: See `in_words`.
+    """
     pool, _, split = name.pool.rpartition("_")
     parts = [_plain(name.model) or _plain(name.quantity)]
     if name.model and name.quantity != "accuracy":
         parts.append(_plain(name.quantity))
     if pool != "local" or split != "test":
         parts.append(_plain(name.pool))
-    parts.append(_statistic(name, 1))
+    parts.append(_statistic(name, 1, directions))
     return ", ".join(filter(None, parts))
 
 
-def _statistic(name, form):
+def _statistic(name, form, directions):
     statistic = name.statistic
-    if direction(name.quantity) < 0:
+    if direction(name.quantity, directions) < 0:
         statistic = _OTHER_TAIL.get(statistic, statistic)
     return _STATISTICS[statistic][form] if statistic in _STATISTICS else _plain(statistic)
 

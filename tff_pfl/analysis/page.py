@@ -54,13 +54,15 @@ def write_page(
     """
     runs = find_runs(runs)
     evaluations = frames.evaluations(runs)
-    shown = default_columns(evaluations)
+    directions = runs.directions
+    shown = default_columns(evaluations, directions)
     if not shown:
         raise OutputDirectoryError(f"{runs.title} has no finished run.")
     name = shown[0].name._replace(statistic="")
     column, words, finished = str(name), in_words(name), runs.finished
     curves = plot_curves(frames.metrics(finished), column)
-    histograms = plot_histograms(frames.clients(finished, "final"), column)
+    clients = frames.clients(finished, "final")
+    histograms = plot_histograms(clients, column, directions=directions)
     content = {
         "title": runs.title,
         "results": results_table(runs, columns, against),
@@ -71,12 +73,13 @@ def write_page(
         "versions": versions_tables(runs),
         "version": tff_pfl.__version__,
     }
+    pairs = paired.against_local(runs, column)
+    if len(pairs):
+        pair = f"{name.quantity} of each client's own model, and its {name.quantity} under Local"
+        drawn = paired.plot_against_local(pairs, name.quantity, directions)
+        content["local"] = _picture(drawn, pair)
+        content["hurt"] = paired.hurt_table(pairs, name.quantity, directions)
     if name.quantity == "accuracy":
-        pairs = paired.against_local(runs, column)
-        if len(pairs):
-            against_local = "accuracy of each client's own model, and its accuracy under Local"
-            content["local"] = _picture(paired.plot_against_local(pairs), against_local)
-            content["hurt"] = paired.hurt_table(pairs)
         reached = default_target(runs, column) if target is None else target
         content["target"] = target_table(runs, reached, column)
     environment = jinja2.Environment(

@@ -8,8 +8,7 @@ import pandas as pd
 
 from tff_pfl import evaluation
 from tff_pfl.analysis import figures
-from tff_pfl.analysis.frames import clients, means, select, summaries
-from tff_pfl.analysis.metric_text import ACCURACY
+from tff_pfl.analysis.frames import clients, main_column, means, select, summaries
 from tff_pfl.analysis.runs import Path, find_runs
 from tff_pfl.analysis.tables import Table, table_of
 from tff_pfl.experiment.run_directory import OutputDirectoryError
@@ -91,13 +90,16 @@ def _mean(numbers):
     return evaluation.without_rounding(numbers.mean(), np.abs(numbers).max(initial=0.0))
 
 
-def client_values(runs: Any, column: str, rounds: int | str = "final") -> pd.DataFrame:
+def client_values(
+    runs: Any, column: str | None = None, rounds: int | str = "final"
+) -> pd.DataFrame:
     """Returns one quantity of each client under each label.
 
     Args:
         runs: See `find_runs`; only finished runs are used. Runs of one seed must have the same
             partition.
-        column: "MODEL/POOL/QUANTITY", such as "personalized/local_test/accuracy".
+        column: "MODEL/POOL/QUANTITY", such as "personalized/local_test/accuracy", by default the
+            `main_metric`.
         rounds: See `clients`. Several rounds are averaged.
 
     Returns:
@@ -108,7 +110,8 @@ def client_values(runs: Any, column: str, rounds: int | str = "final") -> pd.Dat
         OutputDirectoryError: The runs of a seed do not have the same clients.
         UnknownNameError: No run has the quantity.
     """
-    values = select(clients(find_runs(runs).finished, rounds), column)
+    found = clients(find_runs(runs).finished, rounds)
+    values = select(found, column or main_column(found))
     for _, of_seed in values.groupby("seed"):
         first, *others = of_seed["run"].unique()
         for other in others:
@@ -166,11 +169,15 @@ def paired_differences(
     ]
 
 
-def against_local(runs: Any, column: str = ACCURACY) -> pd.DataFrame:
+def against_local(runs: Any, column: str | None = None) -> pd.DataFrame:
     """Returns a quantity of each client under its label and under the algorithm `local`.
 
     Runs are paired by seed if they have evaluated the same clients with the same examples. Labels
     without a pair are left out.
+
+    Args:
+        runs: See `find_runs`; only finished runs are used.
+        column: "MODEL/POOL/QUANTITY", by default the `main_metric`.
 
     Returns:
         Columns `label`, `seed`, `client_id`, `own`, `local`; empty if no run uses the algorithm
@@ -182,7 +189,8 @@ def against_local(runs: Any, column: str = ACCURACY) -> pd.DataFrame:
     runs = find_runs(runs).finished
     table = summaries(runs)
     is_local = table["algorithm"] == "local"
-    values = select(clients(runs, "final"), column)
+    values = clients(runs, "final")
+    values = select(values, column or main_column(values))
     pairs = table[~is_local].merge(table[is_local].drop_duplicates("seed"), on="seed")
     found = [values.iloc[:0]]
     for run, local_run in pairs[["run_x", "run_y"]].values:
@@ -194,39 +202,60 @@ def against_local(runs: Any, column: str = ACCURACY) -> pd.DataFrame:
     return pairs.dropna().reset_index(drop=True)
 
 
-def hurt_table(pairs: pd.DataFrame) -> Table:
+def hurt_table(
+    pairs: pd.DataFrame, quantity: str = "accuracy", directions: Mapping[str, int] | None = None
+) -> Table:
     """Returns the shares of clients that lose and that gain compared with Local.
 
     Args:
         pairs: The result of `against_local`.
+        quantity: The quantity of the pairs.
+        directions: The directions that metrics state; see `Runs.directions`.
     """
+    sign = evaluation.direction(quantity, directions)
     rows = [
         {
             "method": label,
-            "hurt": f"{100 * (group['own'] < group['local']).mean():.1f} %",
-            "gaining": f"{100 * (group['own'] > group['local']).mean():.1f} %",
+            "hurt": f"{100 * _is_hurt(group, sign).mean():.1f} %",
+            "gaining": f"{100 * _is_hurt(group, -sign).mean():.1f} %",
         }
         for label, group in pairs.groupby("label", sort=False)
     ]
-    note = "Shares of clients, over all seeds, with a lower or a higher accuracy than under Local."
-    return table_of(rows, [note])
+    order = " or a ".join(("lower", "higher")[::sign])
+    words = quantity.replace("_", " ")
+    return table_of(
+        rows, [f"Shares of clients, over all seeds, with a {order} {words} than under Local."]
+    )
+
+
+def _is_hurt(pairs, sign) -> pd.Series:
+    return sign * pairs["own"] < sign * pairs["local"]
 
 
 @figures.styled
-def plot_against_local(pairs: pd.DataFrame):
+def plot_against_local(
+    pairs: pd.DataFrame, quantity: str = "accuracy", directions: Mapping[str, int] | None = None
+):
     """Draws a panel for each label, with a point for each client.
 
     Args:
         pairs: The result of `against_local`.
+        quantity: The quantity of the pairs.
+        directions: The directions that metrics state; see `Runs.directions`.
 
     Returns:
         The Matplotlib figure.
     """
+    sign, ends = evaluation.direction(quantity, directions), [0, 1]
+    if quantity != "accuracy":
+        values = pairs[["own", "local"]].to_numpy()
+        values = values[np.isfinite(values)]
+        ends = [values.min(), values.max()] if len(values) else ends
     groups = list(pairs.groupby("label", sort=False))
     figure, every_axes = figures.panels(len(groups), figures.PANELS_A_ROW, 2.6, 2.9, extra=0.4)
     for axes, (label, group) in zip(every_axes, groups, strict=True):
-        axes.plot([0, 1], [0, 1], color="black", linewidth=1.0, zorder=1)
-        is_hurt = group["own"] < group["local"]
+        axes.plot(ends, ends, color="black", linewidth=1.0, zorder=1)
+        is_hurt = _is_hurt(group, sign)
         for color, marker, shown in ((0, "o", ~is_hurt), (1, "v", is_hurt)):
             style = {"color": figures.COLORS[color], "marker": marker, "s": 25, "alpha": 0.7}
             axes.scatter(
@@ -239,6 +268,7 @@ def plot_against_local(pairs: pd.DataFrame):
         title = figures.wrapped(label, figures.PANEL_CHARACTERS)
         axes.set_title(f"{title}\n{100 * is_hurt.mean():.0f} % hurt", fontsize="small")
         axes.set_aspect("equal")
-    figure.supxlabel("accuracy of the client's model under Local", fontsize="medium")
-    figure.supylabel("accuracy of its own model", fontsize="medium")
+    words = quantity.replace("_", " ")
+    figure.supxlabel(f"{words} of the client's model under Local", fontsize="medium")
+    figure.supylabel(f"{words} of its own model", fontsize="medium")
     return figure

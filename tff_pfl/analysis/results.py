@@ -1,7 +1,8 @@
 """Makes the results table and the cross table of finished runs."""
 
 import math
-from collections.abc import Iterable, Sequence
+import types
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -9,7 +10,6 @@ import pandas as pd
 from tff_pfl.analysis import frames
 from tff_pfl.analysis.metric_text import (
     ABSENT,
-    ACCURACY,
     best_of,
     in_short,
     in_words,
@@ -21,7 +21,7 @@ from tff_pfl.analysis.paired import client_values, paired_differences, paired_te
 from tff_pfl.analysis.runs import find_runs
 from tff_pfl.analysis.study import SEPARATOR
 from tff_pfl.analysis.tables import Table, table_of
-from tff_pfl.evaluation import MARGIN, MetricName, direction
+from tff_pfl.evaluation import MARGIN, MetricName, direction, main_metric
 from tff_pfl.experiment.run_directory import OutputDirectoryError
 from tff_pfl.experiment.run_files import RunFiles
 from tff_pfl.names import check_names
@@ -54,50 +54,69 @@ class Column(NamedTuple):
     Attributes:
         name: The metric.
         evaluation: The name of the evaluation in `summary.json`; "final" is the last one.
+        directions: The directions that metrics state; see `Runs.directions`.
     """
 
     name: MetricName
     evaluation: str = "final"
+    directions: Mapping[str, int] = types.MappingProxyType({})
 
     @property
     def head(self) -> str:
         """The short head of the column, which leaves out the usual parts of its name."""
-        return ", ".join(filter(None, [in_short(self.name), _EVALUATIONS[self.evaluation][0]]))
+        words = [in_short(self.name, self.directions), _EVALUATIONS[self.evaluation][0]]
+        return ", ".join(filter(None, words))
 
     @property
     def note(self) -> str:
         """A sentence about the metric and its evaluation."""
-        words = [in_words(self.name), _EVALUATIONS[self.evaluation][1]]
+        words = [in_words(self.name, self.directions), _EVALUATIONS[self.evaluation][1]]
         text = f"{self.head}: {', '.join(filter(None, words))}."
         return text[0].upper() + text[1:]
 
 
-def default_columns(evaluations: pd.DataFrame) -> list[Column]:
+def default_columns(
+    evaluations: pd.DataFrame, directions: Mapping[str, int] | None = None
+) -> list[Column]:
     """Returns columns for the means of personalized and global models after the last round.
 
-    The quantity is the accuracy if the runs have it, or else the loss, or else the first quantity.
-    Each model is evaluated on the first pool that has the quantity.
+    The quantity is that of the `main_metric`. Each model is evaluated on the first pool that has
+    it.
+
+    Args:
+        evaluations: The result of `evaluations`.
+        directions: See `Column`.
     """
     final = evaluations.query("evaluation == 'final' and statistic == 'mean'")
-    for quantity in dict.fromkeys(["accuracy", "loss", *final["quantity"]]):
-        first = final[final["quantity"] == quantity].drop_duplicates("model").set_index("model")
-        models = [model for model in ("personalized", "global") if model in first.index]
-        if models:
-            pools = first.loc[models, "pool"]
-            return [Column(MetricName(*key, quantity, "mean")) for key in pools.items()]
-    return []
+    names = [MetricName(*name) for name in final[list(MetricName._fields)].values]
+    main = main_metric(names)
+    of_main = [name for name in names if main and name.quantity == main.quantity]
+    first = {name.model: name for name in reversed(of_main)}
+    models = filter(first.__contains__, ("personalized", "global"))
+    return [Column(first[model], directions=directions or {}) for model in models]
 
 
-def named_columns(evaluations: pd.DataFrame, texts: Iterable[str]) -> list[Column]:
+def named_columns(
+    evaluations: pd.DataFrame,
+    texts: Iterable[str],
+    directions: Mapping[str, int] | None = None,
+) -> list[Column]:
     """Returns the columns of a command line, each `NAME` or `EVALUATION:NAME`.
 
     The default statistic is the mean, and the default evaluation is the last one.
+
+    Args:
+        evaluations: The result of `evaluations`.
+        texts: The columns.
+        directions: See `Column`.
 
     Raises:
         UnknownNameError: No finished run has the column. The message names the nearest one.
     """
     rows = evaluations[["evaluation", *MetricName._fields]].drop_duplicates()
-    columns = [Column(MetricName(*name), evaluation) for evaluation, *name in rows.values]
+    columns = [
+        Column(MetricName(*name), evaluation, directions or {}) for evaluation, *name in rows.values
+    ]
     known = {f"{column.evaluation}:{column.name}": column for column in columns}
     known |= {str(column.name): column for column in columns if column.evaluation == "final"}
     full = [f"{text}_mean" if f"{text}_mean" in known else text for text in texts]
@@ -127,7 +146,11 @@ def results_table(
     """
     runs = find_runs(runs)
     found, costs = frames.evaluations(runs), frames.summaries(runs)
-    shown = default_columns(found) if columns is None else named_columns(found, columns)
+    stated = runs.directions
+    if columns is None:
+        shown = default_columns(found, stated)
+    else:
+        shown = named_columns(found, columns, stated)
     table = pd.DataFrame({"method": list(runs.folders)}, list(runs.folders), dtype=object)
     if runs.chosen:
         table["chosen"] = pd.Series(runs.chosen).reindex(table.index, fill_value="")
@@ -139,7 +162,7 @@ def results_table(
         table[head] = pd.Series(
             {label: mean_and_deviation(name, numbers) for label, numbers in values.items()}
         )
-        best[head] = best_of(name, values, runs.directions)
+        best[head] = best_of(name, values, stated)
         if differences := _minus_papers(runs, name, values):
             table[f"{column.head}, minus the paper's"] = pd.Series(differences)
     seeds = {label: set(group) for label, group in costs.groupby("label")["seed"]}
@@ -184,7 +207,7 @@ def _paired_column(columns) -> Column:
     if found is None or found.statistic != "mean" or found.pool.startswith("new_clients"):
         raise OutputDirectoryError(
             "Clients are compared by the first column, which must be a mean over the clients that "
-            f"train, such as {ACCURACY}_mean; found {found}."
+            f"train, such as personalized/local_test/accuracy_mean; found {found}."
         )
     return columns[0]
 
@@ -274,7 +297,7 @@ def paper_value(paper, name: MetricName) -> float | None:
 
 def cross_values(
     runs: Any,
-    column: str = ACCURACY,
+    column: str | None = None,
     *,
     exclude_attackers: bool = False,
     exclude_clients: Iterable[int] = (),
@@ -285,7 +308,8 @@ def cross_values(
         Columns `row`, `column`, `seed` and `value`. A value is a mean over clients, not in percent.
     """
     runs = find_runs(runs).finished
-    values = frames.select(frames.clients(runs, "final"), column, exclude_clients)
+    found = frames.clients(runs, "final")
+    values = frames.select(found, column or frames.main_column(found), exclude_clients)
     if exclude_attackers:
         attackers = {(str(path), str(it)) for _, path in runs for it in RunFiles(path).attackers()}
         keys = values[["run", "client_id"]].astype(str).itertuples(index=False, name=None)
@@ -297,7 +321,7 @@ def cross_values(
 
 def cross_table(
     runs: Any,
-    column: str = ACCURACY,
+    column: str | None = None,
     *,
     exclude_attackers: bool = False,
     exclude_clients: Iterable[int] = (),
@@ -307,7 +331,7 @@ def cross_table(
     Args:
         runs: See `find_runs`. Labels are "ROW | COLUMN", such as "FedAvg, noise | median". A cell
             without a finished run is a dash.
-        column: "MODEL/POOL/QUANTITY".
+        column: "MODEL/POOL/QUANTITY", by default the `main_metric`.
         exclude_attackers: Whether to leave out the clients that attacked in a run.
         exclude_clients: Ids of further clients to leave out.
 
@@ -316,6 +340,7 @@ def cross_table(
         UnknownNameError: No run has the column.
     """
     runs, exclude_clients = find_runs(runs), sorted(exclude_clients)
+    column = column or frames.main_column(frames.clients(runs.finished, "final"))
     name = MetricName.parse(f"{column}_mean")
     values = cross_values(
         runs, column, exclude_attackers=exclude_attackers, exclude_clients=exclude_clients
@@ -331,7 +356,7 @@ def cross_table(
             table.loc[row, head] = mean_and_deviation(name, numbers)
         for head in best_of(name, found, stated):
             best.setdefault(head, set()).add(row)
-    words = in_words(name)
+    words = in_words(name, stated)
     notes = [f"{words[0].upper()}{words[1:]}{', in percent' * is_share(name)}."]
     notes += ["Honest clients only."] * exclude_attackers
     if exclude_clients:

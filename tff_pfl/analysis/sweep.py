@@ -16,10 +16,11 @@ import numpy as np
 import pandas as pd
 import tqdm
 
-from tff_pfl.analysis.frames import evaluations, summaries
+from tff_pfl.analysis.frames import evaluations, main_column, summaries
 from tff_pfl.analysis.runs import STUDY, Runs, find_runs, read_record
 from tff_pfl.analysis.study import Run, Study, trial_name
 from tff_pfl.analysis.tuning import Tuner, storage_errors
+from tff_pfl.evaluation import MetricName
 from tff_pfl.experiment.run_directory import CHECKPOINT, OutputDirectoryError
 from tff_pfl.experiment.run_files import RunFiles
 from tff_pfl.experiment.summary import finished_summary
@@ -80,12 +81,14 @@ def run_study(
 def write_results(path: str | os.PathLike, runs: Runs) -> None:
     """Writes the results of finished runs as CSV, with a row for each run.
 
-    `personalized` and `global` are mean accuracies over clients after the last round, in the first
-    pool that has them, or NaN. The other columns are columns of `summaries`.
+    `personalized` and `global` are means over clients of the quantity of the `main_metric` after
+    the last round, in the first pool that has it, or NaN. The other columns are columns of
+    `summaries`.
     """
     final = evaluations(runs).query("evaluation == 'final' and statistic == 'mean'")
-    accuracies = final[final["quantity"] == "accuracy"].drop_duplicates(["run", "model"])
-    wide = accuracies.pivot(index="run", columns="model", values="value")
+    quantity = None if final.empty else MetricName.parse(main_column(final)).quantity
+    means = final[final["quantity"] == quantity].drop_duplicates(["run", "model"])
+    wide = means.pivot(index="run", columns="model", values="value")
     wide = wide.reindex(columns=["personalized", "global"])
     table = summaries(runs).join(wide, on="run")
     heads = ["label", "seed", "personalized", "global", "bytes_down", "bytes_up", "round_seconds"]

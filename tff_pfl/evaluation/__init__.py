@@ -19,6 +19,7 @@ __getattr__, __dir__, __all__ = offer(
             "MetricName",
             "direction",
             "from_text",
+            "main_metric",
             "to_text",
         ),
         "new_clients": ("NewClientsEvaluation",),

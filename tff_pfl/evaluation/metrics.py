@@ -2,10 +2,12 @@
 
 import math
 import types
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+
+from tff_pfl.names import less_is_better
 
 if TYPE_CHECKING:  # TensorFlow would delay programs that only read files.
     from tff_pfl.models import Task
@@ -14,22 +16,19 @@ if TYPE_CHECKING:  # TensorFlow would delay programs that only read files.
 STATISTICS = ("mean", "std", "worst_5_percent", "best_5_percent")
 MARGIN = "mean_margin"
 """The additional statistic for a sample of clients; see `mean_margin`."""
-_LESS_IS_BETTER = ("loss", "error", "error_rate", "entropy", "mse", "rmse", "mae", "nll")
-_LESS_IS_BETTER += ("perplexity", "nonfinite")
 
 
 def direction(quantity: str, stated: Mapping[str, int] | None = None) -> int:
     """Returns 1 if more of a quantity is better, as for accuracies, and -1 if less is better.
 
     Args:
-        quantity: The quantity's name. If nobody states its direction, the name decides: less is
-            better if it is "loss", "error", "error_rate", "entropy", "mse", "rmse", "mae", "nll",
-            "perplexity" or "nonfinite", or ends in one of these after a "_".
+        quantity: The quantity's name, which decides if nobody states the direction; see
+            `tff_pfl.names.less_is_better`.
         stated: The directions that metrics state, by quantity; see `Task.directions`.
     """
     if stated and quantity in stated:
         return stated[quantity]
-    return -1 if f"_{quantity}".endswith(tuple(f"_{name}" for name in _LESS_IS_BETTER)) else 1
+    return -1 if less_is_better(quantity) else 1
 
 
 class MetricName(NamedTuple):
@@ -80,6 +79,29 @@ class MetricName(NamedTuple):
             if rest.endswith(f"_{statistic}"):
                 return cls(model, pool, rest.removesuffix(f"_{statistic}"), statistic)
         return cls(model, pool, rest)
+
+
+def main_metric(names: Iterable[MetricName]) -> MetricName | None:
+    """Returns the main metric of a run, which reports show and by which evaluations are compared.
+
+    It is the first metric of the task, or the loss if the task has no metrics: of clients' own
+    models, or else of the global model, on the first pool of examples. A count, such as
+    `num_tokens`, is not a main metric.
+
+    Args:
+        names: The names of measured values, in the order of an evaluation, which has the loss first
+            and then the task's metrics. Only means over clients and values of clients count.
+
+    Returns:
+        One of the names, or `None` if no model of a client or of the server was evaluated.
+    """
+    measured = [name for name in names if name.statistic in ("", "mean")]
+    for model in ("personalized", "global"):
+        of_model = [name for name in measured if name.model == model]
+        of_model = [name for name in of_model if not name.quantity.startswith("num_")]
+        if of_model:
+            return next((name for name in of_model if name.quantity != "loss"), of_model[0])
+    return None
 
 
 class ClientMetrics(NamedTuple):

@@ -175,8 +175,8 @@ def train(
     result = Result(
         title,
         evaluations[-1],
-        best_on("validation", evaluations),
-        best_on("test", evaluations),
+        best_on("validation", evaluations, directions),
+        best_on("test", evaluations, directions),
         LateMean.of(evaluations, options.late_share),
         progress.seconds,
         schedule.stopped(evaluations),

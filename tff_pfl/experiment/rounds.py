@@ -2,8 +2,9 @@
 
 import dataclasses
 import functools
+import itertools
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -140,7 +141,8 @@ class Rounds:
         progress.timings = dict(watch.seconds)
         progress.seconds += watch.seconds["round_seconds"]
         self.finish_round(watch)
-        self.bar.set_postfix(postfix(output.metrics, watch.seconds))
+        shown = ("loss", *itertools.islice(self.model.task.means, 1))
+        self.bar.set_postfix(postfix(output.metrics, watch.seconds, shown))
         self.bar.update()
 
     @functools.cached_property
@@ -278,10 +280,12 @@ def one_line(metrics: Mapping[MetricName, float]) -> str:
     return ", ".join(parts)
 
 
-def postfix(metrics: Mapping[str, Any], timings: Mapping[str, float]) -> dict[str, str]:
-    """Returns the figures that the progress bar shows: seconds, loss and accuracy."""
+def postfix(
+    metrics: Mapping[str, Any], timings: Mapping[str, float], quantities: Iterable[str]
+) -> dict[str, str]:
+    """Returns the figures that the progress bar shows: seconds, and quantities of training."""
     shown = {"s/round": f"{timings['round_seconds']:.2f}"}
-    for quantity in ("loss", "accuracy"):
+    for quantity in quantities:
         for exchange, measured in _exchanges(metrics).items():
             if quantity in measured:
                 shown[f"{exchange}/{quantity}"] = f"{float(measured[quantity]):.3f}"

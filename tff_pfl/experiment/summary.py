@@ -9,7 +9,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tff_pfl.evaluation import MARGIN, STATISTICS, MetricName, direction, from_text, to_text
+from tff_pfl.evaluation import (
+    MARGIN,
+    STATISTICS,
+    MetricName,
+    direction,
+    from_text,
+    main_metric,
+    to_text,
+)
 from tff_pfl.experiment.run_directory import OutputDirectoryError, RunDirectory, read_json, reading
 from tff_pfl.files import finite, spelled_out
 from tff_pfl.names import check_names
@@ -64,25 +72,33 @@ class Evaluation(NamedTuple):
         """The round of the evaluation, as a tuple like `LateMean.rounds`."""
         return (self.round_num,)
 
-    def quality(self, split: str) -> float | None:
+    def quality(self, split: str, directions: Mapping[str, int] | None = None) -> float | None:
         """Returns the number by which evaluations are compared: higher is better, NaN is -inf.
 
-        It is the first measured number of this list: the mean accuracy of the personalized models
-        on their clients' own examples of the split; minus their mean loss; the mean accuracy of the
-        global model; minus its mean loss. It is `None` if none of these was measured.
+        It is the mean over clients of the `main_metric` on their own examples of a split, or minus
+        this mean if less of it is better.
+
+        Args:
+            split: The split, "test" or "validation".
+            directions: The directions that metrics state; see `Task.directions`.
+
+        Returns:
+            The number, or `None` if the split was not evaluated.
         """
-        for model in ("personalized", "global"):
-            for quantity in ("accuracy", "loss"):
-                value = self.metrics.get(MetricName(model, f"local_{split}", quantity, "mean"))
-                if value is not None:
-                    return -math.inf if math.isnan(value) else direction(quantity) * value
-        return None
+        name = main_metric(name for name in self.metrics if name.pool == f"local_{split}")
+        if name is None:
+            return None
+        value = self.metrics[name]
+        return -math.inf if math.isnan(value) else direction(name.quantity, directions) * value
 
 
-def best_on(split: str, evaluations: Sequence[Evaluation]) -> Evaluation | None:
-    """Returns the first evaluation with the best quality on a split, or `None`."""
-    compared = [evaluated for evaluated in evaluations if evaluated.quality(split) is not None]
-    return max(compared, key=lambda evaluated: evaluated.quality(split), default=None)
+def best_on(
+    split: str, evaluations: Sequence[Evaluation], directions: Mapping[str, int] | None = None
+) -> Evaluation | None:
+    """Returns the first evaluation with the best `Evaluation.quality` on a split, or `None`."""
+    qualities = [evaluated.quality(split, directions) for evaluated in evaluations]
+    compared = [i for i, quality in enumerate(qualities) if quality is not None]
+    return evaluations[max(compared, key=qualities.__getitem__)] if compared else None
 
 
 class LateMean(NamedTuple):

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_pfl import names
 from tff_pfl.models.task import Metric
-from tff_pfl.names import check_names
 
 
 def keras_metrics(
@@ -25,11 +25,13 @@ def keras_metrics(
         >>> sorted(task.metrics)
         ['accuracy', 'auc', 'f1', 'pr_auc', 'precision', 'recall']
 
+    Less of a metric is better if its name says so; see `tff_pfl.names.less_is_better`.
+
     Args:
         metrics: Keras metrics, or functions without arguments that make them, such as their
             classes. Their variables must be sums that start at 0.
         predictions: Makes the predictions that the metrics take of the model's outputs.
-        less_is_better: The names of the metrics that improve when they fall.
+        less_is_better: The names of further metrics that improve when they fall.
 
     Raises:
         ValueError: A metric's variables do not start at 0, or a name is unknown.
@@ -41,9 +43,10 @@ def keras_metrics(
         with tf.Graph().as_default():
             made[metric().name] = metric
     less_is_better = tuple(less_is_better)
-    check_names("metric of less_is_better", less_is_better, made)
+    names.check_names("metric of less_is_better", less_is_better, made)
+    fall = {name for name in made if name in less_is_better or names.less_is_better(name)}
     return {
-        name: _keras_metric(name, make, predictions, -1 if name in less_is_better else 1)
+        name: _keras_metric(name, make, predictions, -1 if name in fall else 1)
         for name, make in made.items()
     }
 

@@ -12,6 +12,7 @@ from tff_pfl.models.keras import from_keras
 from tff_pfl.models.keras_metrics import keras_metrics
 from tff_pfl.models.model import Model
 from tff_pfl.models.task import Metric, Task
+from tff_pfl.names import less_is_better
 
 _COUNTERS = ("loss", "num_examples", "num_batches")  # Metrics that TFF adds to each model.
 
@@ -179,4 +180,4 @@ def _functional_metrics(model) -> dict[str, Metric]:
 
         return of_sums
 
-    return {name: Metric(sums, finalize(name)) for name in names}
+    return {name: Metric(sums, finalize(name), -1 if less_is_better(name) else 1) for name in names}
