@@ -6,6 +6,7 @@ import importlib
 import itertools
 import json
 import re
+import runpy
 import shlex
 
 import numpy as np
@@ -100,6 +101,8 @@ def test_own_model_and_data_guide_runs(follow, monkeypatch):
     result = names["result"]
     assert result.final.mean("accuracy") > 0.8 > 0.5 > result.final.mean("accuracy", "global")
     assert len(names["models"]) == 6
+    ratings = runpy.run_path("ratings.py")
+    assert ratings["result"].final.mean("r2") > 0.8
     x = names["client_arrays"](3)[2]
     exported, of_keras = names["of_client_3"](x), names["keras_model"](x)
     np.testing.assert_allclose(of_keras, exported, rtol=1e-5, atol=1e-6)

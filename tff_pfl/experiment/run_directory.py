@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import shutil
+import types
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -95,7 +96,7 @@ class RunDirectory:
     def __init__(
         self,
         path: str | os.PathLike,
-        settings: Mapping[str, Any],
+        settings: Mapping[str, Any] = types.MappingProxyType({}),
         *,
         resume: bool = False,
         overwrite: bool = False,
@@ -105,7 +106,8 @@ class RunDirectory:
 
         Args:
             path: The path of the directory.
-            settings: The resolved config: JSON values, or NumPy's numbers and arrays.
+            settings: The resolved config: JSON values, or NumPy's numbers and arrays. A run is
+                not resumed with other settings.
             resume: Whether to resume the run in the directory, if there is one.
             overwrite: Whether `create` deletes the run in the directory, if there is one.
             files: The files and folders that the program writes there.
@@ -115,7 +117,7 @@ class RunDirectory:
                 set; or a run with other settings; or files that do not belong to a run.
         """
         self.path = os.path.abspath(path)
-        self.settings = json.loads(json.dumps(settings, cls=_Encoder))
+        self.settings = json.loads(json.dumps(dict(settings), cls=_Encoder))
         self._resume = resume
         self._overwrite = overwrite
         self._files = tuple(dict.fromkeys(["config.json", *files]))
