@@ -45,6 +45,8 @@ def get_config(choice: str = "shakespeare,fedrep"):
     config.local.epochs = 1
     config.local.batch_size = 10
     config.evaluation.every = 20 if real else 5
+    if "memory_size" in config.algorithm and not real:
+        config.algorithm.memory_size = 3  # the most clients of a task; each takes a model's memory
     for key in ("personal_layers", "head_layers"):
         if key in config.algorithm:
             config.algorithm[key] = (head,)
