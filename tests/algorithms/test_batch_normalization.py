@@ -10,11 +10,12 @@ import tensorflow_federated as tff
 from tests.federation import COHORTS, assert_close, eager, local_sgd, make_client, run_rounds
 from tests.marks import slow, together
 from tff_pfl import algorithms, runtime
-from tff_pfl.local import ClientContext, Examples, evaluate, scan_batches
+from tff_pfl.local import ClientContext, Examples, evaluate, scan_batches, trees
 from tff_pfl.local.examples import examples_type
 from tff_pfl.local.seeds import client_seed, run_seed
 from tff_pfl.models import from_keras
 from tff_pfl.templates import ClientOutput, averaging, compose
+from tff_pfl.templates.errors import StatisticsError
 
 RATE, EPOCHS, BATCH = 0.3, 2, 4
 MOMENTUM, EPSILON = 0.8, 0.01
@@ -223,6 +224,19 @@ def test_train_needs_to_know_which_statistics_to_assign(model):
     with pytest.raises(ValueError, match="another structure. Pass `assign`"):
         context = ClientContext(tf.constant(0), tf.constant(0), tf.constant([0, 0]))
         algorithm.exchanges[0].client_work(model.init(0), (), EXAMPLES[0], context)
+
+
+def test_steps_that_never_assign_statistics_are_refused(model):
+    def client_work(weights, state, examples, context):
+        def step(carry, batch):
+            return trees.subtract(carry, model.gradient(carry, batch)[0])
+
+        options = {"epochs": 1, "batch_size": BATCH, "seed": context.seed}
+        return ClientOutput(state=(), upload=scan_batches(step, weights, examples, **options))
+
+    algorithm = averaging(model.init, client_work, lambda weights, *_: weights)
+    with pytest.raises(StatisticsError, match="training_gradient"):
+        compose(algorithm, examples_type((4,), np.float32))
 
 
 FEDERATION = {"num_clients": 3}

@@ -14,7 +14,7 @@ import tree
 from tff_pfl.equality import elementwise_equality
 from tff_pfl.kinds import KindError, check_kind
 from tff_pfl.models.rows import depends_on_other_rows
-from tff_pfl.models.statistics import with_statistics
+from tff_pfl.models.statistics import record_use, with_statistics
 from tff_pfl.models.task import Mean, Task, Totals, check_function
 from tff_pfl.models.weight_names import weights_like
 
@@ -261,16 +261,20 @@ class Model:
         `reduction` says, plus the `penalty` of the weights. Totals are of metrics that are means.
         Rows of weight 0 are ignored. The gradient of a batch without examples is 0.
         """
-        return self.training_gradient(weights, batch, training=training)[:2]
+        record_use("gradient" if training and self.training_pass else "")
+        return self._gradient(weights, batch, training)[:2]
 
     def training_gradient(
         self, weights, batch, *, training: bool = True
     ) -> tuple[Weights, Totals, Weights]:
         """Computes `gradient`, and the weights whose moving statistics are those after the step.
 
-        A method that makes its own steps should assign these statistics after each of them, by
-        `with_statistics`. `LocalTraining.train` does so.
+        A method with steps of its own assigns them by `with_statistics`, as `LocalTraining` does.
         """
+        record_use("assigned")
+        return self._gradient(weights, batch, training)
+
+    def _gradient(self, weights, batch, training):
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(weights)
             measured = self._measured(weights, batch, training)
@@ -285,6 +289,7 @@ class Model:
 
     def assigned(self, weights, batch) -> Weights:
         """Returns the weights with the moving statistics after a step on a batch."""
+        record_use("assigned")
         return weights if self.training_pass is None else self._pass(weights, batch, True)[1]
 
     def zero_totals(self) -> Totals:

@@ -5,6 +5,9 @@ gradients are zero; a step of training assigns them. All functions take weights 
 structure that contains layers, and return it unchanged if there are no statistics.
 """
 
+import contextlib
+import contextvars
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -12,6 +15,27 @@ import tree
 
 VARIANCE = "moving_variance"
 STATISTICS = ("moving_mean", VARIANCE)
+
+_USES: contextvars.ContextVar[set[str] | None] = contextvars.ContextVar("uses", default=None)
+
+
+@contextlib.contextmanager
+def recorded_uses() -> Iterator[set[str]]:
+    """Yields the set of what models compute inside: "gradient" in training, "assigned" statistics.
+
+    Only models with batch normalisation that is trained are recorded.
+    """
+    token = _USES.set(set())
+    try:
+        yield _USES.get()
+    finally:
+        _USES.reset(token)
+
+
+def record_use(use: str) -> None:
+    """Adds to the set of `recorded_uses`, if there is one, unless `use` is empty."""
+    if use and _USES.get() is not None:
+        _USES.get().add(use)
 
 
 def fixed(name: str, weight: tf.Tensor) -> tf.Tensor:

@@ -14,6 +14,7 @@ from tff_pfl.generators import made_of_shared_draws
 from tff_pfl.local import ClientContext, trees
 from tff_pfl.local.seeds import client_seed, run_seed
 from tff_pfl.models.randomness import described, unseeded_operations
+from tff_pfl.models.statistics import recorded_uses
 from tff_pfl.names import UnknownNameError
 from tff_pfl.templates import errors
 from tff_pfl.templates.exchange import Message
@@ -224,7 +225,14 @@ class ClientBlock:
             )
             return fn(message, client, context)
 
-        self.work = trace(label, work, tff.types.to_type(inputs))
+        with recorded_uses() as uses:
+            self.work = trace(label, work, tff.types.to_type(inputs))
+        if uses == {"gradient"}:
+            raise errors.StatisticsError(
+                f"{label} calls Model.gradient on a model with batch normalisation, and never "
+                "assigns its moving statistics. Take the gradient by Model.training_gradient, and "
+                "assign its statistics after each step by models.with_statistics."
+            )
 
     def map(self, server_state, round_num, clients, client_states, carry=None):
         """Sends the messages and maps the work, inside a federated computation."""

@@ -29,6 +29,10 @@ class RandomnessError(TemplateError):
     """A block draws random numbers that no seed controls, so that runs differ."""
 
 
+class StatisticsError(TemplateError):
+    """Client work makes steps, but leaves the moving statistics of batch normalisation alone."""
+
+
 def check_same_type(
     requirement: str, expected: tff.types.Type, found: tff.types.Type, tip: str
 ) -> None:
