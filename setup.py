@@ -30,6 +30,9 @@ INSTALL_REQUIRES = [
     "tqdm>=4.66",
 ]
 
+# What examples/notebooks imports and needs to be opened.
+NOTEBOOKS = ["ipykernel>=6.29,<7", "jupytext>=1.16,<2", "seaborn>=0.13,<1"]
+
 setuptools.setup(
     name="tff_pfl",
     version=VERSION,
@@ -41,4 +44,5 @@ setuptools.setup(
     packages=setuptools.find_namespace_packages(include=["tff_pfl", "tff_pfl.*"]),
     package_data={"tff_pfl.analysis": ["page.html"]},
     install_requires=INSTALL_REQUIRES,
+    extras_require={"notebooks": NOTEBOOKS},
 )
