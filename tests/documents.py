@@ -10,6 +10,8 @@ from tff_pfl.analysis import command_line
 
 GUIDES = sorted((ROOT / "docs").glob("*.md"))
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *GUIDES]
+DOCUMENTS.append(ROOT / "examples" / "notebooks" / "README.md")
+NOTEBOOKS = sorted((ROOT / "examples" / "notebooks").glob("*.py"))
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```\n", re.DOTALL | re.MULTILINE)
 
 

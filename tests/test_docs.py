@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import tff_pfl
-from tests.documents import DOCUMENTS, commands, flags_of, python_blocks, statements
+from tests.documents import DOCUMENTS, NOTEBOOKS, commands, flags_of, python_blocks, statements
 from tests.own_modules import own_modules
 from tests.runs import ROOT, config_of_flags
 from tff_pfl import testing
@@ -203,14 +203,17 @@ def test_layout_lists_all_packages():
 
 
 def test_links_point_to_existing_files():
-    for document in DOCUMENTS:
-        links = re.findall(r"\]\(([^)#]+)", document.read_text())
+    for document in [*DOCUMENTS, *NOTEBOOKS]:
+        text = document.read_text()
+        if document in NOTEBOOKS:
+            text = "\n".join(line for line in text.splitlines() if line.startswith("# "))
+        links = re.findall(r"\]\(([^)#]+)", text)
         files = [link for link in links if not link.startswith("https://")]
         assert [link for link in files if not (document.parent / link).exists()] == [], document
 
 
 def test_documented_names_of_the_package_exist():
-    text = "\n".join(document.read_text() for document in DOCUMENTS)
+    text = "\n".join(document.read_text() for document in [*DOCUMENTS, *NOTEBOOKS])
     for name in set(re.findall(r"\btff_pfl(?:\.\w+)+(?!\w*[/*])", text)):
         found, *parts = name.split(".")
         value = importlib.import_module(found)
@@ -261,7 +264,7 @@ def config_keys():
 def test_documented_keys_of_configs_exist():
     known = config_keys()
     known |= {"algorithm.own_share", "algorithm.share", "model.options.width", "data.by_size.ratio"}
-    for document in DOCUMENTS:
+    for document in [*DOCUMENTS, *NOTEBOOKS]:
         text = "".join(code for code in re.split(r"```\w*\n", document.read_text())[::2])
         named = set(re.findall(r"\bconfig\.([a-z_]+(?:\.[a-z_]+)*)(?!\w*[(/])", text))
         named |= {f for c in commands(document) for f in re.findall(r"--config\.([a-z_.]+)", c)}

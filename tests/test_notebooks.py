@@ -1,0 +1,38 @@
+"""Executes the notebooks, as Jupyter does."""
+
+import jupytext
+import nbclient
+import pytest
+
+from tests.documents import NOTEBOOKS
+from tests.runs import ROOT
+
+SECONDS = 60
+
+
+def names(path):
+    return path.stem
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=names)
+def test_notebook_runs_without_warnings_and_shows_pictures(path, tmp_path, monkeypatch):
+    """Executes it in an empty folder; each cell has a minute on a busy machine."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    notebook = jupytext.read(path)
+    resources = {"metadata": {"path": tmp_path}}
+    nbclient.NotebookClient(notebook, timeout=SECONDS, resources=resources).execute()
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+    assert [output["text"] for output in outputs if output.get("name") == "stderr"] == []
+    pictures = [output for output in outputs if "image/png" in output.get("data", {})]
+    sections = [cell for cell in notebook.cells if cell.source.startswith("## ")]
+    assert len(pictures) >= len(sections) > 0
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=names)
+def test_notebook_says_what_each_picture_shows(path):
+    """Checks that text follows each figure."""
+    cells = jupytext.read(path).cells
+    for cell, after in zip(cells, [*cells[1:], None], strict=True):
+        if "plt.show()" in cell.source:
+            assert after is not None and after.cell_type == "markdown", cell.source
