@@ -1,6 +1,9 @@
 """Tests data sets made of TFF's client data, of `tf.data` data sets and of data frames."""
 
 import collections
+import os
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -64,6 +67,46 @@ def test_client_data_keep_their_clients_and_structures(make):
             np.testing.assert_array_equal(examples.x["first"], x[:, 0])
             np.testing.assert_array_equal(examples.y, np.arange(len(x)) % 2)
     assert not dataset.sizes("validation").any()
+
+
+_PROGRAM = """
+from absl import app
+
+from tff_pfl import prepare_process
+
+prepare_process()
+
+
+def main(argv):
+    import numpy as np  # TensorFlow is imported here
+    import tensorflow as tf
+
+    import tensorflow_federated as tff
+
+    import tff_pfl
+
+    def encoded(rows):
+        initializer = tf.lookup.KeyValueTensorInitializer(tf.constant(["a", "b"]), [1.0, 2.0])
+        table = tf.lookup.StaticHashTable(initializer, 0.0)
+        return rows.map(lambda row: (table.lookup(row["x"])[tf.newaxis], row["y"]))
+
+    words = {"x": np.array(["b", "c", "a"]), "y": np.arange(3)}
+    clients = tff.simulation.datasets.TestClientData({"client": words})
+    dataset = tff_pfl.FederatedDataset.from_client_data(clients, preprocess=encoded)
+    print(dataset.x[:, 0].tolist())
+
+
+app.run(main)
+"""
+
+
+@pytest.mark.slow
+def test_tables_can_be_made_while_clients_are_read_in_a_program(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(_PROGRAM)
+    environment = {name: value for name, value in os.environ.items() if name != "TF2_BEHAVIOR"}
+    run = subprocess.run([sys.executable, program], env=environment, capture_output=True, text=True)
+    assert (run.returncode, run.stdout) == (0, "[2.0, 0.0, 1.0]\n"), run.stderr
 
 
 def test_data_sets_of_clients_keep_their_types():

@@ -123,7 +123,10 @@ def _read(clients, keys, examples_of) -> ClientExamples:
         _check(dataset.element_spec)
         return dataset.map(lambda *example: (*_pair(example), number))
 
-    rows = tf.data.Dataset.from_tensor_slices((np.arange(len(clients)), keys)).flat_map(numbered)
+    # In programs of absl, tables of preprocess would otherwise be put into another graph.
+    with tf.__internal__.eager_context.eager_mode():
+        rows = tf.data.Dataset.from_tensor_slices((np.arange(len(clients)), keys))
+        rows = rows.flat_map(numbered)
     none = tree.map_structure(
         lambda spec: np.zeros([0, *spec.shape], spec.dtype.as_numpy_dtype), rows.element_spec
     )
