@@ -9,7 +9,8 @@ import tensorflow_federated as tff
 from tests.runtime.conformance.cases import at_clients, at_server
 from tff_pfl import runtime
 from tff_pfl.runtime.graph import results
-from tff_pfl.runtime.graph.values import Clients, Ragged, Shard, Stacked
+from tff_pfl.runtime.graph.client_values import Clients, Ragged, Shard, Stacked
+from tff_pfl.runtime.graph.groups import Rows
 
 VECTOR = tff.types.TensorType(np.int32, [None])
 
@@ -120,12 +121,12 @@ def test_results_of_a_loop_and_of_a_stack_are_combined():
     """Covers results with an unknown dimension; a CPU and a GPU differ so for convolutions."""
     member = tff.types.TensorType(np.float32, [None, 2])
     rows = tf.reshape(tf.range(12.0), [3, 2, 2])
-    looped = Ragged.make(tf.reshape(rows[:1], [-1]), tf.constant([[2, 2]], tf.int64))
+    looped = Ragged.make(tf.reshape(rows[:1], [-1]), tf.constant([[2, 2]], tf.int64), member)
     shards = [Shard("CPU:0", 1, (looped,)), Shard("GPU:0", 2, (Stacked(rows[1:]),))]
     for ordered in (shards, shards[::-1]):
         placed = at_clients(member)
         layout, tensors = results.emit(Clients(member, tuple(ordered)), placed)
-        sizes = [shard.size for shard in ordered]
-        clients = results.to_python(placed, layout, iter(tensors), sizes, keep_tensors=False)
+        cohort = [Rows(shard.device, np.arange(shard.size)) for shard in ordered]
+        clients = results.to_python(placed, layout, iter(tensors), cohort, keep_tensors=False)
         expected = rows if ordered is shards else tf.roll(rows, -1, axis=0)
         np.testing.assert_array_equal(clients, expected)

@@ -9,7 +9,9 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_pfl.runtime.graph import internals, values
+from tff_pfl.runtime.graph import client_values, internals, values
+from tff_pfl.runtime.graph.groups import Rows
+from tff_pfl.runtime.graph.mapping import ClientMap
 from tff_pfl.runtime.graph.results import Layout, ResidentArray
 from tff_pfl.structures import elements_of
 
@@ -17,28 +19,45 @@ _copies = itertools.count()
 _STRING = tff.types.TensorType(np.str_).dtype.type
 
 
-def ingest(value, type_spec: tff.types.Type, server: str, shards) -> tuple[Layout, list[tf.Tensor]]:
-    """Returns an argument's layout and tensors, on the devices where they are needed.
+def ingest(
+    value, type_spec: tff.types.Type, server: str, shards: Sequence[Rows], client_map: ClientMap
+) -> tuple[Layout, list[tf.Tensor], Sequence[Rows]]:
+    """Returns an argument's layout and tensors, on the devices where they are needed, and shards.
 
-    If the clients differ in the shape of one leaf, all leaves whose shapes may differ are ragged.
-    So a type has two layouts only, instead of two for each leaf.
+    If the clients differ in the shape of one leaf, all leaves whose shapes may differ are ragged,
+    or grouped by `ClientMap.grouped`. So a type has three layouts only, instead of three for each
+    leaf.
 
     Args:
         value: An argument in a form that TFF's stock runtime takes.
         type_spec: The type of the argument.
         server: The device of values that are not placed at clients.
-        shards: The device and the slice of the cohort of each shard.
+        shards: The clients of each shard, in the order of the cohort.
+        client_map: The map that computes the clients.
 
     Raises:
         TypeError: `value` is not of the type.
         ValueError: The numbers of clients in the shards and in the argument differ.
     """
-    num_clients = shards[-1][1].stop if shards else 0
+    num_clients = int(shards[-1].clients[-1]) + 1 if shards else 0
     parts = _checked_parts(value, type_spec, num_clients)
-    shapes_differ = any(
-        part.shapes_differ for part in tf.nest.flatten(parts) if isinstance(part, _Clients)
-    )
-    return _lay_out(parts, shapes_differ, server, shards)
+    forms = _forms([part for part in tf.nest.flatten(parts) if isinstance(part, _Clients)])
+    kind = client_values.Stacked
+    if forms:
+        shards, kind = client_map.grouped(shards, forms)
+    layout, tensors = _lay_out(parts, kind, server, shards)
+    return layout, tensors, shards
+
+
+def _forms(parts) -> list[tuple]:
+    """Returns the shapes of each client's leaves whose shapes differ; nothing if none differ."""
+    columns = []
+    for part in parts:
+        for column in part.columns:
+            if not isinstance(column, np.ndarray):
+                shapes = [tuple(cell.shape) for cell in column]
+                columns += [shapes] * (len(set(shapes)) > 1)
+    return list(zip(*columns, strict=True))
 
 
 def check(value, type_spec: tff.types.Type) -> None:
@@ -57,17 +76,9 @@ class _Clients:
     columns: list[Sequence]
     leaf_types: list[tff.types.Type]
 
-    @property
-    def shapes_differ(self) -> bool:
-        return any(
-            len({tuple(cell.shape) for cell in column}) > 1
-            for column in self.columns
-            if not isinstance(column, np.ndarray)
-        )
-
-    def kinds(self, shapes_differ: bool) -> tuple[type[values.Leaf], ...]:
+    def kinds(self, kind: type[client_values.Leaf]) -> tuple[type[client_values.Leaf], ...]:
         return tuple(
-            values.Ragged if shapes_differ and values.may_differ(leaf_type) else values.Stacked
+            kind if client_values.may_differ(leaf_type) else client_values.Stacked
             for leaf_type in self.leaf_types
         )
 
@@ -117,26 +128,25 @@ def _paths(type_spec) -> Iterator[str]:
             yield ".".join([str(name or index), rest]).removesuffix(".value")
 
 
-def _lay_out(part, shapes_differ: bool, server: str, shards) -> tuple[Layout, list[tf.Tensor]]:
+def _lay_out(part, kind, server: str, shards) -> tuple[Layout, list[tf.Tensor]]:
     """Returns the layout and the tensors of checked parts."""
     if isinstance(part, Layout):
         return part, []
     if isinstance(part, tuple):
-        laid_out = [_lay_out(element, shapes_differ, server, shards) for element in part]
+        laid_out = [_lay_out(element, kind, server, shards) for element in part]
         tensors = [tensor for _, element in laid_out for tensor in element]
         return Layout("struct", tuple(layout for layout, _ in laid_out)), tensors
     if not isinstance(part, _Clients):
         with tf.device(server):
             return Layout("leaf"), [_to_tensor(part)]
-    kinds = part.kinds(shapes_differ)
+    kinds = part.kinds(kind)
     tensors = []
-    for device, rows in shards:
-        with tf.device(device):
+    for shard in shards:
+        with tf.device(shard.device):
             for column, kind, leaf_type in zip(part.columns, kinds, part.leaf_types, strict=True):
-                if kind is values.Ragged:
-                    tensors += _ragged(column[rows], leaf_type)
-                else:
-                    tensors += _stacked(column[rows])
+                column = _of_clients(column, shard.clients)
+                is_stack = kind is client_values.Stacked
+                tensors += _stacked(column) if is_stack else _ragged(column, leaf_type)
     return Layout("clients", kinds), tensors
 
 
@@ -154,9 +164,15 @@ def _checked_column(column, leaf_type) -> Sequence:
     return [_checked(cell, leaf_type) for cell in column]
 
 
+def _of_clients(column, clients) -> Sequence:
+    if isinstance(column, np.ndarray):
+        return column[clients]
+    return [column[client] for client in clients]
+
+
 def _ragged(column, leaf_type) -> list[tf.Tensor]:
     elements = np.concatenate([np.ravel(cell) for cell in column])
-    rank = values.rank(leaf_type)
+    rank = client_values.rank(leaf_type)
     shapes = [[*cell.shape, *[-1] * (rank - len(cell.shape))] for cell in column]
     return [tf.constant(elements), tf.constant(shapes, tf.int64)]
 

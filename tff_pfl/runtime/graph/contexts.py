@@ -35,20 +35,21 @@ def create_graph_context(
             of other machines exist after `tff_pfl.runtime.connect_to_workers`.
         vectorize: The way in which a function is applied to the clients of a device.
             * `"always"`: to all clients at once, each operation on a stack of their values; raises
-              an error if that is impossible.
+              an error if that is impossible. Clients whose tensors have equal shapes are a group.
+              Several groups follow one another.
             * `"never"`: in a loop over clients, whose graph does not grow with their number.
-            * `"auto"`: at once if possible. Exceptions are clients whose tensors differ in shape,
-              sequences (`tf.data`), variables, operations that TensorFlow cannot vectorize, and,
-              on CPUs, convolutions whose filters differ by client (on GPUs these become grouped
-              convolutions). The choice is logged, once for each function. If a vectorized graph
-              fails when it runs, the whole computation runs again with loops, whose result or
-              error counts.
+            * `"auto"`: at once if possible. Exceptions are groups of less than 8 clients on average
+              (on GPUs less than 2), sequences (`tf.data`), variables, operations that TensorFlow
+              cannot vectorize, and, on CPUs, convolutions whose filters differ by client (on GPUs
+              these become grouped convolutions). The choice is logged, once for each function. If a
+              vectorized graph fails when it runs, the whole computation runs again with loops,
+              whose result or error counts.
         max_concurrent_clients: The number of clients of a device that are computed at a time,
-            which bounds the memory. By default all clients if they are vectorized. In a loop, by
-            default the number of CPU cores, or one if TensorFlow's kernels require it, as they do
-            for Keras' `LayerNormalization` with an unknown number of rows.
+            which bounds the memory. By default all clients of a group if they are vectorized. In a
+            loop, by default the number of CPU cores, or one if TensorFlow's kernels require it, as
+            they do for Keras' `LayerNormalization` with an unknown number of rows.
         jit_compile: Whether XLA compiles vectorized functions. Compilation takes seconds for each
-            size of a cohort. Assertions in client work are dropped, and stateless random numbers
+            size of a group. Assertions in client work are dropped, and stateless random numbers
             may differ from those without XLA. Functions that XLA cannot compile, such as loops with
             more steps for some clients, fail when they run and become loops over clients.
         keep_tensors: Whether arrays in results that are not placed at clients stay tensors on

@@ -4,17 +4,19 @@ import collections
 import dataclasses
 import functools
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import absl.logging
 import grpc
+import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_pfl.runtime.errors import WorkerDiedError
 from tff_pfl.runtime.graph import (
     arguments,
+    client_values,
     internals,
     interruption,
     lowering,
@@ -23,6 +25,7 @@ from tff_pfl.runtime.graph import (
     values,
 )
 from tff_pfl.runtime.graph.devices import lost_workers
+from tff_pfl.runtime.graph.groups import Rows
 from tff_pfl.runtime.graph.results import Layout
 
 # The numbers of computations whose graphs are kept, and of graphs of each.
@@ -122,12 +125,12 @@ class Program:
         shards = _divided(num_clients, devices)
         layout, tensors = None, []
         if type_signature.parameter is not None:
-            layout, tensors = arguments.ingest(
-                argument, type_signature.parameter, devices[0], shards
+            layout, tensors, shards = arguments.ingest(
+                argument, type_signature.parameter, devices[0], shards, self._factory.client_map
             )
-        sizes = [rows.stop - rows.start for _, rows in shards]
-        tensors = [*map(tf.constant, sizes), *tensors]
-        graph = self._graph(layout, type_signature, len(shards))
+        tensors = [tensor for shard in shards for tensor in shard.tensors()] + tensors
+        are_grouped = tuple(shard.ends is not None for shard in shards)
+        graph = self._graph(layout, type_signature, are_grouped)
         reason = None
         try:
             outputs = graph.function(*tensors)
@@ -136,29 +139,29 @@ class Program:
                 raise
             reason = _cause(error)[:_NAME_LENGTH]
         if reason is not None:  # outside the handler, so that an error of the loop has no context
-            graph = self._loop(graph, layout, type_signature, len(shards))
+            graph = self._loop(graph, layout, type_signature, are_grouped)
             outputs = graph.function(*tensors)
             self._announce(type_signature, reason)
         return results.to_python(
             type_signature.result,
             graph.result_layout,
             iter(outputs),
-            sizes,
+            shards,
             self._factory.keep_tensors,
         )
 
-    def _graph(self, layout, type_signature, num_shards) -> _Graph:
-        key = layout, num_shards
+    def _graph(self, layout, type_signature, are_grouped) -> _Graph:
+        key = layout, are_grouped
         with self._lock:
             if key not in self._graphs:
                 client_map = self._factory.client_map
-                self._graphs[key] = self._trace(layout, type_signature, num_shards, client_map)
+                self._graphs[key] = self._trace(layout, type_signature, are_grouped, client_map)
                 if len(self._graphs) > _MAX_GRAPHS:
                     self._graphs.popitem(last=False)
             self._graphs.move_to_end(key)
             return self._graphs[key]
 
-    def _loop(self, graph, layout, type_signature, num_shards) -> _Graph:
+    def _loop(self, graph, layout, type_signature, are_grouped) -> _Graph:
         """Returns the same computation with loops over clients, which raise client work's errors.
 
         It replaces the vectorized graph for this call only, so that results do not depend on
@@ -167,7 +170,7 @@ class Program:
         with self._lock:
             if graph.loop is None:
                 client_map = self._factory.client_map.looping()
-                graph.loop = self._trace(layout, type_signature, num_shards, client_map)
+                graph.loop = self._trace(layout, type_signature, are_grouped, client_map)
             return graph.loop
 
     def _announce(self, type_signature, reason):
@@ -180,12 +183,15 @@ class Program:
                 reason,
             )
 
-    def _trace(self, layout, type_signature, num_shards, client_map) -> _Graph:
+    def _trace(self, layout, type_signature, are_grouped, client_map) -> _Graph:
         devices, emitted = self._factory.devices, []
 
         def lowered(*tensors):
             tensors = iter(tensors)
-            shards = [values.Shard(device, next(tensors), ()) for device in devices[:num_shards]]
+            shards = [
+                _shard(device, tensors, is_grouped)
+                for device, is_grouped in zip(devices, are_grouped, strict=False)
+            ]
             context = lowering.Lowering(self._functions, client_map, devices[0], shards)
             with tf.device(devices[0]):
                 argument = None
@@ -198,9 +204,12 @@ class Program:
             emitted.append((result_layout, context.vectorizes))
             return outputs
 
-        specs = [tf.TensorSpec([], tf.int32)] * num_shards
+        vectors = [tf.TensorSpec([None], tf.int32)] * 2
+        specs = []
+        for is_grouped in are_grouped:
+            specs += [tf.TensorSpec([], tf.int32), *(vectors if is_grouped else [])]
         if layout is not None:
-            specs += layout.specs(type_signature.parameter, num_shards)
+            specs += layout.specs(type_signature.parameter, len(are_grouped))
         with _TRACING:
             graph = tf.function(lowered, autograph=False).get_concrete_function(*specs)
         return _Graph(interruption.interruptible(graph), *emitted[-1])
@@ -233,14 +242,21 @@ def _class_of_tff(kind):
     )
 
 
-def _divided(num_clients: int, devices: Sequence[str]) -> list[tuple[str, slice]]:
+def _shard(device: str, tensors: Iterator[tf.Tensor], is_grouped: bool) -> client_values.Shard:
+    """Makes a shard without leaves from the tensors of `Rows.tensors`."""
+    size = next(tensors)
+    groups = client_values.Groups(next(tensors), next(tensors)) if is_grouped else None
+    return client_values.Shard(device, size, (), groups)
+
+
+def _divided(num_clients: int, devices: Sequence[str]) -> list[Rows]:
     """Divides a cohort among devices, in order; devices without clients are left out."""
     share, rest = divmod(num_clients, len(devices))
     shards, start = [], 0
     for index, device in enumerate(devices):
         stop = start + share + (index < rest)
         if stop > start:
-            shards.append((device, slice(start, stop)))
+            shards.append(Rows(device, np.arange(start, stop, dtype=np.int32)))
         start = stop
     return shards
 

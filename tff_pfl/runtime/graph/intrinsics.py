@@ -11,8 +11,9 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_pfl.runtime.graph import sequences, values
-from tff_pfl.runtime.graph.values import Clients, Function, Shared, Stacked
+from tff_pfl.runtime.graph import client_values, sequences, values
+from tff_pfl.runtime.graph.client_values import Clients, Shared, Stacked
+from tff_pfl.runtime.graph.values import Function
 
 # The largest number of bits in a secure sum. One of 63 bits is left for the sum of two values.
 _MAX_SECURE_BITS = 62
@@ -98,7 +99,7 @@ def _select(lowering, type_signature, argument):
         if isinstance(leaf, Shared):
             with tf.device(shard.device):
                 leaf = leaf.stacked(shard.size)
-        return [values.Selected(leaf, element, element_type)]
+        return [client_values.Selected(leaf, element, element_type)]
 
     return keys.with_leaves(type_signature.result.member, map(selected, keys.shards))
 
@@ -122,7 +123,9 @@ def _sum_leaf(leaf, size):
         if dtype.size == 2 and dtype.is_floating:  # cannot represent all sizes exactly
             return tf.cast(tf.cast(leaf.value, tf.float32) * tf.cast(size, tf.float32), dtype)
         return leaf.value * tf.cast(size, dtype)
-    return leaf.sum() if isinstance(leaf, values.Listed) else tf.reduce_sum(leaf.tensor, axis=0)
+    return (
+        leaf.sum() if isinstance(leaf, client_values.Listed) else tf.reduce_sum(leaf.tensor, axis=0)
+    )
 
 
 @_lowers("federated_mean")
@@ -149,7 +152,7 @@ def _weighted_mean(lowering, type_signature, argument):
 
 def _product(leaf, weights, size):
     """Multiplies each client's leaf by its weight."""
-    leaf = values.aligned(leaf)
+    leaf = client_values.aligned(leaf)
     tensor = _tensor(leaf)
     factors = tf.cast(_tensor(weights), tensor.dtype)
     if isinstance(leaf, Shared) and isinstance(weights, Shared):
@@ -242,7 +245,7 @@ def _appended(lowering, accumulator_type, clients, zero, accumulate) -> list:
     for shard in lowering.map_clients(appended, clients).shards:
         with tf.device(shard.device):
             leaves = [
-                tf.concat([start, values.rows(leaf, shard.size)], axis=0)
+                tf.concat([start, shard.rows(leaf)], axis=0)
                 for start, leaf in zip(values.flatten(zero), shard.leaves, strict=True)
             ]
         partial.append(values.pack(accumulator_type, iter(leaves)))
@@ -263,7 +266,7 @@ def _secure_sum(lowering, type_signature, argument):
 
 def _bounded(leaf, bound):
     """Asserts that no client's value is above the bound, and returns the leaf."""
-    leaf = values.aligned(leaf)
+    leaf = client_values.aligned(leaf)
     tensor = _tensor(leaf)
     check = tf.debugging.assert_less_equal(
         tf.cast(tensor, tf.int64), tf.cast(bound, tf.int64), _ABOVE_BOUND

@@ -10,8 +10,9 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_pfl.alone import is_marked
-from tff_pfl.runtime.graph import imported, intrinsics, values
-from tff_pfl.runtime.graph.values import CannotLowerError, Clients, Function, Shared
+from tff_pfl.runtime.graph import client_values, imported, intrinsics, values
+from tff_pfl.runtime.graph.client_values import Clients, Shared
+from tff_pfl.runtime.graph.values import CannotLowerError, Function
 
 
 class Lowering:
@@ -207,7 +208,7 @@ class Lowering:
         for shard in clients.shards:
             with tf.device(shard.device):
                 partial.append(
-                    [reduce_leaf(values.aligned(leaf), shard.size) for leaf in shard.leaves]
+                    [reduce_leaf(client_values.aligned(leaf), shard.size) for leaf in shard.leaves]
                 )
         with tf.device(self._server_device):
             if not partial:

@@ -8,19 +8,28 @@ input as channels. Therefore loops with an unknown number of channels run one cl
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import absl.logging
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_pfl.runtime.graph import devices, pfor_rules, values, vectorization
+from tff_pfl.runtime.graph import (
+    client_values,
+    devices,
+    groups,
+    pfor_rules,
+    values,
+    vectorization,
+)
 
 AUTO, ALWAYS, NEVER = "auto", "always", "never"
 VECTORIZE = (AUTO, ALWAYS, NEVER)
 _REASON_LENGTH = 200
 # The numbers of elements from which CPUs do not stack results of loops.
 _LARGE = 1 << 14
+# The least mean number of clients in a group with which `AUTO` stacks groups instead of looping.
+_LEAST_GROUP, _LEAST_GROUP_ON_GPUS = 8, 2
 
 _NORMALIZATIONS = ("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3")
 # The positions of two inputs: the images, and a vector with a number for each channel.
@@ -48,13 +57,35 @@ class ClientMap:
         """Returns a copy that vectorizes nothing."""
         return ClientMap(NEVER, self._max_concurrent_clients, self._jit_compile)
 
+    def grouped(
+        self, shards: Sequence[groups.Rows], forms: Sequence[tuple]
+    ) -> tuple[Sequence[groups.Rows], type[client_values.Leaf]]:
+        """Groups the clients of each shard by the shapes of their tensors, or leaves them.
+
+        Args:
+            shards: The clients of each shard.
+            forms: The shapes of the tensors of each client of the cohort.
+
+        Returns:
+            The shards, and the class of leaves whose shapes differ.
+        """
+        if self._vectorize == NEVER:
+            return shards, client_values.Ragged
+        found = [groups.grouped(shard, forms, self._max_concurrent_clients) for shard in shards]
+        num_groups = sum(len({forms[client] for client in shard.clients}) for shard in shards)
+        on_gpus = all(devices.is_gpu(shard.device) for shard in shards)
+        least = _LEAST_GROUP_ON_GPUS if on_gpus else _LEAST_GROUP
+        if self._vectorize == AUTO and len(forms) < least * num_groups:
+            return shards, client_values.Ragged
+        return found, client_values.Grouped
+
     def __call__(
         self,
         function: Callable[[Iterable, bool], list],
-        shard: values.Shard,
+        shard: client_values.Shard,
         result: tff.types.Type,
         name: str,
-    ) -> tuple[tuple[values.Leaf, ...], bool]:
+    ) -> tuple[tuple[client_values.Leaf, ...], bool]:
         """Applies a function to the clients of a shard.
 
         Args:
@@ -75,12 +106,14 @@ class ClientMap:
         reason = self._not_vectorizable(shard, result_types)
         if reason is None:
             try:
-                stacks = self._vectorized(call, shard)
+                leaves = self._vectorized(call, shard, result_types)
             except Exception as error:  # TensorFlow's rules fail in many ways
                 reason = str(error).split("\n", 1)[0][:_REASON_LENGTH]
             else:
-                self._announce(name, shard.device, "vectorized over clients")
-                return tuple(map(values.Stacked, stacks)), True
+                are_grouped = any(map(_is_grouped, shard.leaves))
+                members = "clients of equal shapes" if are_grouped else "clients"
+                self._announce(name, shard.device, f"vectorized over {members}")
+                return leaves, True
         if self._vectorize == ALWAYS:
             raise vectorization.NotVectorizableError(
                 f"{name} cannot be vectorized, but vectorize={ALWAYS!r} requires it: {reason}"
@@ -92,20 +125,19 @@ class ClientMap:
         """Returns the reason why vectorization is not even tried, or `None`."""
         if self._vectorize == NEVER:
             return f"vectorize={NEVER!r}"
-        if any(isinstance(leaf, values.Ragged) for leaf in shard.leaves):
-            return "shapes differ by client"
-        if any(isinstance(leaf, values.Listed) for leaf in shard.leaves):
-            return "large results of a loop"
-        stacks = [leaf.tensor for leaf in shard.leaves if isinstance(leaf, values.Stacked)]
+        for leaf in shard.leaves:
+            if isinstance(leaf, client_values.Ragged) and not _is_grouped(leaf):
+                return "shapes differ by client"
+            if isinstance(leaf, client_values.Listed):
+                return "large results of a loop"
+        stacks = [leaf.tensor for leaf in shard.leaves if isinstance(leaf, client_values.Stacked)]
         if any(isinstance(kind, tff.types.SequenceType) for kind in result_types) or any(
             stack.dtype == tf.variant for stack in stacks
         ):
             return "sequences"
         return None
 
-    def _vectorized(self, call, shard) -> list[tf.Tensor]:
-        stacks = [tensor for leaf in shard.leaves for tensor in leaf.stacks()]
-
+    def _vectorized(self, call, shard, result_types) -> tuple[client_values.Leaf, ...]:
         def one(*rows):
             rows = iter(rows)
             return call(leaf.of(rows) for leaf in shard.leaves)
@@ -113,16 +145,20 @@ class ClientMap:
         def vectorized(size, *stacks):
             return vectorization.vectorize(function, size, stacks)
 
-        specs = [tf.TensorSpec(stack.shape[1:], stack.dtype) for stack in stacks]
+        specs = [spec for leaf in shard.leaves for spec in leaf.row_specs()]
         with pfor_rules.grouped_convolutions(devices.is_gpu(shard.device)):
             # In separate functions, so that a failure leaves no operations in the graph.
             function = tf.function(one, autograph=False).get_concrete_function(*specs)
             vectorized = tf.function(vectorized, autograph=False, jit_compile=self._jit_compile)
+            if any(map(_is_grouped, shard.leaves)):
+                return _in_parts(vectorized, shard, specs, result_types, shard.groups.ends)
             if self._max_concurrent_clients is None:
-                return vectorized(shard.size, *stacks)
-            return _in_chunks(vectorized, shard.size, stacks, self._max_concurrent_clients)
+                stacks = [stack for leaf in shard.leaves for stack in leaf.stacks()]
+                return tuple(map(client_values.Stacked, vectorized(shard.size, *stacks)))
+            ends = _chunk_ends(shard.size, self._max_concurrent_clients)
+            return _in_parts(vectorized, shard, specs, result_types, ends)
 
-    def _looped(self, call, shard, result_types) -> tuple[values.Leaf, ...]:
+    def _looped(self, call, shard, result_types) -> tuple[client_values.Leaf, ...]:
         columns = [_Column(leaf_type, shard.size) for leaf_type in result_types]
 
         def body(index, arrays):
@@ -157,7 +193,8 @@ class _Column:
 
     def __init__(self, leaf_type: tff.types.Type, size: tf.Tensor):
         spec = values.tensor_spec(leaf_type)
-        self._rank = values.rank(leaf_type) if values.may_differ(leaf_type) else None
+        self._leaf_type = leaf_type
+        self._rank = client_values.rank(leaf_type) if client_values.may_differ(leaf_type) else None
         if self._rank is None:
             self.arrays = [tf.TensorArray(spec.dtype, size, element_shape=spec.shape)]
         else:  # elements, whose number may differ, and shapes
@@ -170,40 +207,59 @@ class _Column:
         """Returns the tensors to write into the arrays for a client."""
         if self._rank is None:
             return [leaf]
-        shape = tf.shape(leaf, out_type=tf.int64)
-        filled = tf.pad(shape, [[0, self._rank - tf.size(shape)]], constant_values=-1)
-        return [tf.reshape(leaf, [-1]), tf.ensure_shape(filled, [self._rank])]
+        shape = client_values.row_of_shape(tf.shape(leaf, out_type=tf.int64), self._rank)
+        return [tf.reshape(leaf, [-1]), shape]
 
-    def leaf(self, arrays: Iterator[tf.TensorArray], shard: values.Shard) -> values.Leaf:
+    def leaf(
+        self, arrays: Iterator[tf.TensorArray], shard: client_values.Shard
+    ) -> client_values.Leaf:
         """Returns the leaf of all clients from the arrays after the loop."""
         if self._rank is None:
             array = next(arrays)
             if array.element_shape.num_elements() < _LARGE or devices.is_gpu(shard.device):
-                return values.Stacked(array.stack())
-            return values.Listed(array, shard.size)
-        return values.Ragged.make(next(arrays).concat(), next(arrays).stack())
+                return client_values.Stacked(array.stack())
+            return client_values.Listed(array, shard.size)
+        elements, shapes = next(arrays).concat(), next(arrays).stack()
+        return client_values.Ragged.make(elements, shapes, self._leaf_type)
 
 
-def _in_chunks(function, size, stacks, length) -> list[tf.Tensor]:
-    """Calls a function of stacks on at most `length` rows at a time."""
-    num_chunks = (size + length - 1) // length
-    specs = [tf.TensorSpec([None, *stack.shape[1:]], stack.dtype) for stack in stacks]
+def _is_grouped(leaf: client_values.Leaf) -> bool:
+    """Returns whether a leaf can be stacked in each group of clients."""
+    return isinstance(leaf, client_values.Grouped) and leaf.static_shape.rank is not None
+
+
+def _chunk_ends(size: tf.Tensor, length: int) -> tf.Tensor:
+    """Returns the ends of the chunks of at most `length` of `size` clients."""
+    return tf.minimum(tf.range(length, size + length, length), size)
+
+
+def _in_parts(function, shard, specs, result_types, ends) -> tuple[client_values.Leaf, ...]:
+    """Calls a function of stacks on the clients up to each of `ends`, one part after the other."""
+    specs = [tf.TensorSpec([None, *spec.shape], spec.dtype) for spec in specs]
     outputs = function.get_concrete_function(tf.TensorSpec([], tf.int32), *specs).structured_outputs
-    arrays = [
-        tf.TensorArray(output.dtype, num_chunks, element_shape=output.shape, infer_shape=False)
-        for output in outputs
+    differ = any(map(_is_grouped, shard.leaves))
+    columns = [
+        groups.Column(leaf_type, output, tf.size(ends), differ)
+        for leaf_type, output in zip(result_types, outputs, strict=True)
     ]
 
-    def body(chunk, arrays):
-        rows = slice(chunk * length, tf.minimum(size, (chunk + 1) * length))
-        results = function(rows.stop - rows.start, *(stack[rows] for stack in stacks))
-        written = zip(arrays, results, strict=True)
-        return chunk + 1, [array.write(chunk, result) for array, result in written]
+    def body(index, first, arrays):
+        last = ends[index]
+        stacks = [stack for leaf in shard.leaves for stack in leaf.stacks(first, last)]
+        results = zip(columns, function(last - first, *stacks), strict=True)
+        cells = [cell for column, stack in results for cell in column.cells(stack)]
+        written = zip(arrays, cells, strict=True)
+        return index + 1, last, [array.write(index, cell) for array, cell in written]
 
-    _, arrays = tf.while_loop(
-        lambda chunk, _: chunk < num_chunks, body, (0, arrays), parallel_iterations=1
+    arrays = [array for column in columns for array in column.arrays]
+    *_, arrays = tf.while_loop(
+        lambda index, *_: index < tf.size(ends),
+        body,
+        (tf.constant(0), tf.constant(0), arrays),
+        parallel_iterations=1,
     )
-    return [array.concat() for array in arrays]
+    arrays = iter(arrays)
+    return tuple(column.leaf(arrays) for column in columns)
 
 
 def forbid_unsafe_concurrency(loop: tf.Operation) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_pfl.runtime.graph import values
+from tff_pfl.runtime.graph import client_values, values
 from tff_pfl.structures import container_of
 
 
@@ -64,8 +64,14 @@ class Layout:
                 elements = zip(self.parts, type_spec, strict=True)
                 return tuple(part.build(kind, tensors, lowering) for part, kind in elements)
             case "clients":
-                shards = lowering.no_values().shards
-                leaves = [[leaf.take(tensors) for leaf in self.parts] for _ in shards]
+                leaf_types = values.leaf_types(type_spec)
+                leaves = [
+                    [
+                        leaf.take(tensors, kind)
+                        for leaf, kind in zip(self.parts, leaf_types, strict=True)
+                    ]
+                    for _ in lowering.no_values().shards
+                ]
                 return lowering.no_values().with_leaves(type_spec, leaves)
         return lowering.evaluate(self.parts[0], {})
 
@@ -91,24 +97,24 @@ def emit(value, type_spec) -> tuple[Layout, list[tf.Tensor]]:
     return Layout("leaf"), [values.as_tensor(value)]
 
 
-def to_python(type_spec, layout: Layout, tensors: Iterator[tf.Tensor], sizes, keep_tensors) -> Any:
+def to_python(type_spec, layout: Layout, tensors: Iterator[tf.Tensor], shards, keep_tensors) -> Any:
     """Converts a result to Python values in the containers of its type, as the stock runtime does.
 
     Args:
         type_spec: The type of the result.
         layout: The layout of the result.
         tensors: The computed tensors of `emit`.
-        sizes: The number of clients of each shard.
+        shards: The `groups.Rows` of each shard.
         keep_tensors: Whether arrays that are not placed at clients stay tensors.
     """
     if isinstance(type_spec, tff.types.FederatedType):
         type_spec = type_spec.member
     if layout.kind == "clients":
-        return _client_results(type_spec, layout.parts, tensors, sizes)
+        return _client_results(type_spec, layout.parts, tensors, shards)
     if layout.kind == "struct":
         elements = zip(type_spec, layout.parts, strict=True)
         return container_of(type_spec)(
-            [to_python(kind, part, tensors, sizes, keep_tensors) for kind, part in elements]
+            [to_python(kind, part, tensors, shards, keep_tensors) for kind, part in elements]
         )
     return _leaf_result(next(tensors), type_spec, keep_tensors)
 
@@ -125,26 +131,27 @@ def _leaf_result(tensor, type_spec, keep_tensors=False):
     return array
 
 
-def _client_results(member, shards, tensors, sizes) -> list:
+def _client_results(member, kinds, tensors, shards) -> list:
     """Returns one value per client, from the classes of the leaves of each shard."""
     leaf_types = values.leaf_types(member)
     make = _maker(member)
     clients = []
-    for kinds, size in zip(shards, sizes, strict=True):
+    for shard_kinds, shard in zip(kinds, shards, strict=True):
+        size = len(shard.clients)
         columns = [
             _column(kind, leaf_type, tensors, size)
-            for kind, leaf_type in zip(kinds, leaf_types, strict=True)
+            for kind, leaf_type in zip(shard_kinds, leaf_types, strict=True)
         ]
         rows = zip(*columns, strict=True) if columns else [()] * size
-        clients += [make(iter(row)) for row in rows]
+        clients += shard.in_order([make(iter(row)) for row in rows])
     return clients
 
 
 def _column(kind, leaf_type, tensors, size) -> Sequence:
     """Returns the value of a leaf of each client of a shard."""
-    if kind is values.Shared:
+    if kind is client_values.Shared:
         return [_leaf_result(next(tensors), leaf_type)] * size
-    if kind is values.Ragged:
+    if issubclass(kind, client_values.Ragged):
         elements, shapes = next(tensors).numpy(), next(tensors).numpy()
         shapes = [shape[shape >= 0] for shape in shapes]
         ends = np.cumsum([np.prod(shape, dtype=np.int64) for shape in shapes])

@@ -1,0 +1,148 @@
+"""Tests groups: clients whose tensors have equal shapes, which are computed at once."""
+
+import logging
+from unittest import mock
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tests.federation import assert_close
+from tests.runtime.conformance.cases import at_clients, mapped, tensor
+from tff_pfl import algorithms, runtime, testing
+from tff_pfl.clients import Ladder, pad_examples
+from tff_pfl.runtime.graph import executor
+from tff_pfl.runtime.graph.groups import Rows, grouped
+from tff_pfl.templates import Client
+
+VECTOR = tensor(np.float32, None)
+NUMBERED = tff.types.to_type((VECTOR, np.int32))
+
+
+def clients(*lengths):
+    return [(np.arange(n, dtype=np.float32) + i, np.int32(i)) for i, n in enumerate(lengths)]
+
+
+def installed(**options):
+    context = runtime.create_graph_context(**options)
+    return tff.framework.get_context_stack().install(context)
+
+
+def run(computation, *args, **options):
+    with installed(**options):
+        return computation(*args)
+
+
+@pytest.fixture(scope="module")
+def round_of_several_steps():
+    """Maps clients twice and aggregates them, in ways that show their order."""
+
+    @tff.tensorflow.computation(NUMBERED)
+    def double(x, number):
+        return 2 * x, number, tf.reduce_sum(x)
+
+    doubled = double.type_signature.result
+
+    @tff.tensorflow.computation(VECTOR, doubled)
+    def append(rows, client):
+        return tf.concat([rows, client[0] + tf.cast(client[1], tf.float32)], axis=0)
+
+    @tff.tensorflow.computation(np.int32, doubled)
+    def write_number(number, client):
+        return 10 * number + client[1]
+
+    concatenate = tff.tensorflow.computation(lambda x, y: tf.concat([x, y], 0), (VECTOR, VECTOR))
+    join = tff.tensorflow.computation(lambda x, y: 10_000 * x + y, (np.int32, np.int32))
+    nothing = tff.tensorflow.computation(lambda: tf.ensure_shape(tf.zeros([0]), [None]))
+    same = [tff.tensorflow.computation(lambda x: x, kind) for kind in (VECTOR, np.int32)]
+
+    @tff.federated_computation(at_clients(NUMBERED))
+    def work(cohort):
+        once = tff.federated_map(double, cohort)
+        twice = tff.federated_map(double, tff.federated_zip((once[0], once[1])))
+        rows = tff.federated_aggregate(twice, nothing(), append, concatenate, same[0])
+        numbers = tff.federated_aggregate(once, np.int32(0), write_number, join, same[1])
+        return once, twice, rows, numbers, tff.federated_mean(once[2])
+
+    return work
+
+
+@pytest.mark.parametrize("options", [{}, {"max_concurrent_clients": 2, "devices": ["CPU:0"] * 2}])
+def test_results_equal_those_of_a_loop_in_order(round_of_several_steps, options):
+    cohort = clients(3, 1, 3, 0, 1, 3, 1, 3)
+    expected = run(round_of_several_steps, cohort, vectorize="never")
+    assert expected[3] == 1234567
+    assert_close(run(round_of_several_steps, cohort, vectorize="always", **options), expected)
+
+
+def test_cohorts_of_other_shapes_share_a_graph(round_of_several_steps):
+    trace = executor.Program._trace
+    with (
+        installed(vectorize="always"),
+        mock.patch.object(executor.Program, "_trace", autospec=True, side_effect=trace) as traced,
+    ):
+        for lengths in ((2, 1, 2), (5, 5, 0, 7, 5, 9), (1, 2, 3)):
+            found = round_of_several_steps(clients(*lengths))
+            assert [len(x) for x, *_ in found[0]] == list(lengths)
+    assert traced.call_count == 1
+
+
+def test_groups_are_sorted_and_cut():
+    shard = Rows("CPU:0", np.arange(2, 9, dtype=np.int32))
+    found = grouped(shard, forms=[8, 1, 5, 3, 5, 5, 3, 5, 5], limit=2)
+    assert found.clients.tolist() == [3, 6, 2, 4, 5, 7, 8]
+    assert found.ends.tolist() == [2, 4, 6, 7]
+    assert found.in_order("abcdefg") == list("cadebfg")
+
+
+@pytest.mark.parametrize(
+    ("lengths", "method"),
+    [
+        ([1, 2] * 8, "vectorized over clients of equal shapes"),
+        ([1, 2] * 7, "a loop over clients (shapes differ by client)"),
+        ([2] * 7, "vectorized over clients"),
+    ],
+)
+def test_few_clients_of_each_shape_are_looped(caplog, lengths, method):
+    with caplog.at_level(logging.INFO, logger="absl"):
+        run(mapped(lambda x, i: tf.reduce_sum(x), NUMBERED), clients(*lengths), devices="CPU:0")
+    (message,) = [m for m in caplog.messages if m.startswith("Client work")]
+    assert message.endswith(f"CPU:0: {method}.")
+
+
+def test_work_that_cannot_be_vectorized_is_looped():
+    cohort = clients(*[1, 2] * 8)
+    found = run(mapped(lambda x, i: (x, tf.strings.as_string(i)), NUMBERED), cohort)
+    assert [int(text) for _, text in found] == list(range(16))
+    assert [len(x) for x, _ in found] == [1, 2] * 8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["fedavg", "ditto", "fedpg"])
+def test_rounds_of_groups_equal_those_of_a_loop(name):
+    """Covers client states and, with FedPG, a second exchange that carries on the first one."""
+    process = algorithms.build(
+        name,
+        testing.tiny_model(),
+        testing.EXAMPLES_TYPE,
+        testing.tiny_local(),
+        num_clients=7,
+        clients_per_round=7,
+        seed=1,
+    )
+    ladder = Ladder(batch_size=4)
+
+    def rounds(**options):
+        with installed(**options):
+            state, cohort = process.initialize(), []
+            for i, size in enumerate([3, 9, 4, 0, 12, 1, 5]):
+                data = pad_examples(testing.tiny_examples(size), ladder.capacity(size))
+                cohort.append(Client(np.int32(i), process.initialize_client(np.int32(i)), data))
+            for _ in range(2):
+                output = process.next(state, cohort)
+                state = output.state
+                cohort = [c._replace(state=s) for c, s in zip(cohort, output.clients, strict=True)]
+        return output.state, output.clients
+
+    assert_close(rounds(vectorize="always"), rounds(vectorize="never"))

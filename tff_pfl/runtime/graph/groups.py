@@ -1,0 +1,97 @@
+"""Groups of clients whose tensors have equal shapes, so that each group can be stacked."""
+
+import dataclasses
+import itertools
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from tff_pfl.runtime.graph import client_values
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """The clients of a shard, as indices into the cohort, in the order of the shard's tensors.
+
+    Attributes:
+        device: The shard's device.
+        clients: int32 indices, in the order of the cohort or group after group.
+        ends: int32, the end of each group in `clients`, or `None` without groups.
+    """
+
+    device: str
+    clients: np.ndarray
+    ends: np.ndarray | None = None
+
+    def tensors(self) -> list[tf.Tensor]:
+        """Returns the number of clients and, with groups, the tensors of `client_values.Groups`."""
+        tensors = [tf.constant(len(self.clients))]
+        if self.ends is not None:
+            tensors += [tf.constant(self.ends), tf.constant(self._positions)]
+        return tensors
+
+    def in_order(self, results: Sequence) -> Sequence:
+        """Returns the clients' results in the order of the cohort."""
+        if self.ends is None:
+            return results
+        return [results[position] for position in self._positions]
+
+    @property
+    def _positions(self) -> np.ndarray:
+        return np.argsort(self.clients).astype(np.int32)
+
+
+def grouped(shard: Rows, forms: Sequence, limit: int | None) -> Rows:
+    """Returns a shard whose clients are sorted into groups of one form.
+
+    Args:
+        shard: The shard without groups.
+        forms: A form for each client of the cohort. Groups are in the order of their forms.
+        limit: The largest number of clients in a group; larger ones are cut. `None`: any number.
+    """
+    clients = sorted(shard.clients.tolist(), key=lambda client: forms[client])
+    ends, end = [], 0
+    for _, group in itertools.groupby(clients, key=lambda client: forms[client]):
+        start, end = end, end + len(list(group))
+        ends += [*range(start + limit, end, limit), end] if limit else [end]
+    return dataclasses.replace(
+        shard, clients=np.array(clients, np.int32), ends=np.array(ends, np.int32)
+    )
+
+
+class Column:
+    """The tensor arrays in which groups collect one leaf of the clients' results."""
+
+    def __init__(self, leaf_type, output: tf.TensorSpec, num_groups: tf.Tensor, differ: bool):
+        """Makes the arrays.
+
+        Args:
+            leaf_type: The type of a client's leaf.
+            output: The spec of the stack of a group.
+            num_groups: The number of groups.
+            differ: Whether the shapes may differ between groups.
+        """
+        self._leaf_type = leaf_type if differ and client_values.may_differ(leaf_type) else None
+        shapes = [(output.dtype, output.shape)]
+        if self._leaf_type is not None:
+            shapes = [(output.dtype, [None]), (tf.int64, [None, client_values.rank(leaf_type)])]
+        self.arrays = [
+            tf.TensorArray(dtype, num_groups, element_shape=shape, infer_shape=False)
+            for dtype, shape in shapes
+        ]
+
+    def cells(self, stack: tf.Tensor) -> list[tf.Tensor]:
+        """Returns the tensors to write into the arrays for a group."""
+        if self._leaf_type is None:
+            return [stack]
+        shape = tf.shape(stack, out_type=tf.int64)
+        row = client_values.row_of_shape(shape[1:], client_values.rank(self._leaf_type))
+        return [tf.reshape(stack, [-1]), tf.tile(row[tf.newaxis], [shape[0], 1])]
+
+    def leaf(self, arrays: Iterator[tf.TensorArray]) -> client_values.Leaf:
+        """Returns the leaf of all clients from the arrays after the last group."""
+        if self._leaf_type is None:
+            return client_values.Stacked(next(arrays).concat())
+        elements, shapes = next(arrays).concat(), next(arrays).concat()
+        return client_values.Grouped.make(elements, shapes, self._leaf_type)
