@@ -20,6 +20,7 @@ from tests.clients.cohorts import (
 from tests.marks import together
 from tff_pfl.clients.cohort import CohortDataSource, CohortIterator, UnknownCohortSourceError
 from tff_pfl.clients.errors import ForeignStateError
+from tff_pfl.clients.padding import Ladder
 from tff_pfl.clients.participation import Participation
 from tff_pfl.local.examples import examples_type
 from tff_pfl.templates.process import Client
@@ -45,7 +46,15 @@ class TestSource:
         expected = tff.types.FederatedType(client_type(), tff.CLIENTS)
         assert source.federated_type == iterator.federated_type == expected
 
-    @together(("capacity", "rows"), [(None, [1, 3, 2]), ("cohort", [3, 3, 3]), (4, [4, 4, 4])])
+    @together(
+        ("capacity", "rows"),
+        [
+            (None, [1, 3, 2]),
+            (Ladder(2), [2, 4, 2]),
+            ("cohort", [3, 3, 3]),
+            (4, [4, 4, 4]),
+        ],
+    )
     def test_capacity_sets_the_number_of_rows(self, capacity, rows):
         clients = make_source(capacity=capacity).select_clients([4, 2, 9])
         assert [len(c.data.x) for c in clients] == rows

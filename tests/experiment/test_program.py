@@ -12,6 +12,7 @@ from tests.experiment.killed import contents_of
 from tests.marks import together
 from tests.runs import keep_the_context, tiny_config, train_run
 from tff_pfl import data, experiment, models, runtime
+from tff_pfl.clients import Ladder
 from tff_pfl.experiment import evaluate_program, program
 from tff_pfl.experiment.config.run import suitable_capacity
 from tff_pfl.experiment.interruption import Terminated, interruptible
@@ -34,14 +35,15 @@ LINEAR, CNN = ("mlp", {"hidden": ()}), ("lenet", {})
 @together(
     ("network", "sizes", "clients", "batch_size", "expected"),
     [
-        (LINEAR, [12, 16, 20], 40, 20, "cohort"),
-        (LINEAR, [12, 16, 20], 30, 20, None),  # too few clients
-        (LINEAR, [1, 4, 100], 40, 20, None),  # too many padded rows
-        (LINEAR, [40, 50, 60], 40, 50, None),  # too large steps
+        (LINEAR, [12, 16, 25], 40, 20, Ladder(20)),
+        (LINEAR, [12, 16, 25], 15, 20, None),  # too few clients
+        (LINEAR, [1, 21, 41, 61, 81], 40, 20, None),  # too many groups
+        (LINEAR, [60, 70, 80], 40, 70, None),  # too large steps
+        (LINEAR, [1, 5], 40, 100, Ladder(6)),  # no client fills a batch
         (CNN, [12, 16, 20], 40, 20, None),
     ],
 )
-def test_clients_are_padded_if_that_is_faster(network, sizes, clients, batch_size, expected):
+def test_clients_are_grouped_if_that_is_faster(network, sizes, clients, batch_size, expected):
     name, options = network
     model = models.build(name, (28, 28, 1), 10, **options)
     nobody = np.zeros([0, 1], np.float32), np.zeros([0], np.int32)

@@ -9,7 +9,7 @@ __getattr__, __dir__, __all__ = offer(
         "cohort": ("CohortDataSource", "CohortIterator", "UnknownCohortSourceError"),
         "errors": ("CorruptStateError", "ForeignStateError", "StateStoreError"),
         "examples_source": ("ExamplesDataSource", "ExamplesIterator"),
-        "padding": ("pad_examples",),
+        "padding": ("Ladder", "pad_examples"),
         "participation": ("EVERYBODY_REPORTS", "Participants", "Participation"),
         "selectors": (
             "SELECTORS",

@@ -13,7 +13,7 @@ import tensorflow_federated as tff
 
 from tff_pfl.clients.client_type import check_client_type
 from tff_pfl.clients.errors import ForeignStateError
-from tff_pfl.clients.padding import pad_examples, shared_capacity
+from tff_pfl.clients.padding import Ladder, capacities_of, pad_examples
 from tff_pfl.clients.participation import EVERYBODY_REPORTS, Participants, Participation
 from tff_pfl.clients.selectors import History, KnownClients, Losses, no_losses
 from tff_pfl.clients.serialization import deserialize, serialize
@@ -49,7 +49,7 @@ class CohortDataSource(tff.program.FederatedDataSource):
         client_type: tff.types.StructType,
         *,
         seed: int,
-        capacity: int | Literal["cohort"] | None = None,
+        capacity: int | Literal["cohort"] | Ladder | None = None,
         participation: Participation = EVERYBODY_REPORTS,
     ):
         """Makes the source of a run.
@@ -62,9 +62,10 @@ class CohortDataSource(tff.program.FederatedDataSource):
             client_type: `<client_id=int32,state=C,data=D>`; `D` is the type of an `Examples`.
             seed: The seed of the cohorts, not negative.
             capacity: The number of rows of a client's examples, padding included. `None`: no
-                padding, which saves work if clients are computed one by one. "cohort": the
-                `shared_capacity` of the cohort, with which the graph runtime computes all clients
-                at once. An int: this number of rows.
+                padding, which saves work if clients are computed one by one. A `Ladder`: the
+                capacity of each client, with which the graph runtime computes groups of clients at
+                once. "cohort": the `shared_capacity` of the cohort, with which it computes all
+                clients at once. An int: this number of rows.
             participation: The rule by which clients are selected and report.
 
         Raises:
@@ -74,9 +75,10 @@ class CohortDataSource(tff.program.FederatedDataSource):
                 `D`.
         """
         check_client_type(client_type, store.state_type, dataset)
-        if not (capacity in (None, "cohort") or _CAPACITY.contains(capacity)):
+        is_rule = capacity in (None, "cohort") or isinstance(capacity, Ladder)
+        if not (is_rule or _CAPACITY.contains(capacity)):
             raise ValueError(
-                f"capacity must be None, 'cohort' or {_CAPACITY.text}, got {capacity!r}."
+                f"capacity must be None, a Ladder, 'cohort' or {_CAPACITY.text}, got {capacity!r}."
             )
         rows = tff.structure.flatten(client_type.data)[0].shape[0]
         if rows is not None and capacity != rows:
@@ -201,10 +203,7 @@ class CohortDataSource(tff.program.FederatedDataSource):
         client_ids = list(map(operator.index, client_ids))
         examples = [self._dataset.examples(client_id, split) for client_id in client_ids]
         sizes = [int(data.size) for data in examples]
-        capacities = sizes
-        if self._capacity is not None:
-            rows = shared_capacity(sizes) if self._capacity == "cohort" else self._capacity
-            capacities = [rows] * len(sizes)
+        capacities = capacities_of(sizes, self._capacity)
         for client_id, size, capacity in zip(client_ids, sizes, capacities, strict=True):
             if size > capacity:
                 raise ValueError(

@@ -1,11 +1,13 @@
 """Pads the examples of clients that are computed together."""
 
-from collections.abc import Iterable
+import dataclasses
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from tff_pfl.local.examples import Examples
+from tff_pfl.ranges import takes, whole
 
 
 def pad_examples(examples: Examples, capacity: int) -> Examples:
@@ -49,3 +51,36 @@ def shared_capacity(sizes: Iterable[int]) -> int:
     power = 1 << max(largest - 1, 0).bit_length()
     capacities = (power * 3 // 4, power) if power > 2 else (power,)
     return next(capacity for capacity in capacities if capacity >= largest) if largest else 0
+
+
+@takes(batch_size=whole(1))
+@dataclasses.dataclass(frozen=True)
+class Ladder:
+    """The capacities of 0, 1, 2, 3, 4, 6, 8, 12, ... batches, for each client the least that fits.
+
+    A cohort of unequal clients then has few different shapes, and the graph runtime computes all
+    clients of one shape at once. Padding within a batch adds no steps.
+
+    Example:
+        >>> ladder = tff_pfl.clients.Ladder(batch_size=20)
+        >>> [ladder.capacity(size) for size in (0, 7, 20, 21, 85, 300)]
+        [0, 20, 20, 40, 120, 320]
+
+    Attributes:
+        batch_size: The number of examples in a batch.
+    """
+
+    batch_size: int
+
+    def capacity(self, size: int) -> int:
+        """Returns the number of rows for a client with `size` examples."""
+        return self.batch_size * shared_capacity([-(-size // self.batch_size)])
+
+
+def capacities_of(sizes: Sequence[int], capacity: int | str | Ladder | None) -> list[int]:
+    """Returns the number of rows for each client of a cohort; see `CohortDataSource`."""
+    if capacity is None:
+        return list(sizes)
+    if isinstance(capacity, Ladder):
+        return list(map(capacity.capacity, sizes))
+    return [shared_capacity(sizes) if capacity == "cohort" else capacity] * len(sizes)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow_federated as tff
 
-from tff_pfl.clients import ClientStateStore, CohortDataSource
+from tff_pfl.clients import ClientStateStore, CohortDataSource, Ladder
 from tff_pfl.data import FederatedDataset
 from tff_pfl.equality import elementwise_equality
 from tff_pfl.evaluation import fine_tuning as tunings
@@ -49,7 +49,7 @@ class NewClientsEvaluation:
         first_id: int = 0,
         split: str = "test",
         clients_per_call: int = 25,
-        capacity: int | str | None = None,
+        capacity: int | str | Ladder | None = None,
         seed: int = 0,
     ):
         """Prepares the evaluation.

@@ -9,7 +9,7 @@ import tensorflow_federated as tff
 import tqdm
 
 from tff_pfl import evaluation, runtime
-from tff_pfl.clients import EVERYBODY_REPORTS, CohortDataSource, Participation
+from tff_pfl.clients import EVERYBODY_REPORTS, CohortDataSource, Ladder, Participation
 from tff_pfl.data import FederatedDataset
 from tff_pfl.experiment.checkpoint import Checkpoint, client_states
 from tff_pfl.experiment.early_stop import EarlyStop
@@ -44,7 +44,7 @@ def train(
     participation: Participation = EVERYBODY_REPORTS,
     early_stop: EarlyStop | None = None,
     privacy: PrivacyLoss | None = None,
-    capacity: int | Literal["cohort"] | None = None,
+    capacity: int | Literal["cohort"] | Ladder | None = None,
     release_managers: Sequence[tff.program.ReleaseManager] = (),
     title: str = "training",
 ) -> Result:

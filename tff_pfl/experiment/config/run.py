@@ -1,7 +1,6 @@
 """Builds a run from a config, for training, checks, evaluation or export."""
 
 import functools
-import math
 from collections.abc import Callable
 
 import ml_collections
@@ -9,17 +8,15 @@ import numpy as np
 import tensorflow_federated as tff
 
 from tff_pfl import data, evaluation, models, runtime
-from tff_pfl.clients.padding import shared_capacity
+from tff_pfl.clients.padding import Ladder, shared_capacity
 from tff_pfl.experiment.config import build, parts
 from tff_pfl.experiment.config.errors import ConfigError, config_errors
 from tff_pfl.experiment.early_stop import EarlyStop
 from tff_pfl.templates import Algorithm, PersonalizedProcess
 
-# From about this cohort size, CPUs compute all clients at once, padded, faster than one by one.
-_MANY_CLIENTS = 32
-# Padding is faster on two cores up to this number of examples times weights in a step, and up to
-# this number of padded rows for each row.
-_SMALL_STEP, _MOST_ROWS = 250_000, 2.0
+# CPUs compute groups of clients faster than one client after the other from this mean number of
+# clients in a group, and up to this number of examples times weights in a step.
+_LEAST_GROUP, _SMALL_STEP = 10, 500_000
 
 
 class BuiltRun:
@@ -69,7 +66,7 @@ class BuiltRun:
         """The algorithm and the data set."""
         return f"{self.config.algorithm.name} on {self.config.data.name}"
 
-    def capacity(self, clients_at_a_time: int) -> str | None:
+    def capacity(self, clients_at_a_time: int) -> Ladder | None:
         """Returns the capacity for clients' examples; see `suitable_capacity`."""
         batch_size = self.config.local.batch_size
         return suitable_capacity(self.model, self.dataset, clients_at_a_time, batch_size)
@@ -90,7 +87,7 @@ class BuiltRun:
         return stop
 
     def new_clients_evaluation(
-        self, capacity: str | None = None
+        self, capacity: Ladder | None = None
     ) -> evaluation.NewClientsEvaluation | None:
         """Builds the evaluation of the new clients, or returns `None` if they are not evaluated.
 
@@ -134,12 +131,12 @@ class BuiltRun:
 
 def suitable_capacity(
     model: models.Model, dataset: data.FederatedDataset, clients_at_a_time: int, batch_size: int
-) -> str | None:
-    """Returns the `CohortDataSource.capacity` for the devices: "cohort" if padding is faster.
+) -> Ladder | None:
+    """Returns the `CohortDataSource.capacity` for the devices: a `Ladder` if groups are faster.
 
-    CPUs compute clients faster one by one, each with its own rows, unless there are many clients,
-    their steps are small and padding does not double their rows. Clients of equal sizes are
-    computed at once without padding. `benchmarks/benchmark.py --unequal` measures this.
+    GPUs compute clients in groups of equal shapes. CPUs compute clients faster one by one, each
+    with its own rows, unless groups are large, steps are small and the model has no convolutions.
+    `benchmarks/benchmark.py --unequal` measures this.
 
     Args:
         model: The model that clients train.
@@ -147,18 +144,22 @@ def suitable_capacity(
         clients_at_a_time: The number of clients that are computed together.
         batch_size: The number of examples in a step.
     """
-    devices = runtime.current_devices()
-    if devices is None:
+    devices, sizes = runtime.current_devices(), dataset.sizes()
+    if devices is None or not sizes.any():
         return None
+    ladder = Ladder(min(batch_size, shared_capacity([sizes.max()])))
     if any(map(runtime.is_gpu, devices)):
-        return "cohort"
-    sizes = dataset.sizes()
-    if clients_at_a_time < _MANY_CLIENTS or not sizes.any():
-        return None
-    weights = tff.structure.flatten(model.weights_type)
-    convolves = any(len(weight.shape) > 2 for weight in weights)
+        return ladder
+    convolves = any(len(w.shape) > 2 for w in tff.structure.flatten(model.weights_type))
     step = min(batch_size, sizes.mean()) * model.num_weights
-    largest = np.quantile(sizes, 1 - 1 / clients_at_a_time)  # the typical maximum of a cohort
-    rows = shared_capacity([math.ceil(largest)]) / sizes.mean()
-    is_faster = not convolves and step <= _SMALL_STEP and rows <= _MOST_ROWS
-    return "cohort" if is_faster else None
+    groups = _expected_groups(ladder, sizes, clients_at_a_time)
+    is_faster = clients_at_a_time >= _LEAST_GROUP * groups and step <= _SMALL_STEP
+    return ladder if is_faster and not convolves else None
+
+
+def _expected_groups(ladder: Ladder, sizes: np.ndarray, clients_at_a_time: int) -> float:
+    """Returns the expected number of different capacities in a cohort, drawn with replacement."""
+    different, numbers = np.unique(sizes, return_counts=True)
+    _, groups = np.unique([ladder.capacity(size) for size in different], return_inverse=True)
+    shares = np.bincount(groups, numbers) / len(sizes)
+    return float(np.sum(1 - (1 - shares) ** clients_at_a_time))
