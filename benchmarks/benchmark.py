@@ -6,7 +6,8 @@
     benchmark.py --runs [--populations=10000,1000000] [--algorithm=ditto]
     benchmark.py --start [--algorithms=A,B]
     benchmark.py --descent [--cohort_sizes=10,50,100] [--networks=mlp,cnn]
-    benchmark.py --pgfed_server | --aggregators | --unequal
+    benchmark.py --unequal [--cohort_sizes=10,100] [--networks=linear,mlp,cnn]
+    benchmark.py --pgfed_server | --aggregators
 
 Prints JSON lines. The first line describes the machine. Each workload then has a line for each
 contender, with the seconds of a round of federated averaging, and a line with the ratios of their
@@ -60,8 +61,12 @@ Other measurements print a line for each case:
     --aggregators   a round of FedAvg compared with the plain mean, and the bytes that a client
                     sends, for each aggregator and for each compressor with and without error
                     feedback. Aggregators with noise need more than 10 clients
-    --unequal       a round of FedAvg with each client's own rows, and with rows padded to the
-                    largest client, for each network and spread of lognormal client sizes
+    --unequal       a round of FedAvg on clients of lognormal sizes (sigma 1, mean 55, batches of
+                    20), for each network and size of cohort: a bare TensorFlow loop over the same
+                    batches, and this library's loop with each client's own rows, groups of clients
+                    of equal capacity, and rows padded to the largest client. On a machine with
+                    other work, compare the seconds of the processor. CPUs have no groups of
+                    convolutions
 """
 
 import dataclasses
@@ -79,8 +84,14 @@ prepare_process()
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from benchmarks import contenders, growth, measurements, timing
-from benchmarks.workloads import AGGREGATED, DESCENT_WORKLOADS, MANY_CLIENTS, WORKLOADS
+from benchmarks import contenders, growth, measurements, timing, unequal
+from benchmarks.workloads import (
+    AGGREGATED,
+    DESCENT_WORKLOADS,
+    MANY_CLIENTS,
+    UNEQUAL_WORKLOADS,
+    WORKLOADS,
+)
 from tff_pfl.files import to_json
 from tff_pfl.names import check_names
 
@@ -94,13 +105,13 @@ flags.DEFINE_integer("warmup", 1, "Number of rounds before the measured ones.", 
 flags.DEFINE_integer("clients", None, _OVERRIDE, lower_bound=1)
 flags.DEFINE_integer("examples_per_client", None, _OVERRIDE, lower_bound=1)
 flags.DEFINE_integer("batch_size", None, _OVERRIDE, lower_bound=1)
-flags.DEFINE_list("cohort_sizes", None, "Sizes of cohorts, for --scaling and --descent.")
+flags.DEFINE_list("cohort_sizes", None, "Sizes of cohorts: --scaling, --descent, --unequal.")
 flags.DEFINE_list(
     "populations", [100, 1000, 10000, 100000], "Sizes of federations, for --scaling and --runs."
 )
 flags.DEFINE_list("algorithms", _ALGORITHMS, "Names of algorithms, for --start.")
 flags.DEFINE_string("algorithm", "ditto", "Name of the algorithm, for --runs.")
-flags.DEFINE_list("networks", list(DESCENT_WORKLOADS), "Networks of FedPG, for --descent.")
+flags.DEFINE_list("networks", None, "Networks, for --descent and --unequal; default: all.")
 
 
 def main(argv):
@@ -137,11 +148,23 @@ def _contenders():
 
 
 def _descent():
-    check_names("network", FLAGS.networks, DESCENT_WORKLOADS)
     sizes = _sizes(FLAGS.cohort_sizes or [10, 50, 100])
-    for name in FLAGS.networks:
+    for name in _networks(DESCENT_WORKLOADS):
         workload = _adapted(DESCENT_WORKLOADS[name])
         yield from measurements.descent(name, workload, sizes, FLAGS.rounds)
+
+
+def _unequal():
+    for name in _networks(UNEQUAL_WORKLOADS):
+        workload, sizes = UNEQUAL_WORKLOADS[name]
+        sizes = _sizes(FLAGS.cohort_sizes or sizes)
+        yield from unequal.measure(name, _adapted(workload), sizes, FLAGS.rounds)
+
+
+def _networks(known):
+    names = FLAGS.networks or list(known)
+    check_names("network", names, known)
+    return names
 
 
 def _point_options(algorithm):
@@ -179,7 +202,7 @@ _MEASUREMENTS = {
     "descent": _descent,
     "pgfed_server": lambda: measurements.pgfed_server(_adapted(MANY_CLIENTS), FLAGS.rounds),
     "aggregators": lambda: measurements.aggregators(_adapted(AGGREGATED), FLAGS.rounds),
-    "unequal": lambda: measurements.unequal(_adapted(WORKLOADS["linear"]), FLAGS.rounds),
+    "unequal": _unequal,
 }
 flags.DEFINE_bool("scaling", False, "Measure cohorts and federations of many sizes.")
 flags.DEFINE_bool("runs", False, "Measure whole runs in federations of many sizes.")

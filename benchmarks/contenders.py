@@ -24,8 +24,14 @@ from tff_pfl.names import check_names
 Round = Callable[[], float]
 
 
-def bare_tensorflow(workload: Workload, x: np.ndarray, y: np.ndarray) -> Round:
-    """Builds rounds as a loop over clients in one `tf.function`, without this library or TFF."""
+def bare_tensorflow(workload: Workload, x: Sequence[np.ndarray], y: Sequence[np.ndarray]) -> Round:
+    """Builds rounds as a loop over clients in one `tf.function`, without this library or TFF.
+
+    Args:
+        workload: The workload.
+        x: The images of each client, whose numbers may differ.
+        y: The labels of each client.
+    """
 
     def logits(weights, x):
         x = tf.cast(x, tf.float32) / 255.0
@@ -118,8 +124,10 @@ def _bare_rounds(
     workload, x, y, server, step, begin=lambda server: server, end=lambda weights: weights
 ) -> Round:
     """Builds rounds from `server`; `step(weights, x, y)` returns weights and the summed loss."""
-    x, y = tf.constant(x), tf.constant(y)
-    clients, size = y.shape
+    sizes = np.array(list(map(len, y)), np.int32)
+    clients, total = len(sizes), int(sizes.sum())
+    x, y = tf.constant(np.concatenate(x)), tf.constant(np.concatenate(y))
+    sizes, ends = tf.constant(sizes), tf.constant(np.cumsum(sizes, dtype=np.int32))
     rounds = itertools.count()
 
     @tf.function
@@ -127,17 +135,19 @@ def _bare_rounds(
         mean = [tf.zeros_like(w) for w in server]
         loss = 0.0
         for client in tf.range(clients):
-            weights, x_client, y_client = begin(server), x[client], y[client]
+            weights, size = begin(server), sizes[client]
+            first = ends[client] - size
             for epoch in tf.range(workload.epochs):
                 seed = [round_num * clients + client, epoch]
                 order = tf.random.experimental.stateless_shuffle(tf.range(size), seed)
                 for start in tf.range(0, size, workload.batch_size):
-                    rows = order[start : start + workload.batch_size]
-                    x_batch, y_batch = tf.gather(x_client, rows), tf.gather(y_client, rows)
+                    rows = first + order[start : start + workload.batch_size]
+                    x_batch, y_batch = tf.gather(x, rows), tf.gather(y, rows)
                     weights, batch_loss = step(weights, x_batch, y_batch)
                     loss += batch_loss
-            mean = [m + w / clients for m, w in zip(mean, end(weights), strict=True)]
-        return mean, loss / (clients * size * workload.epochs)
+            share = tf.cast(size, tf.float32) / total
+            mean = [m + share * w for m, w in zip(mean, end(weights), strict=True)]
+        return mean, loss / (total * workload.epochs)
 
     def run() -> float:
         nonlocal server

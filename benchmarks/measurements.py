@@ -18,7 +18,6 @@ from benchmarks.workloads import RUNTIMES, SEED, Workload, cohort_of, installed
 from tff_pfl import algorithms, runtime
 from tff_pfl.aggregators import Stack
 from tff_pfl.algorithms.pgfed.server import PGFedServer, Risk
-from tff_pfl.clients.padding import pad_examples, shared_capacity
 from tff_pfl.compression import COMPRESSORS, compressed
 from tff_pfl.local import examples_type
 from tff_pfl.numerics.min_norm import min_norm_weights
@@ -188,50 +187,6 @@ def _server_of_pgfed(state, population, cohort_size):
         return server.shared(state), own, server.finalize(state, uploads, tf.constant(1))
 
     return lambda: work(state, uploads)
-
-
-def unequal(workload: Workload, rounds: int) -> Iterator[dict[str, Any]]:
-    """Yields a record of FedAvg with own and with padded rows, for each network and size spread.
-
-    Sizes of clients are lognormal. Rows are padded to the size of the largest client.
-
-    Args:
-        workload: The data and the training; `examples_per_client` is the mean size.
-        rounds: The number of measured rounds of each kind.
-    """
-    for network, hidden in {"linear": (), "mlp 30": (30,), "mlp 200-200": (200, 200)}.items():
-        adapted = dataclasses.replace(workload, options={"hidden": hidden})
-        for sigma in (0.25, 0.5, 1.0):
-            record = unequal_sizes(adapted, sigma, rounds)
-            yield {"unequal": network, "sigma": sigma, **record}
-
-
-def unequal_sizes(workload: Workload, sigma: float, rounds: int) -> dict[str, Any]:
-    """Returns the record of one spread of sizes; see `unequal`."""
-    mean, number = workload.examples_per_client, workload.clients
-    sizes = np.random.default_rng(SEED).lognormal(0, sigma, number)
-    sizes = np.maximum(np.rint(sizes * mean / sizes.mean()), 1).astype(np.int32)
-    capacity = shared_capacity(sizes)
-    data = dataclasses.replace(workload, examples_per_client=max(sizes)).data()
-    with installed(runtime.create_graph_context()):
-        process = workload.process("fedavg")
-        state = process.initialize()
-        rows = ([row[:size] for row, size in zip(array, sizes, strict=True)] for array in data)
-        own = cohort_of(process, *rows)
-        padded = [c._replace(data=pad_examples(c.data, capacity)) for c in own]
-        runs = {"own": lambda: process.next(state, own)}
-        runs["padded"] = lambda: process.next(state, padded)
-        seconds = in_turns("unequal", runs, rounds=rounds)
-    own_spread, padded_spread = spread(seconds["own"]), spread(seconds["padded"])
-    return {
-        "clients": number,
-        "examples": int(sizes.sum()),
-        "rows_over_examples": round(capacity * number / int(sizes.sum()), 2),
-        "batch_size": workload.batch_size,
-        "seconds_own": own_spread,
-        "seconds_padded": padded_spread,
-        "padded_over_own": ratio(padded_spread, own_spread),
-    }
 
 
 def start(names: Sequence[str], rounds: int) -> Iterator[dict[str, Any]]:

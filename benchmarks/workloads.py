@@ -143,6 +143,19 @@ WORKLOADS: dict[str, Workload] = {
     "resnet18": Workload("resnet18", 2, 64, 32, 0.001),
 }
 
+# Clients of unequal sizes, of which these are the means, and the sizes of cohorts.
+UNEQUAL_WORKLOADS: dict[str, tuple[Workload, tuple[int, ...]]] = {
+    "linear": (
+        Workload("mlp", 100, 55, 20, 0.005, image_shape=_MNIST, options=_LINEAR),
+        (10, 100, 1000),
+    ),
+    "mlp": (
+        Workload("mlp", 100, 55, 20, 0.005, image_shape=_MNIST, options={"hidden": (200, 200)}),
+        (10, 100),
+    ),
+    "cnn": (Workload("cnn_pgfed", 10, 55, 20, 0.05), (10, 100)),
+}
+
 # FedPG's networks. Clients have the paper's average number of examples and two classes each, as in
 # its Table 2, so that many gradients matter.
 DESCENT_WORKLOADS: dict[str, Workload] = {

@@ -8,7 +8,7 @@ from unittest import mock
 
 import pytest
 
-from benchmarks import contenders, growth, measurements, timing
+from benchmarks import contenders, growth, measurements, timing, unequal
 from benchmarks.workloads import AGGREGATED, DESCENT_WORKLOADS, MANY_CLIENTS, WORKLOADS
 from tests.runs import assert_refused, run_main, run_python
 from tff_pfl.algorithms import ALGORITHMS
@@ -107,12 +107,14 @@ def test_different_work_is_refused():
 
 
 @pytest.mark.slow
-def test_unequal_sizes_compares_own_and_padded_rows():
-    """Uses three lognormal sizes with mean 4, and rows padded to the largest."""
-    record = measurements.unequal_sizes(LINEAR, 0.5, 1)
-    own, padded = (record[f"seconds_{rows}"]["median"] for rows in ("own", "padded"))
-    assert record["padded_over_own"] == pytest.approx(padded / own, rel=0.01)
-    assert (record["clients"], record["rows_over_examples"]) == (3, 1.5)
+def test_unequal_clients_are_measured_beside_a_bare_loop_over_the_same_batches():
+    workload = dataclasses.replace(LINEAR, batch_size=2)
+    bare, *others = unequal.measure("linear", workload, [3], 1)
+    assert [record["contender"] for record in others] == ["loop", "groups", "one_capacity"]
+    for record in others:
+        seconds = [found["seconds_per_round"]["median"] for found in (record, bare)]
+        assert record["times_bare"] == pytest.approx(seconds[0] / seconds[1], rel=0.01)
+        assert (record["clients"], record["examples"]) == (3, 12)
 
 
 @pytest.mark.slow

@@ -4,12 +4,14 @@ import dataclasses
 
 import numpy as np
 import pytest
+import tensorflow_federated as tff
 
 from tests.experiment.killed import numbers_of, rows_of, run, run_until, with_validation
 from tests.federation import assert_equal, tiny_process
 from tests.marks import slow
+from tff_pfl import runtime
 from tff_pfl.algorithms import build_fedavg
-from tff_pfl.clients import ClientStateStore, CohortIterator, Participation
+from tff_pfl.clients import ClientStateStore, CohortIterator, Ladder, Participation
 from tff_pfl.evaluation import ClientMetrics, EvaluationOptions, MetricName
 from tff_pfl.experiment import EarlyStop, OutputDirectoryError, loop
 from tff_pfl.experiment.metrics_log import MetricsLog
@@ -50,6 +52,17 @@ def test_killed_run_resumes_with_the_same_numbers(
 
 def test_run_in_which_all_clients_report_lacks_participation_metrics(uninterrupted):
     assert not any(name.startswith("participation") for name in rows_of(uninterrupted[0])[0])
+
+
+@pytest.mark.slow
+def test_killed_run_of_groups_resumes_with_the_same_numbers(dataset, tmp_path):
+    options = {"clients_per_round": 4, "capacity": Ladder(batch_size=4), "rounds": 3}
+    groups = runtime.create_graph_context(vectorize="always")
+    with tff.framework.get_context_stack().install(groups):
+        expected = run(tmp_path / "uninterrupted", dataset, **options)
+        run_until(*UPDATE, 2, tmp_path / "killed", dataset, **options)
+        result = run(tmp_path / "killed", dataset, **options)
+    assert_same(tmp_path / "killed", result, (tmp_path / "uninterrupted", expected))
 
 
 def test_run_that_cannot_write_keeps_its_last_commit(uninterrupted, dataset, tmp_path):

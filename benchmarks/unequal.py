@@ -1,0 +1,118 @@
+"""Measures rounds of clients of unequal sizes, in a loop, in groups and padded to the largest."""
+
+import dataclasses
+import functools
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from benchmarks.contenders import Round, bare_tensorflow, check_same_work
+from benchmarks.timing import in_turns, ratio, spread
+from benchmarks.workloads import RUNTIMES, SEED, Workload, cohort_of, installed
+from tff_pfl.clients import Ladder, pad_examples
+from tff_pfl.clients.padding import capacities_of
+
+_SIGMA = 1.0
+BARE, LOOP = "bare_tensorflow", "loop"
+# The runtime and the capacity of each contender of this library.
+_OURS = {
+    LOOP: ("graph_loop", lambda workload: None),
+    "groups": ("graph_vectorized", lambda workload: Ladder(workload.batch_size)),
+    "one_capacity": ("graph_vectorized", lambda workload: "cohort"),
+}
+
+
+def lognormal_sizes(number: int, mean: float) -> np.ndarray:
+    """Returns the sizes of clients, int32 `[number]`, at least 1 and lognormal with sigma 1."""
+    sizes = np.random.default_rng(SEED).lognormal(0, _SIGMA, number)
+    return np.maximum(np.rint(sizes * mean / sizes.mean()), 1).astype(np.int32)
+
+
+def measure(
+    name: str, workload: Workload, cohort_sizes: Sequence[int], rounds: int
+) -> Iterator[dict[str, Any]]:
+    """Yields a record of a round of FedAvg for each size of cohort and each contender.
+
+    Args:
+        name: The name of the workload.
+        workload: The model and the training; `examples_per_client` is the mean size.
+        cohort_sizes: The numbers of clients.
+        rounds: The number of measured rounds of each contender.
+
+    Raises:
+        ValueError: The losses of the first round differ, so that the contenders' work differs.
+    """
+    for number in cohort_sizes:
+        sizes = lognormal_sizes(number, workload.examples_per_client)
+        yield from _cohort(name, workload, sizes, rounds)
+
+
+def _cohort(name, workload, sizes, rounds):
+    data = _data(workload, sizes)
+    losses, processor = {}, {}
+
+    def timed(contender, run):
+        start = time.process_time()
+        losses.setdefault(contender, run())
+        processor.setdefault(contender, []).append(time.process_time() - start)
+
+    runs = {BARE: bare_tensorflow(workload, *data)}
+    for contender in _chosen(workload):
+        runtime, capacity = _OURS[contender]
+        runs[contender] = _fedavg(workload, data, runtime, capacity(workload))
+    runs = {contender: functools.partial(timed, contender, run) for contender, run in runs.items()}
+    check = functools.partial(check_same_work, losses)
+    seconds = in_turns(f"unequal {name}", runs, rounds=rounds, after_first=check)
+    wall = {contender: spread(values) for contender, values in seconds.items()}
+    cpu = {contender: spread(values[-rounds:]) for contender, values in processor.items()}
+    for contender in runs:
+        yield {
+            "unequal": name,
+            "clients": len(sizes),
+            "examples": int(sizes.sum()),
+            "largest": int(sizes.max()),
+            "batch_size": workload.batch_size,
+            "contender": contender,
+            "seconds_per_round": wall[contender],
+            "cpu_seconds_per_round": cpu[contender],
+            "times_bare": ratio(wall[contender], wall[BARE]),
+            "cpu_times_bare": ratio(cpu[contender], cpu[BARE]),
+        }
+
+
+def _data(workload, sizes):
+    """Returns the images and the labels of each client."""
+    together = dataclasses.replace(workload, clients=1, examples_per_client=int(sizes.sum()))
+    return [np.split(array[0], np.cumsum(sizes)[:-1]) for array in together.data()]
+
+
+def _chosen(workload) -> list[str]:
+    """Returns the contenders; on CPUs, convolutions that differ by client are not vectorized."""
+    convolves = any(weight.shape.rank > 2 for weight in workload.initial_weights())
+    loops = convolves and not tf.config.list_logical_devices("GPU")
+    return [LOOP] if loops else list(_OURS)
+
+
+def _fedavg(workload, data, runtime, capacity) -> Round:
+    """Builds rounds of this library's FedAvg on a runtime, with a `CohortDataSource.capacity`."""
+    context = RUNTIMES[runtime]()
+    with installed(context):
+        process = workload.process("fedavg", len(data[0]), len(data[0]))
+        state, cohort = process.initialize(), cohort_of(process, *data)
+    rows = capacities_of([int(client.data.size) for client in cohort], capacity)
+    cohort = [
+        client._replace(data=pad_examples(client.data, number))
+        for client, number in zip(cohort, rows, strict=True)
+    ]
+
+    def run() -> float:
+        nonlocal state
+        with installed(context):
+            output = process.next(state, cohort)
+        state = output.state
+        return float(output.metrics["train"]["loss"])
+
+    return run
