@@ -9,7 +9,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.federation import assert_close
-from tests.runtime.conformance.cases import at_clients, mapped, tensor
+from tests.runtime.conformance.cases import at_clients, at_server, mapped, tensor
 from tff_pfl import algorithms, runtime, testing
 from tff_pfl.clients import Ladder, pad_examples
 from tff_pfl.runtime.graph import executor
@@ -109,6 +109,23 @@ def test_few_clients_of_each_shape_are_looped(caplog, lengths, method):
         run(mapped(lambda x, i: tf.reduce_sum(x), NUMBERED), clients(*lengths), devices="CPU:0")
     (message,) = [m for m in caplog.messages if m.startswith("Client work")]
     assert message.endswith(f"CPU:0: {method}.")
+
+
+def test_clients_with_large_tensors_are_looped_on_cpus(caplog):
+    large = tensor(np.float32, 1 << 15)
+
+    @tff.tensorflow.computation(NUMBERED, large)
+    def add(client, weights):
+        return client[0][:1] + weights[0]
+
+    @tff.federated_computation(at_clients(NUMBERED), at_server(large))
+    def work(cohort, weights):
+        return tff.federated_map(add, (cohort, tff.federated_broadcast(weights)))
+
+    with caplog.at_level(logging.INFO, logger="absl"):
+        run(work, clients(*[1, 2] * 8), np.zeros([1 << 15], np.float32), devices="CPU:0")
+    (message,) = [m for m in caplog.messages if m.startswith("Client work")]
+    assert message.endswith("a loop over clients (shapes differ by client).")
 
 
 def test_work_that_cannot_be_vectorized_is_looped():

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -41,10 +42,11 @@ def ingest(
     """
     num_clients = int(shards[-1].clients[-1]) + 1 if shards else 0
     parts = _checked_parts(value, type_spec, num_clients)
-    forms = _forms([part for part in tf.nest.flatten(parts) if isinstance(part, _Clients)])
+    leaves = tf.nest.flatten(parts)
+    forms = _forms([leaf for leaf in leaves if isinstance(leaf, _Clients)])
     kind = client_values.Stacked
     if forms:
-        shards, kind = client_map.grouped(shards, forms)
+        shards, kind = client_map.grouped(shards, forms, _largest(leaves))
     layout, tensors = _lay_out(parts, kind, server, shards)
     return layout, tensors, shards
 
@@ -58,6 +60,16 @@ def _forms(parts) -> list[tuple]:
                 shapes = [tuple(cell.shape) for cell in column]
                 columns += [shapes] * (len(set(shapes)) > 1)
     return list(zip(*columns, strict=True))
+
+
+def _largest(parts) -> int:
+    """Returns the number of elements of the largest tensor of one shape for all clients."""
+    shapes = [part.shape for part in parts if not isinstance(part, (_Clients, Layout))]
+    for part in parts:
+        if isinstance(part, _Clients):
+            tensors = [t for t in part.leaf_types if isinstance(t, tff.types.TensorType)]
+            shapes += [t.shape for t in tensors if not client_values.may_differ(t)]
+    return max((math.prod(shape) for shape in shapes), default=0)
 
 
 def check(value, type_spec: tff.types.Type) -> None:

@@ -38,12 +38,13 @@ def create_graph_context(
               an error if that is impossible. Clients whose tensors have equal shapes are a group.
               Several groups follow one another.
             * `"never"`: in a loop over clients, whose graph does not grow with their number.
-            * `"auto"`: at once if possible. Exceptions are groups of less than 8 clients on average
-              (on GPUs less than 2), sequences (`tf.data`), variables, operations that TensorFlow
-              cannot vectorize, and, on CPUs, convolutions whose filters differ by client (on GPUs
-              these become grouped convolutions). The choice is logged, once for each function. If a
-              vectorized graph fails when it runs, the whole computation runs again with loops,
-              whose result or error counts.
+            * `"auto"`: at once if possible. Exceptions are sequences (`tf.data`), variables,
+              operations that TensorFlow cannot vectorize, and, on CPUs, convolutions whose filters
+              differ by client (on GPUs these become grouped convolutions). Clients whose tensors
+              differ in shape are exceptions, too, unless groups have 8 clients or more on average
+              and no other tensor has 32,768 elements (on GPUs: 2 clients, tensors of any size). The
+              choice is logged, once for each function. If a vectorized graph fails when it runs,
+              the whole computation runs again with loops, whose result or error counts.
         max_concurrent_clients: The number of clients of a device that are computed at a time,
             which bounds the memory. By default all clients of a group if they are vectorized. In a
             loop, by default the number of CPU cores, or one if TensorFlow's kernels require it, as

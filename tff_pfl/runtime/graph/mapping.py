@@ -30,6 +30,8 @@ _REASON_LENGTH = 200
 _LARGE = 1 << 14
 # The least mean number of clients in a group with which `AUTO` stacks groups instead of looping.
 _LEAST_GROUP, _LEAST_GROUP_ON_GPUS = 8, 2
+# The number of elements in a tensor from which CPUs loop over clients of different shapes.
+_LARGE_IN_GROUPS = 1 << 15
 
 _NORMALIZATIONS = ("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3")
 # The positions of two inputs: the images, and a vector with a number for each channel.
@@ -58,26 +60,28 @@ class ClientMap:
         return ClientMap(NEVER, self._max_concurrent_clients, self._jit_compile)
 
     def grouped(
-        self, shards: Sequence[groups.Rows], forms: Sequence[tuple]
+        self, shards: Sequence[groups.Rows], forms: Sequence[tuple], largest: int
     ) -> tuple[Sequence[groups.Rows], type[client_values.Leaf]]:
         """Groups the clients of each shard by the shapes of their tensors, or leaves them.
 
         Args:
             shards: The clients of each shard.
             forms: The shapes of the tensors of each client of the cohort.
+            largest: The number of elements of the largest tensor of one shape, such as a layer of a
+                model.
 
         Returns:
             The shards, and the class of leaves whose shapes differ.
         """
-        if self._vectorize == NEVER:
-            return shards, client_values.Ragged
-        found = [groups.grouped(shard, forms, self._max_concurrent_clients) for shard in shards]
         num_groups = sum(len({forms[client] for client in shard.clients}) for shard in shards)
-        on_gpus = all(devices.is_gpu(shard.device) for shard in shards)
-        least = _LEAST_GROUP_ON_GPUS if on_gpus else _LEAST_GROUP
-        if self._vectorize == AUTO and len(forms) < least * num_groups:
+        if all(devices.is_gpu(shard.device) for shard in shards):
+            is_faster = len(forms) >= _LEAST_GROUP_ON_GPUS * num_groups
+        else:
+            is_faster = len(forms) >= _LEAST_GROUP * num_groups and largest < _LARGE_IN_GROUPS
+        if self._vectorize == NEVER or (self._vectorize == AUTO and not is_faster):
             return shards, client_values.Ragged
-        return found, client_values.Grouped
+        limit = self._max_concurrent_clients
+        return [groups.grouped(shard, forms, limit) for shard in shards], client_values.Grouped
 
     def __call__(
         self,
