@@ -14,12 +14,13 @@ from benchmarks.timing import in_turns, ratio, spread
 from benchmarks.workloads import RUNTIMES, SEED, Workload, cohort_of, installed
 from tff_pfl.clients import Ladder, pad_examples
 from tff_pfl.clients.padding import capacities_of
+from tff_pfl.runtime import create_graph_context
 
 _SIGMA = 1.0
 BARE, LOOP = "bare_tensorflow", "loop"
 # The runtime and the capacity of each contender of this library.
 _OURS = {
-    LOOP: ("graph_loop", lambda workload: None),
+    LOOP: ("graph", lambda workload: None),
     "groups": ("graph_vectorized", lambda workload: Ladder(workload.batch_size)),
     "one_capacity": ("graph_vectorized", lambda workload: "cohort"),
 }
@@ -98,7 +99,7 @@ def _chosen(workload) -> list[str]:
 
 def _fedavg(workload, data, runtime, capacity) -> Round:
     """Builds rounds of this library's FedAvg on a runtime, with a `CohortDataSource.capacity`."""
-    context = RUNTIMES[runtime]()
+    context = (RUNTIMES | {"graph": create_graph_context})[runtime]()
     with installed(context):
         process = workload.process("fedavg", len(data[0]), len(data[0]))
         state, cohort = process.initialize(), cohort_of(process, *data)
