@@ -29,10 +29,10 @@ def unknown_name(kind: str, name: str, valid: Iterable[str]) -> str:
 
 
 def less_is_better(quantity: str) -> bool:
-    """Returns whether the name of a quantity is one, or ends in one, of which less is better.
+    """Returns whether less of a quantity is better, by its name.
 
-    These are "loss", "error", "error_rate", "entropy", "crossentropy", "mse", "rmse", "mae", "nll",
-    "perplexity" and "nonfinite", alone or after a "_".
+    It is for names that are or end in "loss", "error", "error_rate", "entropy", "crossentropy",
+    "mse", "rmse", "mae", "nll", "perplexity" and "nonfinite", alone or after a "_".
     """
     return f"_{quantity}".endswith(tuple(f"_{name}" for name in _LESS_IS_BETTER))
 
