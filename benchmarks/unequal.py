@@ -18,11 +18,11 @@ from tff_pfl.runtime import create_graph_context
 
 _SIGMA = 1.0
 BARE, LOOP = "bare_tensorflow", "loop"
-# The runtime and the capacity of each contender of this library.
+# How each contender of this library makes its context, and its `CohortDataSource.capacity`.
 _OURS = {
-    LOOP: ("graph", lambda workload: None),
-    "groups": ("graph_vectorized", lambda workload: Ladder(workload.batch_size)),
-    "one_capacity": ("graph_vectorized", lambda workload: "cohort"),
+    LOOP: (create_graph_context, lambda workload: None),
+    "groups": (RUNTIMES["graph_vectorized"], lambda workload: Ladder(workload.batch_size)),
+    "one_capacity": (RUNTIMES["graph_vectorized"], lambda workload: "cohort"),
 }
 
 
@@ -62,8 +62,8 @@ def _cohort(name, workload, sizes, rounds):
 
     runs = {BARE: bare_tensorflow(workload, *data)}
     for contender in _chosen(workload):
-        runtime, capacity = _OURS[contender]
-        runs[contender] = _fedavg(workload, data, runtime, capacity(workload))
+        make_context, capacity = _OURS[contender]
+        runs[contender] = _fedavg(workload, data, make_context(), capacity(workload))
     runs = {contender: functools.partial(timed, contender, run) for contender, run in runs.items()}
     check = functools.partial(check_same_work, losses)
     seconds = in_turns(f"unequal {name}", runs, rounds=rounds, after_first=check)
@@ -97,9 +97,8 @@ def _chosen(workload) -> list[str]:
     return [LOOP] if loops else list(_OURS)
 
 
-def _fedavg(workload, data, runtime, capacity) -> Round:
-    """Builds rounds of this library's FedAvg on a runtime, with a `CohortDataSource.capacity`."""
-    context = (RUNTIMES | {"graph": create_graph_context})[runtime]()
+def _fedavg(workload, data, context, capacity) -> Round:
+    """Builds rounds of this library's FedAvg in a context."""
     with installed(context):
         process = workload.process("fedavg", len(data[0]), len(data[0]))
         state, cohort = process.initialize(), cohort_of(process, *data)

@@ -34,6 +34,7 @@ __getattr__, __dir__, __all__ = offer(
             "AVAILABILITIES",
             "ClientStateStore",
             "CohortDataSource",
+            "Ladder",
             "Participation",
             "SELECTORS",
         ),

@@ -62,7 +62,7 @@ class Ladder:
     clients of one shape at once. Padding within a batch adds no steps.
 
     Example:
-        >>> ladder = tff_pfl.clients.Ladder(batch_size=20)
+        >>> ladder = tff_pfl.Ladder(batch_size=20)
         >>> [ladder.capacity(size) for size in (0, 7, 20, 21, 85, 300)]
         [0, 20, 20, 40, 120, 320]
 

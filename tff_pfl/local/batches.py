@@ -82,7 +82,8 @@ def scan_batches(
 
     def masked_step(i, rows, carry):
         epoch, index = i // pass_steps, i % pass_steps
-        # Orders use the numbers 0 .. most_epochs - 1.
+        # Orders use the numbers 0 .. most_epochs - 1. The index counts within the pass, because
+        # the number of steps in a pass may depend on the padding.
         number = epoch + most_epochs * (1 + index)
         batch = _batch(examples, rows, tf.gather(weights, index), seed, number)
         is_own = alone_or(True, index < own_steps)

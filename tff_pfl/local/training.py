@@ -273,8 +273,7 @@ class LocalTraining:
             )
         rate = tf.cast(first, tf.float32)
         round_num = tf.cast(round_num, tf.float32)
-        if self.learning_rate_decay != 1:
-            rate *= tf.cast(self.learning_rate_decay, tf.float32) ** round_num
+        rate *= tf.cast(self.learning_rate_decay, tf.float32) ** round_num
         if self.schedule is not None:
             rate *= self.schedule_factor(round_num)
         if self.warm_up_rounds:

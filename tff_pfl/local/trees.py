@@ -196,7 +196,5 @@ def all_finite(*trees) -> tf.Tensor:
     for leaf in tf.nest.flatten(trees):
         # Checks both parts, because the absolute value of large numbers overflows.
         leaves += [tf.math.real(leaf), tf.math.imag(leaf)] if leaf.dtype.is_complex else [leaf]
-    leaves = [leaf for leaf in leaves if leaf.dtype.is_floating]
-    checks = [tf.math.is_finite(leaf) for leaf in leaves if leaf.shape.rank == 0]
-    checks += [tf.reduce_all(tf.math.is_finite(leaf)) for leaf in leaves if leaf.shape.rank != 0]
+    checks = [tf.reduce_all(tf.math.is_finite(leaf)) for leaf in leaves if leaf.dtype.is_floating]
     return tf.reduce_all(tf.stack(checks)) if checks else tf.constant(True)

@@ -261,7 +261,8 @@ class Model:
         `reduction` says, plus the `penalty` of the weights. Totals are of metrics that are means.
         Rows of weight 0 are ignored. The gradient of a batch without examples is 0.
         """
-        record_use("gradient" if training and self.training_pass else "")
+        if training and self.training_pass is not None:
+            record_use("gradient")
         return self._gradient(weights, batch, training)[:2]
 
     def training_gradient(

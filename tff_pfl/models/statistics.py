@@ -21,9 +21,10 @@ _USES: contextvars.ContextVar[set[str] | None] = contextvars.ContextVar("uses", 
 
 @contextlib.contextmanager
 def recorded_uses() -> Iterator[set[str]]:
-    """Yields the set of what models compute inside: "gradient" in training, "assigned" statistics.
+    """Yields the set of what models compute inside, which may have two entries.
 
-    Only models with batch normalisation that is trained are recorded.
+    "gradient" is a gradient in training of a model with batch normalisation, whose statistics it
+    does not give; "assigned" are weights with statistics after a step, of any model.
     """
     token = _USES.set(set())
     try:
@@ -33,8 +34,8 @@ def recorded_uses() -> Iterator[set[str]]:
 
 
 def record_use(use: str) -> None:
-    """Adds to the set of `recorded_uses`, if there is one, unless `use` is empty."""
-    if use and _USES.get() is not None:
+    """Adds to the set of `recorded_uses`, if there is one."""
+    if _USES.get() is not None:
         _USES.get().add(use)
 
 
