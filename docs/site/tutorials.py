@@ -1,0 +1,88 @@
+"""Makes pages of the notebooks, with the outputs of their cells.
+
+A notebook is executed once for each state of its text and of the library; `build/notebooks/` keeps
+the outcome.
+"""
+
+import ast
+import hashlib
+import os
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import jupytext
+import nbclient
+import nbformat
+from nbconvert import MarkdownExporter
+
+from docs.site.links import ROOT
+
+NOTEBOOKS = ROOT / "examples" / "notebooks"
+CACHE = ROOT / "build" / "notebooks"
+_SECONDS_A_CELL = 600
+
+
+def pages(execute: bool) -> dict[str, str | bytes]:
+    """Returns the page of each notebook, and its pictures.
+
+    Args:
+        execute: Whether to execute notebooks without an up-to-date outcome. Otherwise their pages
+            show the last outcome, or code alone.
+    """
+    scripts = sorted(NOTEBOOKS.glob("*.py"))
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        notebooks = pool.map(_executed if execute else _last, scripts)
+        made = [
+            _page(script.stem, notebook)
+            for script, notebook in zip(scripts, notebooks, strict=True)
+        ]
+    return {name: content for files in made for name, content in files.items()}
+
+
+def _page(name, notebook):
+    notebook.metadata["language_info"] = {"name": "python"}
+    resources = {"unique_key": name, "output_files_dir": name}
+    text, resources = MarkdownExporter().from_notebook_node(notebook, resources)
+    pictures = {f"tutorials/{file}": data for file, data in resources["outputs"].items()}
+    return {f"tutorials/{name}.md": text, **pictures}
+
+
+def _executed(script: Path):
+    kept = CACHE / f"{script.stem}-{_digest(script)}.ipynb"
+    if kept.exists():
+        return nbformat.read(kept, as_version=4)
+    notebook = jupytext.read(script)
+    with tempfile.TemporaryDirectory() as folder:
+        client = nbclient.NotebookClient(
+            notebook, timeout=_SECONDS_A_CELL, resources={"metadata": {"path": folder}}
+        )
+        client.execute(env=os.environ | {"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"})
+    CACHE.mkdir(parents=True, exist_ok=True)
+    for old in CACHE.glob(f"{script.stem}-*.ipynb"):
+        old.unlink()
+    nbformat.write(notebook, kept)
+    return notebook
+
+
+def _last(script: Path):
+    kept = [*CACHE.glob(f"{script.stem}-*.ipynb")]
+    return nbformat.read(kept[0], as_version=4) if kept else jupytext.read(script)
+
+
+def _digest(script: Path) -> str:
+    """Returns a digest of a notebook and of the library's code, without docstrings."""
+    digest = hashlib.sha256(script.read_bytes())
+    for path in sorted((ROOT / "tff_pfl").rglob("*.py")):
+        digest.update(_code(path).encode())
+    return digest.hexdigest()[:16]
+
+
+def _code(path: Path) -> str:
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(
+            node
+        ):
+            node.body = node.body[1:]
+    return ast.dump(tree)

@@ -1,0 +1,51 @@
+"""Tests that the site has all pages, and that it builds."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from docs.site import links
+from tests.documents import GUIDES, NOTEBOOKS
+from tests.runs import ROOT
+from tff_pfl.algorithms import ALGORITHMS
+
+
+def test_navigation_lists_all_guides_tutorials_and_results():
+    pages = re.findall(r"- (?:[^:\n]*: )?(\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.M)
+    files = [*GUIDES, *NOTEBOOKS, *(ROOT / "docs" / "results").glob("*.md")]
+    shown = {links.page_of(str(path.relative_to(ROOT))) for path in files}
+    assert shown - set(pages) == set()
+
+
+def test_index_of_methods_lists_each_algorithm_once():
+    text = (ROOT / "docs" / "methods" / "index.md").read_text()
+    rows = re.findall(r"^\| (`[^|]*`) \|", text, re.MULTILINE)
+    assert sorted(re.findall(r"`(\w+)`", "".join(rows))) == list(ALGORITHMS)
+
+
+def test_links_to_files_point_to_pages():
+    text = (
+        "[a](docs/results/digits.md) [b](tff_pfl/names.py#L1) [c](https://a.b)\n```\n[d](e)\n```\n"
+    )
+    assert links.rewritten(text, "index.md") == (
+        "[a](results/digits.md) [b](source/tff_pfl/names.py.md#L1) [c](https://a.b)\n"
+        "```\n[d](e)\n```\n"
+    )
+    found = links.sources({"results/digits.md": "[a](../../configs)"})
+    assert {"source/configs.md", "source/configs/digits.py.md"} <= set(found)
+
+
+@pytest.mark.slow
+def test_site_builds_without_warnings(tmp_path):
+    """Builds it without executing notebooks, which have a test of their own."""
+    pytest.importorskip("mkdocs")
+    subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", f"--site-dir={tmp_path}"],
+        cwd=ROOT,
+        env=os.environ | {"EXECUTE_NOTEBOOKS": "false"},
+        check=True,
+    )
+    assert "Ditto" in (tmp_path / "methods" / "ditto.html").read_text()
