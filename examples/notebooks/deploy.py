@@ -82,8 +82,8 @@ process = tff_pfl.compose(
 )
 
 # %% [markdown]
-# Who takes part changes below, so we write the loop over rounds ourselves. A
-# `ClientStateStore` keeps what each client keeps, here its own model.
+# Clients come and go below, so we write the loop over rounds ourselves. A `ClientStateStore` keeps
+# what each client keeps, here its own model.
 
 
 # %%
@@ -131,9 +131,9 @@ federation.accuracies(members).mean().round(3)
 # %% [markdown]
 # ## A new client arrives
 #
-# At once it can get the global model, and fine-tune it on its own examples: the server needs nothing
-# of it for that. Later, after it took part in rounds, it has a model of its own by Ditto. Is either
-# better than what it could do alone?
+# At once it can get the global model, and fine-tune it on its own examples: for that, the server
+# needs nothing of it. Later, after it took part in rounds, it has a model of its own by Ditto. Is
+# either better than what it could do alone?
 
 # %%
 at_once = federation.accuracies(newcomers)
