@@ -10,13 +10,13 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks.contenders import Round, bare_tensorflow, check_same_work
+from benchmarks.contestants.common import lognormal_sizes
 from benchmarks.timing import in_turns, ratio, spread
-from benchmarks.workloads import RUNTIMES, SEED, Workload, cohort_of, installed
+from benchmarks.workloads import RUNTIMES, Workload, cohort_of, installed
 from tff_pfl.clients import Ladder, pad_examples
 from tff_pfl.clients.padding import capacities_of
 from tff_pfl.runtime import create_graph_context
 
-_SIGMA = 1.0
 BARE, LOOP = "bare_tensorflow", "loop"
 # How each contender of this library makes its context, and its `CohortDataSource.capacity`.
 _OURS = {
@@ -24,12 +24,6 @@ _OURS = {
     "groups": (RUNTIMES["graph_vectorized"], lambda workload: Ladder(workload.batch_size)),
     "one_capacity": (RUNTIMES["graph_vectorized"], lambda workload: "cohort"),
 }
-
-
-def lognormal_sizes(number: int, mean: float) -> np.ndarray:
-    """Returns the sizes of clients, int32 `[number]`, at least 1 and lognormal with sigma 1."""
-    sizes = np.random.default_rng(SEED).lognormal(0, _SIGMA, number)
-    return np.maximum(np.rint(sizes * mean / sizes.mean()), 1).astype(np.int32)
 
 
 def measure(
@@ -63,7 +57,7 @@ def _cohort(name, workload, sizes, rounds):
     runs = {BARE: bare_tensorflow(workload, *data)}
     for contender in _chosen(workload):
         make_context, capacity = _OURS[contender]
-        runs[contender] = _fedavg(workload, data, make_context(), capacity(workload))
+        runs[contender] = fedavg(workload, data, make_context(), capacity(workload))
     runs = {contender: functools.partial(timed, contender, run) for contender, run in runs.items()}
     check = functools.partial(check_same_work, losses)
     seconds = in_turns(f"unequal {name}", runs, rounds=rounds, after_first=check)
@@ -97,8 +91,15 @@ def _chosen(workload) -> list[str]:
     return [LOOP] if loops else list(_OURS)
 
 
-def _fedavg(workload, data, context, capacity) -> Round:
-    """Builds rounds of this library's FedAvg in a context."""
+def fedavg(workload: Workload, data, context, capacity) -> Round:
+    """Builds rounds of this library's FedAvg.
+
+    Args:
+        workload: The model and the training.
+        data: The images and the labels of each client.
+        context: The execution context.
+        capacity: See `CohortDataSource`.
+    """
     with installed(context):
         process = workload.process("fedavg", len(data[0]), len(data[0]))
         state, cohort = process.initialize(), cohort_of(process, *data)

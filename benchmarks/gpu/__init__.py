@@ -1,1 +1,1 @@
-"""Checks and measures a machine's GPU, for `gpu_check.py`."""
+"""Checks that a GPU computes correctly, and measures it: `python -m benchmarks.gpu`."""

@@ -1,4 +1,4 @@
-"""Checks the device and its results, as part 1; does not import TFF."""
+"""Checks the device and its results; does not import TFF."""
 
 import functools
 import importlib
@@ -10,9 +10,10 @@ import time
 
 import numpy as np
 
-from benchmarks.gpu.runner import CheckError, Report
-from benchmarks.timing import memory_mib, spread
+from benchmarks.gpu.report import CheckError, Report
+from benchmarks.timing import spread
 from tff_pfl.runtime import cuda
+from tff_pfl.runtime.startup import prepare_process
 
 _DRIVER_FILE = pathlib.Path("/proc/driver/nvidia/version")
 _SMI_SECONDS = 20.0
@@ -28,6 +29,7 @@ def check_device(report: Report) -> None:
     Raises:
         CheckError: TensorFlow does not list a device.
     """
+    prepare_process()
     report.do("driver", lambda: {"value": driver()})
     report.do("TensorFlow", lambda: {"value": importlib.import_module("tensorflow").__version__})
     import tensorflow as tf
@@ -128,27 +130,3 @@ def _time_products(tf, precision, size):
         seconds.append(time.perf_counter() - start)
     teraflops = 2 * size**3 / spread(seconds[1:])["median"] / 1e12
     return compare(first_rows, expected, _TOLERANCES[precision]) | {"teraflops": teraflops}
-
-
-def reset_peak() -> None:
-    """Starts a new measurement of the peak memory."""
-    import tensorflow as tf
-
-    gpus = tf.config.list_logical_devices("GPU")
-    for gpu in gpus:
-        tf.config.experimental.reset_memory_stats(gpu.name.removeprefix("/device:"))
-    if not gpus:
-        pathlib.Path("/proc/self/clear_refs").write_text(
-            "5"
-        )  # resets the peak of the resident size; see proc(5)
-
-
-def peak_mib() -> float:
-    """Returns the peak memory since `reset_peak`: the highest of all GPUs, or of this process."""
-    import tensorflow as tf
-
-    peaks = [
-        tf.config.experimental.get_memory_info(gpu.name.removeprefix("/device:"))["peak"] / 2**20
-        for gpu in tf.config.list_logical_devices("GPU")
-    ]
-    return round(max(peaks), 1) if peaks else memory_mib(peak="VmHWM")["peak"]

@@ -1,99 +1,231 @@
-"""Measures a round of FedAvg and a bare TensorFlow loop that does the same work, as part 3."""
+"""Measures rounds of FedAvg, of this library and of others in turns; does not import TensorFlow.
 
+Cells are measured in the order of their worth. In each cell, each contender computes its first
+round and some more, and its figures are written at once. All contenders of the cell then take
+turns, and their figures are written again.
+"""
+
+import contextlib
 import dataclasses
-import functools
-import gc
-import itertools
-import math
-import time
+import os
+import pathlib
+import statistics
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-import tensorflow as tf
+from benchmarks.contestants.serving import Server
+from benchmarks.gpu.report import CheckError, Report
 
-from benchmarks.contenders import CONTENDERS, check_same_work
-from benchmarks.gpu.device import peak_mib, require, reset_peak
-from benchmarks.gpu.runner import Report
-from benchmarks.timing import spread
-from benchmarks.workloads import WORKLOADS, Workload
+OURS = "tensorflow"  # serves this library, and the bare loop
+_PROGRAMS = {name: f"with_{name}.py" for name in (OURS, "jax", "torch")}
+_START_SECONDS = 60.0
+_FIRST_SECONDS = 60.0  # the time limit of a first round, which traces and compiles
+_LATER_SECONDS = 20.0
+_LONG_ROUND = 3.0  # such rounds are measured once
+_AT_ONCE, _IN_TURNS = 2, 3
+_LOSS_TOLERANCE = 0.05
 
-_RUNTIMES = ("tff_pfl_graph_loop", "tff_pfl_graph_vectorized", "tff_pfl_graph_xla")
-_ROUNDS = 5
-_SECONDS_A_CONTENDER = 15.0
-# For each network: changes to its workload, further changes at toy sizes, and the bare loop.
-_MODELS = {
-    "linear": ({}, {"examples_per_client": 6}, "bare_tensorflow"),
-    "cnn": (
-        {"epochs": 1, "examples_per_client": 200},
-        {"examples_per_client": 6, "batch_size": 6},
-        "bare_tensorflow",
-    ),
-    "resnet18": (
-        {"examples_per_client": 100, "batch_size": 50},
-        {
-            "options": {"width": 4, "blocks": (1, 1), "groups": 2},
-            "examples_per_client": 4,
-            "batch_size": 4,
-        },
-        "bare_keras",
-    ),
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """A work that contenders do.
+
+    Attributes:
+        network: `linear`, `cnn` (PGFed's) or `resnet18`.
+        clients: The number of clients.
+        sigma: The spread of the clients' sizes, which are lognormal; 0 for equal sizes.
+        contenders: Pairs of a framework and a method, in the order of their worth.
+        examples_per_client: The mean size of a client.
+        batch_size: The number of examples in a step.
+        learning_rate: The rate of SGD.
+        options: Options of the network.
+    """
+
+    network: str
+    clients: int
+    sigma: float
+    contenders: Sequence[tuple[str, str]]
+    examples_per_client: int
+    batch_size: int
+    learning_rate: float
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The first words of its tasks."""
+        return f"{self.network} {self.clients} {'unequal' if self.sigma else 'equal'}"
+
+    def work(self) -> dict[str, Any]:
+        """Returns the work of a request."""
+        work = dataclasses.asdict(self) | {"epochs": 1}
+        del work["contenders"]
+        return work
+
+
+_LINEAR = {"examples_per_client": 20, "batch_size": 20, "learning_rate": 0.005}
+_CNN = {"examples_per_client": 200, "batch_size": 50, "learning_rate": 0.01}
+_SIZES = {"linear": _LINEAR, "cnn": _CNN}
+# The ways in which this library computes a network without convolutions, and with them.
+_WAYS = {
+    "linear": ("default", "groups", "groups+xla", "loop"),
+    "cnn": ("default", "groups+grouped", "groups+grouped+xla", "loop"),
 }
+_OTHERS = (("jax", "vmap"), ("torch", "vmap"), (OURS, "bare"), ("torch", "loop"), ("jax", "map"))
+_ORDER = (  # network, clients, sigma
+    ("cnn", 10, 0.0),
+    ("linear", 10, 0.0),
+    ("cnn", 100, 1.0),
+    ("linear", 100, 1.0),
+    ("cnn", 100, 0.0),
+    ("linear", 100, 0.0),
+    ("cnn", 10, 1.0),
+    ("linear", 10, 1.0),
+    ("cnn", 2, 0.0),
+    ("linear", 2, 0.0),
+)
+
+
+def cells(is_toy: bool) -> Iterator[Cell]:
+    """Yields the cells; toys have a few clients and what a CPU can do."""
+    order = [("linear", 3, 0.0), ("cnn", 3, 1.0)] if is_toy else _ORDER
+    for network, clients, sigma in order:
+        sizes, ways = _SIZES[network], _WAYS[network]
+        if is_toy:
+            sizes = sizes | {"examples_per_client": 6, "batch_size": 3}
+            ways = ways if network == "linear" else ("default", "loop")
+        if clients == 100:
+            ways += ("groups_of_25+xla",)
+        ours = [(OURS, way) for way in ways]
+        yield Cell(network, clients, sigma, (*ours, *_OTHERS), **sizes)
 
 
 def measure_rounds(report: Report) -> None:
-    """Measures contenders, one after another, beginning with the small cohorts of all models.
+    """Measures the rounds of linear models and PGFed's CNN, in float32.
 
     Raises:
-        CheckError: TensorFlow does not list a GPU.
+        CheckError: TensorFlow computes on another device than the check is for.
     """
-    require(report)
-    sizes = (2,) if report.is_toy else (10, 100, 1000)
-    precisions = ("float32",) if report.is_toy else ("float32", "TF32")
-    for clients, model in itertools.product(sizes, _MODELS):
-        changes, toy, bare = _MODELS[model]
-        changes = changes | (toy if report.is_toy else {})
-        workload = dataclasses.replace(WORKLOADS[model], clients=clients, **changes)
-        # On CPUs, convolutions that differ by client cannot be vectorized.
-        runtimes = _RUNTIMES[:1] if report.is_toy and model != "linear" else _RUNTIMES
-        data = workload.data()
-        for precision, contender in itertools.product(precisions, (bare, *runtimes)):
-            # The time for a larger cohort is estimated from a smaller one.
-            smaller = report.records.get(f"{clients // 10} {model} {precision} {contender}", {})
-            expected = smaller.get("first_round_seconds", 0.0)
-            expected += 20 * smaller.get("seconds_per_round", 0.0)
-            if "out_of_memory" in smaller:
-                expected = math.inf
-            reference = f"{clients} {model} {precision} {bare}"
-            measure = functools.partial(
-                _measure, report, contender, workload, data, precision, reference
-            )
-            report.do(f"{clients} {model} {precision} {contender}", measure, expected)
+    _measure(report, list(_PROGRAMS), cells(report.is_toy), "float32")
 
 
-def _measure(report, contender: str, workload: Workload, data, precision: str, reference: str):
-    """Returns the measurements of a contender, and the ratio of its seconds to the bare loop."""
-    tf.config.experimental.enable_tensor_float_32_execution(precision == "TF32")
-    gc.collect()
-    reset_peak()
-    try:
-        start = time.perf_counter()
-        one_round = CONTENDERS[contender](workload, *data)
-        loss = one_round()
-        first, seconds = time.perf_counter() - start, []
-        while len(seconds) < _ROUNDS and (sum(seconds) < _SECONDS_A_CONTENDER or not seconds):
-            start = time.perf_counter()
-            one_round()
-            seconds.append(time.perf_counter() - start)
-    except tf.errors.ResourceExhaustedError as error:
-        return {"out_of_memory": str(error), "memory_mib": peak_mib()}
-    figures = {
-        "seconds_per_round": spread(seconds)["median"],
-        "memory_mib": peak_mib(),
-        "first_round_seconds": first,
-        "rounds": len(seconds),
-        "first_round_loss": loss,
-    }
-    bare = report.records.get(reference, figures)
-    if "first_round_loss" in bare:
-        check_same_work({"bare": bare["first_round_loss"], "this": loss})
-        times_bare = figures["seconds_per_round"] / bare["seconds_per_round"]
-        figures["times_bare"] = times_bare
+def measure_resnet(report: Report) -> None:
+    """Measures ResNet-18 in the precision that the part is named after.
+
+    Raises:
+        CheckError: See `measure_rounds`.
+    """
+    precision = report.part.removeprefix("resnet18_")
+    ways = ("loop", "bare") if report.is_toy else ("groups", "loop", "bare", "groups+xla")
+    toy = {"width": 4, "blocks": (1, 1), "groups": 2} if report.is_toy else {}
+    clients, size, batch_size = (2, 4, 4) if report.is_toy else (10, 100, 50)
+    contenders = [(OURS, way) for way in ways]
+    cell = Cell("resnet18", clients, 0.0, contenders, size, batch_size, 0.001, toy)
+    _measure(report, [OURS], [cell], precision)
+
+
+def _measure(report, frameworks, cells, precision):
+    with contextlib.ExitStack() as resources:
+        log = resources.enter_context(open(report.folder / "log.txt", "ab"))
+        servers = {
+            name: resources.enter_context(contextlib.closing(_server(name, precision, log)))
+            for name in frameworks
+        }
+        for name, server in servers.items():  # they start at the same time
+            report.write(name, _described(name, server.description, report))
+        for cell in cells:
+            _measure_cell(report, cell, servers)
+
+
+def _server(name, precision, log):
+    if name == OURS:
+        return Server(
+            _PROGRAMS[name], [precision], sys.executable, dict(os.environ), log, _START_SECONDS
+        )
+    return Server(_PROGRAMS[name], [], python_of_others(), foreign(os.environ), log, _START_SECONDS)
+
+
+def python_of_others() -> str:
+    """Returns the Python that may have PyTorch and JAX."""
+    return os.environ.get("BENCHMARKS_PYTHON", "python3")
+
+
+def foreign(environment: Mapping[str, str]) -> dict[str, str]:
+    """Returns an environment for a Python of the machine, without this Python's libraries."""
+    kept = {k: v for k, v in environment.items() if not k.startswith(("PYTHON", "TF_"))}
+    own = str(pathlib.Path(sys.base_prefix) / "lib")
+    libraries = kept.pop("LD_LIBRARY_PATH", "").split(os.pathsep)
+    if others := [folder for folder in libraries if folder not in ("", own)]:
+        kept["LD_LIBRARY_PATH"] = os.pathsep.join(others)
+    return kept | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}  # processes share the GPU
+
+
+def _described(name, description, report):
+    """Returns what a framework says of itself, or that it is missing."""
+    found = description.get("device", "none")
+    if name == OURS and (found == "none" or (found == "CPU") != report.is_toy):
+        raise CheckError(f"TensorFlow computes on {found}: {description.get('error', 'no GPU')}.")
+    if "error" in description:
+        return {"missing": description["error"], "python": python_of_others()}
+    return {"device": found} | description["versions"]
+
+
+def _measure_cell(report: Report, cell: Cell, servers: Mapping[str, Server]) -> None:
+    """Measures the contenders of a cell, each alone and then in turns."""
+    missing = {name for name in servers if "missing" in report.records[name]}
+    contenders = [(name, method) for name, method in cell.contenders if name not in missing]
+    tasks = {pair: f"{cell.name}: {' '.join(pair)}" for pair in contenders}
+    figures = {}
+    for pair, task in tasks.items():
+        if report.records.get(task, {}).get("rounds", 0) >= _AT_ONCE + _IN_TURNS:
+            return  # measured by an earlier run
+        if report.left() < 2.0:
+            report.leave_out(task)
+            continue
+        figures[pair] = _first_rounds(report, cell, servers[pair[0]], pair[1])
+        _check_loss(cell, pair, figures)
+        report.write(task, figures[pair])
+    for _ in range(_IN_TURNS):
+        for (name, method), found in figures.items():
+            if "error" not in found and found["seconds"] < _LONG_ROUND and report.left() > 1.0:
+                _add_round(report, cell, servers[name], method, found)
+    for pair, found in figures.items():
+        if found.get("rounds", 0) > _AT_ONCE:
+            report.write(tasks[pair], found)
+
+
+def _first_rounds(report, cell, server, method):
+    """Returns the figures of the first rounds of a contender."""
+    first = server.round(method, cell.work(), min(_FIRST_SECONDS, report.left()))
+    if "error" in first:
+        return first
+    figures = {"first_seconds": first["seconds"], "loss": first["loss"], "all_seconds": []}
+    for _ in range(_AT_ONCE):
+        if "error" not in figures and sum(figures["all_seconds"]) < _LONG_ROUND:
+            _add_round(report, cell, server, method, figures)
     return figures
+
+
+def _add_round(report, cell, server, method, figures):
+    limit = max(min(_LATER_SECONDS, report.left()), 1.0)
+    answer = server.round(method, cell.work(), limit)
+    if "error" in answer:
+        figures["error"] = answer["error"]
+        return
+    if answer["first"]:  # the process was started again
+        return
+    figures["all_seconds"] = [*figures["all_seconds"], answer["seconds"]]
+    figures["seconds"] = statistics.median(figures["all_seconds"])
+    figures["rounds"] = len(figures["all_seconds"])
+    if "memory_mib" in answer:
+        figures["memory_mib"] = answer["memory_mib"]
+
+
+def _check_loss(cell, pair, figures):
+    """Adds an error if the first round's loss shows that a contender does other work."""
+    losses = {other: found["loss"] for other, found in figures.items() if "loss" in found}
+    if pair not in losses:
+        return
+    first, loss = next(iter(losses.values())), losses[pair]
+    if not abs(loss - first) <= _LOSS_TOLERANCE * abs(first):  # also true for NaN
+        figures[pair]["error"] = f"its loss is {loss:.4g}, that of others {first:.4g}"

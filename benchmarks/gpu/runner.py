@@ -1,161 +1,73 @@
 """Runs the parts of the check one after another, each in a process with its own time limit.
 
-A part is a function that gives one task after another to its `Report`. The report is saved after
-each task, so the file is complete however the process ends. The next run of the program does the
-missing tasks.
+A part is a function that gives one task after another to its `Report`, which writes each figure at
+once, so that the file has them however the process ends.
 """
 
 import contextlib
-import importlib
-import json
+import hashlib
 import os
 import pathlib
 import signal
 import subprocess
 import sys
+import tarfile
+import tempfile
 import time
-import traceback
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
-import pandas as pd
-
+from benchmarks.gpu import summary
+from benchmarks.gpu.report import Report
+from benchmarks.timing import hardware
 from tff_pfl.experiment.interruption import interruptible
-from tff_pfl.files import write_json
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-_SHORTEST_SECONDS = 15.0  # a part with less time is not started
+LOG, CACHE = "log.txt", "cuda_cache.tar.xz"
+_SHORTEST_SECONDS = 10.0  # a part with less time is not started
 _SECONDS_TO_END = 10.0
-
-
-class CheckError(RuntimeError):
-    """A result is wrong, or the check cannot be run with these settings."""
 
 
 class Part(NamedTuple):
     """A part of the check.
 
     Attributes:
-        name: The name of its files.
         function: Its function, `MODULE:NAME`.
-        minutes: Its time limit.
+        share: Its share of the time, among the parts that are not done.
     """
 
-    name: str
     function: str
-    minutes: float
+    share: float
 
 
+_RESNET = Part("benchmarks.gpu.rounds:measure_resnet", 0.08)
 PARTS = {
-    1: Part("device", "benchmarks.gpu.device:check_device", 5),
-    2: Part("tests", "benchmarks.gpu.suites:run_suites", 12),
-    3: Part("rounds", "benchmarks.gpu.rounds:measure_rounds", 15),
-    4: Part("trainings", "benchmarks.gpu.trainings:compare_trainings", 12),
-    5: Part("long_training", "benchmarks.gpu.trainings:train_for_long", 60),
+    "device": Part("benchmarks.gpu.device:check_device", 0.15),
+    "rounds": Part("benchmarks.gpu.rounds:measure_rounds", 0.33),
+    "trainings": Part("benchmarks.gpu.trainings:compare_trainings", 0.2),
+    "resnet18_float32": _RESNET,
+    "resnet18_tf32": _RESNET,
+    "resnet18_bfloat16": _RESNET,
+    "tests": Part("benchmarks.gpu.suites:run_suites", 0.08),
 }
-
-
-class Report:
-    """The results of a part, in a file, and the time that is left.
-
-    The status is `running`, `complete`, `partial` (there was no time for some tasks) or `failed`.
-    `records` has the results of each task. Failed tasks have an `error`.
-
-    Args:
-        path: The file. Existing content is kept.
-        devices: "GPU", or "CPU" for toy sizes on logical CPU devices.
-        seconds: The time limit of the process.
-
-    Raises:
-        CheckError: The file has results of other devices.
-    """
-
-    def __init__(self, path: str | os.PathLike, devices: str, seconds: float = 0.0):
-        self.path = pathlib.Path(path)
-        self.devices, self.is_toy = devices, devices == "CPU"
-        self._end = time.monotonic() + 0.9 * seconds  # leaves a tenth of the time to finish
-        self.content: dict[str, Any] = {"devices": devices, "status": "running", "records": {}}
-        if self.path.exists():
-            self.content = json.loads(self.path.read_text())
-        if (found := self.content["devices"]) != devices:
-            raise CheckError(
-                f"{path} has results of --devices={found}. Use another --output_dir for {devices}."
-            )
-
-    @property
-    def records(self) -> dict[str, dict[str, Any]]:
-        """The results of each task that was done."""
-        return self.content["records"]
-
-    def left(self) -> float:
-        """Returns the seconds until the part should stop."""
-        return self._end - time.monotonic()
-
-    def update(self, status: str, message: str = "") -> None:
-        """Sets the status and its message, and saves the report."""
-        self.content |= {"status": status, "message": message}
-        write_json(self.path, self.content)
-
-    def do(self, task: str, measure: Callable[[], dict[str, Any]], seconds: float = 0.0) -> None:
-        """Does a task, unless it was done before.
-
-        Args:
-            task: The unique name of the task.
-            measure: A function that returns the results of the task.
-            seconds: The expected time. The task is left out if less time is left.
-        """
-        if "error" not in self.records.get(task, {"error": ""}):
-            return
-        if self.left() < seconds:
-            self.records[task] = {"error": f"no time: {max(self.left(), 0):.0f} s were left"}
-            return
-        self.update("running", task)
-        start = time.monotonic()
-        try:
-            self.records[task] = measure()
-        except Exception as error:
-            traceback.print_exc()
-            self.records[task] = {"error": f"{type(error).__name__}: {error}"}
-        self.records[task] |= {"seconds": time.monotonic() - start}
-        self.update("running")
-
-    def close(self) -> None:
-        """Sets the status at the end of the part."""
-        records = self.records.items()
-        errors = {task: record["error"] for task, record in records if "error" in record}
-        failed = [task for task, error in errors.items() if not error.startswith("no time")]
-        status = "failed" if failed else "partial" if errors else "complete"
-        self.update(status, ", ".join(failed or errors))
-
-    def table(self) -> str:
-        """Returns the records as lines of text."""
-        rows = [{"task": k} | {n: _cell(v) for n, v in r.items()} for k, r in self.records.items()]
-        return pd.DataFrame(rows).fillna("").to_string(index=False) if rows else ""
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    if isinstance(value, list):
-        return f"{len(value)}, see the file"
-    return "" if value is None else str(value)[:44]
 
 
 def check(
     output_dir: str | os.PathLike,
     *,
     devices: str = "GPU",
-    parts: Sequence[int] = tuple(PARTS),
-    minutes: float = 45.0,
+    parts: Sequence[str] = tuple(PARTS),
+    minutes: float = 12.0,
+    python: str = "python3",
 ) -> int:
     """Runs parts of the check, except for complete ones, and prints their results.
 
     Args:
-        output_dir: The folder for `partN_NAME.json`, the results, and `partN_NAME.log` of each
-            part.
+        output_dir: The folder for the figures, the log and what the driver compiled.
         devices: "GPU", or "CPU" for toy sizes.
         parts: Keys of `PARTS`, in the order of the runs.
         minutes: The time limit for all parts together.
+        python: A Python that may have PyTorch and JAX.
 
     Returns:
         The exit code of the program: 1 if any of the parts failed, 0 otherwise.
@@ -166,50 +78,108 @@ def check(
     folder = pathlib.Path(output_dir).absolute()
     folder.mkdir(parents=True, exist_ok=True)
     end, failed = time.monotonic() + 60 * minutes, False
-    with interruptible():
-        for number in parts:
-            name, function, limit = PARTS[number]
-            title, path = f"part {number}, {name}", folder / f"part{number}_{name}.json"
+    with interruptible(), tempfile.TemporaryDirectory() as temporary:
+        environment = _environment(devices, python, temporary)
+        cache = pathlib.Path(environment["CUDA_CACHE_PATH"])
+        _bring(folder / CACHE, cache)
+        _describe(Report(folder, "machine", devices))
+        for position, name in enumerate(parts):
             left = end - time.monotonic()
-            report = Report(path, devices)
-            if report.content["status"] != "complete":
+            report = Report(folder, name, devices)
+            if report.status != "complete":
                 if left < _SHORTEST_SECONDS:
-                    print(f"{title}: left out, the {minutes:g} minutes are over", flush=True)
+                    print(f"{name}: left out, the {minutes:g} minutes are over", flush=True)
                     continue
-                seconds = min(60 * limit, left)
-                print(f"{title}: at limit {seconds:.0f} s", flush=True)
-                report = _run(function, report, seconds)
-            status, message = report.content["status"], report.content["message"]
-            print(f"{report.table()}\n{title}: {status}, see {path} {message}", flush=True)
-            failed |= status == "failed"
+                shares = [PARTS[other].share for other in parts[position:]]
+                seconds = left * shares[0] / sum(shares)
+                print(f"{name}: at limit {seconds:.0f} s", flush=True)
+                start = time.monotonic()
+                report = _run(report, seconds, environment)
+                print(f"{name}: took {time.monotonic() - start:.0f} s", flush=True)
+                _keep(cache, folder / CACHE)
+            print(
+                f"{summary.of_part(report)}\n{name}: {report.status} {report.message}\n", flush=True
+            )
+            failed |= report.status == "failed"
     return int(failed)
 
 
-def _run(function, report, seconds) -> Report:
+def _environment(devices: str, python: str, temporary: str) -> dict[str, str]:
+    """Returns the environment of parts."""
+    # TensorFlow logs everything. CUDA loads only the kernels in use, and caches compiled ones.
+    # Several processes share the GPU.
+    environment = {
+        "CUDA_CACHE_PATH": os.path.join(temporary, "cuda_cache"),
+        "CUDA_CACHE_MAXSIZE": str(2**32 - 1),
+        "CUDA_MODULE_LOADING": "LAZY",
+    } | os.environ
+    environment |= {
+        "BENCHMARKS_PYTHON": python,
+        "PYTHONPATH": str(ROOT),
+        "TF_CPP_MIN_LOG_LEVEL": "0",
+        "TF_FORCE_GPU_ALLOW_GROWTH": "true",
+        "TMPDIR": temporary,
+    }
+    if devices == "CPU":
+        environment["CUDA_VISIBLE_DEVICES"] = ""
+    return environment
+
+
+def _describe(report: Report) -> None:
+    """Writes the machine and the state of this library's code."""
+    digest = hashlib.sha256()
+    for file in sorted((ROOT / "tff_pfl").rglob("*.py")):
+        digest.update(file.read_bytes())
+    command = ["git", "-C", str(ROOT), "rev-parse", "HEAD"]
+    with contextlib.suppress(OSError):
+        commit = subprocess.run(command, capture_output=True, text=True).stdout.strip()
+    figures = hardware() | {
+        "date": time.strftime("%Y-%m-%d"),
+        "commit": commit or None,
+        "code": digest.hexdigest()[:16],
+    }
+    report.do("machine", lambda: figures)
+
+
+def _bring(archive: pathlib.Path, cache: pathlib.Path) -> None:
+    """Unpacks kernels that a driver compiled before."""
+    if archive.exists():
+        with tarfile.open(archive) as tar:
+            tar.extractall(cache, filter="data")
+
+
+def _keep(cache: pathlib.Path, archive: pathlib.Path) -> None:
+    """Packs the kernels that the driver has compiled, if there are any."""
+    if any(cache.rglob("*")):
+        new = archive.with_suffix(".new")
+        with tarfile.open(new, "w:xz", preset=1) as tar:
+            tar.add(cache, ".")
+        new.replace(archive)
+
+
+def _run(report: Report, seconds: float, environment: Mapping[str, str]) -> Report:
     """Runs a part in a process, and returns its report."""
-    report.update("running")
-    log = report.path.with_suffix(".log")
-    code = _process(function, report, seconds, log)
-    report = Report(report.path, report.devices)
-    if report.content["status"] == "running":
-        reason = f"it did not end within {seconds:.0f} s"
-        if code is not None:
+    report.set_status("running")
+    code = _process(report, seconds, environment)
+    report = Report(report.folder, report.part, report.devices)
+    if report.status == "running":
+        if code is None:
+            reason = f"it did not end within {seconds:.0f} s"
+        else:
             reason = f"the process ended with {signal.Signals(-code).name if code < 0 else code}"
-        report.update("failed", f"{reason} ({report.content['message']}), see {log}")
+        report.set_status("failed", f"{reason} ({report.message}), see {LOG}")
     return report
 
 
-def _process(function, report, seconds, log) -> int | None:
+def _process(report, seconds, environment) -> int | None:
     """Runs a part's process and returns its exit code, or `None` if it ran out of time."""
-    # TensorFlow logs everything. CUDA loads only the kernels in use, and caches compiled ones.
-    environment = {"CUDA_MODULE_LOADING": "LAZY", "CUDA_CACHE_MAXSIZE": str(2**32 - 1)}
-    environment |= os.environ | {"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "0"}
-    if report.is_toy:
-        environment["CUDA_VISIBLE_DEVICES"] = ""
-    arguments = [function, str(report.path), report.devices, str(seconds)]
-    with open(log, "wb") as output:
+    function = PARTS[report.part].function
+    arguments = [function, str(report.folder), report.part, report.devices, str(seconds)]
+    with open(report.folder / LOG, "ab") as output:
+        output.write(f"---- {report.part}\n".encode())
+        output.flush()
         process = subprocess.Popen(
-            [sys.executable, "-u", "-m", __package__, *arguments],
+            [sys.executable, "-u", "-m", "benchmarks.gpu.part", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -228,15 +198,3 @@ def _process(function, report, seconds, log) -> int | None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-
-
-def run_part(function: str, path: str, devices: str, seconds: str) -> None:
-    """Runs a part in this process; its report has the outcome."""
-    report = Report(path, devices, float(seconds))
-    module, _, name = function.partition(":")
-    try:
-        getattr(importlib.import_module(module), name)(report)
-    except CheckError as error:
-        report.update("failed", str(error))
-    else:
-        report.close()

@@ -1,14 +1,17 @@
-"""Runs the repository's tests of devices and of conformance, as part 2."""
+"""Runs the repository's tests of devices and of conformance."""
 
 import functools
 import os
 import pathlib
 import subprocess
 import sys
+import tempfile
 import xml.etree.ElementTree
 
 from benchmarks.gpu.device import require
-from benchmarks.gpu.runner import ROOT, CheckError, Report
+from benchmarks.gpu.report import CheckError, Report
+from benchmarks.gpu.runner import ROOT
+from tff_pfl.runtime.startup import prepare_process
 
 # For each suite: the file, and the tests that run at toy sizes.
 _SUITES = {
@@ -23,6 +26,7 @@ def run_suites(report: Report) -> None:
     Raises:
         CheckError: TensorFlow does not list a GPU. Tests would otherwise pass on the CPU.
     """
+    prepare_process()
     require(report)
     for suite, (file, toys) in _SUITES.items():
         chosen = ["-k", toys] if report.is_toy else []
@@ -30,11 +34,9 @@ def run_suites(report: Report) -> None:
 
 
 def _run(report, suite, arguments):
-    junit = report.path.with_name(f"{report.path.stem}_{suite}.xml")
-    junit.unlink(missing_ok=True)
+    junit = pathlib.Path(tempfile.mkdtemp(), f"{suite}.xml")
     environment = os.environ | {
         "NVIDIA_TF32_OVERRIDE": "0",  # results are compared with CPU results
-        "TF_FORCE_GPU_ALLOW_GROWTH": "true",  # several processes share the GPU
         "TF_CPP_MIN_LOG_LEVEL": "3",
     }
     command = [sys.executable, "-m", "pytest", f"--junitxml={junit}", "-q", *arguments]

@@ -1,28 +1,30 @@
-"""Trains on the device and on the CPU, as part 4, and as long as possible, as part 5."""
+"""Trains on the device and on the CPU, and compares the results."""
 
 import functools
 import os
 import pathlib
-import signal
-import threading
+import tempfile
+
+from tff_pfl.runtime.startup import prepare_process
+
+prepare_process()
 
 import numpy as np
 import tensorflow as tf
 
-from benchmarks.gpu.device import peak_mib, require, reset_peak
-from benchmarks.gpu.runner import ROOT, CheckError, Report
+from benchmarks.gpu.device import require
+from benchmarks.gpu.memory import peak_mib, reset_peak
+from benchmarks.gpu.report import CheckError, Report
+from benchmarks.gpu.runner import ROOT
 from tff_pfl import experiment, runtime
 from tff_pfl.evaluation import MetricName
 
-ALGORITHMS = ("ditto", "pgfed", "plgu_lf", "pfedmb", "fedpg")
+ALGORITHMS = ("ditto", "pgfed", "fedpg", "pfedmb", "plgu_lf")
 # The largest relative difference of the first round's training loss, before training amplifies
 # rounding errors, and the largest difference of the accuracy after the last round.
 _SAME_LOSS = 1e-3
 _SAME_ACCURACY = 0.02
 _ACCURACY = MetricName("personalized", "local_test", "accuracy", "mean")
-_ENDLESS = 1_000_000
-_SHORTEST_SECONDS = 60.0
-_STOPPED = 128 + signal.SIGTERM
 
 
 def compare_trainings(report: Report) -> None:
@@ -34,33 +36,14 @@ def compare_trainings(report: Report) -> None:
     tf.config.experimental.enable_tensor_float_32_execution(False)
     name = "two CPUs" if report.is_toy else "GPU"
     places = {name: _devices(report), "CPU": ["CPU:0"]}
-    for algorithm in ALGORITHMS:
+    for algorithm in ALGORITHMS[:2] if report.is_toy else ALGORITHMS:
+        config = config_of(algorithm, report)
         tasks = [f"{algorithm} on {place}" for place in places]
         for task, devices in zip(tasks, places.values(), strict=True):
-            folder = report.path.parent / "trainings" / task.replace(" ", "_")
-            config = config_of(algorithm, report)
-            report.do(task, functools.partial(_train, config, folder, devices))
+            report.do(task, functools.partial(_train, config, devices))
         found = [report.records[task] for task in tasks]
         if all(record.get("accuracy") is not None for record in found):
             report.do(f"{algorithm}, compared", functools.partial(compare, *found))
-
-
-def train_for_long(report: Report) -> None:
-    """Trains PLGU-LF with ResNet-18 until the time is over.
-
-    Raises:
-        CheckError: There is no GPU, or no data set.
-    """
-    config, devices = long_config(report), _devices(report)
-
-    def train():
-        # On SIGTERM, `run_program` finishes its current step and leaves complete files.
-        timer = threading.Timer(report.left(), os.kill, (os.getpid(), signal.SIGTERM))
-        timer.daemon = True
-        timer.start()
-        return _train(config, report.path.parent / "long_training", devices, stopped=_STOPPED)
-
-    report.do("plgu_lf for long", train, 0 if report.is_toy else _SHORTEST_SECONDS)
 
 
 def _devices(report: Report) -> list[str]:
@@ -99,13 +82,13 @@ _TOY = (
 
 
 def config_of(algorithm: str, report: Report):
-    """Returns the config of a training of part 4."""
+    """Returns the config of a training."""
     flags = _TOY
     if not report.is_toy:
         name = data_set(report, "fashion_mnist", "cifar10")
         flags = (
             f"--config.data.name={name}",
-            "--config.rounds=20",
+            "--config.rounds=10",
             "--config.data.num_clients=100",
             "--config.model.name=lenet",
         )
@@ -117,30 +100,20 @@ def config_of(algorithm: str, report: Report):
     return config
 
 
-def long_config(report: Report):
-    """Returns the config of part 5. Its training does not end by itself."""
-    if report.is_toy:
-        personal = "--config.algorithm.num_personal_layers=1"
-        return _read("digits.py:plgu_lf", *_TOY, personal, "--config.evaluation.every=1")
-    name = data_set(report, "cifar10", "fashion_mnist")
-    flags = (f"--config.data.name={name}", f"--config.rounds={_ENDLESS}")
-    return _read("plgu.py:cifar10,10,plgu_lf", *flags, "--config.evaluation.every=5")
-
-
 def _read(config: str, *flags: str):
     return experiment.read_config([f"--config={ROOT / 'configs' / config}", *flags])
 
 
-def _train(config, folder: pathlib.Path, devices: list[str], *, stopped: int = 0) -> dict:
-    """Trains on these devices and returns measurements; accepts the exit code `stopped`, too."""
+def _train(config, devices: list[str]) -> dict:
+    """Trains on these devices and returns measurements."""
     reset_peak()
+    folder = pathlib.Path(tempfile.mkdtemp(), "run")
     code = experiment.run_program(
         config,
         os.fspath(folder),
-        resume=True,
         set_context=lambda: runtime.set_graph_context(devices=devices),
     )
-    if code not in (0, stopped):
+    if code:
         raise CheckError(f"The training ended with exit code {code}; see the log.")
     files = experiment.RunFiles(folder)
     metrics, seconds = files.metrics(), files.timings()["round_seconds"]

@@ -5,7 +5,7 @@ model and pool of examples, the quantity, the statistic over clients, and the va
 `client` is about one client. A line with the `source` "paper" has a number from the paper.
 `PAGE/configs.json` has the configs of the runs: the keys that they share, and the keys of each run.
 A table is between `<!-- table: NAME -->` and `<!-- /table -->` in `PAGE.md`; a function in
-`tables.py` makes the table of that name.
+`tables.py` or `on_gpus.py` makes the table of that name.
 """
 
 import re
@@ -13,7 +13,9 @@ import re
 import pandas as pd
 
 from docs.results.data import FOLDER
+from docs.results.on_gpus import rounds_picture
 from docs.results.tables import TABLES
+from tff_pfl.analysis import figures
 
 PAGES = sorted(path.stem for path in FOLDER.glob("*.md"))
 _MARKED = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- /table -->)", re.DOTALL)
@@ -32,10 +34,11 @@ def markdown(table: pd.DataFrame) -> str:
 
 
 def main():
-    """Rewrites all pages."""
+    """Rewrites all pages, and draws the picture that no run made."""
     for page in PAGES:
         path = FOLDER / f"{page}.md"
         path.write_text(rendered(page, path.read_text()))
+    figures.save(rounds_picture(), FOLDER / "gpu" / "rounds.png")
 
 
 if __name__ == "__main__":

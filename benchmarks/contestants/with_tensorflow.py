@@ -1,0 +1,106 @@
+"""Serves rounds of FedAvg of this library, and of TensorFlow alone, in one precision.
+
+    with_tensorflow.py float32|tf32|bfloat16
+
+A method is words that are joined by "+":
+
+    bare                a loop over clients in one `tf.function`, without this library
+    default             this library as its programs run
+    loop                clients one by one, each with its own rows
+    groups, groups_of_N clients of equal capacity at once, or at most N of them
+    xla                 compiled by XLA
+    KEY of CONVOLUTIONS how groups compute convolutions whose filters differ by client
+"""
+
+import pathlib
+import sys
+
+import common
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+
+from tff_pfl.runtime.startup import prepare_process
+
+prepare_process()
+
+import tensorflow as tf
+
+from benchmarks.contenders import bare_keras, bare_tensorflow
+from benchmarks.gpu.memory import peak_mib, reset_peak
+from benchmarks.unequal import fedavg
+from benchmarks.workloads import Workload
+from tff_pfl.clients import Ladder
+from tff_pfl.runtime import create_graph_context
+
+# Ways of computing convolutions in groups, and the options of `create_graph_context` for each.
+CONVOLUTIONS = {"grouped": {}}
+_MODELS = {"linear": "mlp", "cnn": "cnn_pgfed"}
+
+
+class StartedWorkload(Workload):
+    """A workload with the initial weights of all contestants."""
+
+    def model(self):
+        """Returns the network as a pure model; ResNets start from their own initial weights."""
+        model = super().model()
+        if self.network not in _MODELS.values():
+            return model
+        name = next(name for name, network in _MODELS.items() if network == self.network)
+        given = iter(common.initial_weights(name))
+        start = {layer: {w: next(given) for w in own} for layer, own in model.init(0).items()}
+        return model.starting_from(start)
+
+
+def workload_of(work, precision):
+    """Returns the workload of a request; `work.options` are options of the network."""
+    shape = common.NETWORKS[work.network][0] if work.network in _MODELS else common.IMAGE_SHAPE
+    return StartedWorkload(
+        _MODELS.get(work.network, work.network),
+        work.clients,
+        work.examples_per_client,
+        work.batch_size,
+        work.learning_rate,
+        work.epochs,
+        shape,
+        {"hidden": ()} if work.network == "linear" else work.options,
+        compute_type="bfloat16" if precision == "bfloat16" else "float32",
+    )
+
+
+def build(method, work, precision):
+    """Returns a function that computes one more round, and returns its mean training loss."""
+    workload = workload_of(work, precision)
+    x, y = common.client_data(work, workload.image_shape)
+    y = [labels.astype("int32") for labels in y]
+    first, *words = method.split("+")
+    reset_peak()
+    if first == "bare":
+        bare = bare_tensorflow if work.network in _MODELS else bare_keras
+        return bare(workload, x, y)
+    options, has_groups = {}, bool(tf.config.list_logical_devices("GPU"))
+    if first != "default":
+        has_groups = first != "loop"
+        options["vectorize"] = "always" if has_groups else "never"
+        options["jit_compile"] = "xla" in words
+        if limit := first.partition("_of_")[2]:
+            options["max_concurrent_clients"] = int(limit)
+        for word in CONVOLUTIONS.keys() & words:
+            options |= CONVOLUTIONS[word]
+    capacity = Ladder(workload.batch_size) if has_groups else None
+    return fedavg(workload, (x, y), create_graph_context(**options), capacity)
+
+
+def main(precision):
+    tf.config.experimental.enable_tensor_float_32_execution(precision == "tf32")
+    gpus = tf.config.list_physical_devices("GPU")
+    details = [tf.config.experimental.get_device_details(gpu)["device_name"] for gpu in gpus]
+    common.serve(
+        lambda method, work: build(method, work, precision),
+        {"tensorflow": tf.__version__},
+        details[0] if details else "CPU",
+        lambda: {"memory_mib": peak_mib()},
+    )
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
