@@ -5,8 +5,8 @@
 
 A framework takes part if its flag is given. PYTHON is the interpreter of an environment with the
 framework. CHECKOUT is the folder of its repository, for a framework that is not a package.
-docs/side_by_side.md explains how to get each one. This library and a bare TensorFlow loop of FedAvg
-always take part. Methods:
+docs/guides/side_by_side.md explains how to get each one. This library and a bare TensorFlow loop of
+FedAvg always take part. Methods:
 
     bare_tensorflow  fedavg; a loop without any framework, the basis of comparison
     tff_pfl          fedavg, fedrep, ditto, apfl, pgfed

@@ -1,4 +1,4 @@
-"""Tests the rows of the table in `docs/determinism.md`, which name their tests.
+"""Tests the rows of the table in `docs/guides/determinism.md`, which name their tests.
 
 Other files test several processes, devices or runtimes.
 """
@@ -19,7 +19,7 @@ from tff_pfl.experiment import RunFiles, evaluate_run, run_program
 
 pytestmark = pytest.mark.usefixtures("clients_in_a_loop")
 
-PAGE = ROOT / "docs" / "determinism.md"
+PAGE = ROOT / "docs" / "guides" / "determinism.md"
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def test_page_names_existing_tests_in_each_row():
     rows = [re.split(r" *\| *", row)[1:-1] for row in table.partition("\n\n")[0].splitlines()]
     without = []
     for changed, *_, tests in rows[2:]:
-        named = re.findall(r"\]\(\.\./(tests/[\w/]+\.py)\)", tests)
+        named = re.findall(r"\]\(\.\./\.\./(tests/[\w/]+\.py)\)", tests)
         functions = re.findall(r"`(test_\w+)`", tests)
         code = "".join((ROOT / file).read_text() for file in named)
         assert all(f"def {function}(" in code for function in functions), changed

@@ -3,11 +3,13 @@
 import csv
 import functools
 import importlib
+import inspect
 import itertools
 import json
 import re
 import runpy
 import shlex
+import sys
 
 import numpy as np
 import pytest
@@ -29,19 +31,25 @@ EXAMPLES = ROOT / "examples" / "own_method"
 README = ROOT / "README.md"
 
 
+def path_of(guide):
+    """Returns the path of a guide, by its name, or of the README."""
+    return next(document for document in DOCUMENTS if document.stem == guide)
+
+
 @pytest.fixture
 def follow(tmp_path, monkeypatch, clients_in_a_loop):
-    """Returns `(document) -> names`: writes the document's files and runs its other code."""
+    """Returns `(*guides) -> names`: writes the files of guides and runs their other code."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
 
-    def followed(name):
+    def followed(*guides):
         names = {}
-        for file, code in python_blocks(ROOT / name):
-            if file:
-                (tmp_path / file).write_text(code)
-            else:
-                exec(compile(code, name, "exec"), names)
+        for guide in guides:
+            for file, code in python_blocks(path_of(guide)):
+                if file:
+                    (tmp_path / file).write_text(code)
+                else:
+                    exec(compile(code, guide, "exec"), names)
         return names
 
     with own_modules(tmp_path):
@@ -65,49 +73,54 @@ def build(config):
 
 
 def command_with(document, text):
-    (found,) = [command for command in commands(ROOT / document) if text in command]
+    (found,) = [command for command in commands(path_of(document)) if text in command]
     return found
 
 
 def test_readme_method_runs(follow, monkeypatch):
-    follow("README.md")
-    command = command_with("README.md", "mixed_start").replace("configs/", f"{ROOT}/configs/")
+    follow("README")
+    command = command_with("README", "mixed_start").replace("configs/", f"{ROOT}/configs/")
     config, _ = config_and_folder(monkeypatch, command)
     build(config)
     assert config.algorithm.name == "mixed_start"  # `tests/test_examples.py` runs it
 
 
 def test_own_method_guide_runs(follow, monkeypatch):
-    follow("docs/own_method.md")
+    follow("own_method")
+    follow("own_server")
     tests = importlib.import_module("test_mixture")
     tests.test_no_share_is_fedavg()
     tests.test_contract(testing.contract.check_new_client)
     for text in ("config.algorithm.share", "config.py:mifa"):
-        command = command_with("docs/own_method.md", text).replace("my_folder/", "")
+        command = command_with("own_method", text).replace("my_folder/", "")
         build(config_and_folder(monkeypatch, command)[0])
 
 
 @pytest.mark.slow
 def test_methods_of_the_own_method_guide_pass_the_contract(follow):
-    names = follow("docs/own_method.md")
+    names = follow("own_method", "own_server")
     mifa = functools.partial(names["mifa"], num_clients=8)
     subjects = (testing.Subject.of(names["mixture"]), testing.Subject.of(mifa, needs_uploads=True))
     for check, subject in itertools.product(testing.CHECKS, subjects):
         check(subject)
 
 
-def test_own_model_and_data_guide_runs(follow, monkeypatch):
-    names = follow("docs/own_model_and_data.md")
+def test_guides_to_models_and_the_round_loop_run(follow):
+    names = follow("own_model", "round_loop")
     result = names["result"]
     assert result.final.mean("accuracy") > 0.8 > 0.5 > result.final.mean("accuracy", "global")
     assert len(names["models"]) == 6
-    ratings = runpy.run_path("ratings.py")
-    assert ratings["result"].final.mean("r2") > 0.8
     x = names["client_arrays"](3)[2]
     exported, of_keras = names["of_client_3"](x), names["keras_model"](x)
     np.testing.assert_allclose(of_keras, exported, rtol=1e-5, atol=1e-6)
-    command = command_with("docs/own_model_and_data.md", "stripes_config.py")
-    config, _ = config_and_folder(monkeypatch, command)
+
+
+def test_guides_to_data_run(follow, monkeypatch):
+    follow("own_data")
+    ratings = runpy.run_path("ratings.py")
+    assert ratings["result"].final.mean("r2") > 0.8
+    follow("registries")
+    config, _ = config_and_folder(monkeypatch, command_with("registries", "stripes_config.py"))
     build(config)
     assert config.model.options.to_dict() == {"width": 32}
     assert config.data.by_size.to_dict() == {"ratio": 1.5}
@@ -115,7 +128,8 @@ def test_own_model_and_data_guide_runs(follow, monkeypatch):
 
 @pytest.mark.slow
 def test_round_loop_runs_without_a_global_model(follow):
-    blocks = [code for file, code in python_blocks(ROOT / "docs/own_model_and_data.md") if not file]
+    guides = (path_of("own_model"), path_of("round_loop"))
+    blocks = [code for guide in guides for file, code in python_blocks(guide) if not file]
     until = next(i for i, code in enumerate(blocks) if "process.global_weights" in code) + 1
     names = {}
     for code in (blocks[0].partition("with tff_pfl.RunDirectory")[0], *blocks[2:until]):
@@ -124,11 +138,16 @@ def test_round_loop_runs_without_a_global_model(follow):
     assert len(names["models"]) == 6 and "weights" not in names
 
 
-def test_protocols_and_metrics_guide_runs(follow):
-    """Checks that release managers have all numbers of each round."""
-    names = follow("docs/protocols_and_metrics.md")
+def test_guides_to_runs_run(follow):
+    follow("metrics")
+    follow("evaluation")
+    names = follow("pictures_and_tables")
     figure, described, table = names["analyse"]()
-    assert figure.axes and described["count"].item() > 1 and table["method"].item() == "tracked"
+    assert figure.axes and described["count"].item() > 1 and table["method"].item() == "digits"
+
+
+def test_release_managers_have_all_numbers_of_each_round(follow):
+    follow("trackers")
     with open("lines.jsonl") as file:
         lines = [json.loads(line) for line in file]
     with open("runs/tracked/metrics.csv") as file:
@@ -148,7 +167,7 @@ def test_protocols_and_metrics_guide_runs(follow):
 @pytest.mark.slow
 def test_programs_guide_runs(follow):
     """Checks that TFF's `train_model` trains, evaluates and releases a model."""
-    names = follow("docs/programs.md")
+    names = follow("programs")
     metrics = [value["model_metrics"] for value in names["train_metrics"].values().values()]
     assert len(metrics) == 2 and metrics[1]["loss"] < metrics[0]["loss"]
     (evaluated,) = names["evaluation_metrics"].values().values()
@@ -156,16 +175,22 @@ def test_programs_guide_runs(follow):
     assert list(names["models"].values()) == ["training_checkpoint_round_2"]
 
 
-@pytest.mark.parametrize("guide", ["determinism", "privacy", "runtime_and_gpus"])
+OTHERS = ["attacks", "determinism", "participation", "privacy", "private_uploads"]
+OTHERS += ["runtime_and_gpus", "studies", "tasks"]
+
+
+@pytest.mark.parametrize("guide", OTHERS)
 def test_other_guides_run(follow, guide):
-    follow(f"docs/{guide}.md")
+    follow(guide)
 
 
 def test_all_documents_with_code_are_tested():
-    is_run = {"README", "own_method", "own_model_and_data", "protocols_and_metrics"}
-    is_run |= {"determinism", "privacy", "programs", "runtime_and_gpus"}
-    others = [document for document in DOCUMENTS if document.stem not in is_run]
-    assert [document for document in others if list(python_blocks(document))] == []
+    tests = inspect.getsource(sys.modules[__name__])
+    followed = {
+        name for names in re.findall(r"follow\((.*?)\)", tests) for name in names.split('"')
+    }
+    with_code = {document.stem for document in DOCUMENTS if list(python_blocks(document))}
+    assert with_code - followed - set(OTHERS) == set()
 
 
 def test_files_in_documents_equal_the_examples():
@@ -183,7 +208,7 @@ def test_readme_is_short_and_lists_all_algorithms():
 
 
 def test_table_of_registries_has_all_keys_and_arguments():
-    text = (ROOT / "docs/own_model_and_data.md").read_text()
+    text = path_of("registries").read_text()
     rows = re.findall(r"^\| `([A-Z]+)` \| (.*?) \| .*?\((.*?)\)", text, re.MULTILINE)
     choices = [*CHOICES, Choice("data.name", "", tff_pfl.DATASETS)]
     for name, keys, arguments in rows:

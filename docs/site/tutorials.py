@@ -27,8 +27,8 @@ def pages(execute: bool) -> dict[str, str | bytes]:
     """Returns the page of each notebook, and its pictures.
 
     Args:
-        execute: Whether to execute notebooks without an up-to-date outcome. Otherwise their pages
-            show the last outcome, or code alone.
+        execute: Whether to execute notebooks that have changed. Otherwise cells that have changed
+            have no outputs.
     """
     scripts = sorted(NOTEBOOKS.glob("*.py"))
     with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -66,8 +66,14 @@ def _executed(script: Path):
 
 
 def _last(script: Path):
-    kept = [*CACHE.glob(f"{script.stem}-*.ipynb")]
-    return nbformat.read(kept[0], as_version=4) if kept else jupytext.read(script)
+    notebook = jupytext.read(script)
+    for kept in CACHE.glob(f"{script.stem}-*.ipynb"):
+        cells = nbformat.read(kept, as_version=4).cells
+        outputs = {cell.source: cell.outputs for cell in cells if cell.cell_type == "code"}
+        for cell in notebook.cells:
+            if cell.source in outputs:
+                cell.outputs = outputs[cell.source]
+    return notebook
 
 
 def _digest(script: Path) -> str:

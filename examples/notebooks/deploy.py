@@ -166,7 +166,7 @@ arrived.mean().round(3)
 #   the global model has learned from newcomers as well.
 #
 # Runs by a config simulate newcomers with `config.new_clients.number`; see
-# [new clients](../../docs/protocols_and_metrics.md#fine-tuning-and-new-clients).
+# [new clients](../../docs/guides/new_clients.md).
 
 # %% [markdown]
 # ## A client leaves
@@ -210,8 +210,8 @@ plt.show()
 #   client taught fades.
 #
 # Fading is no proof that nothing is left. To forget a client for certain, train anew without it.
-# With [differential privacy](../../docs/privacy.md) there is less to forget: epsilon bounds what
-# the global model can tell of any client.
+# With [differential privacy](../../docs/guides/privacy.md) there is less to forget: epsilon bounds
+# what the global model can tell of any client.
 #
 # In a deployment the state of a client is on its own device. In a simulation it is in the store,
 # from which we delete it:

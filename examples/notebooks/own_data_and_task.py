@@ -223,7 +223,7 @@ plt.show()
 # most: the common model follows the roles with more lines. For the keyboards of users, a personal
 # embedding may serve as well: `personal_layers=["characters"]`. TFF's own model and the real data
 # have names; see
-# [your own model and data](../../docs/own_model_and_data.md#models-and-benchmark-tasks-of-tff).
+# [your own model and data](../../docs/guides/own_model.md#models-and-benchmark-tasks-of-tff).
 
 # %% [markdown]
 # ## A frozen backbone and a personal head
