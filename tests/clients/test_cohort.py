@@ -50,7 +50,8 @@ class TestSource:
         ("capacity", "rows"),
         [
             (None, [1, 3, 2]),
-            (Ladder(2), [2, 4, 2]),
+            (Ladder(2, group_cost=0), [2, 4, 2]),
+            (Ladder(2), [4, 4, 4]),
             ("cohort", [3, 3, 3]),
             (4, [4, 4, 4]),
         ],

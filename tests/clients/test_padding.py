@@ -5,7 +5,7 @@ import pytest
 
 from tests.clients.test_cohort import FakeDataset
 from tests.marks import together
-from tff_pfl.clients.padding import pad_examples, shared_capacity
+from tff_pfl.clients.padding import Ladder, pad_examples, shared_capacity
 
 
 class TestPadExamples:
@@ -56,3 +56,10 @@ def test_shared_capacities_are_few_and_close_to_the_sizes():
     capacities = {size: shared_capacity([size]) for size in range(1, 3000)}
     assert all(size <= capacity < 1.5 * size + 1 for size, capacity in capacities.items())
     assert len(set(capacities.values())) < 25
+
+
+def test_small_groups_join_the_next_larger_one():
+    """Five clients would add 5 steps, four clients 4."""
+    ladder = Ladder(batch_size=10, group_cost=5)
+    assert ladder.capacities([9] * 5 + [15, 0]) == [10] * 5 + [20, 10]
+    assert ladder.capacities([9] * 4 + [15, 0]) == [20] * 6

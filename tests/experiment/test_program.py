@@ -36,8 +36,9 @@ LINEAR, CNN = ("mlp", {"hidden": ()}), ("lenet", {})
     ("network", "sizes", "clients", "batch_size", "expected"),
     [
         (LINEAR, [12, 16, 25], 40, 20, Ladder(20)),
-        (LINEAR, [12, 16, 25], 15, 20, None),  # too few clients
-        (LINEAR, [1, 21, 41, 61, 81], 40, 20, None),  # too many groups
+        (LINEAR, [12, 16, 25], 10, 20, None),  # too few clients
+        (LINEAR, [1, 21, 41, 61, 81], 40, 20, Ladder(20)),  # in two groups
+        (LINEAR, [1, 201, 401, 601, 801], 40, 20, None),  # too many groups
         (LINEAR, [60, 70, 80], 40, 70, None),  # too large steps
         (LINEAR, [1, 5], 40, 100, Ladder(6)),  # no client fills a batch
         (CNN, [12, 16, 20], 40, 20, None),

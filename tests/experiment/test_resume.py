@@ -56,7 +56,7 @@ def test_run_in_which_all_clients_report_lacks_participation_metrics(uninterrupt
 
 @pytest.mark.slow
 def test_killed_run_of_groups_resumes_with_the_same_numbers(dataset, tmp_path):
-    options = {"clients_per_round": 4, "capacity": Ladder(batch_size=4), "rounds": 3}
+    options = {"clients_per_round": 4, "capacity": Ladder(4, group_cost=0), "rounds": 3}
     groups = runtime.create_graph_context(vectorize="always")
     with tff.framework.get_context_stack().install(groups):
         expected = run(tmp_path / "uninterrupted", dataset, **options)

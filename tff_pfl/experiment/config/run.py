@@ -152,14 +152,7 @@ def suitable_capacity(
         return ladder
     convolves = any(len(w.shape) > 2 for w in tff.structure.flatten(model.weights_type))
     step = min(batch_size, sizes.mean()) * model.num_weights
-    groups = _expected_groups(ladder, sizes, clients_at_a_time)
+    typical = np.quantile(sizes, np.linspace(0, 1, clients_at_a_time), method="inverted_cdf")
+    groups = len(set(ladder.capacities(typical)))
     is_faster = clients_at_a_time >= _LEAST_GROUP * groups and step <= _SMALL_STEP
     return ladder if is_faster and not convolves else None
-
-
-def _expected_groups(ladder: Ladder, sizes: np.ndarray, clients_at_a_time: int) -> float:
-    """Returns the expected number of different capacities in a cohort, drawn with replacement."""
-    different, numbers = np.unique(sizes, return_counts=True)
-    _, groups = np.unique([ladder.capacity(size) for size in different], return_inverse=True)
-    shares = np.bincount(groups, numbers) / len(sizes)
-    return float(np.sum(1 - (1 - shares) ** clients_at_a_time))
