@@ -40,7 +40,7 @@ lint: $(venv)  ## check style and format
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 
-results: $(venv)  ## write the tables of docs/results from the numbers beside them
+results: $(venv)  ## write the tables and pictures of docs/results from the numbers beside them
 	.venv/bin/python -m docs.results.make
 
 mkdocs = NO_MKDOCS_2_WARNING=1 TF_CPP_MIN_LOG_LEVEL=3 .venv/bin/python -m mkdocs

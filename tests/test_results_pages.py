@@ -21,6 +21,12 @@ def test_tables_equal_the_output_of_the_command(page):
     assert make.rendered(page, text) == text
 
 
+@each_page
+def test_page_begins_with_findings_and_a_picture(page):
+    _, findings, picture, *_ = text_of(page).split("\n\n")
+    assert len(findings.split()) < 100 and picture.startswith("![")
+
+
 def test_each_table_is_on_a_page():
     marked = {(p, name) for p in make.PAGES for name in re.findall(r"table: (\w+)", text_of(p))}
     assert marked == set(TABLES)

@@ -1,11 +1,11 @@
-"""Writes the tables of the pages in this folder from the numbers beside them: `make results`.
+"""Writes the tables and pictures of the pages in this folder from their numbers: `make results`.
 
 `PAGE/results.csv` has a line for each number: its labels (`study`, `case`, ...), the evaluated
 model and pool of examples, the quantity, the statistic over clients, and the value. A line with a
 `client` is about one client. A line with the `source` "paper" has a number from the paper.
 `PAGE/configs.json` has the configs of the runs: the keys that they share, and the keys of each run.
 A table is between `<!-- table: NAME -->` and `<!-- /table -->` in `PAGE.md`; a function in
-`tables.py` or `on_gpus.py` makes the table of that name.
+`tables.py` or `on_gpus.py` makes the table of that name. `pictures.py` draws first pictures.
 """
 
 import re
@@ -34,11 +34,15 @@ def markdown(table: pd.DataFrame) -> str:
 
 
 def main():
-    """Rewrites all pages, and draws the picture that no run made."""
+    """Rewrites all pages, and draws the pictures that no run made."""
     for page in PAGES:
         path = FOLDER / f"{page}.md"
         path.write_text(rendered(page, path.read_text()))
     figures.save(rounds_picture(), FOLDER / "gpu" / "rounds.png")
+    from docs.results.pictures import PICTURES  # seaborn takes a second that tests need not spend
+
+    for page, draw in PICTURES.items():
+        figures.save(draw(), FOLDER / page / "summary.png")
 
 
 if __name__ == "__main__":

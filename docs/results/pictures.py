@@ -1,0 +1,131 @@
+"""Draws the picture with which a page begins, from the numbers beside the page.
+
+`PICTURES` maps pages to functions; `make results` writes `PAGE/summary.png`.
+"""
+
+from collections.abc import Callable, Sequence
+
+import pandas as pd
+import seaborn as sns
+
+from docs.results.data import accuracy, last, pick, wide
+from tff_pfl.analysis import figures
+
+PICTURES: dict[str, Callable] = {}
+_ACCURACY = "accuracy of clients' own models, %"
+
+
+def picture(page: str):
+    """Registers a function that draws the first picture of a page."""
+
+    def register(function):
+        PICTURES[page] = figures.styled(function)
+        return PICTURES[page]
+
+    return register
+
+
+def _dots(axes, data: pd.DataFrame, order: Sequence[str], label: str, reference: str = ""):
+    """Draws a row for each case, with a dot for each seed and a line at their mean.
+
+    Args:
+        axes: The axes.
+        data: The lines of the cases.
+        order: The cases, from the top.
+        label: The label of the numbers.
+        reference: The case whose mean is a vertical line.
+    """
+    data = data[data["case"].isin(order)].assign(value=100 * data["value"])
+    options = {"x": "value", "y": "case", "order": order, "ax": axes}
+    means = {"linestyle": "none", "marker": "|", "markersize": 13, "markeredgewidth": 2}
+    sns.pointplot(data, errorbar=None, color=figures.COLORS[1], **means, **options)
+    sns.stripplot(data, jitter=False, size=6, alpha=0.7, color=figures.COLORS[0], **options)
+    if reference:
+        of_reference = data.loc[data["case"] == reference, "value"].mean()
+        axes.axvline(of_reference, color="0.4", linestyle=":", linewidth=1.2)
+    axes.set(xlabel=label, ylabel="")
+
+
+@picture("digits")
+def digits():
+    """Draws the accuracy of each method in three seeds."""
+    figure = figures.new_figure(height=8.2)
+    data = accuracy("digits", study="methods")
+    order = data.groupby("case")["value"].mean().sort_values(ascending=False).index
+    _dots(figure.subplots(), data, list(order), _ACCURACY, reference="local")
+    figure.suptitle("A dot a seed, their mean, and Local's mean")
+    return figure
+
+
+@picture("attacks")
+def attacks():
+    """Draws the mean accuracy under each attack and aggregator."""
+    figure = figures.new_figure(width=9.0, height=3.6)
+    methods = ("FedAvg", "Ditto")
+    for axes, method in zip(figure.subplots(1, 2, sharey=True), methods, strict=True):
+        data = accuracy("attacks", study=method)
+        means = data.groupby(["case", "option"], sort=False)["value"].mean().reset_index()
+        options = {"vmin": 50, "vmax": 96, "cmap": "viridis", "cbar": False, "annot": True}
+        sns.heatmap(100 * wide(means, "option"), fmt=".0f", ax=axes, **options)
+        axes.set(title=method, xlabel="", ylabel="")
+    figure.suptitle("Accuracy of honest clients' own models, %, mean of three seeds")
+    return figure
+
+
+@picture("pgfed")
+def pgfed():
+    """Draws the accuracies after 100 rounds, and the paper's."""
+    figure = figures.new_figure(height=3.2)
+    data = last(accuracy("pgfed", study="100 rounds", statistic="mean"))
+    paper = pick("pgfed", study="100 rounds", paper=True).set_index("case")["value"]
+    order = list(data.groupby("case")["value"].mean().sort_values(ascending=False).index)
+    axes = figure.subplots()
+    _dots(axes, data, order, _ACCURACY)
+    axes.plot(100 * paper[order], order, "D", color="black", markerfacecolor="none")
+    figure.suptitle("CIFAR-10, 25 clients: a dot a seed, their mean; a diamond for the paper")
+    return figure
+
+
+@picture("fedpg")
+def fedpg():
+    """Draws the global models of FedPG and of FedPG without its parts."""
+    figure = figures.new_figure(height=2.8)
+    data = last(pick("fedpg", study="five seeds", model="global", statistic="mean"))
+    data = data[(data["pool"] == "generalization_test") & (data["quantity"] == "accuracy")]
+    data = data.assign(case=data["case"].str.removeprefix("Pat-2: "))
+    order = ["FedPG", "M2, no fairness", "M4, no memory", "M1, mean direction"]
+    _dots(figure.subplots(), data, order, "accuracy of the global model, %", reference="FedPG")
+    figure.suptitle("Fashion-MNIST, two classes a client: a dot a seed, their mean")
+    return figure
+
+
+@picture("pfedmb")
+def pfedmb():
+    """Draws our accuracies beside the paper's in two partitions."""
+    figure = figures.new_figure(width=8.0, height=3.6)
+    studies = ("two classes", "Dirichlet")
+    for axes, study in zip(figure.subplots(1, 2, sharey=True), studies, strict=True):
+        ours = last(accuracy("pfedmb", study=study, statistic="mean"))
+        ours = 100 * ours.groupby("case")["value"].mean().sort_values()
+        paper = 100 * pick("pfedmb", study=study, paper=True).set_index("case")["value"]
+        axes.plot(ours, ours.index, "o", label="here")
+        axes.plot(paper.reindex(ours.index), ours.index, "D", markerfacecolor="none", label="paper")
+        axes.set(title=study, xlabel=_ACCURACY)
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside right")
+    figure.suptitle("CIFAR-10, 15 clients")
+    return figure
+
+
+@picture("plgu")
+def plgu():
+    """Draws PLGU's methods with and without perturbation, and what they extend."""
+    figure = figures.new_figure(height=3.8)
+    order = ["Ditto", "PLGU-LF, rho 0", "PLGU-LF", "FedRep", "PLGU-GRep, rho 0", "PLGU-GRep"]
+    order += ["pFedHN, 3 hidden layers", "PLGU-GHN, rho 0", "PLGU-GHN"]
+    data = last(accuracy("plgu", study="controls", statistic="mean"))
+    axes = figure.subplots()
+    _dots(axes, data, order, _ACCURACY)
+    for row in (2.5, 5.5):
+        axes.axhline(row, color="0.4", linewidth=0.8)
+    figure.suptitle("CIFAR-10: the base, without (rho 0) and with perturbation")
+    return figure
