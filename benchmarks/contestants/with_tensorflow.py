@@ -23,6 +23,9 @@ from tff_pfl.runtime.startup import prepare_process
 
 prepare_process()
 
+import logging
+
+import absl.logging
 import tensorflow as tf
 
 from benchmarks.contenders import bare_keras, bare_tensorflow
@@ -90,7 +93,25 @@ def build(method, work, precision):
     return fedavg(workload, (x, y), create_graph_context(**options), capacity)
 
 
+class Warnings(logging.Handler):
+    """Collects warnings, such as of client work that is not computed as it was asked for."""
+
+    def __init__(self):
+        super().__init__(logging.WARNING)
+        self._messages = []
+
+    def emit(self, record):
+        self._messages.append(record.getMessage()[:300])
+
+    def take(self):
+        """Returns the warnings since the last call, as figures of a round."""
+        messages, self._messages = self._messages, []
+        return {"warnings": messages} if messages else {}
+
+
 def main(precision):
+    warnings = Warnings()
+    absl.logging.get_absl_logger().addHandler(warnings)
     tf.config.experimental.enable_tensor_float_32_execution(precision == "tf32")
     gpus = tf.config.list_physical_devices("GPU")
     details = [tf.config.experimental.get_device_details(gpu)["device_name"] for gpu in gpus]
@@ -98,7 +119,7 @@ def main(precision):
         lambda method, work: build(method, work, precision),
         {"tensorflow": tf.__version__},
         details[0] if details else "CPU",
-        lambda: {"memory_mib": peak_mib()},
+        lambda: {"memory_mib": peak_mib()} | warnings.take(),
     )
 
 

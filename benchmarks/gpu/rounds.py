@@ -66,38 +66,39 @@ class Cell:
 _LINEAR = {"examples_per_client": 20, "batch_size": 20, "learning_rate": 0.005}
 _CNN = {"examples_per_client": 200, "batch_size": 50, "learning_rate": 0.01}
 _SIZES = {"linear": _LINEAR, "cnn": _CNN}
-# The ways in which this library computes a network without convolutions, and with them.
+# The ways in which this library computes clients of equal sizes. XLA compiles for each size of a
+# group, so that fewer ways are measured with unequal sizes.
 _WAYS = {
     "linear": ("default", "groups", "groups+xla", "loop"),
     "cnn": ("default", "groups+grouped", "groups+grouped+xla", "loop"),
 }
+_UNEQUAL_WAYS = ("default", "loop", "groups")
 _OTHERS = (("jax", "vmap"), ("torch", "vmap"), (OURS, "bare"), ("torch", "loop"), ("jax", "map"))
-_ORDER = (  # network, clients, sigma
+_CELLS = (  # network, clients, sigma
     ("cnn", 10, 0.0),
     ("linear", 10, 0.0),
-    ("cnn", 100, 1.0),
-    ("linear", 100, 1.0),
     ("cnn", 100, 0.0),
     ("linear", 100, 0.0),
-    ("cnn", 10, 1.0),
-    ("linear", 10, 1.0),
+    ("cnn", 100, 1.0),
+    ("linear", 100, 1.0),
     ("cnn", 2, 0.0),
     ("linear", 2, 0.0),
+    ("cnn", 10, 1.0),
+    ("linear", 10, 1.0),
 )
 
 
 def cells(is_toy: bool) -> Iterator[Cell]:
     """Yields the cells; toys have a few clients and what a CPU can do."""
-    order = [("linear", 3, 0.0), ("cnn", 3, 1.0)] if is_toy else _ORDER
-    for network, clients, sigma in order:
-        sizes, ways = _SIZES[network], _WAYS[network]
+    for network, clients, sigma in [("linear", 3, 0.0), ("cnn", 3, 1.0)] if is_toy else _CELLS:
+        sizes, ways = _SIZES[network], _UNEQUAL_WAYS if sigma else _WAYS[network]
         if is_toy:
             sizes = sizes | {"examples_per_client": 6, "batch_size": 3}
             ways = ways if network == "linear" else ("default", "loop")
-        if clients == 100:
+        if clients == 100 and not sigma:
             ways += ("groups_of_25+xla",)
-        ours = [(OURS, way) for way in ways]
-        yield Cell(network, clients, sigma, (*ours, *_OTHERS), **sizes)
+        others = _OTHERS if clients > 2 else ()
+        yield Cell(network, clients, sigma, [*((OURS, way) for way in ways), *others], **sizes)
 
 
 def measure_rounds(report: Report) -> None:
@@ -200,6 +201,8 @@ def _first_rounds(report, cell, server, method):
     if "error" in first:
         return first
     figures = {"first_seconds": first["seconds"], "loss": first["loss"], "all_seconds": []}
+    if "warnings" in first:
+        figures["warnings"] = first["warnings"]
     for _ in range(_AT_ONCE):
         if "error" not in figures and sum(figures["all_seconds"]) < _LONG_ROUND:
             _add_round(report, cell, server, method, figures)

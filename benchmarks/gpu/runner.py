@@ -40,15 +40,15 @@ class Part(NamedTuple):
     share: float
 
 
-_RESNET = Part("benchmarks.gpu.rounds:measure_resnet", 0.08)
+_RESNET = Part("benchmarks.gpu.rounds:measure_resnet", 0.07)
 PARTS = {
-    "device": Part("benchmarks.gpu.device:check_device", 0.15),
-    "rounds": Part("benchmarks.gpu.rounds:measure_rounds", 0.33),
-    "trainings": Part("benchmarks.gpu.trainings:compare_trainings", 0.2),
+    "device": Part("benchmarks.gpu.device:check_device", 0.12),
+    "rounds": Part("benchmarks.gpu.rounds:measure_rounds", 0.4),
+    "trainings": Part("benchmarks.gpu.trainings:compare_trainings", 0.18),
     "resnet18_float32": _RESNET,
     "resnet18_tf32": _RESNET,
     "resnet18_bfloat16": _RESNET,
-    "tests": Part("benchmarks.gpu.suites:run_suites", 0.08),
+    "tests": Part("benchmarks.gpu.suites:run_suites", 0.09),
 }
 
 

@@ -20,6 +20,8 @@ _CHOICES = {
         ("groups+patches+xla", "groups+grouped+xla"),
     ),
     "stack groups, do not loop": (
+        ("groups", "loop"),
+        ("groups+grouped", "loop"),
         ("groups+xla", "loop"),
         ("groups+grouped+xla", "loop"),
         ("groups+patches+xla", "loop"),

@@ -189,12 +189,13 @@ def test_choices_are_ratios_of_the_cells_that_have_both():
     records["cnn: torch vmap"] = {"seconds": 0.001, "error": "its loss is 1"}
     expected = {
         "compile by XLA: groups+xla / groups": 0.5,
+        "stack groups, do not loop: groups / loop": 0.5,
         "stack groups, do not loop: groups+xla / loop": 0.25,
         "default / the best of JAX and PyTorch": 4.0,
     }
     found = summary.choices(summary.milliseconds(records))
     pd.testing.assert_series_equal(found["cnn"], pd.Series(expected, name="cnn"))
-    assert found["linear"].isna().all()
+    assert found["linear"].dropna().to_dict() == {"stack groups, do not loop: groups / loop": 2.0}
 
 
 @pytest.mark.slow
