@@ -12,11 +12,11 @@ import re
 
 import pandas as pd
 
+from docs.results import on_gpus, tables
 from docs.results.data import FOLDER
-from docs.results.on_gpus import rounds_picture
-from docs.results.tables import TABLES
 from tff_pfl.analysis import figures
 
+TABLES = tables.TABLES | on_gpus.TABLES
 PAGES = sorted(path.stem for path in FOLDER.glob("*.md"))
 _MARKED = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- /table -->)", re.DOTALL)
 
@@ -34,11 +34,10 @@ def markdown(table: pd.DataFrame) -> str:
 
 
 def main():
-    """Rewrites all pages, and draws the pictures that no run made."""
+    """Rewrites all pages, and draws their first pictures."""
     for page in PAGES:
         path = FOLDER / f"{page}.md"
         path.write_text(rendered(page, path.read_text()))
-    figures.save(rounds_picture(), FOLDER / "gpu" / "rounds.png")
     from docs.results.pictures import PICTURES  # seaborn takes a second that tests need not spend
 
     for page, draw in PICTURES.items():

@@ -9,6 +9,7 @@ import pandas as pd
 import seaborn as sns
 
 from docs.results.data import accuracy, last, pick, wide
+from docs.results.on_gpus import seconds
 from tff_pfl.analysis import figures
 
 PICTURES: dict[str, Callable] = {}
@@ -128,4 +129,21 @@ def plgu():
     for row in (2.5, 5.5):
         axes.axhline(row, color="0.4", linewidth=0.8)
     figure.suptitle("CIFAR-10: the base, without (rho 0) and with perturbation")
+    return figure
+
+
+@picture("gpu")
+def gpu():
+    """Draws the milliseconds of a round of each contender, ours in another color."""
+    figure = figures.new_figure(height=3.2)
+    milliseconds = 1000 * seconds("seconds_per_round")
+    networks = ("linear model", "PGFed's CNN")
+    for axes, network in zip(figure.subplots(1, 2), networks, strict=True):
+        rounds = milliseconds[f"{network}, 10 clients"].dropna().sort_values(ascending=False)
+        colors = [figures.COLORS[name.startswith("tff_pfl")] for name in rounds.index]
+        bars = axes.barh(rounds.index, rounds, color=colors)
+        axes.bar_label(bars, fmt="%.3g", padding=2, fontsize=9)
+        axes.set(title=network, xlabel="ms a round", xlim=(0, 1.2 * rounds.max()))
+        axes.grid(visible=False, axis="y")
+    figure.suptitle("FedAvg with 10 clients on an H200")
     return figure

@@ -122,9 +122,9 @@ def test_program_compares_this_library_with_the_bare_loop():
 
 
 def test_page_has_the_table_of_the_run():
-    lines = (ROOT / "docs" / "side_by_side.jsonl").read_text().splitlines()
+    lines = (ROOT / "docs" / "guides" / "side_by_side.jsonl").read_text().splitlines()
     records = [json.loads(line) for line in lines[1:]]
-    page = (ROOT / "docs" / "side_by_side.md").read_text()
+    page = (ROOT / "docs" / "guides" / "side_by_side.md").read_text()
     rows = [_cells(line) for line in page.splitlines() if line.startswith("|")]
     expected = [_cells(line) for line in markdown_table(records).splitlines()[2:]]
     assert rows[2 : 2 + len(expected)] == expected
