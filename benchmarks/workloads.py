@@ -15,8 +15,8 @@ from tff_pfl.templates import Client, PersonalizedProcess
 
 RUNTIMES: dict[str, Callable[[], tff.framework.SyncExecutionContext]] = {
     "cpp_runtime": runtime.create_cpp_context,
-    "graph_loop": lambda: runtime.create_graph_context(vectorize="never"),
-    "graph_vectorized": lambda: runtime.create_graph_context(vectorize="always"),
+    "graph_loop": lambda: runtime.create_graph_context(vectorize="never", jit_compile=False),
+    "graph_vectorized": lambda: runtime.create_graph_context(vectorize="always", jit_compile=False),
     "graph_xla": lambda: runtime.create_graph_context(vectorize="always", jit_compile=True),
 }
 SEED = 0

@@ -14,6 +14,7 @@ from tff_pfl.local import trees
 from tff_pfl.privacy import with_distributed_privacy
 from tff_pfl.templates import Client, compose
 from tff_pfl.testing.contract import (
+    check_compiled,
     check_empty_client,
     check_nobody,
     check_partial_batches,
@@ -248,6 +249,7 @@ COSTLY = {
     check_secure_sums: ("scaffold",),
     check_stock_runtime: ("pgfed",),
     check_vectorized: (),
+    check_compiled: (),
 }
 
 

@@ -28,9 +28,19 @@ def test_remote_runtime_needs_a_worker(parse):
 @pytest.mark.parametrize(
     ("arguments", "kind", "given", "unused"),
     [
-        ([], "graph", [("devices", None)], None),
-        (["--devices=CPU:0"], "graph", [("devices", ["CPU:0"])], None),
-        (["--tff_worker=a:1"], "graph", [("devices", None)], "tff_worker"),
+        ([], "graph", [("devices", None), ("jit_compile", None)], None),
+        (
+            ["--devices=CPU:0", "--nojit_compile"],
+            "graph",
+            [("devices", ["CPU:0"]), ("jit_compile", False)],
+            None,
+        ),
+        (
+            ["--tff_worker=a:1", "--jit_compile"],
+            "graph",
+            [("devices", None), ("jit_compile", True)],
+            "tff_worker",
+        ),
         (["--runtime=cpp", "--devices=CPU:0"], "cpp", [], "devices"),
         (["--runtime=remote", "--tff_worker=a:1"], "remote", ["a:1"], None),
     ],

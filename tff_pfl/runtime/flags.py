@@ -30,6 +30,11 @@ _WORKERS = flags.DEFINE_list(
     "Other machines that compute clients, such as HOST:PORT,HOST:PORT. Each of them runs "
     "programs/worker.py with the same list.",
 )
+_JIT_COMPILE = flags.DEFINE_bool(
+    "jit_compile",
+    None,
+    "Whether XLA compiles client work where it can. Default: on GPUs only.",
+)
 _TFF_WORKER = flags.DEFINE_string(
     "tff_worker", None, "HOST:PORT of programs/tff_worker.py, for --runtime=remote."
 )
@@ -75,7 +80,12 @@ def _context(verb: str):
     kind = _RUNTIME.value
     if kind == "remote" and not _TFF_WORKER.value:
         raise runtime.DeviceError("--runtime=remote needs --tff_worker=HOST:PORT.")
-    needed_runtimes = {"devices": "graph", "workers": "graph", "tff_worker": "remote"}
+    needed_runtimes = {
+        "devices": "graph",
+        "workers": "graph",
+        "jit_compile": "graph",
+        "tff_worker": "remote",
+    }
     for name, needed in needed_runtimes.items():
         if flags.FLAGS[name].value and kind != needed:
             logging.warning("--%s has no effect without --runtime=%s.", name, needed)
@@ -85,4 +95,4 @@ def _context(verb: str):
     if kind == "remote":
         return function(_TFF_WORKER.value)
     workers = runtime.connect_to_workers(_WORKERS.value) if _WORKERS.value else None
-    return function(devices=_DEVICES.value or workers)
+    return function(devices=_DEVICES.value or workers, jit_compile=_JIT_COMPILE.value)

@@ -345,6 +345,11 @@ def check_vectorized(subject: Subject) -> None:
     _check_runtime(subject, runtime.create_graph_context())
 
 
+def check_compiled(subject: Subject) -> None:
+    """Checks that clients give the same round where XLA compiles their work."""
+    _check_runtime(subject, runtime.create_graph_context(jit_compile=True))
+
+
 def _check_runtime(subject, context):
     with tff.framework.get_context_stack().install(context):
         found = subject.process.next(subject.process.initialize(), subject.clients(_SIZES))
@@ -390,4 +395,5 @@ CHECKS = (
     check_secure_sums,
     check_stock_runtime,
     check_vectorized,
+    check_compiled,
 )

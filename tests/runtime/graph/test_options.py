@@ -10,7 +10,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from google.protobuf import any_pb2
 
-from tests.federation import assert_close
+from tests.federation import assert_close, assert_equal
 from tests.marks import slow, together
 from tests.runtime.conformance.cases import at_clients, identity, mapped, tensor
 from tff_pfl import runtime
@@ -47,12 +47,46 @@ def test_max_concurrent_clients_does_not_change_results(vectorize, max_concurren
     assert_close(run(train, CLIENTS, **options), run(train, CLIENTS))
 
 
-def test_xla_does_not_change_results():
+@pytest.mark.parametrize("options", [{}, slow({"vectorize": "never"})])
+def test_xla_does_not_change_results(caplog, options):
     train = loop(lambda i, x: i < 4)
-    assert_close(
-        run(train, CLIENTS, vectorize="always", jit_compile=True),
-        run(train, CLIENTS, vectorize="never"),
-    )
+    expected = run(train, CLIENTS, vectorize="never")
+    with caplog.at_level(logging.INFO, logger="absl"):
+        assert_close(run(train, CLIENTS, jit_compile=True, **options), expected)
+    assert any(message.endswith(", compiled by XLA.") for message in caplog.messages)
+
+
+def checked(x):
+    with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(x < 9), [x])]):
+        return tf.identity(x)
+
+
+@together(
+    ("work", "reason"),
+    [
+        (checked, "XLA drops Assert"),
+        (
+            lambda x: x + tf.random.stateless_truncated_normal([3], [1, 2]),
+            "XLA draws other numbers for StatelessTruncatedNormalV2",
+        ),
+        (lambda x: tf.math.bessel_i0(x), "XLA has no BesselI0"),
+    ],
+)
+def test_work_that_xla_would_change_is_not_compiled(caplog, work, reason):
+    computation, clients = mapped(work, VECTOR), CLIENTS[:2]
+    expected = run(computation, clients)
+    with caplog.at_level(logging.INFO, logger="absl"):
+        assert_equal(run(computation, clients, jit_compile=True), expected)
+    assert any(f"not compiled by XLA ({reason})" in message for message in caplog.messages)
+
+
+def test_work_whose_compilation_fails_runs_without_xla(caplog):
+    """Compiles a loop whose tensor grows, which XLA finds out while it compiles."""
+    computation = mapped(lambda x: appended_ones(2) + x, np.float32)
+    clients = [np.float32(1), np.float32(2)]
+    assert run(computation, clients, jit_compile=True) == [4.0, 5.0]
+    (message,) = [message for message in caplog.messages if "fails when it runs" in message]
+    assert message.startswith("The compiled client work") and message.endswith("without XLA.")
 
 
 @pytest.mark.slow

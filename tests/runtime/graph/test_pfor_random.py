@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.federation import assert_equal
+from tests.marks import slow
 from tests.runtime.graph.vectorizing import alone, vectorize
 from tff_pfl.runtime.graph import vectorization
 
@@ -31,8 +32,13 @@ DRAWS = {
     "uniform": lambda seed: random.stateless_uniform([3, 4], seed),
     "uniform of no numbers": lambda seed: random.stateless_uniform([0], seed),
     "one uniform number": lambda seed: random.stateless_uniform([], seed),
+    "uint64": bits(tf.uint64, 5),
+    "uniform float64": lambda seed: random.stateless_uniform([5], seed, dtype=tf.float64),
+    "all int32": lambda seed: random.stateless_uniform([9], seed, -(2**31), 2**31 - 1, tf.int32),
+    "most int64": lambda seed: random.stateless_uniform([9], seed, -(2**62), 2**62 + 7, tf.int64),
     "integers": lambda seed: random.stateless_uniform([3, 3], seed, 2, seed[1] % 9 + 9, tf.int32),
     "normal": lambda seed: random.stateless_normal([9], seed),
+    "normal float64": lambda seed: random.stateless_normal([9], seed, dtype=tf.float64),
     "dropout": lambda seed: tf.nn.experimental.stateless_dropout(tf.ones([5, 7]), 0.4, seed),
     "shuffle": lambda seed: random.experimental.stateless_shuffle(tf.range(9), seed),
     "fold in": lambda seed: random.experimental.stateless_fold_in(seed, seed[1]),
@@ -40,6 +46,9 @@ DRAWS = {
     "key and counter": lambda seed: tf.raw_ops.StatelessRandomGetKeyCounterAlg(seed=seed)[:2],
     "version 1": lambda seed: tf.raw_ops.StatelessRandomUniform(shape=[9], seed=seed),
 }
+
+
+_UNCOMPILED = {"shuffle", "key and counter", "version 1"}
 
 
 @pytest.mark.parametrize("name", DRAWS)
@@ -95,3 +104,22 @@ def test_shared_seed_is_drawn_from_once():
 
     x = np.arange(3, dtype=np.float32)
     assert_equal(vectorize(draw, x), alone(draw, x))
+
+
+@pytest.mark.parametrize("names", [["uniform"], slow(DRAWS.keys() - _UNCOMPILED)])
+def test_compiled_draws_are_equal(names):
+    """Compiles draws with a seed for each client, and with one for all, also in a loop."""
+
+    def draws(seed):
+        def step(i, total):
+            return i + 1, total + random.stateless_normal([3], [7, i])
+
+        shared = tf.while_loop(lambda i, _: i < 3, step, (0, tf.zeros([3])))[1]
+        return {name: DRAWS[name](seed) for name in names} | {"shared normal": shared}
+
+    compiled, expected = vectorize(draws, SEEDS[:5], jit_compile=True), alone(draws, SEEDS[:5])
+    for name in compiled:
+        if "normal" in name:
+            np.testing.assert_allclose(compiled[name], expected[name], 1e-5, 1e-6, err_msg=name)
+        else:
+            assert_equal(compiled[name], expected[name])

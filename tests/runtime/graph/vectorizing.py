@@ -24,7 +24,7 @@ def vectorize(function, *stacks, jit_compile=False):
             return tf.nest.flatten(found[-1])
 
         one = tf.function(flat).get_concrete_function(*specs)
-        return vectorization.vectorize(one, tf.shape(stacks[0])[0], stacks)
+        return vectorization.vectorize(one, tf.shape(stacks[0])[0], stacks, jit_compile)
 
     results = run(*stacks)
     return tf.nest.pack_sequence_as(found[-1], results)

@@ -17,7 +17,7 @@ def create_graph_context(
     devices: Sequence[str] | str | None = None,
     vectorize: str = mapping.AUTO,
     max_concurrent_clients: int | None = None,
-    jit_compile: bool = False,
+    jit_compile: bool | None = None,
     keep_tensors: bool | None = None,
 ) -> tff.framework.SyncExecutionContext:
     """Returns a context that runs each TFF computation as one TensorFlow graph, in this process.
@@ -49,10 +49,11 @@ def create_graph_context(
             which bounds the memory. By default all clients of a group if they are vectorized. In a
             loop, by default the number of CPU cores, or one if TensorFlow's kernels require it, as
             they do for Keras' `LayerNormalization` with an unknown number of rows.
-        jit_compile: Whether XLA compiles vectorized functions. Compilation takes seconds for each
-            size of a group. Assertions in client work are dropped, and stateless random numbers
-            may differ from those without XLA. Functions that XLA cannot compile, such as loops with
-            more steps for some clients, fail when they run and become loops over clients.
+        jit_compile: Whether XLA compiles client work, by default on GPUs only. Compilation takes
+            seconds for each size of a group. The numbers are those without it, up to rounding.
+            Client work that XLA cannot compile with the same numbers is not compiled: loops over
+            clients, assertions, which XLA drops, and random numbers of truncated normal
+            distributions, for example. The log says so, once for each function.
         keep_tensors: Whether arrays in results that are not placed at clients stay tensors on
             their device instead of becoming NumPy arrays. By default true on GPUs. In both cases,
             an array that is used as an argument again is not copied to the device again.
@@ -66,6 +67,8 @@ def create_graph_context(
     devices = device_names.choose(devices)
     if keep_tensors is None:
         keep_tensors = device_names.is_gpu(devices[0])
+    if jit_compile is None:
+        jit_compile = all(map(device_names.is_gpu, devices))
     absl.logging.info("Clients are computed on %s.", ", ".join(devices))
     client_map = mapping.ClientMap(vectorize, max_concurrent_clients, jit_compile)
     return interruption.InterruptibleContext(

@@ -96,14 +96,14 @@ class _Graph:
         function: A function from the sizes of the shards and the tensors of the argument to the
             tensors of the result.
         result_layout: The layout of the result.
-        vectorizes: Whether some client work is vectorized.
-        loop: The same computation with loops over clients, or `None` if it was not needed yet.
+        client_map: The map of client work, or `None` if no client work is vectorized.
+        simpler: The same computation with the simpler map, or `None` if it was not needed yet.
     """
 
     function: tf.types.experimental.ConcreteFunction
     result_layout: Layout
-    vectorizes: bool
-    loop: "_Graph | None" = None
+    client_map: mapping.ClientMap | None
+    simpler: "_Graph | None" = None
 
 
 class Program:
@@ -115,7 +115,6 @@ class Program:
         self._proto = proto  # kept alive, so that its id stays unique
         self._block = block
         self._functions = {}
-        self._announced = False
         self._graphs = collections.OrderedDict()
         self._lock = threading.Lock()
 
@@ -131,17 +130,17 @@ class Program:
         tensors = [tensor for shard in shards for tensor in shard.tensors()] + tensors
         are_grouped = tuple(shard.ends is not None for shard in shards)
         graph = self._graph(layout, type_signature, are_grouped)
-        reason = None
-        try:
-            outputs = graph.function(*tensors)
-        except _FAILURES as error:
-            if not (graph.vectorizes and self._factory.client_map.falls_back):
-                raise
-            reason = _cause(error)[:_NAME_LENGTH]
-        if reason is not None:  # outside the handler, so that an error of the loop has no context
-            graph = self._loop(graph, layout, type_signature, are_grouped)
-            outputs = graph.function(*tensors)
-            self._announce(type_signature, reason)
+        outputs = None
+        while outputs is None:
+            reason = None
+            try:
+                outputs = graph.function(*tensors)
+            except _FAILURES as error:
+                if graph.client_map is None or graph.client_map.simpler() is None:
+                    raise
+                reason = _cause(error)[:_NAME_LENGTH]
+            if reason is not None:  # outside the handler, so that later errors have no context
+                graph = self._simpler(graph, layout, type_signature, are_grouped, reason)
         return results.to_python(
             type_signature.result,
             graph.result_layout,
@@ -161,27 +160,24 @@ class Program:
             self._graphs.move_to_end(key)
             return self._graphs[key]
 
-    def _loop(self, graph, layout, type_signature, are_grouped) -> _Graph:
-        """Returns the same computation with loops over clients, which raise client work's errors.
+    def _simpler(self, graph, layout, type_signature, are_grouped, reason) -> _Graph:
+        """Returns the same computation without XLA, or with loops, which raise errors of clients.
 
-        It replaces the vectorized graph for this call only, so that results do not depend on
-        earlier calls.
+        It replaces the graph for this call only, so that results do not depend on earlier calls.
         """
         with self._lock:
-            if graph.loop is None:
-                client_map = self._factory.client_map.looping()
-                graph.loop = self._trace(layout, type_signature, are_grouped, client_map)
-            return graph.loop
-
-    def _announce(self, type_signature, reason):
-        if not self._announced:
-            self._announced = True
-            absl.logging.warning(
-                "The vectorized client work of %s fails when it runs (%s). Each call that fails is "
-                "repeated with a loop over clients.",
-                str(type_signature)[:_NAME_LENGTH],
-                reason,
-            )
+            if graph.simpler is None:
+                client_map = graph.client_map.simpler()
+                graph.simpler = self._trace(layout, type_signature, are_grouped, client_map)
+                absl.logging.warning(
+                    "The %s client work of %s fails when it runs (%s). Each call that fails is "
+                    "repeated %s.",
+                    "compiled" if graph.client_map.jit_compile else "vectorized",
+                    str(type_signature)[:_NAME_LENGTH],
+                    reason,
+                    "without XLA" if graph.client_map.jit_compile else "with a loop over clients",
+                )
+            return graph.simpler
 
     def _trace(self, layout, type_signature, are_grouped, client_map) -> _Graph:
         devices, emitted = self._factory.devices, []
@@ -201,7 +197,7 @@ class Program:
                 if isinstance(result, values.Function):
                     result = result.call(argument)
                 result_layout, outputs = results.emit(result, type_signature.result)
-            emitted.append((result_layout, context.vectorizes))
+            emitted.append((result_layout, client_map if context.vectorizes else None))
             return outputs
 
         vectors = [tf.TensorSpec([None], tf.int32)] * 2

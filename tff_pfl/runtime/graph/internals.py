@@ -32,6 +32,7 @@ from tensorflow.python.eager import execute as _execute
 from tensorflow.python.eager.cancellation import CancellationManager as CancellationManager
 from tensorflow.python.eager.polymorphic_function import concrete_function as _concrete_function
 from tensorflow.python.framework import function_def_to_graph as _function_def_to_graph
+from tensorflow.python.framework.kernels import get_registered_kernels_for_op as kernels_of  # noqa: F401
 from tensorflow_federated.python.core.impl.compiler.array import (
     is_compatible_dtype as is_compatible_dtype,
 )
@@ -48,6 +49,8 @@ _pfor = importlib.import_module("tensorflow.python.ops.parallel_for.pfor")
 
 PFor, PForInput = _pfor.PFor, _pfor._PforInput
 pfor_rules = _pfor._pfor_converter_registry
+# The types of operations whose rules are applied even if no input differs by client.
+pfor_always_converted = _pfor.force_stateful_ops
 pfor_normalization_cache = _pfor._channel_flatten_input_cache
 pfor_convert_flatten_batch = _pfor._convert_flatten_batch
 pfor_convert_flatten_batch_shape_input = _pfor._convert_flatten_batch_shape_input

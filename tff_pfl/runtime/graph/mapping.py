@@ -16,12 +16,14 @@ import tensorflow_federated as tff
 
 from tff_pfl.runtime.graph import (
     client_values,
+    compilation,
     devices,
     groups,
     pfor_rules,
     values,
     vectorization,
 )
+from tff_pfl.runtime.graph.operations import operations
 
 AUTO, ALWAYS, NEVER = "auto", "always", "never"
 VECTORIZE = (AUTO, ALWAYS, NEVER)
@@ -47,17 +49,16 @@ class ClientMap:
         """Makes the map; see `create_graph_context`."""
         self._vectorize = vectorize
         self._max_concurrent_clients = max_concurrent_clients
-        self._jit_compile = jit_compile
+        self.jit_compile = jit_compile
         self._announced = set()
 
-    @property
-    def falls_back(self) -> bool:
-        """Whether a loop may replace a function that cannot be vectorized."""
-        return self._vectorize == AUTO
-
-    def looping(self) -> "ClientMap":
-        """Returns a copy that vectorizes nothing."""
-        return ClientMap(NEVER, self._max_concurrent_clients, self._jit_compile)
+    def simpler(self) -> "ClientMap | None":
+        """Returns the map to use where graphs of this one fail: without XLA, then with loops."""
+        if self.jit_compile:
+            return ClientMap(self._vectorize, self._max_concurrent_clients, False)
+        if self._vectorize == AUTO:
+            return ClientMap(NEVER, self._max_concurrent_clients, False)
+        return None
 
     def grouped(
         self, shards: Sequence[groups.Rows], forms: Sequence[tuple], largest: int
@@ -108,16 +109,23 @@ class ClientMap:
 
         result_types = values.leaf_types(result)
         reason = self._not_vectorizable(shard, result_types)
-        if reason is None:
+        if reason is None and self.jit_compile:
             try:
-                leaves = self._vectorized(call, shard, result_types)
+                leaves = self._vectorized(call, shard, result_types, compiles=True)
             except Exception as error:  # TensorFlow's rules fail in many ways
-                reason = str(error).split("\n", 1)[0][:_REASON_LENGTH]
+                self._announce(name, shard.device, f"not compiled by XLA ({_summary(error)})")
             else:
-                are_grouped = any(map(_is_grouped, shard.leaves))
-                members = "clients of equal shapes" if are_grouped else "clients"
-                self._announce(name, shard.device, f"vectorized over {members}")
+                self._announce(name, shard.device, f"{_described(shard)}, compiled by XLA")
                 return leaves, True
+        if reason is None and self._vectorize != NEVER:
+            try:
+                leaves = self._vectorized(call, shard, result_types, compiles=False)
+            except Exception as error:
+                reason = _summary(error)
+            else:
+                self._announce(name, shard.device, _described(shard))
+                return leaves, True
+        reason = reason or f"vectorize={NEVER!r}"
         if self._vectorize == ALWAYS:
             raise vectorization.NotVectorizableError(
                 f"{name} cannot be vectorized, but vectorize={ALWAYS!r} requires it: {reason}"
@@ -127,7 +135,7 @@ class ClientMap:
 
     def _not_vectorizable(self, shard, result_types) -> str | None:
         """Returns the reason why vectorization is not even tried, or `None`."""
-        if self._vectorize == NEVER:
+        if self._vectorize == NEVER and not self.jit_compile:
             return f"vectorize={NEVER!r}"
         for leaf in shard.leaves:
             if isinstance(leaf, client_values.Ragged) and not _is_grouped(leaf):
@@ -141,25 +149,31 @@ class ClientMap:
             return "sequences"
         return None
 
-    def _vectorized(self, call, shard, result_types) -> tuple[client_values.Leaf, ...]:
+    def _vectorized(
+        self, call, shard, result_types, compiles: bool
+    ) -> tuple[client_values.Leaf, ...]:
         def one(*rows):
             rows = iter(rows)
             return call(leaf.of(rows) for leaf in shard.leaves)
 
         def vectorized(size, *stacks):
-            return vectorization.vectorize(function, size, stacks)
+            return vectorization.vectorize(function, size, stacks, compiles)
 
         specs = [spec for leaf in shard.leaves for spec in leaf.row_specs()]
-        with pfor_rules.grouped_convolutions(devices.is_gpu(shard.device)):
+        limit = 1 if self._vectorize == NEVER else self._max_concurrent_clients
+        with pfor_rules.grouped_convolutions(compiles or devices.is_gpu(shard.device)):
             # In separate functions, so that a failure leaves no operations in the graph.
             function = tf.function(one, autograph=False).get_concrete_function(*specs)
-            vectorized = tf.function(vectorized, autograph=False, jit_compile=self._jit_compile)
+            vectorized = tf.function(vectorized, autograph=False, jit_compile=compiles)
+            if compiles:
+                graph = vectorized.get_concrete_function(*_stack_specs(specs)).graph
+                compilation.check_compilable(graph, shard.device)
             if any(map(_is_grouped, shard.leaves)):
                 return _in_parts(vectorized, shard, specs, result_types, shard.groups.ends)
-            if self._max_concurrent_clients is None:
+            if limit is None:
                 stacks = [stack for leaf in shard.leaves for stack in leaf.stacks()]
                 return tuple(map(client_values.Stacked, vectorized(shard.size, *stacks)))
-            ends = _chunk_ends(shard.size, self._max_concurrent_clients)
+            ends = _chunk_ends(shard.size, limit)
             return _in_parts(vectorized, shard, specs, result_types, ends)
 
     def _looped(self, call, shard, result_types) -> tuple[client_values.Leaf, ...]:
@@ -232,6 +246,23 @@ def _is_grouped(leaf: client_values.Leaf) -> bool:
     return isinstance(leaf, client_values.Grouped) and leaf.static_shape.rank is not None
 
 
+def _described(shard: client_values.Shard) -> str:
+    """Describes how vectorized client work of a shard is computed."""
+    members = "clients of equal shapes" if any(map(_is_grouped, shard.leaves)) else "clients"
+    return f"vectorized over {members}"
+
+
+def _summary(error: Exception) -> str:
+    """Returns the first line of an error's message, or what fits."""
+    return str(error).split("\n", 1)[0][:_REASON_LENGTH]
+
+
+def _stack_specs(specs: Iterable[tf.TensorSpec]) -> list[tf.TensorSpec]:
+    """Returns the specs of a number of clients and of the stacks of their tensors."""
+    stacks = [tf.TensorSpec([None, *spec.shape], spec.dtype) for spec in specs]
+    return [tf.TensorSpec([], tf.int32), *stacks]
+
+
 def _chunk_ends(size: tf.Tensor, length: int) -> tf.Tensor:
     """Returns the ends of the chunks of at most `length` of `size` clients."""
     return tf.minimum(tf.range(length, size + length, length), size)
@@ -239,8 +270,7 @@ def _chunk_ends(size: tf.Tensor, length: int) -> tf.Tensor:
 
 def _in_parts(function, shard, specs, result_types, ends) -> tuple[client_values.Leaf, ...]:
     """Calls a function of stacks on the clients up to each of `ends`, one part after the other."""
-    specs = [tf.TensorSpec([None, *spec.shape], spec.dtype) for spec in specs]
-    outputs = function.get_concrete_function(tf.TensorSpec([], tf.int32), *specs).structured_outputs
+    outputs = function.get_concrete_function(*_stack_specs(specs)).structured_outputs
     differ = any(map(_is_grouped, shard.leaves))
     columns = [
         groups.Column(leaf_type, output, tf.size(ends), differ)
@@ -269,7 +299,7 @@ def _in_parts(function, shard, specs, result_types, ends) -> tuple[client_values
 def forbid_unsafe_concurrency(loop: tf.Operation) -> None:
     """Makes a loop over clients sequential if its body normalizes an unknown number of channels."""
     body = loop.graph._get_function(loop.get_attr("body").name).graph
-    if any(map(_has_unknown_channels, _operations(body, set()))):
+    if any(map(_has_unknown_channels, operations(body))):
         loop._set_attr("parallel_iterations", tf.compat.v1.AttrValue(i=1))
 
 
@@ -281,26 +311,3 @@ def _has_unknown_channels(operation) -> bool:
     channels = operation.get_attr("data_format").index(b"C")
     known = [shape[axis] for shape, axis in ((images, channels), (scale, 0)) if shape.rank]
     return all(number is None for number in known)
-
-
-def _operations(graph, seen: set[str]) -> Iterator[tf.Operation]:
-    """Yields the operations of a graph and of the functions it calls, each function once."""
-    for operation in graph.get_operations():
-        yield operation
-        for name in set(_callees(operation)) - seen:
-            seen.add(name)
-            if (function := graph._get_function(name)) is not None:
-                yield from _operations(function.graph, seen)
-
-
-def _callees(operation) -> list[str]:
-    """Returns the names of the functions that an operation calls or has as attributes."""
-    if operation.graph._is_function(operation.type):
-        return [operation.type]
-    functions = []
-    for attribute in operation.op_def.attr:
-        if attribute.type == "func":
-            functions.append(operation.get_attr(attribute.name))
-        elif attribute.type == "list(func)":
-            functions += operation.get_attr(attribute.name)
-    return [function.name for function in functions]

@@ -17,19 +17,23 @@ from tff_pfl.runtime.graph.pfor_rules import NotVectorizableError
 # The operations of lists of tensors in loops, and branches by number.
 _REFUSED = ("TensorList", "Case", "StatelessCase")
 
+# Operations with functions, in which clients may draw the same random numbers.
+_WITH_FUNCTIONS = ("PartitionedCall", "StatelessWhile", "While")
 
-def vectorize(function, size: tf.Tensor, stacks) -> list[tf.Tensor]:
+
+def vectorize(function, size: tf.Tensor, stacks, compiled: bool = False) -> list[tf.Tensor]:
     """Calls a function on each row of its inputs.
 
     Args:
         function: A concrete function; its captured tensors are the same for all rows.
         size: The number of rows.
         stacks: The inputs, stacked on a leading axis.
+        compiled: Whether XLA compiles the graph.
 
     Returns:
         The outputs, stacked on a leading axis.
     """
-    with installed():
+    with installed(compiled):
         loop = internals.PFor(
             loop_var=tf.compat.v1.placeholder_with_default(0, []),  # unused
             loop_len=size,
@@ -46,9 +50,9 @@ def vectorize(function, size: tf.Tensor, stacks) -> list[tf.Tensor]:
 
 
 @contextlib.contextmanager
-def installed():
+def installed(compiled: bool = False):
     """Installs these rules in TensorFlow for the duration of the context."""
-    before = dict(internals.pfor_rules)
+    before, always = dict(internals.pfor_rules), set(internals.pfor_always_converted)
     expand = internals.PForInput.expanddim_inputs_for_broadcast
     try:
         general = before | pfor_rules.rules(before)
@@ -60,7 +64,7 @@ def installed():
             "Select": _convert_select,
             "Squeeze": _convert_squeeze,
             "StatelessWhile": functools.partial(_convert_while, general["StatelessWhile"]),
-            **pfor_random.rules(general),
+            **pfor_random.rules(general, compiled),
             "While": functools.partial(_convert_while, general["While"]),
         }
         refused = {name: _refuse for name in general if name.startswith(_REFUSED)}
@@ -68,6 +72,8 @@ def installed():
             internals.pfor_rules[name] = _escaping(rule)
         own_expand = functools.partialmethod(_expand, expand)
         internals.PForInput.expanddim_inputs_for_broadcast = own_expand
+        if compiled:
+            internals.pfor_always_converted.update(_WITH_FUNCTIONS, pfor_random.OPERATIONS)
         yield
     except _Escape as escape:
         raise NotVectorizableError(str(escape)) from escape.__cause__
@@ -75,6 +81,7 @@ def installed():
         internals.pfor_rules.update(before)
         for name in internals.pfor_rules.keys() - before.keys():
             del internals.pfor_rules[name]
+        internals.pfor_always_converted.intersection_update(always)
         internals.pfor_normalization_cache.clear()  # it would keep graphs alive for ever
         internals.PForInput.expanddim_inputs_for_broadcast = expand
 

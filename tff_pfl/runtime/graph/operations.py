@@ -1,0 +1,32 @@
+"""Finds the operations of graphs, also in the functions that they call."""
+
+from collections.abc import Iterator
+
+import tensorflow as tf
+
+
+def operations(graph: tf.Graph) -> Iterator[tf.Operation]:
+    """Yields the operations of a graph and of the functions it calls, each function once."""
+    yield from _operations(graph, set())
+
+
+def _operations(graph, seen: set[str]) -> Iterator[tf.Operation]:
+    for operation in graph.get_operations():
+        yield operation
+        for name in set(_callees(operation)) - seen:
+            seen.add(name)
+            if (function := graph._get_function(name)) is not None:
+                yield from _operations(function.graph, seen)
+
+
+def _callees(operation) -> list[str]:
+    """Returns the names of the functions that an operation calls or has as attributes."""
+    if operation.graph._is_function(operation.type):
+        return [operation.type]
+    functions = []
+    for attribute in operation.op_def.attr:
+        if attribute.type == "func":
+            functions.append(operation.get_attr(attribute.name))
+        elif attribute.type == "list(func)":
+            functions += operation.get_attr(attribute.name)
+    return [function.name for function in functions]
