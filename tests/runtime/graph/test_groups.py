@@ -9,11 +9,12 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.federation import assert_close
+from tests.marks import slow
 from tests.runtime.conformance.cases import at_clients, at_server, mapped, tensor
 from tff_pfl import algorithms, runtime, testing
 from tff_pfl.clients import Ladder, pad_examples
-from tff_pfl.runtime.graph import executor
-from tff_pfl.runtime.graph.groups import Rows, grouped
+from tff_pfl.runtime.graph import compilation, executor
+from tff_pfl.runtime.graph.groups import Rows, are_on_a_ladder, grouped
 from tff_pfl.templates import Client
 
 VECTOR = tensor(np.float32, None)
@@ -68,7 +69,15 @@ def round_of_several_steps():
     return work
 
 
-@pytest.mark.parametrize("options", [{}, {"max_concurrent_clients": 2, "devices": ["CPU:0"] * 2}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"max_concurrent_clients": 2, "devices": ["CPU:0"] * 2},
+        slow({"jit_compile": True}),
+        slow({"jit_compile": True, "max_concurrent_clients": 3}),
+    ],
+)
 def test_results_equal_those_of_a_loop_in_order(round_of_several_steps, options):
     cohort = clients(3, 1, 3, 0, 1, 3, 1, 3)
     expected = run(round_of_several_steps, cohort, vectorize="never")
@@ -109,6 +118,51 @@ def test_few_clients_of_each_shape_are_looped(caplog, lengths, method):
         run(mapped(lambda x, i: tf.reduce_sum(x), NUMBERED), clients(*lengths), devices="CPU:0")
     (message,) = [m for m in caplog.messages if m.startswith("Client work")]
     assert message.endswith(f"CPU:0: {method}.")
+
+
+@pytest.mark.parametrize(
+    ("lengths", "method"),
+    [
+        ([4, 2, 6], "vectorized over clients of equal shapes, compiled by XLA"),
+        ([1, 2, 5], "a loop over clients (shapes differ by client)"),
+    ],
+)
+def test_only_shapes_of_other_cohorts_are_compiled(caplog, lengths, method):
+    work, cohort = mapped(lambda x, i: tf.reduce_sum(x), NUMBERED), clients(*lengths)
+    with caplog.at_level(logging.INFO, logger="absl"):
+        assert run(work, cohort, jit_compile=True) == [x.sum() for x, _ in cohort]
+    (message,) = [m for m in caplog.messages if m.startswith("Client work")]
+    assert message.endswith(f"{method}.")
+
+
+@pytest.mark.parametrize(
+    ("are_groups", "limit", "sizes"),
+    [
+        (True, None, [1, 2, 3, 4, 6, 6, 8, 8, 12, 12, 12, 12, 16]),
+        (True, 5, [1, 2, 3, 4, 5]),
+        (False, None, [*range(1, 17), 18, 18, 20, 20]),
+    ],
+)
+def test_compiled_work_is_called_with_few_sizes(are_groups, limit, sizes):
+    """Checks the size of each call, and that clients that fill it up leave no results."""
+
+    def work(size, stack):
+        return [tf.fill([size], size), 2 * stack]
+
+    specs = tf.TensorSpec([], tf.int32), tf.TensorSpec([None], tf.int32)
+    padded = compilation.with_few_sizes(work, are_groups, limit)
+    function = padded.get_concrete_function(*specs)
+    for count, size in enumerate(sizes, start=1):
+        called, doubled = function(tf.constant(count), tf.range(count))
+        assert called.numpy().tolist() == [size] * count
+        assert doubled.numpy().tolist() == [2 * i for i in range(count)]
+
+
+def test_clients_on_a_ladder():
+    for rows in ([20, 40, 60, 120], [0, 7], [1, 2, 3, 64, 96], [5]):
+        assert are_on_a_ladder([((n, 4), (n,)) for n in rows]), rows
+    for rows in ([20, 100], [20, 40, 41]):
+        assert not are_on_a_ladder([((n, 4), (n,)) for n in rows]), rows
 
 
 def test_clients_with_large_tensors_are_looped_on_cpus(caplog):

@@ -1,6 +1,7 @@
 """Decides which client work XLA compiles: all that has the same results when it is compiled."""
 
 import functools
+from collections.abc import Callable
 
 import tensorflow as tf
 
@@ -11,6 +12,11 @@ from tff_pfl.runtime.graph.operations import operations
 _RANDOM = ("Random", "Multinomial", "TruncatedNormal", "Shuffle")
 # Operations that check values, and that XLA drops.
 _CHECKS = ("Assert", "CheckNumerics", "CheckNumericsV2")
+
+# The sizes that a number of clients is padded to, for each doubling of the number: few for groups,
+# whose sizes differ in each cohort; more for cohorts, which are often of one size.
+_SIZES_OF_GROUPS, _SIZES_OF_COHORTS = 2, 8
+_MOST_CLIENTS = 1 << 30
 
 
 class NotCompilableError(ValueError):
@@ -39,6 +45,37 @@ def check_compilable(graph: tf.Graph, device: str) -> None:
         is_node = kind != "Placeholder" and not operation.graph._is_function(kind)
         if is_node and compiler not in _compilers(kind):
             raise NotCompilableError(f"XLA has no {kind}")
+
+
+def with_few_sizes(function: Callable, are_groups: bool, limit: int | None) -> Callable:
+    """Returns a function of any number of clients that calls a compiled one with few numbers.
+
+    XLA compiles a function again for each number of clients. Missing clients are copies of the last
+    one, and their results are dropped.
+
+    Args:
+        function: A function of a number of clients and stacks of their tensors, to stacks.
+        are_groups: Whether the clients are a group of a cohort, and not all of it.
+        limit: The largest number of clients, or `None`.
+    """
+    sizes = _sizes(_SIZES_OF_GROUPS if are_groups else _SIZES_OF_COHORTS, limit or _MOST_CLIENTS)
+
+    def padded(count, *stacks):
+        size = tf.gather(sizes, tf.searchsorted(sizes, count[tf.newaxis])[0])
+        rows = tf.minimum(tf.range(size), count - 1)
+        results = function(size, *(tf.gather(stack, rows) for stack in stacks))
+        return [result[:count] for result in results]
+
+    return tf.function(padded, autograph=False)
+
+
+def _sizes(each_doubling: int, limit: int) -> list[int]:
+    """Returns the sizes up to a limit: for 2 sizes in each doubling 1, 2, 3, 4, 6, 8, 12, ..."""
+    sizes, step = list(range(1, 2 * each_doubling)), 1
+    while sizes[-1] < limit:
+        sizes += [step * number for number in range(2 * each_doubling, 4 * each_doubling, 2)]
+        step *= 2
+    return [size for size in sizes if size < limit] + [limit]
 
 
 @functools.cache

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -58,6 +59,26 @@ def grouped(shard: Rows, forms: Sequence, limit: int | None) -> Rows:
     return dataclasses.replace(
         shard, clients=np.array(clients, np.int32), ends=np.array(ends, np.int32)
     )
+
+
+def are_on_a_ladder(forms: Sequence[Sequence[tuple[int, ...]]]) -> bool:
+    """Returns whether clients have 0, 1, 2, 3, 4, 6, 8, 12, ... times the same number of rows.
+
+    Other cohorts then have the same few shapes, as with `tff_pfl.Ladder`.
+
+    Args:
+        forms: The shapes of the tensors of each client.
+    """
+    for shapes in zip(*forms, strict=True):
+        rows = [shape[0] if shape else 0 for shape in shapes]
+        unit = math.gcd(*rows) or 1
+        if any(_odd_part(number // unit) > 3 for number in rows):
+            return False
+    return True
+
+
+def _odd_part(number: int) -> int:
+    return number // (number & -number) if number else 0
 
 
 class Column:

@@ -75,7 +75,9 @@ class ClientMap:
             The shards, and the class of leaves whose shapes differ.
         """
         num_groups = sum(len({forms[client] for client in shard.clients}) for shard in shards)
-        if all(devices.is_gpu(shard.device) for shard in shards):
+        if self.jit_compile and groups.are_on_a_ladder(forms):
+            is_faster = True
+        elif self.jit_compile or all(devices.is_gpu(shard.device) for shard in shards):
             is_faster = len(forms) >= _LEAST_GROUP_ON_GPUS * num_groups
         else:
             is_faster = len(forms) >= _LEAST_GROUP * num_groups and largest < _LARGE_IN_GROUPS
@@ -161,6 +163,7 @@ class ClientMap:
 
         specs = [spec for leaf in shard.leaves for spec in leaf.row_specs()]
         limit = 1 if self._vectorize == NEVER else self._max_concurrent_clients
+        are_grouped = any(map(_is_grouped, shard.leaves))
         with pfor_rules.grouped_convolutions(compiles or devices.is_gpu(shard.device)):
             # In separate functions, so that a failure leaves no operations in the graph.
             function = tf.function(one, autograph=False).get_concrete_function(*specs)
@@ -168,7 +171,8 @@ class ClientMap:
             if compiles:
                 graph = vectorized.get_concrete_function(*_stack_specs(specs)).graph
                 compilation.check_compilable(graph, shard.device)
-            if any(map(_is_grouped, shard.leaves)):
+                vectorized = compilation.with_few_sizes(vectorized, are_grouped, limit)
+            if are_grouped:
                 return _in_parts(vectorized, shard, specs, result_types, shard.groups.ends)
             if limit is None:
                 stacks = [stack for leaf in shard.leaves for stack in leaf.stacks()]
