@@ -250,6 +250,7 @@ def test_all_parts_complete_on_the_cpu(tmp_path):
     assert "missing" in reports["rounds"].records["torch"]
     assert reports["rounds"].records["linear 3 equal: jax vmap"]["rounds"] == 5
     assert "ditto, compared" in reports["trainings"].records
-    assert "resnet18 2 equal: tensorflow bare" in reports["resnet18_bfloat16"].records
+    assert "resnet18 2 equal: tensorflow bare" in reports["resnet18_tf32"].records
+    assert "resnet18 2 equal: tensorflow loop" in reports["resnet18_bfloat16"].records
     assert list(reports["tests"].records) == ["devices", "conformance"]
     assert "compile by XLA: groups+xla / groups" in done.stdout
