@@ -23,6 +23,7 @@ from tff_pfl.runtime.startup import prepare_process
 
 prepare_process()
 
+import contextlib
 import logging
 
 import absl.logging
@@ -35,8 +36,8 @@ from benchmarks.workloads import Workload
 from tff_pfl.clients import Ladder
 from tff_pfl.runtime import create_graph_context
 
-# Ways of computing convolutions in groups, and the options of `create_graph_context` for each.
-CONVOLUTIONS = {"grouped": {}}
+# The ways of convolutions whose filters differ by client, and a context that forces each of them.
+CONVOLUTIONS = {"grouped": contextlib.nullcontext}
 _MODELS = {"linear": "mlp", "cnn": "cnn_pgfed"}
 
 
@@ -87,10 +88,18 @@ def build(method, work, precision):
         options["jit_compile"] = "xla" in words
         if limit := first.partition("_of_")[2]:
             options["max_concurrent_clients"] = int(limit)
-        for word in CONVOLUTIONS.keys() & words:
-            options |= CONVOLUTIONS[word]
     capacity = Ladder(workload.batch_size) if has_groups else None
-    return fedavg(workload, (x, y), create_graph_context(**options), capacity)
+    run = fedavg(workload, (x, y), create_graph_context(**options), capacity)
+    force = next((CONVOLUTIONS[word] for word in words if word in CONVOLUTIONS), None)
+    return _within(force, run) if force else run
+
+
+def _within(context, run):
+    def run_within():
+        with context():
+            return run()
+
+    return run_within
 
 
 class Warnings(logging.Handler):
