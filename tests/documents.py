@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from tests.runs import ROOT
 from tff_pfl.analysis import command_line
 
-GUIDES = sorted([*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "guides").glob("*.md")])
+GUIDES = sorted((ROOT / "docs" / "guides").glob("*.md"))
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *GUIDES]
 DOCUMENTS.append(ROOT / "examples" / "notebooks" / "README.md")
 NOTEBOOKS = sorted((ROOT / "examples" / "notebooks").glob("*.py"))

@@ -175,8 +175,8 @@ def test_programs_guide_runs(follow):
     assert list(names["models"].values()) == ["training_checkpoint_round_2"]
 
 
-OTHERS = ["attacks", "determinism", "participation", "privacy", "private_uploads"]
-OTHERS += ["runtime_and_gpus", "studies", "tasks"]
+OTHERS = ["attacks", "determinism", "large_populations", "participation", "privacy"]
+OTHERS += ["private_uploads", "runtime", "studies", "tasks"]
 
 
 @pytest.mark.parametrize("guide", OTHERS)
