@@ -30,8 +30,12 @@ INSTALL_REQUIRES = [
     "tqdm>=4.66",
 ]
 
-# What examples/notebooks imports and needs to be opened.
-NOTEBOOKS = ["ipykernel>=6.29,<7", "jupytext>=1.16,<2", "seaborn>=0.13,<1"]
+# What examples/notebooks imports and needs to be opened; ipywidgets draws the progress bars.
+NOTEBOOKS = ["ipykernel>=6.29,<7", "ipywidgets>=8.1,<9", "jupytext>=1.16,<2", "seaborn>=0.13,<1"]
+
+# The newest that take TFF's typing-extensions 4.5 and TensorFlow's protobuf 4.
+WANDB = ["pydantic>=1.10,<2", "wandb>=0.19,<0.20"]
+MLFLOW = ["mlflow-skinny>=2.14,<2.21", "pydantic>=1.10,<2"]
 
 setuptools.setup(
     name="tff_pfl",
@@ -44,5 +48,5 @@ setuptools.setup(
     packages=setuptools.find_namespace_packages(include=["tff_pfl", "tff_pfl.*"]),
     package_data={"tff_pfl.analysis": ["page.html"]},
     install_requires=INSTALL_REQUIRES,
-    extras_require={"notebooks": NOTEBOOKS},
+    extras_require={"mlflow": MLFLOW, "notebooks": NOTEBOOKS, "wandb": WANDB},
 )

@@ -23,6 +23,12 @@ _CONFIG = config_flags.DEFINE_config_file("config", None, "The config file; see 
 _OUTPUT_DIR = flags.DEFINE_string("output_dir", None, "The directory of the run's results.")
 _RESUME = flags.DEFINE_bool("resume", False, "Continue the run in output_dir, or start a new one.")
 _OVERWRITE = flags.DEFINE_bool("overwrite", False, "Delete the run in output_dir first.")
+_TRACKER = flags.DEFINE_string(
+    "tracker",
+    None,
+    "A tracker that receives the metrics, too: wandb or mlflow, after pip install tff_pfl[wandb]. "
+    "Its own environment variables choose the project, such as WANDB_PROJECT.",
+)
 _RESTARTS = flags.DEFINE_integer(
     "restarts",
     0,
@@ -40,6 +46,7 @@ def main(argv):
         _OUTPUT_DIR.value,
         resume=_RESUME.value,
         overwrite=_OVERWRITE.value,
+        tracker=_TRACKER.value,
         set_context=set_context_from_flags,
         restart=_restart,
     )

@@ -29,6 +29,7 @@ __getattr__, __dir__, __all__ = offer(
             "make",
             "trains_where",
         ),
+        "analysis": ("Comparison", "compare"),
         "attacks": ("ATTACKS", "scaled_uploads"),
         "clients": (
             "AVAILABILITIES",

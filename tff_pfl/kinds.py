@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 
@@ -45,3 +45,17 @@ def signature_of(function: Callable) -> inspect.Signature:
         return inspect.signature(function, eval_str=True)
     except NameError:  # An annotation is imported for type checkers only.
         return inspect.signature(function)
+
+
+def described(value: Any) -> Any:
+    """Returns a value as a JSON value for records, and functions and other objects by name."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): described(content) for key, content in value.items()}
+    if isinstance(value, list | tuple):
+        return list(map(described, value))
+    if hasattr(value, "tolist"):  # NumPy's numbers and arrays
+        return value.tolist()
+    named = function_of(value) if callable(value) else value
+    return getattr(named, "__qualname__", type(value).__qualname__)

@@ -1,5 +1,6 @@
-"""Formats tables of numbers as text."""
+"""Formats tables of numbers as text and as HTML."""
 
+import html
 from collections.abc import Sequence
 
 _NARROWEST = 10
@@ -21,3 +22,13 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 def decimal(value: float) -> str:
     """Formats a number with four decimals, or in scientific notation from a million on."""
     return f"{value:.3e}" if 1e6 <= abs(value) < float("inf") else f"{value:.4f}"
+
+
+def to_html(title: str, rows: Sequence[Sequence[str]]) -> str:
+    """Returns a table with a title for notebooks; its first row has the heads of the columns."""
+
+    def row(cells, tag):
+        return f"<tr>{''.join(f'<{tag}>{html.escape(cell)}</{tag}>' for cell in cells)}</tr>"
+
+    lines = [row(cells, "td" if index else "th") for index, cells in enumerate(rows)]
+    return f"<div><b>{html.escape(title)}</b><table>{''.join(lines)}</table></div>"

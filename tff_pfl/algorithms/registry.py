@@ -20,7 +20,7 @@ from tff_pfl.local import LocalTraining
 from tff_pfl.models import Model
 from tff_pfl.names import check_names
 from tff_pfl.registry import Registry
-from tff_pfl.templates import Algorithm, Federation, PersonalizedProcess, compose
+from tff_pfl.templates import Algorithm, Federation, Ingredients, PersonalizedProcess, compose
 from tff_pfl.templates.errors import TemplateError
 
 ALGORITHMS = Registry("algorithm", "model", "local")
@@ -175,7 +175,8 @@ def make(
         raise TemplateError(
             f"The algorithm {name!r} must return a tff_pfl.Algorithm, got {algorithm!r:.80}."
         )
-    return dataclasses.replace(algorithm, name=name, made_for=Federation(**known))
+    made_of = Ingredients(model, local, hyperparameters(name) | options)
+    return dataclasses.replace(algorithm, name=name, made_for=Federation(**known), made_of=made_of)
 
 
 def build(

@@ -13,6 +13,7 @@ __getattr__, __dir__, __all__ = offer(
     __name__,
     {
         "check": ("check_settings",),
+        "comparison": ("Comparison", "compare"),
         "curves": (
             "curves_against_bytes",
             "over_seeds",

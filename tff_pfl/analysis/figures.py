@@ -72,7 +72,12 @@ def new_figure(width: float = WIDTH, height: float = 3.8):
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height), layout="constrained")
+    class NotebookFigure(Figure):
+        def _repr_png_(self) -> bytes:
+            """Shows the figure in notebooks that do not use pyplot."""
+            return _written(self, format="png")
+
+    figure = NotebookFigure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 
@@ -145,6 +150,11 @@ def save(figure, path: str | os.PathLike) -> None:
 @styled
 def as_svg(figure) -> bytes:
     """Returns a figure as SVG; equal figures give equal bytes."""
+    return _written(figure, format="svg", metadata={"Date": None})
+
+
+@styled
+def _written(figure, **options: Any) -> bytes:
     file = io.BytesIO()
-    figure.savefig(file, format="svg", metadata={"Date": None})
+    figure.savefig(file, **options)
     return file.getvalue()

@@ -202,6 +202,18 @@ def against_local(runs: Any, column: str | None = None) -> pd.DataFrame:
     return pairs.dropna().reset_index(drop=True)
 
 
+def against(values: pd.DataFrame, baseline: str) -> pd.DataFrame:
+    """Returns the values of clients under each label and under a baseline, as `against_local`.
+
+    Args:
+        values: The result of `client_values`.
+        baseline: The label to compare the others with.
+    """
+    others = values.drop(columns=baseline).melt(ignore_index=False, value_name="own")
+    pairs = others.join(values[baseline].rename("local")).reset_index()
+    return pairs.reindex(columns=_PAIR).dropna()
+
+
 def hurt_table(
     pairs: pd.DataFrame, quantity: str = "accuracy", directions: Mapping[str, int] | None = None
 ) -> Table:
@@ -234,14 +246,18 @@ def _is_hurt(pairs, sign) -> pd.Series:
 
 @figures.styled
 def plot_against_local(
-    pairs: pd.DataFrame, quantity: str = "accuracy", directions: Mapping[str, int] | None = None
+    pairs: pd.DataFrame,
+    quantity: str = "accuracy",
+    directions: Mapping[str, int] | None = None,
+    baseline: str = "Local",
 ):
     """Draws a panel for each label, with a point for each client.
 
     Args:
-        pairs: The result of `against_local`.
+        pairs: The result of `against_local`, or of `against`.
         quantity: The quantity of the pairs.
         directions: The directions that metrics state; see `Runs.directions`.
+        baseline: The name of what clients are compared with.
 
     Returns:
         The Matplotlib figure.
@@ -268,7 +284,9 @@ def plot_against_local(
         title = figures.wrapped(label, figures.PANEL_CHARACTERS)
         axes.set_title(f"{title}\n{100 * is_hurt.mean():.0f} % hurt", fontsize="small")
         axes.set_aspect("equal")
+        if quantity == "accuracy":
+            axes.set_xticks([0, 0.5, 1])  # those of neighbouring panels would touch
     words = quantity.replace("_", " ")
-    figure.supxlabel(f"{words} of the client's model under Local", fontsize="medium")
+    figure.supxlabel(f"{words} of the client's model under {baseline}", fontsize="medium")
     figure.supylabel(f"{words} of its own model", fontsize="medium")
     return figure

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import pandas as pd
-import tqdm
 
 from tff_pfl.analysis.frames import evaluations, main_column, summaries
 from tff_pfl.analysis.runs import STUDY, Runs, find_runs, read_record
@@ -25,6 +24,7 @@ from tff_pfl.experiment.run_directory import CHECKPOINT, OutputDirectoryError
 from tff_pfl.experiment.run_files import RunFiles
 from tff_pfl.experiment.summary import finished_summary
 from tff_pfl.files import whole_file, write_json
+from tff_pfl.progress import Bar
 
 _PAUSE = 0.02  # seconds between two checks of the processes
 _PR_SET_PDEATHSIG = 1  # from Linux's <sys/prctl.h>
@@ -199,7 +199,7 @@ class _Pool:
         self.root = root
         self._program = os.fspath(program)
         self._jobs = jobs
-        self._bar = tqdm.tqdm(total=0, desc=title, unit="run")
+        self._bar = Bar(total=0, desc=title, unit="run")
         self._counted = set()
         self._processes = {}
 

@@ -31,6 +31,13 @@ __getattr__, __dir__, __all__ = offer(
         "run_directory": ("OutputDirectoryError", "RunDirectory", "check_writable", "resolved"),
         "run_files": ("ClientTable", "RunFiles", "Session"),
         "summary": ("Evaluation", "LateMean", "Result", "read_summary", "table", "write_summary"),
+        "trackers": (
+            "MlflowReleaseManager",
+            "TRACKERS",
+            "TrackerError",
+            "WandbReleaseManager",
+            "tracking",
+        ),
         "versions": ("current_versions",),
     },
 )

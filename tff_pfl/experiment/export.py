@@ -6,7 +6,6 @@ import urllib.parse
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
-import tqdm
 import tree
 
 from tff_pfl import models, runtime
@@ -14,6 +13,7 @@ from tff_pfl.experiment.interruption import exit_code_of
 from tff_pfl.experiment.restored import restored_run
 from tff_pfl.experiment.run_directory import OutputDirectoryError, check_empty_folder
 from tff_pfl.files import write_json
+from tff_pfl.progress import progress_bar
 
 _DESCRIPTION = "models.json"
 
@@ -76,7 +76,7 @@ def export_run(
         if process.global_weights is not None:
             save("global", process.global_weights(run.server_state))
         at_a_time = run.config.evaluation.clients_per_call
-        with tqdm.tqdm(total=len(client_ids), desc="models", unit="client", disable=None) as bar:
+        with progress_bar(total=len(client_ids), desc="models", unit="client") as bar:
             for start in range(0, len(client_ids), at_a_time):
                 ids = client_ids[start : start + at_a_time]
                 clients = run.source.clients_of_ids(ids)

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import tensorflow_federated as tff
-import tqdm
 
 from tff_pfl import evaluation, runtime
 from tff_pfl.clients import EVERYBODY_REPORTS, CohortDataSource, Ladder, Participation
@@ -23,6 +22,7 @@ from tff_pfl.experiment.versions import record_versions
 from tff_pfl.kinds import check_kind
 from tff_pfl.models import Model
 from tff_pfl.privacy import PrivacyLoss
+from tff_pfl.progress import progress_bar
 from tff_pfl.ranges import takes, whole
 from tff_pfl.templates import PersonalizedProcess
 
@@ -47,6 +47,7 @@ def train(
     capacity: int | Literal["cohort"] | Ladder | None = None,
     release_managers: Sequence[tff.program.ReleaseManager] = (),
     title: str = "training",
+    verbose: bool = True,
 ) -> Result:
     """Trains and evaluates a process, starting from the checkpoint in `directory` if it exists.
 
@@ -79,6 +80,8 @@ def train(
             is shown; the run and the other managers continue. A resumed run releases the rounds
             after its checkpoint again.
         title: The title of the progress bar and of the summary.
+        verbose: Whether to show a progress bar and print a line for each evaluation. Warnings are
+            always printed.
 
     Returns:
         The result of the run, which is also written to `summary.json`.
@@ -153,7 +156,8 @@ def train(
         directory.write_settings()
         write_directions(directory, directions)
         evaluator = evaluation.Evaluator(process, model, dataset, options)
-        with tqdm.tqdm(initial=done, total=rounds, desc=title, unit="round", disable=None) as bar:
+        shown = {"initial": done, "total": rounds, "desc": title, "unit": "round"}
+        with progress_bar(visible=verbose, **shown) as bar:
             for warning in _warnings(directory, dataset, options.split, done):
                 bar.write(warning)
             Rounds(
@@ -170,6 +174,7 @@ def train(
                 log,
                 release_managers,
                 bar,
+                verbose,
             ).run(clients_per_round, reopens=reopens)
     evaluations = progress.evaluations
     result = Result(

@@ -13,6 +13,7 @@ from tff_pfl.experiment.loop import train
 from tff_pfl.experiment.memory import check_server_memory
 from tff_pfl.experiment.run_directory import RESULT_SETTINGS, RunDirectory, resolved
 from tff_pfl.experiment.summary import finished_summary, read_summary, table
+from tff_pfl.experiment.trackers import check_tracker, tracking
 
 
 def run_program(
@@ -21,6 +22,7 @@ def run_program(
     *,
     resume: bool = False,
     overwrite: bool = False,
+    tracker: str | None = None,
     set_context: Callable[[], None] = runtime.set_graph_context,
     restart: Callable[[bool], None] = lambda resume: None,
 ) -> int:
@@ -33,6 +35,7 @@ def run_program(
         output_dir: See `RunDirectory`.
         resume: Whether to resume the run in the directory.
         overwrite: Whether to delete the run in the directory first.
+        tracker: A name in `TRACKERS` that also receives the metrics, or `None`.
         set_context: Sets the context in which TFF computations are executed.
         restart: Called after a worker of the runtime was lost; may start the program again. Its
             argument is whether the run can be resumed, which is false as long as the run to
@@ -47,6 +50,7 @@ def run_program(
 
     def work():
         nonlocal directory
+        check_tracker(tracker)
         configs.complete(config)
         configs.check_config(config)
         directory = RunDirectory(output_dir, resolved(config), resume=resume, overwrite=overwrite)
@@ -58,7 +62,7 @@ def run_program(
                 set_context()
                 devices = ", ".join(runtime.current_devices() or ["the CPU"])
                 print(f"clients are computed on {devices}")
-                _run(config, directory)
+                _run(config, directory, tracker)
             except runtime.WorkerDiedError as error:
                 print(f"error: {error}\n{_advice(directory, output_dir)}", file=sys.stderr)
                 return os.EX_TEMPFAIL
@@ -87,13 +91,13 @@ def _advice(directory, output_dir) -> str:
     return f"no run was started, and the run in {output_dir} was not changed"
 
 
-def _run(config, directory):
+def _run(config, directory, tracker):
     run = configs.BuiltRun(config)
     capacity = run.capacity(config.clients_per_round)
     early_stop = run.early_stop(run.process)
     evaluate_new_clients = run.new_clients_evaluation(capacity)
     check_server_memory(run.process)  # before the run to overwrite is deleted
-    with directory:
+    with directory, tracking(tracker, directory) as release_managers:
         train(
             run.process,
             run.model,
@@ -110,5 +114,6 @@ def _run(config, directory):
             privacy=configs.privacy_loss(config, run.dataset.num_clients),
             evaluate_new_clients=evaluate_new_clients,
             capacity=capacity,
+            release_managers=release_managers,
             title=run.title,
         )

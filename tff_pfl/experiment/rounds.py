@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow_federated as tff
-import tqdm
 
 from tff_pfl import evaluation, runtime
 from tff_pfl.clients import EVERYBODY_REPORTS, CohortDataSource
@@ -23,6 +22,7 @@ from tff_pfl.experiment.metrics_log import NEW_CLIENTS, MetricsLog
 from tff_pfl.experiment.run_directory import flatten
 from tff_pfl.experiment.summary import NUM_CLIENTS_NEVER_SELECTED, Evaluation
 from tff_pfl.models import Model
+from tff_pfl.progress import Bar
 from tff_pfl.templates import PersonalizedProcess
 
 
@@ -90,7 +90,8 @@ class Rounds:
     checkpoint: Checkpoint
     log: MetricsLog
     release_managers: Sequence[tff.program.ReleaseManager]
-    bar: tqdm.tqdm
+    bar: Bar
+    verbose: bool
     unwritten: _Unwritten | None = None
 
     def run(self, clients_per_round: int, *, reopens: bool = False) -> None:
@@ -178,7 +179,8 @@ class Rounds:
             progress.seconds += watch.seconds["evaluation_seconds"]
             progress.evaluations.append(Evaluation(round_num, measured))
             metrics |= evaluation.to_text(measured)
-            self.bar.write(f"round {round_num}: {one_line(measured)}")
+            if self.verbose:
+                self.bar.write(f"round {round_num}: {one_line(measured)}")
         stopped = schedule.stopped(progress.evaluations)
         commits = schedule.commits(round_num) or stopped is not None
         self.unwritten = _Unwritten({**metrics, **watch.seconds}, progress.copy(), commits)

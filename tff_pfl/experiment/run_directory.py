@@ -75,6 +75,7 @@ class RunDirectory:
             `partition.npz`   the examples of each client, and `partition.png`, a picture of them
             `checkpoint/`     server state, client states and position, committed together
             `summary.json`    the final and the best evaluations
+            `trackers.json`   the ids that trackers gave the run, if it has any
     """
 
     FILES = (
@@ -91,6 +92,7 @@ class RunDirectory:
         "partition.png",
         CHECKPOINT,
         "summary.json",
+        "trackers.json",
     )
 
     def __init__(

@@ -21,7 +21,7 @@ from tff_pfl.evaluation import (
 from tff_pfl.experiment.run_directory import OutputDirectoryError, RunDirectory, read_json, reading
 from tff_pfl.files import finite, spelled_out
 from tff_pfl.names import check_names
-from tff_pfl.tables import aligned, decimal
+from tff_pfl.tables import aligned, decimal, to_html
 
 # The number of clients that have not been in a cohort, which are evaluated nevertheless.
 NUM_CLIENTS_NEVER_SELECTED = MetricName("", "", "num_clients_never_selected")
@@ -166,6 +166,11 @@ class Result(NamedTuple):
         named = {name: getattr(self, name) for name in ("final", *_FURTHER)}
         return {name: evaluated for name, evaluated in named.items() if evaluated is not None}
 
+    def _repr_html_(self) -> str:
+        """Returns the table of the last evaluation for notebooks."""
+        title = f"{self.title}, round {self.final.round_num}, {self.seconds:.1f} s"
+        return to_html(title, _cells(self.final.metrics))
+
 
 def write_summary(directory: RunDirectory, result: Result) -> None:
     """Writes the result of a run to `summary.json`."""
@@ -284,6 +289,17 @@ def _rounds(evaluated):
 
 def rows(metrics: Mapping[MetricName, float]) -> list[str]:
     """Returns the lines of a table of accuracies and losses, and of diverged models."""
+    lines = aligned(_cells(metrics))
+    for name, value in metrics.items():
+        if name.quantity == "num_nonfinite" and value:
+            lines.append(
+                f"  {name.model}/{name.pool}: models that diverged (loss is not finite): {value:g}"
+            )
+    return lines
+
+
+def _cells(metrics: Mapping[MetricName, float]) -> list[list[str]]:
+    """Returns the rows of a table of accuracies and losses, heads first."""
     mean, *others = STATISTICS
     shown = [mean, MARGIN, *others] if _is_sampled(metrics) else STATISTICS
     heads = ["95 %: ±" if name == MARGIN else name.replace("_5_percent", " 5 %") for name in shown]
@@ -298,10 +314,4 @@ def rows(metrics: Mapping[MetricName, float]) -> list[str]:
             values = [metrics.get(name._replace(statistic=it), math.nan) for it in shown]
             loss = metrics[name._replace(quantity="loss", statistic="mean")]
             cells.append([str(name._replace(statistic="")), *map(decimal, [*values, loss])])
-    lines = aligned(cells)
-    for name, value in metrics.items():
-        if name.quantity == "num_nonfinite" and value:
-            lines.append(
-                f"  {name.model}/{name.pool}: models that diverged (loss is not finite): {value:g}"
-            )
-    return lines
+    return cells

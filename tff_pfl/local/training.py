@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_pfl.kinds import KindError, check_kind
+from tff_pfl.kinds import KindError, check_kind, described
 from tff_pfl.local import trees
 from tff_pfl.local.augmentation import AUGMENTATIONS, Augmentation
 from tff_pfl.local.batches import scan_batches
@@ -245,6 +245,13 @@ class LocalTraining:
     def kept(self, optimizer_state: Any) -> Any:
         """Returns the optimizer state that a client keeps after its last step, or `()`."""
         return optimizer_state if self.persist_optimizer_state else ()
+
+    def settings(self) -> dict[str, Any]:
+        """Returns the optimizer's name and numbers, and all other attributes, as JSON values."""
+        rates = self.optimizer.get_hparams(self._initial_state(tf.constant(0.0)))
+        others = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        name = type(others.pop("optimizer")).__name__.strip("_").lower()
+        return described({"optimizer": name, **rates, **others})
 
     def num_steps(self, examples: Examples) -> tf.Tensor:
         """Computes the number of steps of `train` without overrides, an int32 scalar."""

@@ -1,7 +1,7 @@
 """Algorithms as values made of blocks, and `compose`, which makes a process of an algorithm."""
 
 from tff_pfl.templates.aggregators import AGGREGATORS, with_aggregator
-from tff_pfl.templates.algorithm import Algorithm, no_client_state, no_server_state
+from tff_pfl.templates.algorithm import Algorithm, Ingredients, no_client_state, no_server_state
 from tff_pfl.templates.averaging import SharedPart, Weighting, averaging, moved, weighing
 from tff_pfl.templates.composer import compose
 from tff_pfl.templates.exchange import (
@@ -28,6 +28,7 @@ __all__ = [
     "ClientOutput",
     "Exchange",
     "Federation",
+    "Ingredients",
     "Message",
     "NewClientModel",
     "OwnModel",

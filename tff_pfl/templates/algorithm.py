@@ -2,13 +2,15 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tff_pfl.kinds import check_kind
+from tff_pfl.kinds import check_kind, described
+from tff_pfl.local import LocalTraining
 from tff_pfl.models import Model
 from tff_pfl.names import IN_PARTS, check_names, is_part
+from tff_pfl.tables import to_html
 from tff_pfl.templates.exchange import Exchange, NewClientModel, Personalization
 from tff_pfl.templates.federation import ANY_FEDERATION, Federation
 from tff_pfl.templates.report import REPORTS
@@ -19,6 +21,20 @@ _NAMES_OF_METRICS = (
     *("privacy", "personalized", "global", "locally_trained", "fine_tuned"),
     *("fine_tuned_best_epoch", "num_clients_never_selected"),
 )
+
+
+class Ingredients(NamedTuple):
+    """The ingredients of which `tff_pfl.make` made an algorithm.
+
+    Attributes:
+        model: The model that clients train.
+        local: The local training.
+        options: The other arguments of the algorithm, with the defaults of those left out.
+    """
+
+    model: Model
+    local: LocalTraining
+    options: Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +71,7 @@ class Algorithm:
             for the report, the aggregators and the `send` functions that it was set with, and
             becomes `None` if these are replaced. Set it after you change them.
         name: The name for messages.
+        made_of: The ingredients of the algorithm; `None` if `tff_pfl.make` did not make it.
     """
 
     server_init: Callable[[int], Any]
@@ -70,6 +87,7 @@ class Algorithm:
     made_for: Federation = ANY_FEDERATION
     noise_multiplier: float | None = None
     name: str = "the algorithm"
+    made_of: Ingredients | None = dataclasses.field(default=None, repr=False, compare=False)
     _noise_holds_for: Any = dataclasses.field(default=None, repr=False, compare=False)
 
     def __post_init__(self):
@@ -105,6 +123,26 @@ class Algorithm:
     def with_exchanges(self, change: Callable[[Exchange], Exchange]) -> "Algorithm":
         """Returns the algorithm with `change` applied to each exchange."""
         return dataclasses.replace(self, exchanges=tuple(map(change, self.exchanges)))
+
+    def _repr_html_(self) -> str:
+        """Returns what the algorithm is made of and what it keeps, for notebooks."""
+        rows = [["", ""]]
+        if self.made_of is not None:
+            model, local, options = self.made_of
+            rows += [[name, str(described(value))] for name, value in options.items()]
+            trained = {name: it for name, it in local.settings().items() if it not in (None, False)}
+            rows.append(["local training", ", ".join(f"{n} {it}" for n, it in trained.items())])
+            rows.append(["model", f"{model.name}, {model.num_weights:,} weights"])
+        rows.append(["the server keeps", _size(lambda: self.server_init(0))])
+        rows.append(["a client keeps", _size(lambda: self.client_init(tf.constant(0), 0))])
+        return to_html(self.name, rows)
+
+
+def _size(make: Callable[[], Any]) -> str:
+    """Returns the size of the tensors that a function makes, in words."""
+    made = tf.function(make, autograph=False).get_concrete_function().structured_outputs
+    sizes = [tensor.shape.num_elements() * tensor.dtype.size for tensor in tf.nest.flatten(made)]
+    return f"{sum(sizes) / 1000:,.1f} kB" if sum(sizes) else "nothing"
 
 
 def no_server_state(seed: int) -> tuple:

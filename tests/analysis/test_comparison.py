@@ -1,0 +1,207 @@
+"""Tests the comparison of methods made in Python: its runs, its table and its refusals."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tff_pfl
+from tests.analysis.hand_written import write_run
+from tests.experiment.killed import Killed, contents_of, numbers_of
+from tests.federation import local_sgd, random_examples, tiny_model
+from tests.marks import together
+from tests.runs import run_python
+from tff_pfl.analysis import comparison, find_runs, results_table
+from tff_pfl.data import FederatedDataset
+from tff_pfl.experiment import OutputDirectoryError
+
+pytestmark = pytest.mark.usefixtures("clients_in_a_loop")
+
+
+@pytest.fixture(scope="module")
+def dataset():
+    pairs = [random_examples(size, seed=size) for size in (6, 7, 8, 9)]
+    return FederatedDataset.from_client_arrays([(e.x, e.y, e.x, e.y) for e in pairs], 3)
+
+
+def methods(model=None, *, lambda_=1.0, learning_rate=0.5):
+    model, local = model or tiny_model(), local_sgd(learning_rate)
+    return {
+        "Local": tff_pfl.make("local", model, local),
+        "Ditto, pulled": tff_pfl.make("ditto", model, local, lambda_=lambda_),
+    }
+
+
+def compare(dataset, folder, made=None, **options):
+    options = {"rounds": 2, "seeds": (0, 3), "clients_per_round": 2, "evaluate_every": 1} | options
+    made = methods() if made is None else made
+    return tff_pfl.compare(dataset, made, folder=folder, **options)
+
+
+@pytest.fixture
+def written(tmp_path):
+    """Writes runs of two methods with two seeds, as `compare` would."""
+    accuracies = {
+        "Local": ([0.5, 0.5, 0.8], [0.5, 0.6, 0.8]),
+        "FedPer": ([0.6, 0.7, 0.7], [0.7, 0.7, 0.8]),
+    }
+    folders = {
+        label: [
+            write_run(tmp_path / label / f"seed{seed}", own, seed=seed, first_row=10 * seed)
+            for seed, own in enumerate(of_seeds)
+        ]
+        for label, of_seeds in accuracies.items()
+    }
+    return tff_pfl.Comparison(folders)
+
+
+def test_table_has_means_gains_and_who_is_hurt(written):
+    local, fedper = written.table().loc["Local"], written.table().loc["FedPer"]
+    assert np.isnan(local["gain"]) and np.isnan(local["hurt"])
+    means = np.mean([0.6, 0.7, 0.7]), np.mean([0.7, 0.7, 0.8])
+    assert fedper["accuracy"] == pytest.approx(np.mean(means))
+    assert fedper["std"] == pytest.approx(np.std(means, ddof=1))
+    gains = np.mean([0.1, 0.2, -0.1]), np.mean([0.2, 0.1, 0.0])
+    assert fedper["gain"] == pytest.approx(np.mean(gains))
+    assert fedper["gain_low"] < np.mean(gains) < fedper["gain_high"]
+    assert fedper["hurt"] == pytest.approx(1 / 6)
+    assert (fedper["seeds"], fedper["bytes_up"]) == (2, 2000)
+
+
+def test_gain_is_positive_for_less_loss_and_any_method_can_be_the_baseline(written):
+    loss, table = "personalized/local_test/loss", written.table()
+    assert written.table(loss).loc["FedPer", "gain"] == pytest.approx(table.loc["FedPer", "gain"])
+    other = written.table(baseline="FedPer").loc["Local"]
+    assert other["gain"] == pytest.approx(-table.loc["FedPer", "gain"])
+    assert other["hurt"] == pytest.approx(4 / 6)
+    with pytest.raises(ValueError, match="Did you mean 'FedPer'"):
+        written.table(baseline="FedPr")
+
+
+def test_comparison_is_drawn_and_shown(written):
+    axes = written.plot().axes[0]
+    assert [line.get_label() for line in axes.get_lines()] == ["Local", "FedPer"]
+    (panel,) = written.plot_clients().axes
+    assert panel.get_title() == "FedPer\n17 % hurt"
+    assert written.plot()._repr_png_().startswith(b"\x89PNG")
+    assert "FedPer" in repr(written) and "<table" in written._repr_html_()
+    assert written.clients().loc[(0, 1), "FedPer"] == 0.7
+
+
+@together(
+    ("wrong", "message"),
+    [
+        ({"seeds": 3}, "seeds must be 1 or more numbers"),
+        ({"seeds": (1, 1)}, "seeds must be different"),
+        ({"baseline": "Loca"}, "Did you mean 'Local'"),
+        ({"made": {}}, "The methods must be a mapping"),
+        ({"made": {"A": "ditto"}}, "The method 'A' must be of type Algorithm"),
+        ({"rounds": 0}, "rounds must be a whole number of at least 1"),
+    ],
+)
+def test_mistakes_are_one_sentence(dataset, tmp_path, wrong, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        compare(dataset, tmp_path / "runs", **wrong)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_labels_of_one_folder_and_methods_of_unknown_models_are_refused(dataset, tmp_path):
+    local, ditto = methods().values()
+    with pytest.raises(ValueError, match="names no folder of its own"):
+        compare(dataset, tmp_path, {"A b": local, "A/b": ditto})
+    with pytest.raises(TypeError, match="Register its function"):
+        compare(dataset, tmp_path, {"A": dataclasses.replace(local, made_of=None)})
+
+
+@pytest.fixture(scope="module")
+def compared(dataset, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("compared")
+    return folder, compare(dataset, folder)
+
+
+@pytest.mark.slow
+def test_runs_are_those_of_train_and_a_study_for_reports(dataset, compared, tmp_path):
+    folder, result = compared
+    ditto = methods()["Ditto, pulled"]
+    process = tff_pfl.compose(ditto, dataset.examples_type, 3)
+    options = {"rounds": 2, "clients_per_round": 2, "seed": 3, "evaluate_every": 1}
+    with tff_pfl.RunDirectory(tmp_path / "run") as directory:
+        tff_pfl.train(process, tiny_model(), dataset, directory, **options)
+    assert numbers_of(tmp_path / "run") == numbers_of(folder / "Ditto_pulled" / "seed3")
+    assert list(find_runs(folder).folders) == list(result.table().index) == list(methods())
+    assert list(results_table(folder, against="Local").frame["seeds"]) == ["2", "2"]
+
+
+@pytest.mark.slow
+def test_finished_runs_stay_and_others_continue(dataset, compared, tmp_path, monkeypatch):
+    folder, result = compared
+    before = contents_of(folder)
+    with monkeypatch.context() as patch:
+        patch.setattr(comparison, "train", None)
+        assert compare(dataset, folder).table().equals(result.table())
+    assert contents_of(folder) == before
+    trained = comparison.train
+
+    def train(*args, **options):
+        if options["seed"] == 3:
+            raise Killed
+        return trained(*args, **options)
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(comparison, "train", train)
+        compare(dataset, tmp_path)
+    assert (tmp_path / "Local/seed0/summary.json").exists()
+    compare(dataset, tmp_path, rounds=1, overwrite=True)
+    compare(dataset, tmp_path)
+    for run in ("Local/seed0", "Ditto_pulled/seed3"):
+        assert numbers_of(tmp_path / run) == numbers_of(folder / run)
+
+
+@pytest.mark.slow
+def test_run_of_another_method_model_or_data_is_refused(dataset, compared):
+    folder, _ = compared
+    before = contents_of(folder)
+
+    def other_model():
+        return tf.keras.Sequential(
+            [
+                tf.keras.layers.Flatten(input_shape=(4, 4, 1)),
+                tf.keras.layers.Dense(5, "tanh", name="dense1"),
+                tf.keras.layers.Dense(3, name="head"),
+            ],
+            name="mlp",
+        )
+
+    def as_unit(x):
+        return tf.cast(x, tf.float32) / 255
+
+    other_model = tff_pfl.from_keras(other_model, input_shape=(4, 4, 1), preprocess=as_unit)
+    refused = [
+        ({"made": methods(lambda_=0.5)}, "algorithm.lambda_: 1.0 then, 0.5 now"),
+        ({"made": methods(learning_rate=0.1)}, "local.learning_rate: 0.5 then, 0.1 now"),
+        ({"made": methods(other_model)}, "its model or the code of its method has changed"),
+        ({"dataset": dataset.of([0, 1, 2])}, "data.fingerprint"),
+    ]
+    for change, message in refused:
+        with pytest.raises(OutputDirectoryError, match=message):
+            compare(**{"dataset": dataset, "folder": folder} | change)
+    assert contents_of(folder) == before
+
+
+@pytest.mark.slow
+def test_fingerprint_is_the_same_in_another_process(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(
+        "from tests.federation import EXAMPLES_TYPE, local_sgd, tiny_model\n"
+        "import json, sys, tff_pfl\n"
+        "from tff_pfl.experiment.fingerprint import fingerprint\n"
+        "names = {'ditto': {}, 'fedrep': {'personal_layers': ['head']}, 'apfl': {}}\n"
+        "found = [fingerprint(tff_pfl.compose(tff_pfl.make(name, tiny_model(), local_sgd(), **own),"
+        " EXAMPLES_TYPE)) for _ in range(2) for name, own in names.items()]\n"
+        "print(json.dumps(found))\n"
+    )
+    outputs = [run_python(program, PYTHONHASHSEED=seed).stdout for seed in ("1", "2")]
+    first, second = map(json.loads, outputs)
+    assert first == second and first[:3] == first[3:] and len(set(first)) == 3

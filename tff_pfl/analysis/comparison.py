@@ -1,0 +1,366 @@
+"""Trains methods that were made in Python, and compares them as studies compare configs."""
+
+import dataclasses
+import os
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+import tensorflow_federated as tff
+
+from tff_pfl import evaluation, runtime
+from tff_pfl.analysis import curves, frames, paired
+from tff_pfl.analysis.runs import STUDY, Path, find_runs
+from tff_pfl.analysis.study import folder_name
+from tff_pfl.clients import EVERYBODY_REPORTS, Participation
+from tff_pfl.data import FederatedDataset
+from tff_pfl.experiment.config.run import suitable_capacity
+from tff_pfl.experiment.early_stop import EarlyStop
+from tff_pfl.experiment.fingerprint import fingerprint
+from tff_pfl.experiment.loop import train
+from tff_pfl.experiment.run_directory import OutputDirectoryError, RunDirectory, changed_settings
+from tff_pfl.experiment.summary import finished_summary
+from tff_pfl.experiment.trackers import check_tracker, tracking
+from tff_pfl.files import write_json
+from tff_pfl.kinds import KindError, check_kind, described
+from tff_pfl.names import check_names
+from tff_pfl.progress import Bar, progress_bar
+from tff_pfl.ranges import RangeError, each, takes, whole
+from tff_pfl.templates import Algorithm, compose
+
+_GAIN = ("gain", "gain_low", "gain_high", "p_value", "hurt")
+Data = FederatedDataset | Callable[[int], FederatedDataset]
+"""The data of all runs, or a function from a run's seed to its data."""
+
+
+@takes(rounds=whole(1), clients_per_round=whole(1), evaluate_every=whole(0))
+def compare(
+    dataset: Data,
+    methods: Mapping[str, Algorithm],
+    *,
+    rounds: int,
+    seeds: Sequence[int] = (0,),
+    clients_per_round: int | None = None,
+    evaluate_every: int = 5,
+    evaluate: evaluation.EvaluationOptions | None = None,
+    participation: Participation = EVERYBODY_REPORTS,
+    early_stop: EarlyStop | None = None,
+    baseline: str | None = None,
+    folder: Path = "runs/compare",
+    overwrite: bool = False,
+    tracker: str | None = None,
+) -> "Comparison":
+    """Trains each method with each seed, and compares what every client gets.
+
+    Each run has a folder as `programs/train.py` writes it, `FOLDER/METHOD/seed0`; `report.py` and
+    `tff_pfl.analysis` read FOLDER as a study. If the same call is repeated, finished runs are not
+    trained again, and a stopped run continues. A run whose method, model, data or options have
+    changed since is refused.
+
+    Example:
+        >>> model, local = testing.tiny_model(), testing.tiny_local()
+        >>> x, y = np.ones([6, 4, 4, 1], np.float32), np.arange(6) % 3
+        >>> dataset = tff_pfl.FederatedDataset.from_client_arrays([(x, y, x, y)] * 4, 3)
+        >>> methods = {"Local": tff_pfl.make("local", model, local)}
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     compared = tff_pfl.compare(dataset, methods, rounds=1, folder=folder)
+        ...     list(compared.table().index)
+        ['Local']
+
+    Args:
+        dataset: The data of all runs, or a function from a seed to the data of its runs. With one
+            data set, seeds differ in initial weights, cohorts and batches only; with a function
+            that partitions data by the seed, they also differ in the clients.
+        methods: The methods by labels, made by `tff_pfl.make`.
+        rounds: The number of rounds of each run.
+        seeds: The seeds. Each method has a run for each seed.
+        clients_per_round: The number of clients in a cohort; by default all clients.
+        evaluate_every: Rounds between evaluations; 0: only after the last round.
+        evaluate: See `train`.
+        participation: See `train`.
+        early_stop: See `train`.
+        baseline: The label that gains are over; by default the first one.
+        folder: The folder of the runs.
+        overwrite: Whether to delete earlier runs of these methods and seeds.
+        tracker: A name in `tff_pfl.experiment.TRACKERS` that also receives the metrics.
+
+    Raises:
+        KindError: A method was not made by `tff_pfl.make`, or the data set is of another class.
+        OutputDirectoryError: A run in the folder is of another method, model or data, or of other
+            options.
+        ValueError: A label, a seed or a number is wrong; or see `train`.
+    """
+    _check(methods, seeds, baseline)
+    check_tracker(tracker)
+    seeds = list(map(int, seeds))
+    data = {seed: dataset(seed) if callable(dataset) else dataset for seed in seeds}
+    tip = "tff_pfl.federate makes one of a data set."
+    for of_seed in data.values():
+        check_kind("The data set", of_seed, FederatedDataset, tip)
+    options = {
+        "rounds": rounds,
+        "evaluate_every": evaluate_every,
+        "evaluate": evaluate or evaluation.EvaluationOptions(),
+        "participation": participation,
+        "early_stop": early_stop,
+    }
+    runs, root = [], pathlib.Path(folder)
+    with _context():
+        for label, algorithm in methods.items():
+            process = compose(algorithm, data[seeds[0]].examples_type)
+            digest = fingerprint(process)
+            for seed in seeds:
+                path = root / folder_name(label) / f"seed{seed}"
+                size = clients_per_round or data[seed].num_clients
+                algorithm.made_for.check(data[seed].num_clients, size)
+                run = _Run(label, seed, algorithm, data[seed], path, size, digest, options)
+                runs.append(run)
+                if not overwrite:
+                    run.check_folder()
+        _record(root, runs, baseline or next(iter(methods)))
+        runs.sort(key=lambda run: seeds.index(run.seed))
+        with progress_bar(total=rounds * len(runs), unit="round") as bar:
+            for number, run in enumerate(runs):
+                bar.set_description(run.title)
+                run.train(overwrite, tracker, _Ticks(bar, rounds * number))
+                bar.update(rounds * (number + 1) - bar.n)
+    return Comparison(find_runs(root))
+
+
+class _Ticks(tff.program.ReleaseManager[Mapping[str, float], int]):
+    """A release manager that moves a progress bar after each round of a run."""
+
+    def __init__(self, bar: Bar, before: int):
+        self._bar = bar
+        self._before = before
+
+    async def release(self, value: Mapping[str, float], key: int) -> None:
+        self._bar.update(self._before + key - self._bar.n)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Run:
+    """A run of `compare`, which `train` trains unless it is finished."""
+
+    label: str
+    seed: int
+    algorithm: Algorithm
+    dataset: FederatedDataset
+    path: pathlib.Path
+    clients_per_round: int
+    digest: str
+    options: Mapping[str, Any]
+
+    @property
+    def title(self) -> str:
+        return f"{self.label}, seed {self.seed}"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All that the run's numbers depend on, as JSON values, in the keys of configs."""
+        made_of, data, options = self.algorithm.made_of, self.dataset, self.options
+        early_stop = options["early_stop"]
+        evaluated = described(dataclasses.asdict(options["evaluate"]))
+        return {
+            "seed": self.seed,
+            "rounds": options["rounds"],
+            "clients_per_round": self.clients_per_round,
+            "algorithm": {"name": self.algorithm.name, **described(made_of.options)},
+            "model": {"name": made_of.model.name, "num_weights": made_of.model.num_weights},
+            "task": {"name": made_of.model.task.name, "metrics": list(made_of.model.task.metrics)},
+            "local": made_of.local.settings(),
+            "data": {
+                "name": data.name,
+                "num_clients": data.num_clients,
+                "fingerprint": f"{data.fingerprint} {data.inputs_fingerprint}",
+            },
+            "evaluation": {"every": options["evaluate_every"], **evaluated},
+            "participation": repr(options["participation"]),
+            "early_stop": None if early_stop is None else described(dataclasses.asdict(early_stop)),
+            "computation": self.digest,
+        }
+
+    def check_folder(self) -> None:
+        """Raises an error if the folder has a run with other settings."""
+        if not (self.path / "config.json").exists():
+            return
+        _, changed = changed_settings(self.path, self.settings)
+        known = [change for change in changed if not change.startswith("computation")]
+        if changed:
+            what = "; ".join(known) or "its model or the code of its method has changed"
+            raise OutputDirectoryError(
+                f"{self.path} is a run of something else ({what}). Pass another folder, or "
+                "overwrite=True to train it again."
+            )
+
+    def train(self, overwrite: bool, tracker: str | None, ticks: _Ticks) -> None:
+        """Trains the run, unless it is finished and stays."""
+        rounds = self.options["rounds"]
+        summary = None if overwrite else finished_summary(self.path, rounds)
+        if summary is not None and summary.final.round_num <= rounds:
+            return
+        model, local = self.algorithm.made_of.model, self.algorithm.made_of.local
+        size = self.clients_per_round
+        how = {"resume": not overwrite, "overwrite": overwrite}
+        with (
+            RunDirectory(self.path, self.settings, **how) as directory,
+            tracking(tracker, directory) as trackers,
+        ):
+            train(
+                compose(self.algorithm, self.dataset.examples_type, self.seed),
+                model,
+                self.dataset,
+                directory,
+                clients_per_round=size,
+                seed=self.seed,
+                capacity=suitable_capacity(model, self.dataset, size, local.batch_size),
+                release_managers=(*trackers, ticks),
+                title=self.title,
+                verbose=False,
+                **self.options,
+            )
+
+
+def _check(methods, seeds, baseline) -> None:
+    """Checks the labels, the methods and the seeds before anything is trained."""
+    if not isinstance(methods, Mapping) or not methods:
+        raise KindError(f'The methods must be a mapping such as {{"Ditto": ...}}, got {methods!r}.')
+    each(whole(0), fewest=1).check("seeds", list(seeds) if isinstance(seeds, range) else seeds)
+    if len(set(seeds)) < len(seeds):
+        raise RangeError(f"seeds must be different, got {seeds!r}.")
+    check_names("baseline", filter(None, [baseline]), methods)
+    folders = {}
+    for label, algorithm in methods.items():
+        tip = "tff_pfl.make('ditto', model, local) makes one."
+        check_kind(f"The method {label!r}", algorithm, Algorithm, tip)
+        if algorithm.made_of is None:
+            raise KindError(
+                f"The method {label!r} does not say of which model and local training it was made. "
+                "Register its function by tff_pfl.ALGORITHMS.register, and make it by tff_pfl.make."
+            )
+        other = folders.setdefault(folder_name(label), label)
+        if other != label or not folder_name(label):
+            raise ValueError(
+                f"The label {label!r} names no folder of its own. Labels must differ in letters or "
+                "digits."
+            )
+
+
+def _context():
+    """Returns the current context of TFF computations, or else the graph runtime's."""
+    stack = tff.framework.get_context_stack()
+    try:
+        runtime.check_context()
+    except RuntimeError:
+        return stack.install(runtime.create_graph_context())
+    return stack.install(stack.current)
+
+
+def _record(root, runs, baseline) -> None:
+    """Writes the record of a study, by which `find_runs` finds the runs."""
+    root.mkdir(parents=True, exist_ok=True)
+    variants = {}
+    for run in runs:
+        variants.setdefault(run.label, []).append(os.path.relpath(run.path, root))
+    record = {"title": root.name, "baseline": baseline, "variants": variants}
+    write_json(str(root / STUDY), {**record, "flags": {}, "chosen": {}})
+
+
+class Comparison:
+    """The runs of several methods, as a table, as data frames and as figures.
+
+        compared = tff_pfl.Comparison("runs/compare")     # or what tff_pfl.compare returns
+        compared.table()
+        compared.plot_clients()
+
+    Arguments `column` name a quantity as "MODEL/POOL/QUANTITY", such as "global/local_test/loss";
+    by default it is the main one of each client's own model. Arguments `baseline` are labels, by
+    default the baseline of the runs.
+
+    Attributes:
+        runs: The runs by labels. All functions of `tff_pfl.analysis` that read runs take them.
+    """
+
+    def __init__(self, runs: Any):
+        """Finds the finished runs; see `find_runs` for what names them."""
+        self.runs = find_runs(runs).finished
+
+    def table(self, column: str | None = None, *, baseline: str | None = None) -> pd.DataFrame:
+        """Returns a row for each method, indexed by label.
+
+        Returns:
+            The quantity, such as `accuracy`: its mean over clients after the last round, averaged
+            over seeds. `std`: the standard deviation of these means over seeds. `gain`: the mean
+            improvement of the same clients over the baseline, which is positive if they are better,
+            also for quantities of which less is better; `gain_low` and `gain_high`, its 95 %
+            interval, and `p_value`, by `paired_test`. `hurt`: the share of clients, over all
+            seeds, that are worse than under the baseline. `seeds`: the number of seeds. `bytes_up`:
+            bytes that a client sends in a round. `round_seconds`: median seconds of a round.
+        """
+        column, baseline = self._column(column), self._baseline(baseline)
+        quantity = evaluation.MetricName.parse(column).quantity
+        final = frames.evaluations(self.runs).query("evaluation == 'final'")
+        found = frames.select(final, column).groupby("label", sort=False)
+        costs = frames.summaries(self.runs).groupby("label", sort=False)
+        seeds = {label: set(of_label["seed"]) for label, of_label in found}
+        table = pd.DataFrame({quantity: found["value"].mean(), "std": found["value"].std()})
+        gains = [self._gain(column, label, baseline, seeds) for label in table.index]
+        table = table.join(pd.DataFrame(gains, table.index, [*_GAIN], dtype=float))
+        table["seeds"] = found.size()
+        table["bytes_up"] = costs["bytes_up"].first().astype(int)
+        table["round_seconds"] = costs["round_seconds"].median()
+        return table.rename_axis("method")
+
+    def _gain(self, column, label, baseline, seeds) -> dict[str, float]:
+        """Returns what the table has about a method in comparison with a baseline."""
+        common = sorted(seeds[label] & seeds.get(baseline, set()))
+        if label == baseline or not common:
+            return {}
+        quantity, stated = evaluation.MetricName.parse(column).quantity, self.runs.directions
+        sign, values = evaluation.direction(quantity, stated), self.clients(column)
+        test = paired.paired_test(
+            paired.paired_differences(values, label, baseline, common, quantity, stated), sign
+        )
+        low, high = sorted([sign * test.low, sign * test.high])
+        numbers = sign * test.difference, low, high, test.p_value, test.share_worse
+        return dict(zip(_GAIN, numbers, strict=True))
+
+    def clients(self, column: str | None = None) -> pd.DataFrame:
+        """Returns the quantity of each client after the last round.
+
+        Returns:
+            A row for each client of each seed, indexed by `seed` and `client_id`, and a column for
+            each method; see `client_values`.
+        """
+        return paired.client_values(self.runs, self._column(column))
+
+    def plot(self, column: str | None = None):
+        """Draws the quantity against the round, with a line for each method; see `plot_curves`."""
+        return curves.plot_curves(frames.metrics(self.runs), self._column(column))
+
+    def plot_clients(self, column: str | None = None, *, baseline: str | None = None):
+        """Draws each client's quantity against that under the baseline, a panel for each method.
+
+        Clients below the diagonal are worse than under the baseline, or above it for quantities of
+        which less is better.
+        """
+        column, baseline = self._column(column), self._baseline(baseline)
+        pairs = paired.against(self.clients(column), baseline)
+        quantity = evaluation.MetricName.parse(column).quantity
+        return paired.plot_against_local(pairs, quantity, self.runs.directions, baseline)
+
+    def _column(self, column: str | None) -> str:
+        return column or frames.main_column(frames.clients(self.runs, "final"))
+
+    def _baseline(self, baseline: str | None) -> str:
+        check_names("baseline", filter(None, [baseline]), self.runs.folders)
+        return baseline or self.runs.baseline
+
+    def __repr__(self) -> str:
+        """Returns the table as text."""
+        return self.table().to_string(float_format="{:.4g}".format, na_rep="")
+
+    def _repr_html_(self) -> str:
+        """Returns the table for notebooks."""
+        return self.table().to_html(float_format="{:.4g}".format, na_rep="")
