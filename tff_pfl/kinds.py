@@ -1,5 +1,6 @@
 """Checks the classes of users' values, and inspects the signatures of functions."""
 
+import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Mapping
@@ -55,6 +56,9 @@ def described(value: Any) -> Any:
         return {str(key): described(content) for key, content in value.items()}
     if isinstance(value, list | tuple):
         return list(map(described, value))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        return {"name": type(value).__qualname__, **described(fields)}
     if hasattr(value, "tolist"):  # NumPy's numbers and arrays
         return value.tolist()
     named = function_of(value) if callable(value) else value

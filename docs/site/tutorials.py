@@ -21,6 +21,7 @@ from docs.site.links import ROOT
 NOTEBOOKS = ROOT / "examples" / "notebooks"
 CACHE = ROOT / "build" / "notebooks"
 _SECONDS_A_CELL = 600
+_WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
 def pages(execute: bool) -> dict[str, str | bytes]:
@@ -42,6 +43,9 @@ def pages(execute: bool) -> dict[str, str | bytes]:
 
 def _page(name, notebook):
     notebook.metadata["language_info"] = {"name": "python"}
+    for cell in notebook.cells:
+        if cell.cell_type == "code":  # progress bars are widgets, which a page cannot show
+            cell.outputs = [it for it in cell.outputs if _WIDGET not in it.get("data", {})]
     resources = {"unique_key": name, "output_files_dir": name}
     text, resources = MarkdownExporter().from_notebook_node(notebook, resources)
     pictures = {f"tutorials/{file}": data for file, data in resources["outputs"].items()}

@@ -124,8 +124,9 @@ compared
 # A row is a method, and a value a mean over three seeds, each of which draws other clients. `gain`
 # is how much better the same clients are than under Local, the first method; the interval and the
 # `p_value` belong to a t test on the three seeds. `hurt` is the share of clients that are worse
-# than alone. Sharing pays: every method beats Local on average. The gain of Ditto is the largest and the
-# surest, that of FedPer the rarest to hurt anybody. `bytes_up` is what a client sends in a round.
+# than alone. Sharing pays: every method beats Local on average. The gain of Ditto is the largest
+# and the surest, that of FedPer the rarest to hurt anybody. `bytes_up` is what a client sends in a
+# round.
 
 # %% [markdown]
 # ## How fast they learn

@@ -15,7 +15,7 @@ from tests.marks import together
 from tests.runs import run_python
 from tff_pfl.analysis import comparison, find_runs, results_table
 from tff_pfl.data import FederatedDataset
-from tff_pfl.experiment import OutputDirectoryError
+from tff_pfl.experiment import OutputDirectoryError, read_summary
 
 pytestmark = pytest.mark.usefixtures("clients_in_a_loop")
 
@@ -88,6 +88,19 @@ def test_comparison_is_drawn_and_shown(written):
     assert written.plot()._repr_png_().startswith(b"\x89PNG")
     assert "FedPer" in repr(written) and "<table" in written._repr_html_()
     assert written.clients().loc[(0, 1), "FedPer"] == 0.7
+
+
+def test_data_methods_and_results_are_tables_in_notebooks(dataset, written):
+    assert "<b>custom: 4 clients, 3 classes</b>" in dataset._repr_html_()
+    assert "<tr><td>train</td><td>30</td><td>6</td><td>7.5</td><td>9</td></tr>" in (
+        dataset._repr_html_()
+    )
+    shown, size = methods()["Ditto, pulled"]._repr_html_(), 4 * tiny_model().num_weights + 4
+    assert f"<td>a client keeps</td><td>{size / 1000:.1f} kB</td>" in shown
+    assert "<td>lambda_</td><td>1.0</td>" in shown and "learning_rate 0.5" in shown
+    ((_, first), *_) = written.runs
+    shown = read_summary(first)._repr_html_()
+    assert "round 10" in shown and "<td>personalized/local_test/accuracy</td><td>0.6000" in shown
 
 
 @together(

@@ -160,7 +160,6 @@ class _Run:
     def settings(self) -> dict[str, Any]:
         """All that the run's numbers depend on, as JSON values, in the keys of configs."""
         made_of, data, options = self.algorithm.made_of, self.dataset, self.options
-        early_stop = options["early_stop"]
         evaluated = described(dataclasses.asdict(options["evaluate"]))
         return {
             "seed": self.seed,
@@ -176,8 +175,8 @@ class _Run:
                 "fingerprint": f"{data.fingerprint} {data.inputs_fingerprint}",
             },
             "evaluation": {"every": options["evaluate_every"], **evaluated},
-            "participation": repr(options["participation"]),
-            "early_stop": None if early_stop is None else described(dataclasses.asdict(early_stop)),
+            "participation": described(options["participation"]),
+            "early_stop": described(options["early_stop"]),
             "computation": self.digest,
         }
 
@@ -188,7 +187,7 @@ class _Run:
         _, changed = changed_settings(self.path, self.settings)
         known = [change for change in changed if not change.startswith("computation")]
         if changed:
-            what = "; ".join(known) or "its model or the code of its method has changed"
+            what = "; ".join(known[:3]) or "its model or the code of its method has changed"
             raise OutputDirectoryError(
                 f"{self.path} is a run of something else ({what}). Pass another folder, or "
                 "overwrite=True to train it again."

@@ -20,6 +20,7 @@ import numpy as np
 import tensorflow_federated as tff
 
 from tff_pfl import runtime
+from tff_pfl.aggregators import quiet_secure_sums
 from tff_pfl.clients import ClientStateStore, CohortDataSource
 from tff_pfl.data import FederatedDataset
 from tff_pfl.local import LocalTraining, batches
@@ -364,12 +365,14 @@ def check_secure_sums(subject: Subject) -> None:
     An algorithm that needs uploads must refuse the aggregator instead.
     """
     try:
-        algorithm = with_aggregator(subject.algorithm, _secure_aggregator())
+        with quiet_secure_sums():
+            algorithm = with_aggregator(subject.algorithm, _secure_aggregator())
     except AggregatorError as refusal:
         assert subject.needs_uploads, f"needs_uploads is False, but: {refusal}"
         return
     assert not subject.needs_uploads, "needs_uploads is True, but secure sums can be used"
-    process = compose(algorithm, federation.EXAMPLES_TYPE, SEED)
+    with quiet_secure_sums():
+        process = compose(algorithm, federation.EXAMPLES_TYPE, SEED)
     tff.test.assert_not_contains_unsecure_aggregation(process.next)
 
 
