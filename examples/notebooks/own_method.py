@@ -246,6 +246,6 @@ compared.plot_clients()
 # That is the price of a method whose clients keep nothing, and send less: it suits phones that are
 # seen once. Where the same clients come back, as here, let them keep a model.
 #
-# Where to go on: [the guide](../../docs/guides/own_method.md) has methods whose clients keep a state, and
-# servers that do more than average. Put the function in a file, and any config trains it:
-# `train.py --config=configs/digits.py:fed_recon --config.imports="('my_file',)"`.
+# Where to go on: [the guide](../../docs/guides/own_method.md) has methods whose clients keep a
+# state, and servers that do more than average. Put the function in a file, and any config trains
+# it: `train.py --config=configs/digits.py:fed_recon --config.imports="('my_file',)"`.
