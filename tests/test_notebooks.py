@@ -7,7 +7,7 @@ import pytest
 from tests.documents import NOTEBOOKS
 from tests.runs import ROOT
 
-SECONDS = 60
+SECONDS = 180  # for a cell, on a busy machine
 
 
 def names(path):
@@ -17,7 +17,7 @@ def names(path):
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=names)
 def test_notebook_runs_without_warnings_and_shows_pictures(path, tmp_path, monkeypatch):
-    """Executes it in an empty folder; each cell has a minute on a busy machine."""
+    """Executes it in an empty folder; a notebook takes a minute on two quiet cores."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     notebook = jupytext.read(path)
     resources = {"metadata": {"path": tmp_path}}

@@ -58,7 +58,7 @@ clients_of(seed=0)
 
 # %%
 counts = clients_of(seed=0).class_counts("train")
-axes = sns.heatmap(counts.T, annot=True, fmt="d", cmap="Blues", cbar=False)
+axes = sns.heatmap(counts.T, annot=True, fmt="d", cmap="Blues", cbar=False, annot_kws={"size": 8})
 axes.set(xlabel="client", ylabel="digit", title="training pictures")
 plt.show()
 
@@ -147,10 +147,10 @@ compared.plot()
 compared.plot_clients()
 
 # %% [markdown]
-# A point is a client of one of the seeds; its place to the right is its accuracy alone, its height
-# that under the method. Above the line clients gain. Triangles are hurt: under FedAvg nearly every
-# fifth client, some by far, because one model for all calls their odd digits what others would.
-# With FedPer and Ditto fewer are hurt, and those by little.
+# A point is a client of one of the seeds: to the right its accuracy alone, upwards that under the
+# method. Clients above the line gain. Triangles are hurt: under FedAvg nearly every fifth client,
+# some by far, because one model has to suit everybody. With FedPer and Ditto fewer are hurt, and
+# those by little.
 
 # %% [markdown]
 # ## The clients that lose
@@ -166,10 +166,10 @@ grid.set_titles("{col_name}")
 plt.show()
 
 # %% [markdown]
-# Small clients gain most, up to a third: their own pictures are too few. Under FedAvg, clients with
-# many pictures of few digits lose: alone, they need to tell only two or three digits apart, and the
-# common model offers ten. A personal part takes that loss away and keeps the gain. That is what
-# personalization is for.
+# Small clients gain most, up to a third: their own pictures are too few. Under FedAvg some lose by
+# far, also two of the three with the most pictures: they have to tell few digits apart, and learn
+# that alone, while the common model offers all ten. A personal part takes most of this loss away
+# and keeps the gain. That is what personalization is for.
 #
 # To go on: [which method for my federation?](which_method.py),
 # [your own data and task](own_data_and_task.py), [your own method](own_method.py). On the command

@@ -98,7 +98,7 @@ federations = {"labels": labels, "amounts": amounts, "features": features, "conc
 concepts(0)
 
 # %%
-figure, panels = plt.subplots(2, 4, figsize=(8, 4.4))
+figure, panels = plt.subplots(2, 4, figsize=(8, 2.4))
 for column, (kind, federation) in enumerate(federations.items()):
     for row, client in enumerate((3, 18)):
         examples = federation(0).examples(client)
@@ -184,7 +184,8 @@ concept.plot()
 # %% [markdown]
 # FedAvg has one model for two names of each digit: it is right half of the time, and every client
 # would be better off alone. IFCA trains two models, and each client takes the one that suits its
-# training pictures: the two groups find each other in the first rounds, and gain nine points.
+# training pictures: within ten rounds the two groups have found each other, and they gain nine
+# points in the end.
 
 # %% [markdown]
 # ## All of them
