@@ -26,6 +26,14 @@ def test_index_of_methods_lists_each_algorithm_once():
     assert sorted(re.findall(r"`(\w+)`", "".join(rows))) == list(ALGORITHMS)
 
 
+def test_readme_lists_methods_as_their_index_does():
+    rows = re.compile(r"^(?:## |\| \*\*|\| (?=`))(.*?)(?: \|$|\*\*|$)", re.MULTILINE)
+    index, readme = (
+        rows.findall((ROOT / name).read_text()) for name in ("docs/methods/index.md", "README.md")
+    )
+    assert [row for row in readme if row in index] == index
+
+
 def test_links_to_files_point_to_pages():
     text = (
         "[a](docs/results/digits.md) [b](tff_pfl/names.py#L1) [c](https://a.b)\n```\n[d](e)\n```\n"
