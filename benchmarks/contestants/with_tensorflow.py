@@ -23,7 +23,7 @@ from tff_pfl.runtime.startup import prepare_process
 
 prepare_process()
 
-import contextlib
+import functools
 import logging
 
 import absl.logging
@@ -35,9 +35,10 @@ from benchmarks.unequal import fedavg
 from benchmarks.workloads import Workload
 from tff_pfl.clients import Ladder
 from tff_pfl.runtime import create_graph_context
+from tff_pfl.runtime.graph.pfor_convolutions import GROUPED, PATCHES, forced
 
 # The ways of convolutions whose filters differ by client, and a context that forces each of them.
-CONVOLUTIONS = {"grouped": contextlib.nullcontext}
+CONVOLUTIONS = {way: functools.partial(forced, way) for way in (GROUPED, PATCHES)}
 _MODELS = {"linear": "mlp", "cnn": "cnn_pgfed"}
 
 

@@ -70,7 +70,7 @@ _SIZES = {"linear": _LINEAR, "cnn": _CNN}
 # group, so that fewer ways are measured with unequal sizes.
 _WAYS = {
     "linear": ("default", "groups", "groups+xla", "loop"),
-    "cnn": ("default", "groups+grouped", "groups+grouped+xla", "loop"),
+    "cnn": ("default", "groups+grouped", "groups+grouped+xla", "groups+patches+xla", "loop"),
 }
 _UNEQUAL_WAYS = ("default", "loop", "groups")
 _OTHERS = (("jax", "vmap"), ("torch", "vmap"), (OURS, "bare"), ("torch", "loop"), ("jax", "map"))

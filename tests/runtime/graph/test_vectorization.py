@@ -1,5 +1,7 @@
 """Tests each rule of vectorization against calls of the operation for one client at a time."""
 
+import contextlib
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -8,7 +10,9 @@ from tests.federation import assert_close, assert_equal
 from tests.marks import slow, together
 from tests.runtime.graph.vectorizing import alone, in_loop, normal, vectorize
 from tff_pfl.runtime.graph import internals, vectorization
-from tff_pfl.runtime.graph.pfor_rules import NotVectorizableError, grouped_convolutions
+from tff_pfl.runtime.graph.operations import operations
+from tff_pfl.runtime.graph.pfor_convolutions import GROUPED, PATCHES, forced, own_filters
+from tff_pfl.runtime.graph.pfor_rules import NotVectorizableError
 
 
 def integers(low, high, *shape):
@@ -267,7 +271,9 @@ def test_convolution_equals_each_client_alone(which, stacked):
     if NEED_GROUPS[which] <= set(stacked):
         with pytest.raises(NotVectorizableError, match="grouped convolution"):
             vectorize(function, *args)
-        with grouped_convolutions(True):
+        with own_filters(PATCHES):
+            assert_close(vectorize(function, *args), alone(function, *args))
+        with own_filters(GROUPED):
             result = vectorize(function, *args, jit_compile=True)
     else:
         result = vectorize(function, *args)
@@ -277,7 +283,7 @@ def test_convolution_equals_each_client_alone(which, stacked):
 def test_convolution_may_have_groups_itself():
     """Covers the rule's check of the number of groups."""
     function, args = with_shared(CONVOLUTIONS[0], (3, 2, 2, 4), "w", groups=2)
-    with grouped_convolutions(True):
+    with own_filters(GROUPED):
         result = vectorize(function, *args, jit_compile=True)
     assert_close(result, alone(tf.function(function, jit_compile=True), *args))
 
@@ -316,17 +322,72 @@ def test_gradients_of_own_filters_equal_each_client_alone(
     if data_format == "NCHW":
         images = images.transpose(0, 1, 4, 2, 3)
     args = [images, normal(clients, 3, 3, channels, 4)]
-    with grouped_convolutions(True):
+    with own_filters(GROUPED):
         result = vectorize(value_and_gradients, *args, jit_compile=True)
     assert_close(result, alone(tf.function(value_and_gradients, jit_compile=True), *args))
+
+
+@pytest.mark.parametrize(
+    ("options", "shape"),
+    [
+        slow({"strides": 1, "padding": "SAME"}, (3, 3)),
+        slow({"strides": (3, 2), "padding": "VALID"}, (4, 1)),
+        slow({"strides": 2, "padding": EXPLICIT}, (3, 2)),
+        slow({"strides": 1, "padding": "VALID", "dilations": (2, 1)}, (2, 2)),
+        ({"strides": 2, "padding": "SAME"}, (2, 3)),
+    ],
+)
+def test_first_and_second_derivatives_by_patches_equal_each_client_alone(options, shape):
+    def derivatives(x, w):
+        with tf.GradientTape() as outer:
+            outer.watch([x, w])
+            with tf.GradientTape() as inner:
+                inner.watch([x, w])
+                loss = tf.reduce_sum(tf.sin(tf.nn.conv2d(x, w, **options)))
+            first = inner.gradient(loss, [x, w])
+            norm = sum(tf.reduce_sum(tf.square(gradient)) for gradient in first)
+        return *first, *outer.gradient(norm, [x, w])
+
+    args = [normal(3, *sizes).astype(np.float64) for sizes in ((2, 7, 6, 2), (*shape, 2, 4))]
+    with own_filters(PATCHES):
+        result = vectorize(derivatives, *args)
+    # On CPUs, only XLA has the gradients of dilated convolutions.
+    one = tf.function(derivatives, jit_compile="dilations" in options)
+    assert_close(result, alone(one, *args))
+
+
+def _operations(way, outputs, inputs=8):
+    """Returns the types of operations of convolutions with own filters, of 16 images of 8 x 8."""
+    specs = [tf.TensorSpec(shape) for shape in ([16, 8, 8, inputs], [3, 3, inputs, outputs])]
+    one = tf.function(lambda x, w: [tf.nn.conv2d(x, w, 1, "SAME")]).get_concrete_function(*specs)
+
+    @tf.function(autograph=False)
+    def all_clients(x, w):
+        return vectorization.vectorize(one, tf.shape(x)[0], [x, w])
+
+    with own_filters(GROUPED, PATCHES), forced(way) if way else contextlib.nullcontext():
+        stacks = [tf.TensorSpec([None, *spec.shape]) for spec in specs]
+        return {x.type for x in operations(all_clients.get_concrete_function(*stacks).graph)}
+
+
+def test_sizes_decide_how_to_convolve_unless_one_way_is_forced():
+    for way, outputs, inputs, expected in [
+        (None, 16, 8, "BatchMatMulV2"),
+        (None, 8, 8, "Conv2D"),
+        (None, 16, 128, "Conv2D"),
+        (GROUPED, 16, 8, "Conv2D"),
+        (PATCHES, 8, 8, "BatchMatMulV2"),
+    ]:
+        found = _operations(way, outputs, inputs)
+        assert found & {"BatchMatMulV2", "Conv2D"} == {expected}, (way, outputs, inputs)
 
 
 def test_groups_are_allowed_only_within_the_context():
     """Uses forward convolutions in a loop, whose groups TensorFlow computes on every CPU."""
     args = [np.arange(3, dtype=np.int32), normal(3, 2, 7, 6, 2), normal(3, 3, 3, 2, 4)]
     function = in_loop(lambda x, w: tf.nn.conv2d(x, w, 1, "SAME"))
-    with pytest.raises(ZeroDivisionError), grouped_convolutions(True):
-        with grouped_convolutions(False), pytest.raises(NotVectorizableError):
+    with pytest.raises(ZeroDivisionError), own_filters(GROUPED):
+        with own_filters(), pytest.raises(NotVectorizableError):
             vectorize(function, *args)
         assert_close(vectorize(function, *args), alone(function, *args))
         raise ZeroDivisionError

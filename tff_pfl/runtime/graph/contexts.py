@@ -39,8 +39,8 @@ def create_graph_context(
               Several groups follow one another.
             * `"never"`: in a loop over clients, whose graph does not grow with their number.
             * `"auto"`: at once if possible. Exceptions are sequences (`tf.data`), variables,
-              operations that TensorFlow cannot vectorize, and, on CPUs, convolutions whose filters
-              differ by client (on GPUs these become grouped convolutions). Clients whose tensors
+              operations that TensorFlow cannot vectorize, and, on CPUs without XLA, convolutions
+              whose filters differ by client (see `pfor_convolutions`). Clients whose tensors
               differ in shape are exceptions, too, unless groups have 8 clients or more on average
               and no other tensor has 32,768 elements (on GPUs: 2 clients, tensors of any size). The
               choice is logged, once for each function. If a vectorized graph fails when it runs,

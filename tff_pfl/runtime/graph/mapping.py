@@ -19,7 +19,7 @@ from tff_pfl.runtime.graph import (
     compilation,
     devices,
     groups,
-    pfor_rules,
+    pfor_convolutions,
     values,
     vectorization,
 )
@@ -164,7 +164,9 @@ class ClientMap:
         specs = [spec for leaf in shard.leaves for spec in leaf.row_specs()]
         limit = 1 if self._vectorize == NEVER else self._max_concurrent_clients
         are_grouped = any(map(_is_grouped, shard.leaves))
-        with pfor_rules.grouped_convolutions(compiles or devices.is_gpu(shard.device)):
+        ways = [pfor_convolutions.GROUPED] * (compiles or devices.is_gpu(shard.device))
+        ways += [pfor_convolutions.PATCHES] * compiles
+        with pfor_convolutions.own_filters(*ways):
             # In separate functions, so that a failure leaves no operations in the graph.
             function = tf.function(one, autograph=False).get_concrete_function(*specs)
             vectorized = tf.function(vectorized, autograph=False, jit_compile=compiles)

@@ -10,8 +10,6 @@ needs a shared input, and a few rules are wrong. `rules()` returns the following
     l2_loss                 a sum over all axes except the first.
     stateless random ops    a loop over the clients, so that every client draws the same numbers as
                             it would alone. One larger draw would give other numbers.
-    convolutions            if filters differ by client, one convolution with a group per client;
-                            see `grouped_convolutions`.
     depthwise convolutions  TensorFlow's rules, extended to shared inputs.
     pad                     pads with the given constant. TensorFlow's rule pads with 0.
     roll                    extended to negative axes. TensorFlow's rule takes the next axis: for -1
@@ -28,11 +26,10 @@ needs a shared input, and a few rules are wrong. `rules()` returns the following
     sparse segments         gradients by a loop over the clients. TensorFlow's rule returns numbers
                             of other clients if the last segments are empty.
 
-TensorFlow's rules remain for all other cases of these ops.
+TensorFlow's rules remain for all other cases of these ops. `pfor_convolutions` and `pfor_random`
+have further rules.
 """
 
-import contextlib
-import contextvars
 import functools
 from collections.abc import Callable, Mapping
 
@@ -46,24 +43,6 @@ class NotVectorizableError(ValueError):
     """An error for a client's graph that cannot be vectorized; the message names the op."""
 
     ag_pass_through = True  # prevents AutoGraph from replacing the exception
-
-
-_groups_allowed = contextvars.ContextVar("grouped_convolutions", default=False)
-
-
-@contextlib.contextmanager
-def grouped_convolutions(enabled: bool):
-    """Allows grouped convolutions in graphs that are traced within the context, if `enabled`.
-
-    They are faster on GPUs only. On CPUs, only oneDNN has the gradients of grouped convolutions,
-    and a loop over the clients is as fast. If they are not allowed, a convolution that needs groups
-    raises `NotVectorizableError`.
-    """
-    token = _groups_allowed.set(enabled)
-    try:
-        yield
-    finally:
-        _groups_allowed.reset(token)
 
 
 # TensorFlow has a rule, also a loop, for the stateless random ops that are missing here.
@@ -101,9 +80,6 @@ def rules(general: Mapping[str, Callable]) -> dict[str, Callable]:
         general: TensorFlow's rules, for all other cases.
     """
     extensions = {
-        "Conv2D": _conv,
-        "Conv2DBackpropInput": _conv_input_gradient,
-        "Conv2DBackpropFilter": _conv_filter_gradient,
         "DepthwiseConv2dNative": _depthwise,
         "DepthwiseConv2dNativeBackpropInput": _depthwise_input_gradient,
         "DepthwiseConv2dNativeBackpropFilter": _depthwise_filter_gradient,
@@ -129,7 +105,7 @@ def rules(general: Mapping[str, Callable]) -> dict[str, Callable]:
     }
 
 
-def _outputs(pfor_input, inputs):
+def same_op(pfor_input, inputs):
     """Applies an op of the same type and attributes to other inputs; returns its outputs."""
     dtypes = [output.dtype for output in pfor_input.outputs]
     attributes = pfor_input.op.node_def.attr
@@ -171,7 +147,7 @@ def _unsorted_segments(reduce, pfor_input):
 
 def _top_k(pfor_input):
     inputs = [pfor_input.stacked_input(0), pfor_input.unstacked_input(1)]
-    return [wrap(output) for output in _outputs(pfor_input, inputs)]
+    return [wrap(output) for output in same_op(pfor_input, inputs)]
 
 
 def _l2_loss(pfor_input):
@@ -183,7 +159,7 @@ def _pad(pfor_input):
     """Converts PadV2; inputs are values, paddings before and after every axis, a constant."""
     values = pfor_input.stacked_input(0)
     paddings = tf.pad(pfor_input.unstacked_input(1), [[1, 0], [0, 0]])
-    (output,) = _outputs(pfor_input, [values, paddings, pfor_input.unstacked_input(2)])
+    (output,) = same_op(pfor_input, [values, paddings, pfor_input.unstacked_input(2)])
     return wrap(output)
 
 
@@ -208,7 +184,7 @@ def _search(pfor_input, otherwise):
     values = pfor_input.stacked_input(1)
     clients, rows, length = tf.unstack(tf.shape(values))
     side_by_side = tf.reshape(tf.transpose(values, [1, 0, 2]), [rows, clients * length])
-    (found,) = _outputs(pfor_input, [pfor_input.unstacked_input(0), side_by_side])
+    (found,) = same_op(pfor_input, [pfor_input.unstacked_input(0), side_by_side])
     found = tf.reshape(found, [rows, clients, length])
     return wrap(tf.transpose(found, [1, 0, 2]))
 
@@ -224,11 +200,11 @@ def _roll(pfor_input, otherwise):
 def _one_by_one(pfor_input):
     """Runs the op for one client after the other."""
     if not any(x.is_stacked for x in pfor_input.inputs):  # TensorFlow treats the op as stateful
-        return [wrap(t, False) for t in _outputs(pfor_input, [x.t for x in pfor_input.inputs])]
+        return [wrap(t, False) for t in same_op(pfor_input, [x.t for x in pfor_input.inputs])]
 
     @tf.autograph.experimental.do_not_convert
     def run(i):
-        return _outputs(pfor_input, [x.t[i] if x.is_stacked else x.t for x in pfor_input.inputs])
+        return same_op(pfor_input, [x.t[i] if x.is_stacked else x.t for x in pfor_input.inputs])
 
     outputs = tf.map_fn(
         run,
@@ -236,85 +212,6 @@ def _one_by_one(pfor_input):
         fn_output_signature=[tf.TensorSpec(t.shape, t.dtype) for t in pfor_input.outputs],
     )
     return [wrap(t) for t in outputs]
-
-
-# The axes of channels in a filter. `_channels(pfor_input)` is the axis of channels in images.
-_FILTER_IN = 2
-_FILTER_OUT = 3
-
-
-def _channels(pfor_input):
-    return 1 if pfor_input.get_attr("data_format") == b"NCHW" else 3
-
-
-def _conv(pfor_input, otherwise):
-    """Converts Conv2D; inputs are images, a filter."""
-    images, kernel = pfor_input.inputs
-    channels = _channels(pfor_input)
-    if not kernel.is_stacked:
-        return otherwise(pfor_input)
-    if not images.is_stacked and _has_one_group(pfor_input, kernel=pfor_input.op.inputs[1]):
-        return _side_by_side(pfor_input, {1: _FILTER_OUT}, channels)
-    return _grouped(pfor_input, {0: channels, 1: _FILTER_OUT}, channels)
-
-
-def _conv_input_gradient(pfor_input, otherwise):
-    """Converts its input gradient; inputs are the images' shape, a filter, the output gradient."""
-    if not pfor_input.input(1).is_stacked:
-        return otherwise(pfor_input)
-    channels = _channels(pfor_input)
-    return _grouped(pfor_input, {1: _FILTER_OUT, 2: channels}, channels, shape=0)
-
-
-def _conv_filter_gradient(pfor_input, otherwise):
-    """Converts its filter gradient; inputs are images, the filter's shape, the output gradient.
-
-    Gradients of a shared filter differ by client too.
-    """
-    images = pfor_input.input(0)
-    if not images.is_stacked and _has_one_group(pfor_input, kernel=pfor_input.output(0)):
-        return otherwise(pfor_input)
-    channels = _channels(pfor_input)
-    return _grouped(pfor_input, {0: channels, 2: channels}, _FILTER_OUT, shape=1)
-
-
-def _has_one_group(pfor_input, kernel):
-    """Returns whether each client's own convolution is known to have one group."""
-    in_channels = pfor_input.op.inputs[0].shape[_channels(pfor_input)]
-    return in_channels is not None and in_channels == kernel.shape[_FILTER_IN]
-
-
-def _grouped(pfor_input, axes, out_axis, shape=None):
-    if not _groups_allowed.get():
-        raise NotVectorizableError(
-            f"{pfor_input.op_type} ({pfor_input.op.name}) has a filter, or a filter gradient, that "
-            "differs by client. It needs a grouped convolution, which is not enabled here."
-        )
-    return _side_by_side(pfor_input, axes, out_axis, shape)
-
-
-def _side_by_side(pfor_input, axes, out_axis, shape=None):
-    """Runs the op once, with the clients side by side along an axis of channels.
-
-    Args:
-        pfor_input: The op's inputs.
-        axes: The axis of the clients, by the index of an input.
-        out_axis: The axis of the clients in the output.
-        shape: The index of the input that has the shape of the output.
-    """
-    pfor_input.stack_inputs(list(axes))
-    num_clients = pfor_input.pfor.loop_len_vector
-    inputs = [x.t for x in pfor_input.inputs]
-    for index, axis in axes.items():
-        inputs[index] = internals.pfor_flatten_with_inner_dim(inputs[index], axis + 1, 5)
-    if shape is not None:
-        sizes = pfor_input.unstacked_input(shape)
-        inputs[shape] = tf.concat(
-            [sizes[:out_axis], sizes[out_axis : out_axis + 1] * num_clients, sizes[out_axis + 1 :]],
-            axis=0,
-        )
-    (output,) = _outputs(pfor_input, inputs)
-    return wrap(internals.pfor_unflatten_with_inner_dim(output, out_axis, 4, num_clients[0]))
 
 
 def _depthwise(pfor_input, otherwise):

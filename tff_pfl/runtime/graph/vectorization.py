@@ -11,7 +11,7 @@ import functools
 
 import tensorflow as tf
 
-from tff_pfl.runtime.graph import internals, pfor_random, pfor_rules
+from tff_pfl.runtime.graph import internals, pfor_convolutions, pfor_random, pfor_rules
 from tff_pfl.runtime.graph.pfor_rules import NotVectorizableError
 
 # The operations of lists of tensors in loops, and branches by number.
@@ -55,7 +55,7 @@ def installed(compiled: bool = False):
     before, always = dict(internals.pfor_rules), set(internals.pfor_always_converted)
     expand = internals.PForInput.expanddim_inputs_for_broadcast
     try:
-        general = before | pfor_rules.rules(before)
+        general = before | pfor_rules.rules(before) | pfor_convolutions.rules(before)
         own = {
             "PartitionedCall": _convert_call,
             "StatefulPartitionedCall": _convert_call,

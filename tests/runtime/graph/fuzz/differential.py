@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tests.runtime.graph.fuzz.catalogue import Operation
 from tff_pfl.runtime.graph import vectorization
-from tff_pfl.runtime.graph.pfor_rules import grouped_convolutions
+from tff_pfl.runtime.graph.pfor_convolutions import GROUPED, own_filters
 
 # Raised for operations that do not support a context, or types with unknown shapes.
 UNTRACEABLE = (TypeError, ValueError, LookupError, NotImplementedError)
@@ -152,7 +152,7 @@ def _vectorized(case, stacks, shared, specs):
         )
         return vectorized(size, *stacks)
 
-    with grouped_convolutions(case.jit_compile):  # on a CPU, only XLA has all their gradients
+    with own_filters(*[GROUPED] * case.jit_compile):  # on a CPU, only XLA has all their gradients
         function = tf.function(outer, autograph=False).get_concrete_function(
             tf.TensorSpec([], tf.int32), *stack_specs, *shared_specs
         )
