@@ -7,6 +7,7 @@
     benchmark.py --start [--algorithms=A,B]
     benchmark.py --descent [--cohort_sizes=10,50,100] [--networks=mlp,cnn]
     benchmark.py --unequal [--cohort_sizes=10,100] [--networks=linear,mlp,cnn]
+    benchmark.py --fixed_cost [--cohort_sizes=10,100]
     benchmark.py --pgfed_server | --aggregators
 
 Prints JSON lines. The first line describes the machine. Each workload then has a line for each
@@ -67,6 +68,10 @@ Other measurements print a line for each case:
                     of equal capacity, and rows padded to the largest client. On a machine with
                     other work, compare the seconds of the processor. CPUs have no groups of
                     convolutions
+    --fixed_cost    what a round of FedAvg, Ditto, PGFed and FedPG on the model of `linear` costs
+                    besides its mathematics, with and without XLA: operations outside of client
+                    work, transfers between host and device, calls of functions, and the time before
+                    and after the function. They are counted on CPUs as on GPUs
 """
 
 import dataclasses
@@ -84,7 +89,7 @@ prepare_process()
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from benchmarks import contenders, growth, measurements, timing, unequal
+from benchmarks import contenders, fixed_cost, growth, measurements, timing, unequal
 from benchmarks.workloads import (
     AGGREGATED,
     DESCENT_WORKLOADS,
@@ -95,6 +100,7 @@ from benchmarks.workloads import (
 from tff_pfl.files import to_json
 from tff_pfl.names import check_names
 
+_FIXED_COST = ["fedavg", "ditto", "pgfed", "fedpg"]
 _OVERRIDE = "Replaces the workload's own number."
 _ALGORITHMS = ["fedavg", "ditto", "pgfed", "plgu_lf", "pfedmb", "fedpg", "s_fedpg", "fedfomo"]
 FLAGS = flags.FLAGS
@@ -105,7 +111,7 @@ flags.DEFINE_integer("warmup", 1, "Number of rounds before the measured ones.", 
 flags.DEFINE_integer("clients", None, _OVERRIDE, lower_bound=1)
 flags.DEFINE_integer("examples_per_client", None, _OVERRIDE, lower_bound=1)
 flags.DEFINE_integer("batch_size", None, _OVERRIDE, lower_bound=1)
-flags.DEFINE_list("cohort_sizes", None, "Sizes of cohorts: --scaling, --descent, --unequal.")
+flags.DEFINE_list("cohort_sizes", None, "Sizes of cohorts, see above.")
 flags.DEFINE_list(
     "populations", [100, 1000, 10000, 100000], "Sizes of federations, for --scaling and --runs."
 )
@@ -203,6 +209,9 @@ _MEASUREMENTS = {
     "pgfed_server": lambda: measurements.pgfed_server(_adapted(MANY_CLIENTS), FLAGS.rounds),
     "aggregators": lambda: measurements.aggregators(_adapted(AGGREGATED), FLAGS.rounds),
     "unequal": _unequal,
+    "fixed_cost": lambda: fixed_cost.measure(
+        _adapted(WORKLOADS["linear"]), _FIXED_COST, _sizes(FLAGS.cohort_sizes or [10]), FLAGS.rounds
+    ),
 }
 flags.DEFINE_bool("scaling", False, "Measure cohorts and federations of many sizes.")
 flags.DEFINE_bool("runs", False, "Measure whole runs in federations of many sizes.")
@@ -211,6 +220,7 @@ flags.DEFINE_bool("descent", False, "Measure FedPG in cohorts of many sizes.")
 flags.DEFINE_bool("pgfed_server", False, "Measure the server of PGFed.")
 flags.DEFINE_bool("aggregators", False, "Measure aggregators and compressors.")
 flags.DEFINE_bool("unequal", False, "Measure clients of unequal sizes.")
+flags.DEFINE_bool("fixed_cost", False, "Count what a round costs besides its mathematics.")
 flags.mark_bool_flags_as_mutual_exclusive(list(_MEASUREMENTS))
 
 if __name__ == "__main__":

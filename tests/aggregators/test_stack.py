@@ -2,6 +2,7 @@
 
 import collections
 from typing import Any, NamedTuple
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ import tensorflow_federated as tff
 
 from tests.marks import together
 from tff_pfl import runtime
-from tff_pfl.aggregators import Stack, StackFactory
+from tff_pfl.aggregators import FieldsFactory, Stack, StackFactory
+from tff_pfl.runtime.graph import intrinsics
 
 VECTOR = tff.types.TensorType(np.float32, [2])
 WEIGHT = tff.types.to_type(np.float32)
@@ -199,3 +201,18 @@ class TestAccepted:
     def test_accepted_sorts_by_the_given_ids(self):
         stack = Stack(tf.constant([10.0, 20.0, 30.0]), tf.ones([3]))
         np.testing.assert_array_equal(stack.accepted(tf.constant([2, 0, 1])), [20.0, 30.0, 10.0])
+
+
+def test_uploads_are_not_folded_within_other_aggregators():
+    """A fold copies all earlier uploads for each client; composed processes are flattened."""
+    fields = FieldsFactory(x=StackFactory()).create(tff.types.to_type([("x", VECTOR)]), WEIGHT)
+    block = tff.framework.to_call_dominant(fields.next.to_building_block())
+    aggregate = tff.framework.ConcreteComputation.from_building_block(block)
+    uploads = [collections.OrderedDict(x=np.float32([i, -i])) for i in range(3)]
+    with (
+        tff.framework.get_context_stack().install(runtime.create_graph_context()),
+        mock.patch.object(intrinsics, "_appended", wraps=intrinsics._appended) as appended,
+    ):
+        output = aggregate(fields.initialize(), uploads, [np.float32(1)] * 3)
+    appended.assert_called_once()
+    np.testing.assert_array_equal(output["result"]["x"]["value"], [[0, 0], [1, -1], [2, -2]])

@@ -8,7 +8,7 @@ from unittest import mock
 
 import pytest
 
-from benchmarks import contenders, growth, measurements, timing, unequal
+from benchmarks import contenders, fixed_cost, growth, measurements, timing, unequal
 from benchmarks.workloads import AGGREGATED, DESCENT_WORKLOADS, MANY_CLIENTS, WORKLOADS
 from tests.runs import assert_refused, run_main, run_python
 from tff_pfl.algorithms import ALGORITHMS
@@ -115,6 +115,16 @@ def test_unequal_clients_are_measured_beside_a_bare_loop_over_the_same_batches()
         seconds = [found["seconds_per_round"]["median"] for found in (record, bare)]
         assert record["times_bare"] == pytest.approx(seconds[0] / seconds[1], rel=0.01)
         assert (record["clients"], record["examples"]) == (3, 12)
+
+
+@pytest.mark.slow
+def test_operations_of_a_round_do_not_grow_with_the_cohort():
+    plain, compiled, *larger = fixed_cost.measure(LINEAR, ["pgfed"], [2, 3], rounds=1)
+    assert [record["operations"] for record in larger] == [plain["operations"]] * 2
+    assert plain["client_operations"] > 100 > compiled["client_operations"]
+    assert plain["calls"] == 1
+    assert 3 * plain["bytes_to_device"] == 2 * larger[0]["bytes_to_device"]
+    assert 0 < plain["to_device"] == larger[0]["to_device"]
 
 
 @pytest.mark.slow

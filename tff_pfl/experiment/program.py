@@ -61,7 +61,7 @@ def run_program(
             try:
                 set_context()
                 devices = ", ".join(runtime.current_devices() or ["the CPU"])
-                print(f"clients are computed on {devices}")
+                print(f"clients are computed on {devices}; composing the method", flush=True)
                 _run(config, directory, tracker)
             except runtime.WorkerDiedError as error:
                 print(f"error: {error}\n{_advice(directory, output_dir)}", file=sys.stderr)
@@ -97,6 +97,7 @@ def _run(config, directory, tracker):
     early_stop = run.early_stop(run.process)
     evaluate_new_clients = run.new_clients_evaluation(capacity)
     check_server_memory(run.process)  # before the run to overwrite is deleted
+    print("tracing and compiling a round, whose graph later rounds use again", flush=True)
     with directory, tracking(tracker, directory) as release_managers:
         train(
             run.process,

@@ -217,7 +217,7 @@ def _aggregate(lowering, type_signature, argument):
         return values.pack(accumulator_type, iter(leaves))
 
     partial = []
-    if accumulate.appends and all(shape.rank is not None for shape in invariants):
+    if accumulate.appends() and all(shape.rank is not None for shape in invariants):
         partial = _appended(lowering, accumulator_type, clients, zero, accumulate)
     else:
         for shard in clients.shards:

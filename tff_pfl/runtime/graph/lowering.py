@@ -14,6 +14,9 @@ from tff_pfl.runtime.graph import client_values, imported, intrinsics, values
 from tff_pfl.runtime.graph.client_values import Clients, Shared
 from tff_pfl.runtime.graph.values import CannotLowerError, Function
 
+# The name scope of operations of client work, in graphs and in profiles.
+CLIENT_WORK = "clients"
+
 
 class Lowering:
     """An evaluator of building blocks, under `tf.device` of the server or of the clients.
@@ -85,16 +88,19 @@ class Lowering:
             for leaf in values.flatten(scope.get(part.name, ()))
         ]
         functions = [leaf for leaf in outer if isinstance(leaf, Function)]
+        only_call = _only_call(block)
         compiled = [part for part in parts if isinstance(part, tff.framework.CompiledComputation)]
         return Function(
             call,
             block.type_signature,
-            is_deterministic=all(function.is_deterministic for function in functions)
-            and all(self._compiled(part).is_deterministic for part in compiled),
+            is_deterministic=lambda: (
+                all(function.is_deterministic() for function in functions)
+                and all(self._compiled(part).is_deterministic() for part in compiled)
+            ),
             is_structural=all(isinstance(part, _STRUCTURAL) for part in parts)
             and len(functions) == len(outer)
             and all(function.is_structural for function in functions),
-            appends=_calls_compiled(block) and self._compiled(block.result.function).appends,
+            appends=lambda: only_call is not None and self._compiled(only_call).appends(),
         )
 
     def _compiled(self, block):
@@ -107,11 +113,13 @@ class Lowering:
         parameter_types = [] if parameter is None else values.leaf_types(parameter)
         result_types = values.leaf_types(result)
         general_specs = list(map(values.tensor_spec, parameter_types))
-        general = self._import(block.proto, general_specs)
+
+        def general():
+            return self._import(block.proto, general_specs)
 
         def call(argument):
             arguments = () if parameter is None else values.flatten(argument)
-            function = general
+            function = None
             if any(map(values.is_single, arguments)):
                 # A single selected element is passed as tensors, without a data set.
                 specs = map(values.spec_of_single, arguments, parameter_types)
@@ -119,10 +127,10 @@ class Lowering:
                     function = self._import(block.proto, specs)
                     arguments = itertools.chain.from_iterable(map(values.single, arguments))
                 except imported.NotSingleElementError:
-                    function = general
+                    pass
             elif self._alone and is_marked(block.proto):
                 function = self._import(block.proto, general_specs, alone=True)
-            results = function(*map(values.as_tensor, arguments))
+            results = (function or general())(*map(values.as_tensor, arguments))
             for tensor, leaf_type in zip(results, result_types, strict=True):
                 if isinstance(leaf_type, tff.types.TensorType):
                     tensor.set_shape(leaf_type.shape)
@@ -131,8 +139,8 @@ class Lowering:
         return Function(
             call,
             block.type_signature,
-            is_deterministic=not general.is_stateful,
-            appends=general.appends,
+            is_deterministic=lambda: not general().is_stateful,
+            appends=lambda: general().appends,
         )
 
     def _import(self, proto, specs, alone: bool = False) -> imported.ImportedFunction:
@@ -185,9 +193,9 @@ class Lowering:
         def leaves(shard):
             if function.is_structural:
                 return call(shard.leaves)
-            with tf.device(shard.device):
+            with tf.device(shard.device), tf.name_scope(CLIENT_WORK):
                 shared = all(isinstance(leaf, Shared) for leaf in shard.leaves)
-                if shared and function.is_deterministic and not has_sequences:
+                if shared and not has_sequences and function.is_deterministic():
                     return [Shared(leaf) for leaf in call(x.value for x in shard.leaves)]
                 leaves, vectorized = self._client_map(
                     call, shard, result, str(function.type_signature)
@@ -224,15 +232,21 @@ _STRUCTURAL = (
 )
 
 
-def _calls_compiled(block) -> bool:
-    """Returns whether a lambda only passes its parameter to a compiled computation."""
+def _only_call(block):
+    """Returns the compiled computation that is all of a lambda, or `None`."""
     call = block.result
-    return (
+    if isinstance(call, tff.framework.Block) and len(call.locals) == 1:
+        ((name, value),) = call.locals
+        if isinstance(call.result, tff.framework.Reference) and call.result.name == name:
+            call = value
+    if (
         isinstance(call, tff.framework.Call)
         and isinstance(call.function, tff.framework.CompiledComputation)
         and isinstance(call.argument, tff.framework.Reference)
         and call.argument.name == block.parameter_name
-    )
+    ):
+        return call.function
+    return None
 
 
 def _descendants(block):

@@ -27,14 +27,15 @@ class Function:
         is_deterministic: Whether equal arguments give equal results.
         is_structural: Whether it only selects and packs elements, which then may be any objects.
         appends: Whether it appends rows to each tensor of the first element of its argument, and
-            these rows depend on the second element only.
+            these rows depend on the second element only. This and `is_deterministic` are found only
+            when they are asked for, because that imports graphs.
     """
 
     call: Callable[[Any], Any]
     type_signature: tff.types.FunctionType
-    is_deterministic: bool = True
+    is_deterministic: Callable[[], bool] = lambda: True
     is_structural: bool = False
-    appends: bool = False
+    appends: Callable[[], bool] = lambda: False
 
 
 def leaf_types(type_spec: tff.types.Type) -> list[tff.types.Type]:
