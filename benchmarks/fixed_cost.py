@@ -29,7 +29,6 @@ _TO_DEVICE = "tf.constant"
 # Operations without a kernel of their own on a device.
 _FREE = ("_Arg", "_Retval", "Const", "NoOp", "Identity", "LoopCond")
 _FREE += ("Merge", "Switch", "Enter", "Exit", "NextIteration")
-_COMPILED = ("XlaLaunch", "_XlaRun")
 _IN_CLIENT_WORK = re.compile(rf"(^|/){CLIENT_WORK}(_\d+)?/")
 
 
@@ -48,9 +47,9 @@ def measure(
 
     Yields:
         Records. `operations` are those of the round outside of client work, and
-        `client_operations` those of client work, if they are not in one of the `clusters` that XLA
-        compiled. `calls` are of functions. `to_device` and `from_device` are the numbers of
-        transfers, with their bytes. `ms` are minima: `before` and `after` the function is Python.
+        `client_operations` those of client work; what XLA compiled counts as one. `calls` are of
+        functions. `to_device` and `from_device` are the numbers of transfers, with their bytes.
+        `ms` are minima: `before` and `after` the function is Python.
     """
     for clients in cohort_sizes:
         for algorithm in algorithms:
@@ -93,14 +92,13 @@ def _counts(run, rounds: int) -> dict[str, Any]:
         operation, _, kind = name.rpartition(":")
         if _is_operation(operation, kind):
             is_client = _IN_CLIENT_WORK.search(operation) is not None
-            kinds["clusters" if kind in _COMPILED else is_client] += 1
+            kinds[is_client] += 1
     resident = [leaf for leaf in tf.nest.flatten(output.state) if isinstance(leaf, tf.Tensor)]
     results = sum(name.endswith(":_Retval") for name in names)
     timed = [_times(_profile(run, level=2)[0]) for _ in range(rounds)]
     return {
         "operations": kinds[False],
         "client_operations": kinds[True],
-        "clusters": kinds["clusters"],
         "calls": sum(name.startswith(_CALL) for name in names),
         "to_device": names.count(_TO_DEVICE),
         "bytes_to_device": _host_bytes(cohort),
