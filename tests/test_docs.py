@@ -87,7 +87,7 @@ def test_readme_method_runs(follow, monkeypatch):
 
 @pytest.mark.slow
 def test_comparison_of_the_guide_runs(follow):
-    follow("docs/guides/studies.md")
+    follow("studies")
     compared = runpy.run_path("compare.py")["compared"]
     assert compared.table().loc["Ditto", "gain"] > 0
 
