@@ -8,6 +8,7 @@ import ast
 import hashlib
 import os
 import tempfile
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -32,12 +33,13 @@ def pages(execute: bool) -> dict[str, str | bytes]:
             have no outputs.
     """
     scripts = sorted(NOTEBOOKS.glob("*.py"))
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        notebooks = pool.map(_executed if execute else _last, scripts)
-        made = [
-            _page(script.stem, notebook)
-            for script, notebook in zip(scripts, notebooks, strict=True)
-        ]
+    if execute:
+        digests = _digests(scripts)  # before the threads, as Python 3.11 parses in one at a time
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            notebooks = list(pool.map(_executed, scripts, digests))
+    else:
+        notebooks = map(_last, scripts)
+    made = [_page(script.stem, book) for script, book in zip(scripts, notebooks, strict=True)]
     return {name: content for files in made for name, content in files.items()}
 
 
@@ -52,8 +54,8 @@ def _page(name, notebook):
     return {f"tutorials/{name}.md": text, **pictures}
 
 
-def _executed(script: Path):
-    kept = CACHE / f"{script.stem}-{_digest(script)}.ipynb"
+def _executed(script: Path, digest: str):
+    kept = CACHE / f"{script.stem}-{digest}.ipynb"
     if kept.exists():
         return nbformat.read(kept, as_version=4)
     notebook = jupytext.read(script)
@@ -80,19 +82,17 @@ def _last(script: Path):
     return notebook
 
 
-def _digest(script: Path) -> str:
-    """Returns a digest of a notebook and of the library's code, without docstrings."""
-    digest = hashlib.sha256(script.read_bytes())
-    for path in sorted((ROOT / "tff_pfl").rglob("*.py")):
-        digest.update(_code(path).encode())
-    return digest.hexdigest()[:16]
+def _digests(scripts: Sequence[Path]) -> list[str]:
+    """Returns digests of each notebook with the library's code, without docstrings."""
+    library = "".join(_code(path) for path in sorted((ROOT / "tff_pfl").rglob("*.py")))
+    texts = (script.read_text() + library for script in scripts)
+    return [hashlib.sha256(text.encode()).hexdigest()[:16] for text in texts]
 
 
 def _code(path: Path) -> str:
     tree = ast.parse(path.read_text())
     for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(
-            node
-        ):
+        documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+        if documented and ast.get_docstring(node):
             node.body = node.body[1:]
     return ast.dump(tree)
