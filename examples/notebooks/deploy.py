@@ -214,15 +214,16 @@ plt.show()
 # what the global model can tell of any client.
 #
 # In a deployment the state of a client is on its own device. In a simulation it is in the store,
-# from which we delete it:
+# which forgets it. Should the client return, it starts as one that never took part:
 
 # %%
 store = federation.source.store
-states = store.snapshot()
-print(f"{len(states)} clients have states; that of client {leaver}: {len(states[leaver])} bytes.")
-del states[leaver]
-store.restore(states, store.digest)
-print(f"Client {leaver} has one: {leaver in store.known_clients()}.")
+num_before = len(store.known_clients())
+store.forget([leaver])
+store.commit()
+print(f"{num_before} clients had states, now {len(store.known_clients())} have.")
+again = federation.accuracies([leaver]).loc[leaver, "personalized"]
+print(f"The own model of client {leaver}, if it joined again: accuracy {again:.3f}.")
 
 # %% [markdown]
 # ## A model is deployed

@@ -243,6 +243,26 @@ class TestBytes:
             iterator = CohortIterator.from_bytes(store.attachment("iterator"))
             assert run_rounds(iterator, 5) == reference[4:]
 
+    @pytest.mark.parametrize("is_on_disk", [False, True])
+    @together("leaving", [[PINNED[0]], range(10)])
+    def test_program_resumes_after_clients_were_forgotten(self, tmp_path, is_on_disk, leaving):
+        def open_store():
+            return make_store(tmp_path / str(len(leaving)) if is_on_disk else None)
+
+        with open_store() as store:
+            iterator = make_source(store).iterator()
+            run_rounds(iterator, 4)
+            store.forget(leaving)
+            buffer, remaining = iterator.to_bytes(), store.known_clients()
+            assert not set(remaining) & set(leaving)
+            store.commit()
+            reference = run_rounds(iterator, 5)
+        with open_store() as store:
+            source = make_source(store)
+            iterator = CohortIterator.from_bytes(buffer)
+            assert source.store.known_clients() == remaining
+            assert run_rounds(iterator, 5) == reference
+
     def test_store_with_other_states_refuses_the_iterator(self, tmp_path):
         """Saves iterators before and after commits, as a program that is killed may leave them."""
         iterator = make_source().iterator()

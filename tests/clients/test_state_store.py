@@ -63,6 +63,24 @@ def test_put_is_visible_at_once_and_leaves_other_states_unchanged(store):
     assert store.known_clients() == [2, 300]
 
 
+def test_forgotten_client_starts_as_one_that_never_took_part(store):
+    store.put([1, 2, 300], [state(1), state(2), state(30)])
+    store.commit({"server": b"1"})
+    store.put([2, 3], [state(20), state(3)])
+    store.forget([300, 2, 3, 7])
+    for commit in (False, True):
+        if commit:
+            store.commit()
+        assert numbers(store, [1, 2, 3, 300, 7]) == [1, -3, -4, -301, -8]
+        assert (store.known_clients(), list(store.snapshot())) == ([1], [1])
+    assert store._records.read([b"client 0000000002", b"client 0000000300"]) == [None, None]
+    assert store.attachment("server") == b"1"
+    store.put([2], [state(5)])
+    assert numbers(store, [2, 300]) == [5, -301]
+    with pytest.raises(ValueError, match="found -1"):
+        store.forget([-1])
+
+
 def test_states_share_no_memory_with_the_store(store):
     mine = state(1)
     store.put([0], [mine])
@@ -150,6 +168,7 @@ def test_reopened_store_has_only_committed_states(tmp_path):
         store.put([1, 2], [state(1), state(2)])
         store.commit({"round": b"1"})
         store.put([2, 3], [state(20), state(30)])
+        store.forget([1])
     with open_store(tmp_path) as store:
         assert numbers(store, [1, 2, 3]) == [1, 2, -4]
         assert store.attachment("round") == b"1"
@@ -176,6 +195,20 @@ def test_digest_does_not_depend_on_the_times_of_commits(tmp_path):
     assert len({0, *digests[:3]}) == 4
 
 
+def test_digest_tells_who_was_forgotten(store):
+    store.put([1, 2], [state(1), state(2)])
+    before = store.digest
+    store.forget([7])
+    assert store.digest == before
+    store.forget([2])
+    other = open_store()
+    other.put([1, 2], [state(1), state(2)])
+    other.forget([1])
+    assert len({0, before, store.digest, other.digest}) == 4
+    store.forget([1])
+    assert (store.known_clients(), store.digest) == ([], 0)
+
+
 @together("other", [{1: 1, 2: 3}, {1: 1, 3: 2}, {1: 2, 2: 1}, {2: 2, 1: 1}])
 def test_other_states_have_another_digest(other):
     digests = set()
@@ -193,7 +226,10 @@ def test_snapshot_restores_a_store_in_memory():
     store.put([2], [state(2)])
     snapshot, digest = store.snapshot(), store.digest
     store.put([1, 2, 3], [state(9)] * 3)
+    store.commit()
+    store.forget([1])
     store.restore(snapshot, digest)
+    assert len(store._records) == 3  # no bytes remain of client 3
     assert (store.known_clients(), store.digest) == ([1, 2], digest)
     assert numbers(store, [1, 2, 3]) == [1, 2, -4]
 

@@ -30,9 +30,13 @@ class MemoryRecords(dict):
         """Returns whether nothing was ever written."""
         return not self
 
-    def write(self, records: Mapping[bytes, bytes]) -> None:
-        """Sets the values of some keys."""
-        self.update(records)
+    def write(self, records: Mapping[bytes, bytes | None]) -> None:
+        """Sets the values of some keys; deletes those with `None`."""
+        for key, value in records.items():
+            if value is None:
+                self.pop(key, None)
+            else:
+                self[key] = value
 
     def close(self) -> None:
         """Does nothing, since there is nothing to release."""
@@ -120,8 +124,8 @@ class DiskRecords:
             raise self._damaged(f"the checksum of '{key.decode()}' is wrong")
         return value
 
-    def write(self, records: Mapping[bytes, bytes]) -> None:
-        """Sets the values of some keys, all or none.
+    def write(self, records: Mapping[bytes, bytes | None]) -> None:
+        """Sets the values of some keys, and deletes those with `None`; all or none.
 
         Raises:
             StateStoreError: The disk is full or fails, a value is too large, or the records were
@@ -131,7 +135,7 @@ class DiskRecords:
         if self._read_only:
             raise StateStoreError(f"The client states in {self._path} were opened read-only.")
         for key, value in records.items():
-            if len(value) + _CHECKSUM_BYTES > _LARGEST_RECORD:
+            if value is not None and len(value) + _CHECKSUM_BYTES > _LARGEST_RECORD:
                 raise StateStoreError(
                     f"'{key.decode()}' takes {len(value) >> 20} MiB, but a record of a checkpoint "
                     f"has at most {_LARGEST_RECORD >> 20} MiB."
@@ -199,7 +203,10 @@ def _try_write(env, records) -> bool:
     try:
         with env.begin(write=True) as txn:
             for key, value in records.items():
-                txn.put(key, _checksum(key, value) + value)
+                if value is None:
+                    txn.delete(key)
+                else:
+                    txn.put(key, _checksum(key, value) + value)
     except lmdb.MapFullError:
         return False
     return True

@@ -27,9 +27,9 @@ _MAX_CLIENTS = 1 << 31  # ids are int32
 class ClientStateStore:
     """A store of the state of every client that took part, in memory or on disk.
 
-    New states that `put` takes are pending until `commit`, which stores them together with the
+    Changes by `put` and `forget` are pending until `commit`, which stores them together with the
     caller's attachments as one generation. A process that is killed, at any instruction, leaves
-    either the old or the new generation. Clients without a `put` keep their states bit for bit.
+    either the old or the new generation. All other clients keep their states bit for bit.
 
     States are stored as bytes, so that returned states share no memory with the store or with each
     other. Nothing is stored for a state type without tensors.
@@ -69,7 +69,7 @@ class ClientStateStore:
         self._state_type = state_type
         self._stateless = is_empty(state_type)
         self._path = None if path is None else os.fspath(path)
-        self._pending: dict[int, bytes] = {}
+        self._pending: dict[int, bytes | None] = {}  # `None`: the client is forgotten
         self._records = (
             MemoryRecords() if self._path is None else DiskRecords(self._path, read_only=read_only)
         )
@@ -92,7 +92,7 @@ class ClientStateStore:
 
     @property
     def digest(self) -> int:
-        """A checksum of all `put` calls, including pending ones, in their order; 0 before any."""
+        """A checksum of all changes, pending ones included; 0 while no client has a state."""
         return self._digest
 
     def get(self, client_ids: Iterable[int]) -> list[Any]:
@@ -132,8 +132,29 @@ class ClientStateStore:
             for client_id, state in zip(client_ids, packed, strict=True):
                 self._digest = zlib.crc32(state, zlib.crc32(_client_key(client_id), self._digest))
 
+    def forget(self, client_ids: Iterable[int]) -> None:
+        """Deletes the states of clients that leave, which is pending until `commit`.
+
+        They start again as clients that never took part: `get` returns their initial states. The
+        server keeps what it learned from them, and an iterator its counts of their rounds. The
+        file of a store on disk may have deleted bytes until later commits overwrite them.
+
+        Args:
+            client_ids: The ids of the clients; those without a state are ignored.
+
+        Raises:
+            ValueError: An id is not in 0..2**31-1 or occurs twice.
+        """
+        known = self._with_pending()
+        leaving = [i for i in _checked_ids(client_ids) if i < len(known) and known[i]]
+        for client_id in leaving:
+            self._pending[client_id] = None
+            self._digest = zlib.crc32(_client_key(client_id), self._digest)
+        if not self.known_clients():
+            self._digest = 0
+
     def commit(self, attachments: Mapping[str, bytes] | None = None) -> None:
-        """Stores all pending states and `attachments` atomically.
+        """Stores all pending changes and `attachments` atomically.
 
         Args:
             attachments: Bytes by name; a name has at most 500 bytes of UTF-8. Earlier attachments
@@ -143,7 +164,7 @@ class ClientStateStore:
             ValueError: A name is too long.
             TypeError: An attachment is not bytes.
             StateStoreError: The disk is full or fails, or the store is read-only. The previous
-                generation is intact and the states are still pending, so that you can free space
+                generation is intact and the changes are still pending, so that you can free space
                 and commit again.
         """
         attachments = {
@@ -153,9 +174,9 @@ class ClientStateStore:
             str(self._state_type),
             self._digest,
             tuple(dict.fromkeys((*self._header.attachments, *attachments))),
-            _with(self._header.has_state, self._pending),
+            self._with_pending(),
         )
-        records = {_client_key(client_id): state for client_id, state in self._pending.items()}
+        records: dict[bytes, bytes | None] = {_client_key(i): v for i, v in self._pending.items()}
         records |= {_attachment_key(name): value for name, value in attachments.items()}
         self._records.write(records | {_HEADER: header.to_bytes()})
         self._header, self._pending = header, {}
@@ -169,7 +190,7 @@ class ClientStateStore:
 
     def known_clients(self) -> list[int]:
         """Returns the ids of the clients with a stored or pending state, in ascending order."""
-        return np.flatnonzero(_with(self._header.has_state, self._pending)).tolist()
+        return np.flatnonzero(self._with_pending()).tolist()
 
     def snapshot(self) -> dict[int, bytes]:
         """Returns all stored and pending states, as bytes by client id in ascending order."""
@@ -177,12 +198,12 @@ class ClientStateStore:
 
     def restore(self, snapshot: Mapping[int, bytes], digest: int) -> None:
         """Replaces all states of a store in memory by a `snapshot` and its `digest`."""
-        self._header = self._header._replace(has_state=np.zeros([0], np.bool_))
-        self._pending, self._digest = dict(snapshot), digest
+        self._pending |= dict.fromkeys(self.known_clients()) | dict(snapshot)
+        self._digest = digest
         self.commit()
 
     def close(self) -> None:
-        """Closes the store, and drops pending states."""
+        """Closes the store, and drops pending changes."""
         self._records.close()
         self._pending = {}
 
@@ -218,12 +239,21 @@ class ClientStateStore:
         """Returns the packed stored or pending states by id, without clients that have none."""
         found = {i: self._pending.get(i) for i in client_ids}
         has_state = self._header.has_state
-        stored = [i for i in found if found[i] is None and i < len(has_state) and has_state[i]]
+        unchanged = [i for i in found if i not in self._pending]
+        stored = [i for i in unchanged if i < len(has_state) and has_state[i]]
         for i, state in zip(stored, self._records.read(map(_client_key, stored)), strict=True):
             if state is None:
                 raise self._damaged_without(f"the state of client {i}")
             found[i] = state
         return {i: state for i, state in found.items() if state is not None}
+
+    def _with_pending(self) -> np.ndarray:
+        """Returns bool `[n]`: whether each client has a state after the pending changes."""
+        ids, stored = np.fromiter(self._pending, np.int64), self._header.has_state
+        has_state = np.zeros([max(len(stored), ids.max(initial=-1) + 1)], np.bool_)
+        has_state[: len(stored)] = stored
+        has_state[ids] = [state is not None for state in self._pending.values()]
+        return has_state
 
     def _damaged_without(self, record) -> CorruptStateError:
         return CorruptStateError(
@@ -251,7 +281,7 @@ class _Header(NamedTuple):
         state_type: The type of a client's state, as text.
         digest: See `ClientStateStore.digest`.
         attachments: The names of the attachments.
-        has_state: bool `[n]`, whether each client has a state, up to the last client with one.
+        has_state: bool `[n]`, whether each client has a state, up to the last that ever had one.
     """
 
     state_type: str
@@ -284,15 +314,6 @@ class _Header(NamedTuple):
             tuple(content["attachments"]),
             has_state.astype(np.bool_),
         )
-
-
-def _with(has_state: np.ndarray, client_ids: Iterable[int]) -> np.ndarray:
-    """Returns a copy of `has_state` in which these clients have a state too."""
-    ids = np.fromiter(client_ids, np.int64)
-    grown = np.zeros([max(len(has_state), ids.max(initial=-1) + 1)], np.bool_)
-    grown[: len(has_state)] = has_state
-    grown[ids] = True
-    return grown
 
 
 def _client_key(client_id: int) -> bytes:
