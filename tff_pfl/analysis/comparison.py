@@ -56,7 +56,8 @@ def compare(
     Each run has a folder as `programs/train.py` writes it, `FOLDER/METHOD/seed0`; `report.py` and
     `tff_pfl.analysis` read FOLDER as a study. If the same call is repeated, finished runs are not
     trained again, and a stopped run continues. A run whose method, model, data or options have
-    changed since is refused.
+    changed since is refused. Rounds are computed in the context of `tff_pfl.runtime` that is set,
+    by default that of `set_graph_context()`.
 
     Example:
         >>> model, local = testing.tiny_model(), testing.tiny_local()
@@ -247,13 +248,10 @@ def _check(methods, seeds, baseline) -> None:
 
 
 def _context():
-    """Returns the current context of TFF computations, or else the graph runtime's."""
+    """Returns the current context, or a graph context in place of TFF's own default."""
     stack = tff.framework.get_context_stack()
-    try:
-        runtime.check_context()
-    except RuntimeError:
-        return stack.install(runtime.create_graph_context())
-    return stack.install(stack.current)
+    is_ours = type(stack.current).__module__.startswith("tff_pfl.")
+    return stack.install(stack.current if is_ours else runtime.create_graph_context())
 
 
 def _record(root, runs, baseline) -> None:
