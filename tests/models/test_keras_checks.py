@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tests.marks import together
 from tests.models.test_keras import layers, mlp, normal, pure, sequential
+from tff_pfl.kinds import KindError
 from tff_pfl.models import TASKS, from_keras
 
 
@@ -164,6 +165,23 @@ def test_default_task_needs_two_logits():
     with pytest.raises(ValueError, match="one number for each example.*TASKS\\['binary'\\]"):
         pure(one_logit)
     assert pure(one_logit, task=TASKS["binary"]()).num_classes is None
+
+
+def test_task_is_a_name_or_a_task():
+    one_logit = ending_in(lambda: layers.Dense(1))
+    assert pure(one_logit, task="regression").task.name == "regression"
+    with pytest.raises(ValueError, match="Did you mean 'regression'"):
+        pure(one_logit, task="regresion")
+    with pytest.raises(KindError, match="^task must be a Task or a name of one, got <function"):
+        pure(one_logit, task=TASKS["regression"])
+
+
+def test_input_shape_is_of_stored_inputs():
+    """Passes the shape after `preprocess` in place of the shape before it."""
+    message = r"^preprocess fails on a batch of type float32\[1,4\], .* as stored.*TypeError: "
+    with pytest.raises(ValueError, match=message) as refused:
+        from_keras(mlp, input_shape=(4,), preprocess=lambda x: x["weekday"])
+    assert isinstance(refused.value.__cause__, TypeError)
 
 
 def built_before(model):

@@ -1,8 +1,10 @@
 """The inputs of a model: their specs, and the default `preprocess`."""
 
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
+import tensorflow_federated as tff
 import tree
 
 from tff_pfl.structures import normalized
@@ -41,9 +43,22 @@ def is_shape(value) -> bool:
     return all(size is None or hasattr(size, "__index__") for size in value)
 
 
-def zero_inputs(specs: Any) -> Any:
-    """Returns zeros of the given specs."""
-    return tf.nest.map_structure(lambda spec: tf.zeros(spec.shape, spec.dtype), specs)
+def preprocessed_zeros(preprocess: Callable[[Any], Any], specs: Any) -> Any:
+    """Applies `preprocess` to zeros of the given specs.
+
+    Raises:
+        ValueError: `preprocess` fails. The message has the type of the inputs.
+    """
+    zeros = tf.nest.map_structure(lambda spec: tf.zeros(spec.shape, spec.dtype), specs)
+    try:
+        return preprocess(zeros)
+    except Exception as error:
+        given = tff.types.tensorflow_to_type(specs)
+        raise ValueError(
+            f"preprocess fails on a batch of type {given}, which follows from input_shape, the "
+            "shape of one input as stored, before preprocess: "
+            f"{type(error).__name__}: {error}"
+        ) from error
 
 
 def as_numbers(inputs: Any) -> Any:

@@ -16,14 +16,14 @@ from tff_pfl.models import keras_checks as checks
 from tff_pfl.models.batch_normalization import pure_batch_normalization
 from tff_pfl.models.frozen import frozen_values, frozen_weights, skipped_loading
 from tff_pfl.models.initial_values import derived_seed, seedable
-from tff_pfl.models.inputs import as_numbers, input_specs, zero_inputs
+from tff_pfl.models.inputs import as_numbers, input_specs, preprocessed_zeros
 from tff_pfl.models.model import Model
 from tff_pfl.models.pure_layers import COMPUTE_TYPES, FLOAT32, in_types, pure_layers
 from tff_pfl.models.regularization import Regularized, penalty_of, regularized_weights
 from tff_pfl.models.segments import Segment, in_turn, is_graph, split
 from tff_pfl.models.statistics import STATISTICS, fixed, with_statistics
 from tff_pfl.models.task import Task
-from tff_pfl.models.tasks import classification
+from tff_pfl.models.tasks import task_of
 from tff_pfl.models.weight_names import layer_and_weight
 from tff_pfl.names import check_names
 from tff_pfl.ranges import takes, whole
@@ -80,7 +80,7 @@ def from_keras(
     input_shape: Any,
     input_dtype: Any = tf.float32,
     preprocess: Callable[[Any], Any] | None = None,
-    task: Task | None = None,
+    task: Task | str | None = None,
     segments: int = 1,
     compute_type: str = "float32",
 ) -> Model:
@@ -116,16 +116,16 @@ def from_keras(
     Args:
         keras_model_fn: A function that builds a new model at every call. The model's outputs are
             logits, not probabilities, unless the task takes other outputs.
-        input_shape: The shape of one input, without the batch axis. For several inputs, a mapping
-            or a tuple of shapes, such as `{"ids": (20,), "price": ()}`.
+        input_shape: The shape of one input as stored, before `preprocess`, without the batch axis.
+            For several inputs, a mapping or a tuple of shapes: `{"ids": (20,), "price": ()}`.
         input_dtype: The data type of the inputs on which `from_keras` tries `preprocess`, for all
             inputs or in their structure. Later inputs have the type in which they are stored.
         preprocess: A function that maps a batch of inputs, as they are stored, to inputs of the
             Keras model, row by row. Cast uint8 images to float32 before arithmetic, because
             integers wrap around. Default: casts inputs to float32, except integers of 32 or 64
             bits, which float32 would round.
-        task: The loss and the metrics, one of `tff_pfl.TASKS` or a `Task` of your own. Default:
-            classification.
+        task: The loss and the metrics: a name in `tff_pfl.TASKS`, or a `Task`, such as one of your
+            own. Default: classification.
         segments: The maximum number of segments into which a functional or sequential model is cut
             for rematerialisation. A gradient keeps only the tensors between segments and computes
             all others again, one segment at a time. It is the same gradient, and trades memory for
@@ -136,16 +136,18 @@ def from_keras(
             Weights, gradients, outputs and losses stay float32.
 
     Raises:
+        KindError: `task` is neither a `Task` nor a name.
         ValueError: The model has layers with state, stochastic layers other than dropout, no
             trained weights, variables that are not its weights, or batch normalisation that is
             neither frozen nor of float32 in one segment; its frozen weights are too large or change
             from call to call; it ends in a softmax although the loss takes logits; it was built
-            before; it cannot be cut into segments; or `compute_type` is unknown.
+            before; it cannot be cut into segments; `preprocess` fails on inputs of `input_shape`;
+            or the name of the task or `compute_type` is unknown.
     """
     check_names("compute type", [compute_type], COMPUTE_TYPES)
     checks.check_function(keras_model_fn)
     preprocess = preprocess or as_numbers
-    task = task or classification()
+    task = task_of(task)
     inputs = input_specs(input_shape, input_dtype, num_rows=1)
     record = _record(keras_model_fn, preprocess, inputs, task, segments)
     has_statistics = any(_is_statistic(slot) for slot in record.slots)
@@ -275,7 +277,7 @@ def _record(keras_model_fn, preprocess, inputs_spec, task, segments) -> _Record:
     created = []
 
     def example():
-        return preprocess(zero_inputs(inputs_spec))
+        return preprocessed_zeros(preprocess, inputs_spec)
 
     def record(next_creator, **kwargs):
         variable = next_creator(**kwargs)

@@ -22,7 +22,8 @@ class ModelSaver:
 
         Args:
             model: The model. Its `apply` is saved with `training=False`.
-            input_shape: The shape of one input, without the batch axis; or a structure of shapes.
+            input_shape: The shape of one input as stored, before `preprocess`, without the batch
+                axis; or a structure of shapes.
             input_dtype: The data type of stored inputs, such as uint8 for images; or a structure.
         """
         self._model = model

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 
 import tensorflow as tf
 
+from tff_pfl.kinds import check_kind
 from tff_pfl.models.task import Mean, Metric, Task, check_ids
 from tff_pfl.ranges import above, each, takes, whole
 from tff_pfl.registry import Registry
@@ -19,6 +20,22 @@ TASKS = Registry("task")
 # Without it, nearly all logits of rare or certain labels would be between the same thresholds.
 _SPREAD = 4.0
 _ROUNDING = 1e-12  # Relative; float64 sums of squares of equal targets differ by less.
+
+
+def task_of(chosen: Task | str | None) -> Task:
+    """Returns a given task, the task of a name, or by default the classification.
+
+    Raises:
+        UnknownNameError: The name is unknown.
+        KindError: The argument is neither a `Task` nor a name.
+    """
+    if chosen is None:
+        return classification()
+    if isinstance(chosen, str):
+        return TASKS[chosen]()
+    tip = "Write task='regression', or TASKS['regression'](...) with options."
+    check_kind("task", chosen, Task, tip, named="a Task or a name of one")
+    return chosen
 
 
 def sparse_cross_entropy(y, logits):

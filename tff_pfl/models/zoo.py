@@ -17,6 +17,7 @@ from tff_pfl.models.inputs import is_shape
 from tff_pfl.models.keras import from_keras
 from tff_pfl.models.model import Model
 from tff_pfl.models.task import Task
+from tff_pfl.models.tasks import task_of
 from tff_pfl.names import TFF_TASKS, check_names
 from tff_pfl.ranges import each, takes, whole
 from tff_pfl.registry import Registry
@@ -110,7 +111,7 @@ def build(
     std=(1.0,),
     segments: int = 1,
     compute_type: str = "float32",
-    task: Task | None = None,
+    task: Task | str | None = None,
     **chosen,
 ) -> Model:
     """Builds a network by its name.
@@ -121,7 +122,8 @@ def build(
 
     Args:
         name: A key of `MODELS`.
-        image_shape: `(height, width, channels)`; the structure of shapes for several inputs.
+        image_shape: `(height, width, channels)` as stored, before normalization; the structure of
+            shapes for several inputs.
         num_classes: The number of outputs: of classes, or of the numbers in an example's label;
             `None` for labels of other kinds.
         mean: The mean of images in [0, 1], for each channel or for all. `None` if inputs are not
@@ -129,7 +131,7 @@ def build(
         std: The standard deviation, for each channel or for all. Ignored if the mean is `None`.
         segments: See `from_keras`.
         compute_type: See `from_keras`.
-        task: The loss and the metrics. Default: the task of a `Model`, or classification.
+        task: See `from_keras`. Default: the task of a `Model`, or classification.
         **chosen: The network's options that differ from their defaults.
 
     Raises:
@@ -171,7 +173,7 @@ def build(
                 f"models, but {name!r} returns a Model. Give them to the from_keras that makes it."
             )
         model = made() if mean is None else _with_normalized_inputs(made(), normalize)
-        return model if task is None else dataclasses.replace(model, task=task)
+        return model if task is None else dataclasses.replace(model, task=task_of(task))
     return from_keras(
         made,
         input_shape=image_shape,
