@@ -46,7 +46,11 @@ def without(name):
         ),
         (
             with_settings(lambda settings: settings.pop("algorithm")),
-            "config.json has no algorithm, because the run was made in Python, without a config",
+            "This run was trained in Python and has no config.",
+        ),
+        (
+            with_settings(lambda settings: settings.update(computation="digest")),
+            "This run was trained in Python and has no config.",
         ),
         (
             with_settings(lambda settings: settings.pop("local")),

@@ -231,10 +231,11 @@ def config_of_run(
         ConfigError: The settings are not a config of this version, or a module of
             `config.imports` is not trusted or cannot be imported.
     """
-    if "algorithm" not in settings:
+    if "algorithm" not in settings or "computation" in settings:
         raise ConfigError(
-            "config.json has no algorithm, because the run was made in Python, without a config. "
-            "Evaluate it in Python, with its process."
+            "This run was trained in Python and has no config. In Python, the argument `evaluate` "
+            "of tff_pfl.train and tff_pfl.compare chooses what is evaluated, and "
+            "tff_pfl.ModelSaver exports models, as in examples/notebooks/deploy.py."
         )
     folders = settings.get("import_path", ())
     import_modules(settings.get("imports", ()), folders, trust_imports)
