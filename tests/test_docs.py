@@ -123,13 +123,21 @@ def test_guides_to_models_and_the_round_loop_run(follow):
 
 def test_guides_to_data_run(follow, monkeypatch):
     follow("own_data")
-    ratings = runpy.run_path("ratings.py")
-    assert ratings["result"].final.mean("r2") > 0.8
+    sales = runpy.run_path("sales.py")
+    assert sales["result"].final.mean("r2") > 0.8
     follow("registries")
     config, _ = config_and_folder(monkeypatch, command_with("registries", "stripes_config.py"))
     build(config)
     assert config.model.options.to_dict() == {"width": 32}
     assert config.data.by_size.to_dict() == {"ratio": 1.5}
+
+
+@pytest.mark.slow
+def test_guide_to_deployment_runs(follow):
+    assert follow("own_data", "deployment")["best"] == "Ditto"
+    found = runpy.run_path("serve.py")
+    np.testing.assert_array_equal(found["thousands"], found["served"]["output_0"])
+    assert found["thousands"].shape == (2, 1)
 
 
 @pytest.mark.slow
