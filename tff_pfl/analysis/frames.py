@@ -246,12 +246,12 @@ def differing_settings(runs: Any) -> dict[str, list[str]]:
     """Finds settings that differ between runs of one label but should be equal.
 
     Such runs do not repeat each other: a config file or a module of the user was edited between the
-    runs, or a run has the wrong name.
+    runs, or a run has the wrong name. Data may be a function of the seed.
 
     Returns:
         The keys of the settings, for each label whose runs differ.
     """
-    found = {}
+    found, free_keys = {}, ("seed", "data.fingerprint", *OF_NO_NUMBER)
     for label, paths in find_runs(runs).folders.items():
         run_settings = [flatten(RunFiles(path).settings(), ".") | _code(path) for path in paths]
         differ = [
@@ -259,7 +259,7 @@ def differing_settings(runs: Any) -> dict[str, list[str]]:
             for key in (run_settings or [{}])[0]
             if all(key in own for own in run_settings)  # older runs lack some keys
             and len({repr(own[key]) for own in run_settings}) > 1
-            and not any(f"{key}.".startswith(f"{free}.") for free in ("seed", *OF_NO_NUMBER))
+            and not any(f"{key}.".startswith(f"{free}.") for free in free_keys)
         ]
         if differ:
             found[label] = differ
