@@ -65,6 +65,7 @@ def test_table_has_means_gains_and_who_is_hurt(written):
     means = np.mean([0.6, 0.7, 0.7]), np.mean([0.7, 0.7, 0.8])
     assert fedper["accuracy"] == pytest.approx(np.mean(means))
     assert fedper["std"] == pytest.approx(np.std(means, ddof=1))
+    assert fedper["median"] == pytest.approx(np.mean([0.7, 0.7]))
     gains = np.mean([0.1, 0.2, -0.1]), np.mean([0.2, 0.1, 0.0])
     assert fedper["gain"] == pytest.approx(np.mean(gains))
     assert fedper["gain_low"] < np.mean(gains) < fedper["gain_high"]

@@ -238,3 +238,20 @@ def test_clients_are_paired_with_themselves_under_local(tmp_path):
     np.testing.assert_array_equal(gaining, [[0.5, 1.0], [0.5, 0.75], [0.25, 0.75], [0.5, 1.0]])
     np.testing.assert_array_equal(hurt, [[0.75, 0.5], [0.5, 0.25]])
     assert analysis.against_local({"Ditto": runs["Ditto"]}).empty
+
+
+def test_errors_against_the_baseline_have_logarithmic_axes():
+    """Draws errors that differ by factors of 20 and 2, and accuracies that differ by 20."""
+
+    def draw(quantity, most):
+        columns = {"label": "A", "seed": 0, "client_id": [0, 1], "own": [1.0, most]}
+        pairs = pd.DataFrame({**columns, "local": [2.0, most / 2]})
+        return analysis.plot_against_local(pairs, quantity, baseline="B")
+
+    drawn = [draw("mse", 20.0), draw("mse", 2.0), draw("r2", 20.0)]
+    scales = [(axes.get_xscale(), axes.get_yscale()) for axes in (f.axes[0] for f in drawn)]
+    assert scales == [("log", "log"), ("linear", "linear"), ("linear", "linear")]
+    legend = [text.get_text() for text in drawn[0].legends[0].get_texts()]
+    assert legend == ["better than under B, or equal", "worse than under B: hurt"]
+    better, worse = (points.get_offsets() for points in drawn[0].axes[0].collections)
+    np.testing.assert_array_equal([better[0], worse[0]], [[2.0, 1.0], [10.0, 20.0]])

@@ -288,12 +288,13 @@ class Comparison:
 
         Returns:
             The quantity, such as `accuracy`: its mean over clients after the last round, averaged
-            over seeds. `std`: the standard deviation of these means over seeds. `gain`: the mean
-            improvement of the same clients over the baseline, which is positive if they are better,
-            also for quantities of which less is better; `gain_low` and `gain_high`, its 95 %
-            interval, and `p_value`, by `paired_test`. `hurt`: the share of clients, over all
-            seeds, that are worse than under the baseline. `seeds`: the number of seeds. `bytes_up`:
-            bytes that a client sends in a round. `round_seconds`: median seconds of a round.
+            over seeds. `std`: the standard deviation of these means over seeds. `median`: its
+            median over clients, averaged over seeds. `gain`: the mean improvement of the same
+            clients over the baseline, which is positive if they are better, also for quantities of
+            which less is better; `gain_low` and `gain_high`, its 95 % interval, and `p_value`, by
+            `paired_test`. `hurt`: the share of clients, over all seeds, that are worse than under
+            the baseline. `seeds`: the number of seeds. `bytes_up`: bytes that a client sends in a
+            round. `round_seconds`: median seconds of a round.
         """
         column, baseline = self._column(column), self._baseline(baseline)
         quantity = evaluation.MetricName.parse(column).quantity
@@ -302,6 +303,9 @@ class Comparison:
         costs = frames.summaries(self.runs).groupby("label", sort=False)
         seeds = {label: set(of_label["seed"]) for label, of_label in found}
         table = pd.DataFrame({quantity: found["value"].mean(), "std": found["value"].std()})
+        of_run = frames.select(frames.clients(self.runs, "final"), column).groupby(["label", "run"])
+        medians = of_run["value"].agg(lambda own: own.median(skipna=False))
+        table["median"] = medians.groupby("label").mean()
         gains = [self._gain(column, label, baseline, seeds) for label in table.index]
         table = table.join(pd.DataFrame(gains, table.index, [*_GAIN], dtype=float))
         table["seeds"] = found.size()
@@ -339,8 +343,9 @@ class Comparison:
     def plot_clients(self, column: str | None = None, *, baseline: str | None = None):
         """Draws each client's quantity against that under the baseline, a panel for each method.
 
-        Clients below the diagonal are worse than under the baseline, or above it for quantities of
-        which less is better.
+        Circles are clients that are not worse than under the baseline, triangles those that are:
+        below the diagonal, or above it for quantities of which less is better. Axes of errors that
+        differ by more than a factor of 10 are logarithmic.
         """
         column, baseline = self._column(column), self._baseline(baseline)
         pairs = paired.against(self.clients(column), baseline)

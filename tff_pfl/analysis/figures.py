@@ -82,11 +82,27 @@ def new_figure(width: float = WIDTH, height: float = 3.8):
     return figure
 
 
-def panels(count: int, most_a_row: int, width: float, height: float, extra: float = 0.0):
-    """Returns a figure and its axes: `count` panels, sized in inches, with shared scales."""
+def panels(
+    count: int,
+    most_a_row: int,
+    width: float,
+    height: float,
+    extra: float = 0.0,
+    least: float = WIDTH,
+):
+    """Returns a figure and its axes: `count` panels, sized in inches, with shared scales.
+
+    Args:
+        count: The number of panels.
+        most_a_row: The largest number of panels in a row.
+        width: The width of a panel.
+        height: The height of a panel.
+        extra: The height beside that of the panels.
+        least: The least width of the figure.
+    """
     rows = math.ceil(count / most_a_row)
     a_row = math.ceil(count / rows)
-    figure = new_figure(max(width * a_row, WIDTH), height * rows + extra)
+    figure = new_figure(max(width * a_row, least), height * rows + extra)
     axes = list(figure.subplots(rows, a_row, sharex=True, sharey=True, squeeze=False).flat)
     for rest in axes[count:]:
         rest.remove()

@@ -14,6 +14,8 @@ from tff_pfl.analysis.tables import Table, table_of
 from tff_pfl.experiment.run_directory import OutputDirectoryError
 from tff_pfl.experiment.run_files import RunFiles
 
+_LEAST_WIDTH = 4.2  # inches, of the figure
+_CHARACTERS = 44  # fit in this width
 _LEVEL = 0.95  # the confidence of the interval
 _PAIR = ["label", "seed", "client_id", "own", "local"]
 
@@ -253,6 +255,9 @@ def plot_against_local(
 ):
     """Draws a panel for each label, with a point for each client.
 
+    If less is better, and positive values differ by more than a factor of 10, the axes are
+    logarithmic.
+
     Args:
         pairs: The result of `against_local`, or of `against`.
         quantity: The quantity of the pairs.
@@ -267,26 +272,41 @@ def plot_against_local(
         values = pairs[["own", "local"]].to_numpy()
         values = values[np.isfinite(values)]
         ends = [values.min(), values.max()] if len(values) else ends
+    is_log = sign < 0 < 10 * ends[0] < ends[1]
     groups = list(pairs.groupby("label", sort=False))
-    figure, every_axes = figures.panels(len(groups), figures.PANELS_A_ROW, 2.6, 2.9, extra=0.4)
+    size = {"width": 2.6, "height": 2.9, "extra": 0.4, "least": _LEAST_WIDTH}
+    figure, every_axes = figures.panels(len(groups), figures.PANELS_A_ROW, **size)
     for axes, (label, group) in zip(every_axes, groups, strict=True):
         axes.plot(ends, ends, color="black", linewidth=1.0, zorder=1)
         is_hurt = _is_hurt(group, sign)
-        for color, marker, shown in ((0, "o", ~is_hurt), (1, "v", is_hurt)):
-            style = {"color": figures.COLORS[color], "marker": marker, "s": 25, "alpha": 0.7}
+        handles = [
             axes.scatter(
                 group["local"][shown],
                 group["own"][shown],
                 linewidths=0.4,
                 edgecolors="white",
-                **style,
+                color=figures.COLORS[color],
+                marker=marker,
+                s=25,
+                alpha=0.7,
             )
+            for color, marker, shown in ((0, "o", ~is_hurt), (1, "v", is_hurt))
+        ]
         title = figures.wrapped(label, figures.PANEL_CHARACTERS)
         axes.set_title(f"{title}\n{100 * is_hurt.mean():.0f} % hurt", fontsize="small")
         axes.set_aspect("equal")
         if quantity == "accuracy":
             axes.set_xticks([0, 0.5, 1])  # those of neighbouring panels would touch
+        elif is_log:
+            figures.set_log_scale(axes, "x")
+            figures.set_log_scale(axes, "y")
+            axes.locator_params(axis="x", numticks=4)  # more would touch
     words = quantity.replace("_", " ")
-    figure.supxlabel(f"{words} of the client's model under {baseline}", fontsize="medium")
+    below = f"{words} of the client's model under {baseline}"
+    figure.supxlabel(figures.wrapped(below, _CHARACTERS), fontsize="medium")
     figure.supylabel(f"{words} of its own model", fontsize="medium")
+    outcomes = [f"better than under {baseline}, or equal", f"worse than under {baseline}: hurt"]
+    if groups:
+        labels = [figures.wrapped(outcome, _CHARACTERS) for outcome in outcomes]
+        figures.legend_above(figure, handles, labels)
     return figure
