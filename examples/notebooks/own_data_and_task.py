@@ -92,6 +92,10 @@ table.groupby("user").head(1).head(3).round(2)
 # %% [markdown]
 # The table has a row for each example, and names its client in a column. Models learn a
 # `Task`: `regression` has a squared loss and the metrics `mse`, `mae` and `r2`.
+#
+# These columns are near 1 already. Others are scaled, and categories encoded, in a `preprocess` of
+# `from_keras`, as in [your own data](../../docs/guides/own_data.md). `input_shape` is the shape of
+# an input before it.
 
 # %%
 ratings = tff_pfl.FederatedDataset.from_dataframe(
@@ -146,8 +150,9 @@ plt.show()
 # ## Next characters in plays
 #
 # TFF ships thirteen lines of three roles of Shakespeare, a stand-in for the real data set of the
-# same form. A `preprocess` makes examples of a client's `tf.data.Dataset`, as in TFF: here the
-# bytes of a line, and as labels the same bytes, one place further. Shorter lines end in zeros.
+# same form. A `preprocess` of data makes examples of a client's `tf.data.Dataset`, as in TFF: here
+# the bytes of a line, and as labels the same bytes, one place further. Shorter lines end in zeros.
+# These are the stored inputs, so that `input_shape` is `(LENGTH,)`.
 
 # %%
 LENGTH = 40

@@ -148,9 +148,9 @@ compared.plot_clients()
 
 # %% [markdown]
 # A point is a client of one of the seeds: to the right its accuracy alone, upwards that under the
-# method. Clients above the line gain. Triangles are hurt: under FedAvg nearly every fifth client,
-# some by far, because one model has to suit everybody. With FedPer and Ditto fewer are hurt, and
-# those by little.
+# method. Clients above the line gain; for errors, clients below. Triangles are hurt: under FedAvg
+# nearly every fifth client, some by far, because one model has to suit everybody. With FedPer and
+# Ditto fewer are hurt, and those by little.
 
 # %% [markdown]
 # ## The clients that lose
