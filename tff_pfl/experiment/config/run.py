@@ -16,7 +16,7 @@ from tff_pfl.templates import Algorithm, PersonalizedProcess
 
 # CPUs compute groups of clients faster than one client after the other from this mean number of
 # clients in a group, and up to this number of examples times weights in a step.
-_LEAST_GROUP, _SMALL_STEP = 12, 500_000
+_LEAST_GROUP, _SMALL_STEP = 16, 500_000
 
 
 class BuiltRun:
