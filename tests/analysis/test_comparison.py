@@ -2,8 +2,10 @@
 
 import dataclasses
 import json
+import math
 
 import numpy as np
+import pandas as pd
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -71,6 +73,19 @@ def test_table_has_means_gains_and_who_is_hurt(written):
     assert fedper["gain_low"] < np.mean(gains) < fedper["gain_high"]
     assert fedper["hurt"] == pytest.approx(1 / 6)
     assert (fedper["seeds"], fedper["bytes_up"]) == (2, 2000)
+
+
+def test_mean_of_a_run_that_diverged_is_not_left_out(tmp_path):
+    finite = write_run(tmp_path / "seed0", [0.5, 0.7])
+    diverged = write_run(tmp_path / "seed1", [math.nan, math.nan], seed=1)
+    row = tff_pfl.Comparison({"Local": [finite, diverged]}).table().loc["Local"]
+    assert row["seeds"] == 2
+    assert row[["accuracy", "std", "median"]].isna().all()
+
+
+def test_quantities_have_short_names(written):
+    own = "personalized/local_test/accuracy"
+    pd.testing.assert_frame_equal(written.table("accuracy"), written.table(own))
 
 
 def test_gain_is_positive_for_less_loss_and_any_method_can_be_the_baseline(written):

@@ -271,9 +271,9 @@ class Comparison:
         compared.table()
         compared.plot_clients()
 
-    Arguments `column` name a quantity as "MODEL/POOL/QUANTITY", such as "global/local_test/loss";
-    by default it is the main one of each client's own model. Arguments `baseline` are labels, by
-    default the baseline of the runs.
+    Arguments `column` name a quantity as "MODEL/POOL/QUANTITY", such as "global/local_test/loss",
+    or as "loss" for each client's own model. By default it is the main one. Arguments `baseline`
+    are labels, by default the baseline of the runs.
 
     Attributes:
         runs: The runs by labels. All functions of `tff_pfl.analysis` that read runs take them.
@@ -288,13 +288,13 @@ class Comparison:
 
         Returns:
             The quantity, such as `accuracy`: its mean over clients after the last round, averaged
-            over seeds. `std`: the standard deviation of these means over seeds. `median`: its
-            median over clients, averaged over seeds. `gain`: the mean improvement of the same
-            clients over the baseline, which is positive if they are better, also for quantities of
-            which less is better; `gain_low` and `gain_high`, its 95 % interval, and `p_value`, by
-            `paired_test`. `hurt`: the share of clients, over all seeds, that are worse than under
-            the baseline. `seeds`: the number of seeds. `bytes_up`: bytes that a client sends in a
-            round. `round_seconds`: median seconds of a round.
+            over seeds, or NaN if a run's mean is not finite. `std`: the standard deviation of these
+            means over seeds. `median`: its median over clients, averaged over seeds. `gain`: the
+            mean improvement of the same clients over the baseline, which is positive if they are
+            better, also for quantities of which less is better; `gain_low` and `gain_high`, its
+            95 % interval, and `p_value`, by `paired_test`. `hurt`: the share of clients, over all
+            seeds, that are worse than under the baseline. `seeds`: the number of seeds. `bytes_up`:
+            bytes that a client sends in a round. `round_seconds`: median seconds of a round.
         """
         column, baseline = self._column(column), self._baseline(baseline)
         quantity = evaluation.MetricName.parse(column).quantity
@@ -302,10 +302,12 @@ class Comparison:
         found = frames.select(final, column).groupby("label", sort=False)
         costs = frames.summaries(self.runs).groupby("label", sort=False)
         seeds = {label: set(of_label["seed"]) for label, of_label in found}
-        table = pd.DataFrame({quantity: found["value"].mean(), "std": found["value"].std()})
+        table = pd.DataFrame()
+        table[quantity] = found["value"].agg(pd.Series.mean, skipna=False)
+        table["std"] = found["value"].agg(pd.Series.std, skipna=False)
         of_run = frames.select(frames.clients(self.runs, "final"), column).groupby(["label", "run"])
         medians = of_run["value"].agg(lambda own: own.median(skipna=False))
-        table["median"] = medians.groupby("label").mean()
+        table["median"] = medians.groupby("label").agg(pd.Series.mean, skipna=False)
         gains = [self._gain(column, label, baseline, seeds) for label in table.index]
         table = table.join(pd.DataFrame(gains, table.index, [*_GAIN], dtype=float))
         table["seeds"] = found.size()
@@ -353,7 +355,10 @@ class Comparison:
         return paired.plot_against_local(pairs, quantity, self.runs.directions, baseline)
 
     def _column(self, column: str | None) -> str:
-        return column or frames.main_column(frames.clients(self.runs, "final"))
+        if column and "/" in column:
+            return column
+        main = frames.main_column(frames.clients(self.runs, "final"))
+        return f"{main.rpartition('/')[0]}/{column}" if column else main
 
     def _baseline(self, baseline: str | None) -> str:
         check_names("baseline", filter(None, [baseline]), self.runs.folders)
