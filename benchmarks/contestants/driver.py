@@ -10,7 +10,6 @@ import json
 import os
 import pathlib
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -21,6 +20,7 @@ from typing import Any
 import pandas as pd
 import tqdm
 
+from benchmarks.contestants import processes
 from benchmarks.timing import ratio, spread
 
 _FOLDER = pathlib.Path(__file__).resolve().parent
@@ -235,17 +235,7 @@ class _Running:
 
     def __exit__(self, *exc_info):
         """Closes the input, at which the process ends, and kills it if it does not."""
-        self._process.stdin.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_SECONDS_TO_END)
-        self._kill()
-        self._process.stdout.close()
-
-    def _kill(self):
-        """Kills the process and all processes that it has started."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        processes.end(self._process, _SECONDS_TO_END)
 
     def try_step(self, step, *arguments):
         """Runs a step of the contestant, unless it has already failed."""
@@ -254,7 +244,7 @@ class _Running:
         try:
             step(*arguments)
         except ContestantError as error:
-            self._kill()
+            processes.kill(self._process)
             lines = self._errors.read_text(errors="replace").splitlines()
             self.failed = {"failed": str(error), "stderr": lines[-_LINES_OF_ERRORS:]}
 
@@ -292,7 +282,9 @@ class _Running:
 
     def _answer(self, failure):
         is_late = threading.Event()
-        timer = threading.Timer(self._time_limit, lambda: (is_late.set(), self._kill()))
+        timer = threading.Timer(
+            self._time_limit, lambda: (is_late.set(), processes.kill(self._process))
+        )
         timer.start()
         line = self._process.stdout.readline()
         timer.cancel()

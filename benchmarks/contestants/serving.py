@@ -2,13 +2,13 @@
 
 import contextlib
 import json
-import os
 import pathlib
-import signal
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
 from typing import IO, Any
+
+from benchmarks.contestants import processes
 
 _FOLDER = pathlib.Path(__file__).resolve().parent
 _SECONDS_TO_END = 5
@@ -84,30 +84,20 @@ class Server:
 
     def close(self) -> None:
         """Ends the process and all processes that it has started."""
-        if self._process is None:
-            return
-        self._process.stdin.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_SECONDS_TO_END)
-        self._kill()
-        self._process.stdout.close()
-
-    def _kill(self):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        if self._process is not None:
+            processes.end(self._process, _SECONDS_TO_END)
 
     def _answer(self, seconds):
         if self._process is None:
             return {"error": f"{self._command[0]!r} cannot be run."}
         is_late = threading.Event()
-        timer = threading.Timer(seconds, lambda: (is_late.set(), self._kill()))
+        timer = threading.Timer(seconds, lambda: (is_late.set(), processes.kill(self._process)))
         timer.start()
         line = self._process.stdout.readline()
         timer.cancel()
         if line:
             return json.loads(line)
-        self._kill()
+        processes.kill(self._process)
         if is_late.is_set():
             return {"error": f"no answer within {seconds:.0f} s"}
         return {"error": f"the process ended with exit code {self._process.returncode}"}
