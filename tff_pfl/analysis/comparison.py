@@ -290,8 +290,8 @@ class Comparison:
             The quantity, such as `accuracy`: its mean over clients after the last round, averaged
             over seeds, or NaN if a run's mean is not finite. `std`: the standard deviation of these
             means over seeds. `median`: its median over clients, averaged over seeds. `gain`: the
-            mean improvement of the same clients over the baseline, which is positive if they are
-            better, also for quantities of which less is better; `gain_low` and `gain_high`, its
+            mean improvement of the same clients over the baseline, positive if they are better, for
+            errors, too; `gain_low` and `gain_high`, its
             95 % interval, and `p_value`, by `paired_test`. `hurt`: the share of clients, over all
             seeds, that are worse than under the baseline. `seeds`: the number of seeds. `bytes_up`:
             bytes that a client sends in a round. `round_seconds`: median seconds of a round.
@@ -346,8 +346,8 @@ class Comparison:
         """Draws each client's quantity against that under the baseline, a panel for each method.
 
         Circles are clients that are not worse than under the baseline, triangles those that are:
-        below the diagonal, or above it for quantities of which less is better. Axes of errors that
-        differ by more than a factor of 10 are logarithmic.
+        below the diagonal, for errors above it. Axes of errors that differ by more than a factor
+        of 10 are logarithmic.
         """
         column, baseline = self._column(column), self._baseline(baseline)
         pairs = paired.against(self.clients(column), baseline)
