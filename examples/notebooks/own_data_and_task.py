@@ -32,7 +32,6 @@ import tensorflow_federated as tff
 import tff_pfl
 from tff_pfl import analysis
 
-tff_pfl.set_graph_context()
 sns.set_theme(style="whitegrid", palette="colorblind")
 
 # %% [markdown]

@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import tensorflow as tf
-import tensorflow_federated as tff
 
 import tff_pfl
 from tests.analysis.hand_written import write_run
@@ -16,7 +15,6 @@ from tests.experiment.killed import Killed, contents_of, numbers_of
 from tests.federation import local_sgd, random_examples, tiny_model
 from tests.marks import together
 from tests.runs import run_python
-from tff_pfl import runtime
 from tff_pfl.analysis import comparison, find_runs, results_table
 from tff_pfl.data import FederatedDataset
 from tff_pfl.experiment import OutputDirectoryError, read_summary
@@ -236,12 +234,3 @@ def test_fingerprint_is_the_same_in_another_process(tmp_path):
     outputs = [run_python(program, PYTHONHASHSEED=seed).stdout for seed in ("1", "2")]
     first, second = map(json.loads, outputs)
     assert first == second and first[:3] == first[3:] and len(set(first)) == 3
-
-
-def test_rounds_are_computed_in_the_context_of_this_library_that_is_set():
-    stack, own = tff.framework.get_context_stack(), runtime.create_graph_context()
-    of_tff = tff.framework.SyncExecutionContext(tff.framework.ResourceManagingExecutorFactory(None))
-    with stack.install(own), comparison._context():
-        assert stack.current is own
-    with stack.install(of_tff), comparison._context():
-        assert runtime.current_devices() is not None

@@ -1,6 +1,5 @@
 """Tests that the round loop refuses wrong data, processes and numbers before it writes."""
 
-import concurrent.futures
 import dataclasses
 
 import pytest
@@ -136,13 +135,6 @@ def test_checkpoint_of_another_algorithm_is_refused(dataset, tmp_path):
     run(tmp_path, dataset, rounds=1)
     with pytest.raises(ForeignStateError):
         run(tmp_path, dataset, tiny_process(build_local), rounds=2)
-
-
-def test_thread_without_a_context_is_refused(dataset, tmp_path):
-    with concurrent.futures.ThreadPoolExecutor(1) as thread:
-        training = thread.submit(run, tmp_path, dataset, rounds=1)
-        with pytest.raises(RuntimeError, match="This thread has no context .* in it"):
-            training.result()
 
 
 def test_closed_directory_and_data_of_another_library_are_refused(dataset, tmp_path):

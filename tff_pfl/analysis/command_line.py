@@ -156,9 +156,6 @@ def loss_surface(run, output, client, points, radius, examples, trust_imports, i
     checkpoint. The losses are written beside the figure, as .npz.
     """
     announce_tensorflow()
-    from tff_pfl import runtime
-
-    runtime.set_graph_context()
     found = analysis.loss_surfaces_of_run(
         run,
         client_id=client,

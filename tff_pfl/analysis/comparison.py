@@ -56,8 +56,7 @@ def compare(
     Each run has a folder as `programs/train.py` writes it, `FOLDER/METHOD/seed0`; `report.py` and
     `tff_pfl.analysis` read FOLDER as a study. If the same call is repeated, finished runs are not
     trained again, and a stopped run continues. A run whose method, model, data or options have
-    changed since is refused. Rounds are computed in the context of `tff_pfl.runtime` that is set,
-    by default that of `set_graph_context()`.
+    changed since is refused. Rounds are computed in the context that `train` chooses.
 
     Example:
         >>> model, local = testing.tiny_model(), testing.tiny_local()
@@ -107,7 +106,7 @@ def compare(
         "early_stop": early_stop,
     }
     runs, root = [], pathlib.Path(folder)
-    with _context():
+    with runtime.current_or_graph_context():
         for label, algorithm in methods.items():
             process = compose(algorithm, data[seeds[0]].examples_type)
             digest = fingerprint(process)
@@ -245,13 +244,6 @@ def _check(methods, seeds, baseline) -> None:
                 f"The label {label!r} names no folder of its own. Labels must differ in letters or "
                 "digits."
             )
-
-
-def _context():
-    """Returns the current context, or a graph context in place of TFF's own default."""
-    stack = tff.framework.get_context_stack()
-    is_ours = type(stack.current).__module__.startswith("tff_pfl.")
-    return stack.install(stack.current if is_ours else runtime.create_graph_context())
 
 
 def _record(root, runs, baseline) -> None:

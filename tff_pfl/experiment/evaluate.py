@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tff_pfl import runtime
 from tff_pfl.evaluation import (
     ClientMetrics,
     Distribution,
@@ -278,7 +277,7 @@ def evaluate_program(
     output: str,
     *,
     baseline: str | None = None,
-    set_context: Callable[[], None] = runtime.set_graph_context,
+    set_context: Callable[[], None] = lambda: None,
     **changes: Any,
 ) -> int:
     """Evaluates a run and prints the result.
@@ -291,7 +290,8 @@ def evaluate_program(
             there are any; `OUTPUT_predictions.parquet` has a row for each example of each client,
             if `predictions` is given (see `Predictions`). Missing folders are created.
         baseline: See `evaluate_run`.
-        set_context: Sets the context in which TFF computations are executed.
+        set_context: Sets the context in which TFF computations are executed. By default it is
+            chosen as by `train`.
         **changes: `predictions` (see `evaluate_run`), `trust_imports` (see `config_of_run`), and
             new values for keys of `config.evaluation`.
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import tree
 
-from tff_pfl import models, runtime
+from tff_pfl import models
 from tff_pfl.experiment.interruption import exit_code_of
 from tff_pfl.experiment.restored import restored_run
 from tff_pfl.experiment.run_directory import OutputDirectoryError, check_empty_folder
@@ -111,7 +111,7 @@ def export_program(
     *,
     client_ids: Sequence[int | str] | None = None,
     trust_imports: bool | Collection[str] = (),
-    set_context: Callable[[], None] = runtime.set_graph_context,
+    set_context: Callable[[], None] = lambda: None,
 ) -> int:
     """Writes the models of a run and prints how many there are.
 

@@ -28,6 +28,7 @@ from tff_pfl.templates import PersonalizedProcess
 
 
 @takes(rounds=whole(1), seed=whole(0), evaluate_every=whole(0), checkpoint_every=whole(1))
+@runtime.current_or_graph_context()
 def train(
     process: PersonalizedProcess,
     model: Model,
@@ -54,6 +55,9 @@ def train(
     A run that is killed at any moment and resumed gives the same numbers as an uninterrupted one:
     server state, client states and position are committed in one transaction, and metrics released
     after the last commit are released again.
+
+    Rounds are computed in the context of TFF that was set in this thread, such as by
+    `set_graph_context`, or else in that of `create_graph_context()`.
 
     Args:
         process: The process to train.
@@ -96,7 +100,6 @@ def train(
             from the cohorts of `privacy` (`Accountant.check`, `PrivacyLoss.check`) or of `process`
             (`Federation.check`); or the model has fewer logits than there are classes.
         NobodyReportedError: A round has no clients, and the runtime is not the graph runtime.
-        RuntimeError: No context was set in this thread.
         MemoryError: The server's state does not fit into memory.
 
     Example:
@@ -114,7 +117,6 @@ def train(
     _check_directory(directory)
     tip = "FederatedDataset.from_client_arrays makes one of each client's arrays."
     check_kind("The data set", dataset, FederatedDataset, tip)
-    runtime.check_context()
     clients_per_round = operator.index(clients_per_round)
     options = evaluate or evaluation.EvaluationOptions()
     check_server_memory(process)

@@ -23,7 +23,7 @@ def run_program(
     resume: bool = False,
     overwrite: bool = False,
     tracker: str | None = None,
-    set_context: Callable[[], None] = runtime.set_graph_context,
+    set_context: Callable[[], None] = lambda: None,
     restart: Callable[[bool], None] = lambda resume: None,
 ) -> int:
     """Trains and evaluates the run that a config describes, and prints its result and its files.
@@ -36,7 +36,8 @@ def run_program(
         resume: Whether to resume the run in the directory.
         overwrite: Whether to delete the run in the directory first.
         tracker: A name in `TRACKERS` that also receives the metrics, or `None`.
-        set_context: Sets the context in which TFF computations are executed.
+        set_context: Sets the context in which TFF computations are executed. By default it is
+            chosen as by `train`.
         restart: Called after a worker of the runtime was lost; may start the program again. Its
             argument is whether the run can be resumed, which is false as long as the run to
             overwrite has not been deleted.
@@ -60,9 +61,8 @@ def run_program(
         if not is_over:
             try:
                 set_context()
-                devices = ", ".join(runtime.current_devices() or ["the CPU"])
-                print(f"clients are computed on {devices}; composing the method", flush=True)
-                _run(config, directory, tracker)
+                with runtime.current_or_graph_context():
+                    _run(config, directory, tracker)
             except runtime.WorkerDiedError as error:
                 print(f"error: {error}\n{_advice(directory, output_dir)}", file=sys.stderr)
                 return os.EX_TEMPFAIL
@@ -92,6 +92,8 @@ def _advice(directory, output_dir) -> str:
 
 
 def _run(config, directory, tracker):
+    devices = ", ".join(runtime.current_devices() or ["the CPU"])
+    print(f"clients are computed on {devices}; composing the method", flush=True)
     run = configs.BuiltRun(config)
     capacity = run.capacity(config.clients_per_round)
     early_stop = run.early_stop(run.process)

@@ -9,6 +9,7 @@ import absl.logging
 import ml_collections
 import numpy as np
 
+from tff_pfl import runtime
 from tff_pfl.clients import CohortDataSource
 from tff_pfl.experiment import config as configs
 from tff_pfl.experiment.checkpoint import Checkpoint, client_states
@@ -43,7 +44,8 @@ def restored_run(
             print(run.round_num)
 
     Nothing in the directory is changed. Client states can be read until the end of the `with`. A
-    warning is logged if versions, code or the machine differ from those of the run.
+    warning is logged if versions, code or the machine differ from those of the run. Within the
+    `with`, computations are executed in the context that `train` would choose.
 
     Args:
         run_dir: The run's output directory.
@@ -74,7 +76,10 @@ def restored_by(
             "; ".join(others),
         )
     run = RestoredRun(config)
-    with client_states(run.process, store_path, read_only=True) as store:
+    with (
+        runtime.current_or_graph_context(),
+        client_states(run.process, store_path, read_only=True) as store,
+    ):
         run.source = CohortDataSource(
             run.dataset,
             store,

@@ -26,10 +26,10 @@ __getattr__, __dir__, __all__ = offer(
         ),
         "errors": ("DeviceError", "WorkerDiedError"),
         "graph.contexts": (
-            "check_context",
             "create_async_graph_context",
             "create_graph_context",
             "current_devices",
+            "current_or_graph_context",
             "set_graph_context",
         ),
         "graph.devices": ("answers", "connect_to_workers", "is_gpu", "lend_devices"),

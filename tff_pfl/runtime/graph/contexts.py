@@ -1,6 +1,8 @@
 """TFF's execution contexts with the graph executor."""
 
-from collections.abc import Sequence
+import contextlib
+import threading
+from collections.abc import Iterator, Sequence
 
 import absl.logging
 import tensorflow_federated as tff
@@ -9,6 +11,8 @@ from tff_pfl.names import check_names
 from tff_pfl.ranges import takes, whole
 from tff_pfl.runtime.graph import devices as device_names
 from tff_pfl.runtime.graph import executor, interruption, mapping
+
+_EVENT_LOOP = "(target_fn)"  # ends the names of the threads in which TFF runs event loops
 
 
 @takes(max_concurrent_clients=whole(1))
@@ -95,14 +99,27 @@ def set_graph_context(**options) -> None:
     tff.framework.set_default_context(create_graph_context(**options))
 
 
-def check_context() -> None:
-    """Raises RuntimeError if no context was set in this thread, since each thread has its own."""
-    current = tff.framework.get_context_stack().current
-    if type(current).__name__ == "RuntimeErrorContext":  # a private class
-        raise RuntimeError(
-            "This thread has no context for TFF computations, since each thread has its own. Call "
-            "tff_pfl.set_graph_context() in it."
-        )
+@contextlib.contextmanager
+def current_or_graph_context() -> Iterator[None]:
+    """Computes in the context that was set in this thread, or else in a new graph context.
+
+    TFF's own default does not count as set, because the worker process that it starts outlives
+    Python and holds its pipes open. Contexts belong to a thread, and new threads have none.
+    """
+    stack = tff.framework.get_context_stack()
+    with stack.install(stack.current if _was_set(stack.current) else create_graph_context()):
+        yield
+
+
+def _was_set(context) -> bool:
+    """Returns whether a context is neither TFF's own default nor that of a new thread."""
+    if type(context).__name__ == "RuntimeErrorContext":  # a private class, of new threads
+        return False
+    # A context of TFF has a thread for its event loop, which never ends. The first such thread is
+    # that of the default, which is set while TFF is imported.
+    loops = (thread for thread in threading.enumerate() if thread.name.endswith(_EVENT_LOOP))
+    runner = getattr(context, "_async_runner", None)
+    return runner is None or runner._thread is not next(loops, None)
 
 
 def current_devices() -> tuple[str, ...] | None:
