@@ -75,7 +75,11 @@ FAULTY = {
         "the server's state differs",
     ),
     contract.check_seed: (SOUND, {"is_random": False}, "is_random=False, but"),
-    contract.check_new_client: (SOUND, {"starts_global": False}, "starts_global=False, but"),
+    contract.check_new_client: (
+        SOUND,
+        {"starts_global": False},
+        r"=False, but .* is the global model\. .* by Subject\.of\(\.\.\., starts_global=True\)",
+    ),
     contract.check_secure_sums: (SOUND, {"needs_uploads": True}, "needs_uploads is True, but"),
 }
 

@@ -299,8 +299,12 @@ def check_new_client(subject: Subject) -> None:
     if subject.process.global_weights is not None:
         expected = subject.global_weights(state)
         for model in models:
-            assert equal(model, expected) == subject.starts_global, (
-                f"starts_global={subject.starts_global}, but new clients' models show the opposite"
+            is_global = equal(model, expected)
+            assert is_global == subject.starts_global, (
+                f"starts_global={subject.starts_global}, but the model of a new client is "
+                f"{'' if is_global else 'not '}the global model. If the method is to "
+                f"{'use' if is_global else 'adapt'} the global model, make the subject by "
+                f"Subject.of(..., starts_global={is_global})."
             )
 
 
