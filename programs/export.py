@@ -26,7 +26,7 @@ prepare_process()
 _trusted_imports = experiment.define_import_flags()
 _RUN_DIR = flags.DEFINE_string("run_dir", None, "The run's output directory.")
 _OUTPUT = flags.DEFINE_string("output", None, "The folder of the models.")
-_CLIENTS = flags.DEFINE_list("clients", None, "Names or ids of clients; by default all that train.")
+_CLIENTS = flags.DEFINE_list("clients", None, "Clients, by name or id; by default all that train.")
 
 
 def main(argv):

@@ -35,20 +35,23 @@ def test_clients_without_names_have_the_same_file_as_ever(tmp_path):
     assert Partition.load(tmp_path / "p.npz").names is None
 
 
-def test_numbers_are_ids_unless_names_are_numbers():
+def test_clients_are_given_by_name_and_by_id_only_without_names():
     text, numbers = named("b", "2", "a"), named(2, 0, 1)
-    assert text.ids_of(["a", "2", 2, np.int32(0)]) == [2, 1, 2, 0]
+    assert text.ids_of(["a", np.str_("2")]) == [2, 1]
     assert numbers.ids_of([2, "1", np.int64(0)]) == [0, 2, 1]
     none = [np.empty(0, np.int64)] * 2
-    assert Partition([[0], [1]], none, none).ids_of(["1", 0]) == [1, 0]
+    assert Partition([[0], [1]], none, none).ids_of(["1", np.int32(0)]) == [1, 0]
+    with pytest.raises(TypeError, match="must be a list of names or ids, got '2'"):
+        text.ids_of("2")
 
 
 @together(
     ("partition", "client", "message"),
     [
         (named("b", "a"), "c", r"Client 'c' does not exist: names are b, a \(2 clients\)"),
-        (named("b", "a"), 2, r"Client 2 does not exist: ids are 0\.\.1"),
-        (named("b", "a"), -1, r"Client -1 does not exist: ids are 0\.\.1"),
+        (named("b", "a"), 1, r"Client 1 is a number, but .* names are text, such as 'b'; dataset"),
+        (named("b", "2"), np.int32(2), "Client 2 is a number, .* such as '2'; dataset.names"),
+        (named("b", "a").named(None), -1, r"Client -1 does not exist: ids are 0\.\.1"),
         (named(7, 8), 0, r"Client 0 does not exist: names are 7, 8 \(2 clients\)"),
     ],
 )

@@ -56,7 +56,8 @@ def loss_surfaces_of_run(
 
     Args:
         run_dir: The run's output directory. It is not changed.
-        client_id: The client's id or name; by default the client with the most training examples.
+        client_id: The client's name, or its id if clients have no names; by default the client with
+            the most training examples.
         points: See `tff_pfl.evaluation.loss_surface`.
         radius: See `tff_pfl.evaluation.loss_surface`.
         max_examples: The most examples to use. A larger set is sampled.

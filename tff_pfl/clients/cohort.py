@@ -176,11 +176,11 @@ class CohortDataSource(tff.program.FederatedDataSource):
         """Returns the given clients, with their states and their examples of a split.
 
         Args:
-            clients: Names of clients. If these are text, or clients have none: names or ids.
+            clients: The names of clients, or their ids if they have no names.
             split: "train", "validation" or "test".
 
         Raises:
-            IndexError: A client does not exist.
+            IndexError: A client does not exist, or is a number although names are text.
             ValueError: A client occurs twice, or has more examples than the capacity.
             TypeError: A client is neither text nor an integer.
         """

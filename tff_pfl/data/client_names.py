@@ -44,29 +44,30 @@ def ids_by_text(names: Iterable[int | str]) -> dict[str, int]:
     return {str(name): client_id for client_id, name in enumerate(names)}
 
 
-def id_of(client: int | str, by_text: Mapping[str, int], *, numbers_are_ids: bool) -> int:
+def id_of(client: int | str, by_text: Mapping[str, int], kind: str | None) -> int:
     """Returns the id of a client.
 
     Args:
-        client: A name, or an id if `numbers_are_ids`.
+        client: The client's name, or its id if clients have no names. Text may stand for a number.
         by_text: The result of `ids_by_text`.
-        numbers_are_ids: Whether a number is an id; if not, it is a name. Text is always a name.
+        kind: The kind of the array of names, "U" for text; `None` if clients have no names.
 
     Raises:
-        IndexError: The client does not exist.
+        IndexError: The client does not exist, or is a number although names are text.
         TypeError: The client is neither text nor a whole number.
     """
-    is_text = isinstance(client, str)
-    client = client if is_text else operator.index(client)
-    if numbers_are_ids and not is_text:
-        if not 0 <= client < len(by_text):
-            raise IndexError(f"Client {client} does not exist: ids are 0..{len(by_text) - 1}.")
-        return client
-    if (found := by_text.get(str(client))) is None:
+    client = client if isinstance(client, str) else operator.index(client)
+    found = by_text.get(str(client))
+    if kind == "U" and not isinstance(client, str):
+        name = next(iter(by_text)) if found is None else str(client)
+        raise IndexError(
+            f"Client {client} is a number, but the clients' names are text, such as {name!r}; "
+            "dataset.names[i] is the name of the client with id i."
+        )
+    if found is None:
         names = list(by_text)[:_SHOWN]
         more = ", ..." if len(by_text) > _SHOWN else ""
-        raise IndexError(
-            f"Client {client!r} does not exist: names are {', '.join(names)}{more} "
-            f"({len(by_text)} clients)."
-        )
+        known = f"names are {', '.join(names)}{more} ({len(by_text)} clients)"
+        known = f"ids are 0..{len(by_text) - 1}" if kind is None else known
+        raise IndexError(f"Client {client!r} does not exist: {known}.")
     return found

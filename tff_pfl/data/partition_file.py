@@ -78,14 +78,17 @@ class Partition:
     def ids_of(self, clients: Iterable[int | str]) -> list[int]:
         """Returns the ids of clients that are given by name.
 
-        A number is an id if the clients' names are text, or if they have none.
+        Clients without names are given by id. A number is no name where names are text, but text
+        may stand for a number, as "7" from a command line.
 
         Raises:
-            IndexError: A client does not exist.
-            TypeError: A client is neither text nor a whole number.
+            IndexError: A client does not exist, or is a number although names are text.
+            TypeError: A client is neither text nor a whole number, or `clients` is one client.
         """
-        numbers_are_ids = self.names is None or self.names.dtype.kind == "U"
-        return [id_of(it, self._by_text, numbers_are_ids=numbers_are_ids) for it in clients]
+        if isinstance(clients, str):
+            raise TypeError(f"Clients must be a list of names or ids, got {clients!r}.")
+        kind = None if self.names is None else self.names.dtype.kind
+        return [id_of(client, self._by_text, kind) for client in clients]
 
     def name_of(self, client_id: int) -> int | str:
         """Returns the name of a client, or its id if clients have no names."""
