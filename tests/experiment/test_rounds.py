@@ -1,18 +1,7 @@
-"""Tests warnings of a round, the line of an evaluation and the figures of the progress bar."""
+"""Tests the line of an evaluation and the figures of the progress bar."""
 
 from tff_pfl.evaluation import MetricName
-from tff_pfl.experiment.rounds import one_line, postfix, warnings_of
-
-
-def test_warnings_name_the_exchange():
-    metrics = {
-        "first": {"num_nonfinite": 2, "server_kept": 0},
-        "second": {"num_nonfinite": 0, "server_kept": 1},
-        "bytes_up_per_client": 12,
-    }
-    first, second = warnings_of(metrics)
-    assert first.startswith("first: 2 clients left out, because of a result that is not finite")
-    assert second == "second: the server keeps its state, no valid update arrived"
+from tff_pfl.experiment.rounds import one_line, postfix
 
 
 def test_one_line_has_the_means_and_their_margins():

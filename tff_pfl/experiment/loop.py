@@ -14,6 +14,7 @@ from tff_pfl.experiment.checkpoint import Checkpoint, client_states
 from tff_pfl.experiment.early_stop import EarlyStop
 from tff_pfl.experiment.memory import check_server_memory
 from tff_pfl.experiment.metrics_log import MetricsLog
+from tff_pfl.experiment.round_warnings import RoundWarnings
 from tff_pfl.experiment.rounds import Rounds, Schedule
 from tff_pfl.experiment.run_directory import CHECKPOINT, OutputDirectoryError, RunDirectory
 from tff_pfl.experiment.run_files import write_directions
@@ -176,6 +177,7 @@ def train(
                 log,
                 release_managers,
                 bar,
+                RoundWarnings(title, bar.write),
                 verbose,
             ).run(clients_per_round, reopens=reopens)
     evaluations = progress.evaluations

@@ -19,6 +19,7 @@ from tff_pfl.experiment.checkpoint import Checkpoint, Progress
 from tff_pfl.experiment.early_stop import SPLIT, EarlyStop
 from tff_pfl.experiment.interruption import NobodyReportedError
 from tff_pfl.experiment.metrics_log import NEW_CLIENTS, MetricsLog
+from tff_pfl.experiment.round_warnings import NOBODY, RoundWarnings, exchanges, warnings_of
 from tff_pfl.experiment.run_directory import flatten
 from tff_pfl.experiment.summary import NUM_CLIENTS_NEVER_SELECTED, Evaluation
 from tff_pfl.models import Model
@@ -91,6 +92,7 @@ class Rounds:
     log: MetricsLog
     release_managers: Sequence[tff.program.ReleaseManager]
     bar: Bar
+    warnings: RoundWarnings
     verbose: bool
     unwritten: _Unwritten | None = None
 
@@ -111,6 +113,7 @@ class Rounds:
                     and schedule.stopped(progress.evaluations) is None
                 ):
                     self._next_round(clients_per_round, background)
+                self.warnings.close()
             finally:
                 background.do(lambda: self._write(background))
 
@@ -137,8 +140,8 @@ class Rounds:
         progress.server_state = output.state
         progress.reported[iterator.cohort] = True
         progress.metrics = self._training_metrics(output.metrics)
-        for warning in warnings_of(output.metrics) if clients else ["nobody reported"]:
-            self.bar.write(f"round {progress.round_num}: {warning}")
+        warnings = warnings_of(output.metrics) if clients else {NOBODY: NOBODY}
+        self.warnings.warn(progress.round_num, warnings)
         progress.timings = dict(watch.seconds)
         progress.seconds += watch.seconds["round_seconds"]
         self.finish_round(watch)
@@ -257,20 +260,6 @@ class Rounds:
             self.checkpoint.save(unwritten.progress)
 
 
-def warnings_of(metrics: Mapping[str, Any]) -> list[str]:
-    """Returns warnings about a round, based on the metrics of its process."""
-    warnings = []
-    for exchange, measured in _exchanges(metrics).items():
-        if number := measured.get("num_nonfinite"):
-            warnings.append(
-                f"{exchange}: {int(number)} clients left out, because of a result that is not "
-                "finite, a negative weight or a number of examples that exceeds their rows"
-            )
-        if measured.get("server_kept"):
-            warnings.append(f"{exchange}: the server keeps its state, no valid update arrived")
-    return warnings
-
-
 def one_line(metrics: Mapping[MetricName, float]) -> str:
     """Returns the means of an evaluation as one line of text."""
     parts = []
@@ -288,12 +277,8 @@ def postfix(
     """Returns the figures that the progress bar shows: seconds, and quantities of training."""
     shown = {"s/round": f"{timings['round_seconds']:.2f}"}
     for quantity in quantities:
-        for exchange, measured in _exchanges(metrics).items():
+        for exchange, measured in exchanges(metrics).items():
             if quantity in measured:
                 shown[f"{exchange}/{quantity}"] = f"{float(measured[quantity]):.3f}"
                 break
     return shown
-
-
-def _exchanges(metrics: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    return {name: value for name, value in metrics.items() if isinstance(value, Mapping)}
