@@ -1,7 +1,7 @@
 """Checks before a run that the server's state fits into this machine's memory.
 
-The servers of some methods hold values for each client or for each pair of clients. The runtime's
-guide has their size as a function of the number of clients.
+The servers of some methods hold values for each client or for each pair of clients. The guide to
+large populations has their sizes as functions of the number of clients.
 """
 
 import os
