@@ -1,5 +1,6 @@
 """Tests the style of figures, and that they show the numbers of data frames."""
 
+import itertools
 import math
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from matplotlib.text import Text
 
 from tests.analysis.hand_written import write_run
+from tests.marks import together
 from tff_pfl import analysis
 from tff_pfl.analysis import figures
 from tff_pfl.analysis.distributions import shared_edges, tails
@@ -71,6 +73,35 @@ def test_logarithmic_axes_have_plain_numbers():
     figure.draw_without_rendering()
     labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
     assert labels[1:-1] == ["0.01", "0.1", "1", "10", "100", "1000"]
+
+
+@together(
+    ("rounds", "shown"),
+    [
+        ([5, 10], [5, 10]),
+        ([3], [3]),
+        ([10, 20, 30, 31], [10, 20, 30]),
+        (range(1, 61), range(0, 61, 10)),
+    ],
+)
+def test_few_evaluations_are_the_numbers_on_the_axis(rounds, shown):
+    axes = analysis.plot_curves(frame("a", dict.fromkeys(rounds, 1.0))).axes[0]
+    low, high = axes.get_xlim()
+    assert [tick for tick in axes.get_xticks() if low <= tick <= high] == list(shown)
+
+
+@pytest.mark.parametrize("ends", [(0.16, 3.4), (12345.0, 1.3e5)])
+def test_numbers_of_neighbouring_panels_do_not_touch(ends):
+    pairs = [pd.DataFrame({"label": label, "own": ends, "local": ends}) for label in "abc"]
+    figure, boxes = analysis.plot_against_local(pd.concat(pairs), "mae"), []
+    figure.draw_without_rendering()
+    for axes in figure.axes:
+        low, high = axes.get_xlim()
+        for tick in axes.get_xticklabels(which="both"):
+            if tick.get_text() and low <= tick.get_position()[0] <= high:
+                boxes.append(tick.get_window_extent())
+    assert len(boxes) >= 6
+    assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
 
 
 def test_lines_are_means_over_seeds_and_bands_their_deviations():

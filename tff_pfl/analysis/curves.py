@@ -15,6 +15,7 @@ from tff_pfl.evaluation import MetricName
 from tff_pfl.experiment.run_directory import OutputDirectoryError
 
 _MARKS = 12  # markers on a line, about
+_TICKS = 12  # numbers on an axis, at most
 _PANEL_WIDTH = 4.2  # inches, for each of several panels
 _WITHOUT = "without\nprivacy"
 _SHIFT = 0.03  # between points of one epsilon; neighbouring epsilons are 1 apart
@@ -99,7 +100,11 @@ def plot_curves(
     axes.set(xlabel="round", ylabel=_axis_label(column), title=figures.wrapped(title, 64))
     if log_scale:
         figures.set_log_scale(axes, "y")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    rounds = sorted(curves["round"].unique())
+    if len(rounds) > _TICKS:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=(1, 2, 5, 10)))
+    else:
+        axes.set_xticks(_apart(rounds))
     lines = axes.get_lines()
     figures.legend_above(figure, lines, [line.get_label() for line in lines])
     return figure
@@ -222,6 +227,15 @@ def plot_against_epsilon(runs: Any, column: str | None = None):
     axes.set_ylabel(_axis_label(column))
     figures.legend_above(figure, list(handles.values()), list(handles))
     return figure
+
+
+def _apart(rounds):
+    """Returns those of sorted rounds whose numbers do not touch below an axis."""
+    shown, least = [], (rounds[-1] - rounds[0]) / _TICKS
+    for number in rounds:
+        if not shown or number - shown[-1] >= least:
+            shown.append(number)
+    return shown
 
 
 def _axis_label(column):

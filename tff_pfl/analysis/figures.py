@@ -142,18 +142,37 @@ def legend_above(figure, handles: Sequence[Any], labels: Sequence[str]) -> None:
         text.set_text(label)
 
 
-def set_log_scale(axes, axis: str) -> None:
-    """Makes the axis "x" or "y" logarithmic, with plain numbers: `styled` draws no formulas."""
-    from matplotlib.ticker import LogFormatterSciNotation
+def few_in_decades(low: float, high: float) -> list[float]:
+    """Returns two to four round numbers for a logarithmic axis, if `high` is 10 times `low`."""
+    powers = range(math.ceil(math.log10(low)), math.floor(math.log10(high)) + 1)
+    if len(powers) > 2:
+        return [10.0**power for power in powers[:: math.ceil(len(powers) / 4)]]
+    ticks = [digit * 10.0**power for power in (powers[0] - 1, *powers) for digit in (1, 3)]
+    return [tick for tick in ticks if low <= tick <= high]
+
+
+def set_log_scale(axes, axis: str, ticks: Sequence[float] | None = None) -> None:
+    """Makes the axis "x" or "y" logarithmic, with plain numbers: `styled` draws no formulas.
+
+    Args:
+        axes: The axes of Matplotlib.
+        axis: "x" or "y".
+        ticks: The numbers on the axis; by default Matplotlib chooses them.
+    """
+    from matplotlib.ticker import LogFormatterSciNotation, NullFormatter
 
     class Plain(LogFormatterSciNotation):
         def __call__(self, x, pos=None):
             return f"{x:g}" if super().__call__(x, pos) else ""
 
     axes.set(**{f"{axis}scale": "log"})
-    ticks = getattr(axes, f"{axis}axis")
-    ticks.set_major_formatter(Plain())
-    ticks.set_minor_formatter(Plain(labelOnlyBase=False))
+    numbers = getattr(axes, f"{axis}axis")
+    if ticks is None:
+        numbers.set_major_formatter(Plain())
+        numbers.set_minor_formatter(Plain(labelOnlyBase=False))
+    else:
+        numbers.set_ticks(ticks, [f"{tick:g}" for tick in ticks])
+        numbers.set_minor_formatter(NullFormatter())
 
 
 @styled

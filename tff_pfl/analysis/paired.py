@@ -295,12 +295,14 @@ def plot_against_local(
         title = figures.wrapped(label, figures.PANEL_CHARACTERS)
         axes.set_title(f"{title}\n{100 * is_hurt.mean():.0f} % hurt", fontsize="small")
         axes.set_aspect("equal")
+        # More numbers would touch, those of neighbouring panels, too.
         if quantity == "accuracy":
-            axes.set_xticks([0, 0.5, 1])  # those of neighbouring panels would touch
+            axes.set_xticks([0, 0.5, 1])
         elif is_log:
-            figures.set_log_scale(axes, "x")
-            figures.set_log_scale(axes, "y")
-            axes.locator_params(axis="x", numticks=4)  # more would touch
+            for axis in "xy":
+                figures.set_log_scale(axes, axis, figures.few_in_decades(*ends))
+        else:
+            axes.locator_params(axis="x", nbins=3)
     words = quantity.replace("_", " ")
     below = f"{words} of the client's model under {baseline}"
     figure.supxlabel(figures.wrapped(below, _CHARACTERS), fontsize="medium")
