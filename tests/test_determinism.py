@@ -80,4 +80,4 @@ def test_page_names_existing_tests_in_each_row():
         assert all(f"def {function}(" in code for function in functions), changed
         if not functions:
             without.append(changed)
-    assert without == ["another number of threads", "another machine"]
+    assert without == ["with another number of threads", "on another machine"]
