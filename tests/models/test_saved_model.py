@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.models import test_keras
+from tff_pfl.kinds import KindError
 from tff_pfl.models import ModelSaver, build, from_keras
 
 X = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
@@ -25,6 +26,23 @@ def test_saver_writes_several_weights(tmp_path):
                 np.testing.assert_array_equal(loaded.weights[layer][name], value)
         (served,) = loaded.signatures["serving_default"](x=tf.constant(X)).values()
         np.testing.assert_array_equal(served, loaded(X))
+
+
+def test_saved_model_answers_in_the_units_before_the_scaling_of_labels(tmp_path):
+    def made(**options):
+        return from_keras(test_keras.mlp, input_shape=(4,), **options)
+
+    plain, scaled = made(), made(postprocess=lambda y: {"sales": 1000 * y + 7})
+    weights = plain.init(0)
+    np.testing.assert_array_equal(scaled.apply(weights, X), plain.apply(weights, X))
+    ModelSaver(scaled, (4,), np.float32).save(weights, tmp_path / "saved")
+    loaded = tf.saved_model.load(str(tmp_path / "saved"))
+    expected = 1000 * plain.apply(weights, X, training=False) + 7
+    np.testing.assert_allclose(loaded(X)["sales"], expected, rtol=1e-6)
+    served = loaded.signatures["serving_default"](x=tf.constant(X))
+    np.testing.assert_array_equal(served["sales"], loaded(X)["sales"])
+    with pytest.raises(KindError, match="postprocess of a model must be a function, got 1000"):
+        made(postprocess=1000)
 
 
 def test_saved_model_takes_images_as_stored(tmp_path):

@@ -3,20 +3,13 @@
 from tff_pfl.models.hypernetwork import Hypernetwork
 from tff_pfl.models.keras import from_keras
 from tff_pfl.models.keras_metrics import keras_metrics
-from tff_pfl.models.model import (
-    Model,
-    Weights,
-    linear,
-    linear_head_shape,
-    merged,
-    prefixed,
-)
+from tff_pfl.models.model import Model, Weights, linear, linear_head_shape
 from tff_pfl.models.multi_branch import MultiBranch, distinct_seeds, multi_branch
 from tff_pfl.models.partition import Partition, layer_groups, normalization_layers, partition
 from tff_pfl.models.pure_layers import COMPUTE_TYPES
 from tff_pfl.models.saved_model import ModelSaver
 from tff_pfl.models.statistics import with_statistics
-from tff_pfl.models.task import Mean, Metric, Task, Totals, check_ids
+from tff_pfl.models.task import Mean, Metric, Task, Totals, check_ids, merged, prefixed
 from tff_pfl.models.tasks import TASKS
 from tff_pfl.models.tff_learning import from_tff
 from tff_pfl.models.two_exits import TwoExits, two_exits

@@ -20,7 +20,7 @@ from tff_pfl.models.inputs import as_numbers, input_specs, preprocessed_zeros
 from tff_pfl.models.model import Model
 from tff_pfl.models.pure_layers import COMPUTE_TYPES, FLOAT32, in_types, pure_layers
 from tff_pfl.models.regularization import Regularized, penalty_of, regularized_weights
-from tff_pfl.models.segments import Segment, in_turn, is_graph, split
+from tff_pfl.models.segments import Segment, in_turn, is_graph, linear_head, split, without_head
 from tff_pfl.models.statistics import STATISTICS, fixed, with_statistics
 from tff_pfl.models.task import Task
 from tff_pfl.models.tasks import task_of
@@ -80,6 +80,7 @@ def from_keras(
     input_shape: Any,
     input_dtype: Any = tf.float32,
     preprocess: Callable[[Any], Any] | None = None,
+    postprocess: Callable[[Any], Any] | None = None,
     task: Task | str | None = None,
     segments: int = 1,
     compute_type: str = "float32",
@@ -124,6 +125,9 @@ def from_keras(
             Keras model, row by row. Cast uint8 images to float32 before arithmetic, because
             integers wrap around. Default: casts inputs to float32, except integers of 32 or 64
             bits, which float32 would round.
+        postprocess: A function of a batch of outputs, which exported models apply at the end, such
+            as `lambda y: 1000 * y` for labels in thousands. Losses, metrics and predictions, which
+            stand beside labels, are of the outputs without it.
         task: The loss and the metrics: a name in `tff_pfl.TASKS`, or a `Task`, such as one of your
             own. Default: classification.
         segments: The maximum number of segments into which a functional or sequential model is cut
@@ -229,12 +233,13 @@ def from_keras(
     model = Model(
         init=init,
         apply=apply,
-        features=applied(_below_head, record.below_head) if record.below_head else None,
+        features=applied(without_head, record.below_head) if record.below_head else None,
         task=task,
         name=record.name,
         training_pass=training_pass if has_statistics else None,
         penalty=penalty_of(record.regularized),
         num_classes=record.outputs.shape[-1] if task.outputs == "class_logits" else None,
+        postprocess=postprocess,
     )
     _check_initial_weights(model)
     return model
@@ -299,7 +304,7 @@ def _record(keras_model_fn, preprocess, inputs_spec, task, segments) -> _Record:
             raise ValueError(
                 f"keras_model_fn must return a tf.keras.Model, got {type(model).__name__}."
             )
-        head = _linear_head(model)
+        head = linear_head(model)
         parts = split(model, segments)
         inputs = example()
         outputs = model(inputs, training=True)
@@ -312,7 +317,7 @@ def _record(keras_model_fn, preprocess, inputs_spec, task, segments) -> _Record:
         whole = _plan(model, parts, inputs)
         below_head = []
         if head == layers[-1]:
-            below_head = _plan(model, split(_below_head(model), segments), inputs)
+            below_head = _plan(model, split(without_head(model), segments), inputs)
     checks.check_captures(graph, [variable for variable, _ in created])
     checks.check_stateless(graph)
     checks.check_not_assigned(graph)
@@ -371,22 +376,6 @@ def _plan(model, parts, inputs) -> list[Segment]:
             if part is not parts[-1]:
                 inputs = part(inputs, training=True)
     return plan
-
-
-def _linear_head(model) -> str | None:
-    """Returns the name of the dense layer that ends a model, or `None`."""
-    if not is_graph(model) or len(model.outputs) != 1:
-        return None
-    layer = model.layers[-1]
-    if getattr(type(layer), "call", None) is not tf.keras.layers.Dense.call:
-        return None
-    is_linear = layer.activation is tf.keras.activations.linear
-    is_output = len(layer.inbound_nodes) == 1 and layer.output is model.outputs[0]
-    return layer.name if is_linear and is_output and len(layer.input.shape) == 2 else None
-
-
-def _below_head(model) -> tf.keras.Model:
-    return tf.keras.Model(model.input, model.layers[-1].input)
 
 
 def _check_initial_weights(model):

@@ -21,28 +21,6 @@ from tff_pfl.models.weight_names import weights_like
 Weights = Mapping[str, Mapping[str, Any]]
 
 
-def prefixed(prefix: str, totals: Totals) -> Totals:
-    """Renames totals to `PREFIX_NAME`, for a second model that is trained beside the first."""
-    return {f"{prefix}_{name}": mean for name, mean in totals.items()}
-
-
-def merged(*several: Totals) -> Totals:
-    """Merges the totals of several measurements.
-
-    Raises:
-        ValueError: Two totals have the same name.
-    """
-    result = {}
-    for totals in several:
-        if twice := result.keys() & totals.keys():
-            raise ValueError(
-                f"The algorithm and the model both have a metric {min(twice)!r}. Rename one of "
-                "them."
-            )
-        result |= totals
-    return result
-
-
 def check_weights(weights: Weights) -> None:
     """Raises a `KindError` if a weight is not float32."""
     for path, weight in tree.flatten_with_path(weights):
@@ -93,6 +71,8 @@ class Model:
             Replace it together with `apply`.
         penalty: `(W) -> float32 scalar`, which is added to the loss of a batch in gradients, such
             as that of Keras' regularizers, or `None`. Measured losses do not contain it.
+        postprocess: `(outputs) -> outputs`, which exported models apply at the end, or `None`. All
+            else, such as losses, metrics and predictions, is of outputs in the units of labels.
     """
 
     init: Callable[[int], Weights]
@@ -106,11 +86,12 @@ class Model:
     starts_alike: bool = False
     training_pass: Callable[..., tuple[Any, Weights]] | None = None
     penalty: Callable[[Weights], Any] | None = None
+    postprocess: Callable[[Any], Any] | None = None
 
     def __post_init__(self):
         """Checks the kinds of the functions and of the task."""
         check_kind("task of a model", self.task, Task, "Write task=tff_pfl.TASKS['regression']().")
-        for name in ("init", "apply"):
+        for name in ("init", "apply", *["postprocess"] * (self.postprocess is not None)):
             check_function(f"{name} of a model", getattr(self, name))
 
     @functools.cached_property

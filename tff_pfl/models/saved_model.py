@@ -13,8 +13,9 @@ class ModelSaver:
     """A writer of SavedModels that differ only in their weights, and are traced once.
 
     `tf.saved_model.load(path)` returns a function from a batch of inputs, as they are stored, to
-    the model's outputs, such as logits. Its variables are `weights[layer][weight]`. TensorFlow
-    Serving offers the same function as the signature `serving_default`.
+    the model's outputs, such as logits, after its `postprocess`. Its variables are
+    `weights[layer][weight]`. TensorFlow Serving offers the same function as the signature
+    `serving_default`.
     """
 
     def __init__(self, model: Model, input_shape: Any, input_dtype: Any):
@@ -51,7 +52,8 @@ class _Saved(tf.Module):
         @tf.function(input_signature=[inputs], autograph=False)
         def call(x):
             values = tf.nest.map_structure(tf.convert_to_tensor, self.weights)
-            return model.apply(values, x, training=False)
+            outputs = model.apply(values, x, training=False)
+            return outputs if model.postprocess is None else model.postprocess(outputs)
 
         self.__call__ = call
         self.signature = call.get_concrete_function()

@@ -67,6 +67,23 @@ def is_graph(model: tf.keras.Model) -> bool:
     return type(model).call in calls and bool(getattr(model, "inputs", None))
 
 
+def linear_head(model: tf.keras.Model) -> str | None:
+    """Returns the name of the dense layer that ends a model, or `None`."""
+    if not is_graph(model) or len(model.outputs) != 1:
+        return None
+    layer = model.layers[-1]
+    if getattr(type(layer), "call", None) is not tf.keras.layers.Dense.call:
+        return None
+    is_linear = layer.activation is tf.keras.activations.linear
+    is_output = len(layer.inbound_nodes) == 1 and layer.output is model.outputs[0]
+    return layer.name if is_linear and is_output and len(layer.input.shape) == 2 else None
+
+
+def without_head(model: tf.keras.Model) -> tf.keras.Model:
+    """Returns the part of a model before its `linear_head`."""
+    return tf.keras.Model(model.input, model.layers[-1].input)
+
+
 def _cuts(model):
     """Finds the tensors that are the only input of all later layers.
 

@@ -36,6 +36,28 @@ class Mean(NamedTuple):
 Totals = Mapping[str, Mean]
 
 
+def prefixed(prefix: str, totals: Totals) -> Totals:
+    """Renames totals to `PREFIX_NAME`, for a second model that is trained beside the first."""
+    return {f"{prefix}_{name}": mean for name, mean in totals.items()}
+
+
+def merged(*several: Totals) -> Totals:
+    """Merges the totals of several measurements.
+
+    Raises:
+        ValueError: Two totals have the same name.
+    """
+    result = {}
+    for totals in several:
+        if twice := result.keys() & totals.keys():
+            raise ValueError(
+                f"The algorithm and the model both have a metric {min(twice)!r}. Rename one of "
+                "them."
+            )
+        result |= totals
+    return result
+
+
 @dataclasses.dataclass(frozen=True)
 class Metric:
     """A quantity by which models are evaluated: a mean over examples, or a function of sums.
