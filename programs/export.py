@@ -36,7 +36,7 @@ def main(argv):
     return experiment.export_program(
         _RUN_DIR.value,
         _OUTPUT.value,
-        client_ids=_CLIENTS.value,
+        clients=_CLIENTS.value,
         trust_imports=_trusted_imports(),
         set_context=set_context_from_flags,
     )

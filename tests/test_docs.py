@@ -6,6 +6,7 @@ import importlib
 import inspect
 import itertools
 import json
+import os
 import re
 import runpy
 import shlex
@@ -136,8 +137,10 @@ def test_guides_to_data_run(follow, monkeypatch):
 def test_guide_to_deployment_runs(follow):
     assert follow("own_data", "deployment")["best"] == "Ditto"
     found = runpy.run_path("serve.py")
-    np.testing.assert_array_equal(found["thousands"], found["served"]["output_0"])
-    assert found["thousands"].shape == (2, 1)
+    np.testing.assert_array_equal(found["predicted"], found["served"]["output_0"])
+    # 5000, on Saturday 1500 more, 50 a degree, and 600 for the shop's promotion
+    np.testing.assert_allclose(found["predicted"], [[8100], [6050]], rtol=0.1)
+    assert os.path.isdir("deployed_best/client_1003")
 
 
 @pytest.mark.slow

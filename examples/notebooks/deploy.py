@@ -287,5 +287,6 @@ print(f"newcomer {newcomer}:", pd.Series(accuracies).round(3).to_dict())
 # the newcomer's own model, and its accuracy, printed below the pictures, is higher. The other
 # program has computed the same logits as this one, up to rounding.
 #
-# `programs/export.py` writes the models of a run by a config in this form, one folder a client. The
-# [guide to deployment](../../docs/guides/deployment.md) does so after `train` or `compare`.
+# `tff_pfl.export_models` writes the models of a run of `train` in this form, one folder a client.
+# After `compare` its result has `export`, and `programs/export.py` does it by a config. See the
+# [guide to deployment](../../docs/guides/deployment.md).

@@ -164,6 +164,24 @@ def test_runs_are_those_of_train_and_a_study_for_reports(dataset, compared, tmp_
 
 
 @pytest.mark.slow
+def test_models_of_a_run_are_exported(dataset, compared, written, tmp_path):
+    folder, result = compared
+    found = result.export("Ditto, pulled", tmp_path / "models", [2], seed=3)
+    assert found == (str(folder / "Ditto_pulled" / "seed3"), 2, ["global", "client_2"])
+    loaded = tf.saved_model.load(str(tmp_path / "models" / "client_2"))
+    x, y, size = dataset.examples(2, "test")
+    accuracy = result.clients("accuracy").loc[(3, 2), "Ditto, pulled"]
+    assert np.mean(np.argmax(loaded(x), axis=1) == y) == pytest.approx(accuracy)
+    assert result.export("Local", tmp_path / "own", []).models == []
+    with pytest.raises(ValueError, match="Unknown seed '1'. Valid: '0', '3'"):
+        result.export("Local", tmp_path / "refused", seed=1)
+    with pytest.raises(ValueError, match="Unknown method 'Ditto'. Did you mean 'Ditto, pulled'"):
+        result.export("Ditto", tmp_path / "refused")
+    with pytest.raises(ValueError, match="Call tff_pfl.compare again"):
+        written.export("Local", tmp_path / "refused")
+
+
+@pytest.mark.slow
 def test_finished_runs_stay_and_others_continue(dataset, compared, tmp_path, monkeypatch):
     folder, result = compared
     before = contents_of(folder)

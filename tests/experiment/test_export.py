@@ -8,7 +8,13 @@ import tensorflow as tf
 
 from tests.marks import slow
 from tests.runs import keep_the_context
-from tff_pfl.experiment import OutputDirectoryError, export_program, export_run, restored_run
+from tff_pfl.experiment import (
+    OutputDirectoryError,
+    export_models,
+    export_program,
+    export_run,
+    restored_run,
+)
 from tff_pfl.models import MODELS
 
 
@@ -62,7 +68,7 @@ def test_exported_models_have_the_accuracy_of_the_run(run_of, tmp_path, algorith
 
 def test_program_exports_the_given_clients(run_of, tmp_path, capsys):
     output = tmp_path / "models"
-    arguments = {"client_ids": ["3", "0", "3"], "set_context": keep_the_context}
+    arguments = {"clients": ["3", "0", "3"], "set_context": keep_the_context}
     assert export_program(str(run_of("ditto")), str(output), **arguments) == 0
     assert {path.name for path in output.iterdir()} == {
         *("global", "client_0", "client_3", "models.json")
@@ -72,6 +78,30 @@ def test_program_exports_the_given_clients(run_of, tmp_path, capsys):
     )
     assert export_program(str(run_of("ditto")), str(output), **arguments) == 1
     assert "models is not empty. Choose an empty or a new folder" in capsys.readouterr().err
+
+
+def test_runs_are_exported_without_a_config(run_of, tmp_path):
+    with restored_run(run_of("ditto")) as run:
+        trained, weights = (run.process, run.model), {}
+        (weights["client_3"],) = run.process.personalize(
+            run.server_state, run.source.clients_of_ids([3])
+        )
+        weights["global"] = run.process.global_weights(run.server_state)
+        dataset = run.dataset
+    found = export_models(*trained, dataset, run_of("ditto"), tmp_path / "new", [3])
+    assert found == (str(run_of("ditto")), 2, ["global", "client_3"])
+    for name, of_model in weights.items():
+        loaded = tf.saved_model.load(str(tmp_path / "new" / name)).weights
+        tf.nest.map_structure(np.testing.assert_array_equal, dict(loaded), of_model)
+    reordered, brighter = dataset.of([1, 0, 2, 3]), dataset.map(lambda x: tf.cast(x, tf.uint8) + 1)
+    for other, what in ((reordered, "data and their partition"), (brighter, "inputs")):
+        with pytest.raises(
+            OutputDirectoryError, match=f"other data than .*the fingerprint of its {what}"
+        ):
+            export_models(*trained, other, run_of("ditto"), tmp_path / "refused")
+    with pytest.raises(OutputDirectoryError, match="has no checkpoint of a run"):
+        export_models(*trained, dataset, tmp_path, tmp_path / "refused")
+    assert not (tmp_path / "refused").exists()
 
 
 def test_impossible_exports_are_refused(run_of, tmp_path, capsys):

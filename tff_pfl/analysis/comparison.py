@@ -3,7 +3,7 @@
 import dataclasses
 import os
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -17,6 +17,7 @@ from tff_pfl.clients import EVERYBODY_REPORTS, Participation
 from tff_pfl.data import FederatedDataset
 from tff_pfl.experiment.config.run import suitable_capacity
 from tff_pfl.experiment.early_stop import EarlyStop
+from tff_pfl.experiment.export import ExportedRun, export_models
 from tff_pfl.experiment.fingerprint import fingerprint
 from tff_pfl.experiment.loop import train
 from tff_pfl.experiment.run_directory import OutputDirectoryError, RunDirectory, changed_settings
@@ -27,7 +28,7 @@ from tff_pfl.kinds import KindError, check_kind, described
 from tff_pfl.names import check_names
 from tff_pfl.progress import Bar, progress_bar
 from tff_pfl.ranges import RangeError, each, takes, whole
-from tff_pfl.templates import Algorithm, compose
+from tff_pfl.templates import Algorithm, PersonalizedProcess, compose
 
 _GAIN = ("gain", "gain_low", "gain_high", "p_value", "hurt")
 Data = FederatedDataset | Callable[[int], FederatedDataset]
@@ -125,7 +126,7 @@ def compare(
                 bar.set_description(run.title)
                 run.train(overwrite, tracker, _Ticks(bar, rounds * number))
                 bar.update(rounds * (number + 1) - bar.n)
-    return Comparison(find_runs(root))
+    return Comparison(find_runs(root), runs)
 
 
 class _Ticks(tff.program.ReleaseManager[Mapping[str, float], int]):
@@ -155,6 +156,10 @@ class _Run:
     @property
     def title(self) -> str:
         return f"{self.label}, seed {self.seed}"
+
+    @property
+    def process(self) -> PersonalizedProcess:
+        return compose(self.algorithm, self.dataset.examples_type, self.seed)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -207,7 +212,7 @@ class _Run:
             tracking(tracker, directory) as trackers,
         ):
             train(
-                compose(self.algorithm, self.dataset.examples_type, self.seed),
+                self.process,
                 model,
                 self.dataset,
                 directory,
@@ -271,9 +276,10 @@ class Comparison:
         runs: The runs by labels. All functions of `tff_pfl.analysis` that read runs take them.
     """
 
-    def __init__(self, runs: Any):
+    def __init__(self, runs: Any, trained: Sequence[_Run] = ()):
         """Finds the finished runs; see `find_runs` for what names them."""
         self.runs = find_runs(runs).finished
+        self._trained = trained
 
     def table(self, column: str | None = None, *, baseline: str | None = None) -> pd.DataFrame:
         """Returns a row for each method, indexed by label.
@@ -345,6 +351,26 @@ class Comparison:
         pairs = paired.against(self.clients(column), baseline)
         quantity = evaluation.MetricName.parse(column).quantity
         return paired.plot_against_local(pairs, quantity, self.runs.directions, baseline)
+
+    def export(
+        self, method: str, output: Path, clients: Iterable | None = None, *, seed: int | None = None
+    ) -> ExportedRun:
+        """Writes the models of a method's run, by default of the first seed; see `export_models`.
+
+        Only a comparison that `compare` returned knows the methods and the data.
+
+        Raises:
+            ValueError: The method or the seed does not exist.
+            OutputDirectoryError: See `export_models`.
+        """
+        tip = "" if self._trained else "Call tff_pfl.compare again: what it returns has the models."
+        check_names("method", [method], dict.fromkeys(it.label for it in self._trained), tip=tip)
+        runs = {run.seed: run for run in self._trained if run.label == method}
+        seed = next(iter(runs)) if seed is None else seed
+        check_names("seed", [str(seed)], map(str, runs))
+        run = runs[seed]
+        model = run.algorithm.made_of.model
+        return export_models(run.process, model, run.dataset, run.path, output, clients)
 
     def _column(self, column: str | None) -> str:
         if column and "/" in column:

@@ -22,7 +22,7 @@ __getattr__, __dir__, __all__ = offer(
         ),
         "early_stop": ("EarlyStop", "MetricError", "check_measured"),
         "evaluate": ("EvaluatedRun", "evaluate_program", "evaluate_run"),
-        "export": ("ExportedRun", "export_program", "export_run"),
+        "export": ("ExportedRun", "export_models", "export_program", "export_run"),
         "interruption": ("NobodyReportedError", "exit_code_of", "user_errors"),
         "loop": ("train",),
         "program": ("run_program",),

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import tensorflow_federated as tff
 
 from tff_pfl.clients import (
     ClientStateStore,
@@ -21,7 +22,7 @@ from tff_pfl.clients import (
 )
 from tff_pfl.data import FederatedDataset
 from tff_pfl.evaluation import from_text, to_text
-from tff_pfl.experiment.run_directory import OutputDirectoryError
+from tff_pfl.experiment.run_directory import CHECKPOINT, OutputDirectoryError
 from tff_pfl.experiment.summary import Evaluation
 from tff_pfl.privacy import PrivacyLoss
 from tff_pfl.templates import PersonalizedProcess
@@ -29,6 +30,11 @@ from tff_pfl.templates import PersonalizedProcess
 FORMAT = 2
 """The version of the format. Checkpoints of another version cannot be resumed."""
 
+_NAMES = {
+    "format": "the format of its checkpoint, which depends on tff_pfl's version,",
+    "data": "the fingerprint of its data and their partition (partition.npz)",
+    "inputs": "the fingerprint of its inputs, which covers every bit,",
+}
 _PLAIN = ("metrics", "timings", "seconds", "released", "ended")  # fields that are JSON values
 
 
@@ -89,6 +95,61 @@ def client_states(
     )
 
 
+def checkpoint_of(run_dir: str | os.PathLike) -> str:
+    """Returns the path of a run's checkpoint.
+
+    Raises:
+        OutputDirectoryError: The run has no checkpoint.
+    """
+    path = os.path.join(run_dir, CHECKPOINT)
+    if not os.path.isdir(path) or not os.listdir(path):
+        raise OutputDirectoryError(f"{os.fspath(run_dir)} has no checkpoint of a run.")
+    return path
+
+
+def trained_state(
+    store: ClientStateStore, process: PersonalizedProcess, dataset: FederatedDataset
+) -> Any:
+    """Returns the server's state after the last round of a run, which is only read.
+
+    Args:
+        store: The client states.
+        process: The run's process.
+        dataset: The federation's data.
+
+    Raises:
+        OutputDirectoryError: No round was committed, or the run has other data or another partition
+            of them.
+        ForeignStateError: The checkpoint is from another process.
+    """
+    committed, run = store.attachment("progress"), os.path.dirname(store.path)
+    if committed is None:
+        raise OutputDirectoryError(f"{run} has no checkpoint of a run: no round was committed.")
+    then, now = json.loads(committed), _fingerprints(dataset)
+    for key in now:
+        if then.get(key) != now[key]:
+            raise OutputDirectoryError(
+                f"The run in {run} was trained on other data than {dataset.name!r}: {_NAMES[key]} "
+                f"was {then.get(key)}, now it is {now[key]}."
+            )
+    return _server_state(store, process)
+
+
+def _fingerprints(dataset) -> dict[str, str]:
+    return {"data": dataset.fingerprint, "inputs": dataset.inputs_fingerprint}
+
+
+def _state_type(process) -> tff.types.Type:
+    return process.initialize.type_signature.result.member
+
+
+def _server_state(store, process) -> Any:
+    try:
+        return deserialize(store.attachment("server_state"), _state_type(process))
+    except ForeignStateError as error:
+        raise ForeignStateError(f"The server's state in {store.path}: {error}") from error
+
+
 class Checkpoint:
     """The checkpoint of a run, which is committed together with the client states."""
 
@@ -108,13 +169,11 @@ class Checkpoint:
             clients_per_round: The number of clients in a cohort.
         """
         self._store = store
-        self._state_type = process.initialize.type_signature.result.member
-        self._initialize = process.initialize
+        self._process = process
         # A run can only be resumed with the same values.
         self._fixed = {
             "format": FORMAT,
-            "data": dataset.fingerprint,
-            "inputs": dataset.inputs_fingerprint,
+            **_fingerprints(dataset),
             "clients_per_round": clients_per_round,
             "noise_multiplier": process.noise_multiplier,
         }
@@ -132,14 +191,11 @@ class Checkpoint:
         committed = self._store.attachment("progress")
         if committed is None:
             nobody = np.zeros([source.num_clients], np.bool_)
-            return Progress(self._initialize(), source.iterator(), nobody)
+            return Progress(self._process.initialize(), source.iterator(), nobody)
         content = json.loads(committed)
         for key, now in self._fixed.items():
             self._check_same(key, content.get(key), now)
-        try:
-            state = deserialize(self._store.attachment("server_state"), self._state_type)
-        except ForeignStateError as error:
-            raise ForeignStateError(f"The server's state in {self._store.path}: {error}") from error
+        state = _server_state(self._store, self._process)
         try:
             iterator = CohortIterator.from_bytes(self._store.attachment("iterator"))
         except UnknownCohortSourceError:  # data and type were compared before: they are the same
@@ -163,12 +219,7 @@ class Checkpoint:
         # Noise that was computed from an epsilon may differ by rounding on another machine.
         if key == "noise_multiplier" and before and now and math.isclose(before, now, rel_tol=1e-6):
             return
-        name = {
-            "format": "the format of its checkpoint, which depends on tff_pfl's version,",
-            "data": "the fingerprint of its data and their partition (partition.npz)",
-            "inputs": "the fingerprint of its inputs, which covers every bit,",
-        }.get(key, key)
-        raise self._refusal(f"{name} was {before}, now it is {now}")
+        raise self._refusal(f"{_NAMES.get(key, key)} was {before}, now it is {now}")
 
     def _refusal(self, reason) -> OutputDirectoryError:
         run = os.path.dirname(self._store.path)
@@ -204,7 +255,7 @@ class Checkpoint:
         }
         self._store.commit(
             {
-                "server_state": serialize(progress.server_state, self._state_type),
+                "server_state": serialize(progress.server_state, _state_type(self._process)),
                 "iterator": progress.iterator.to_bytes(),
                 "reported": np.packbits(progress.reported).tobytes(),
                 "progress": json.dumps(content).encode(),

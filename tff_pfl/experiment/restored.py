@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import absl.logging
@@ -12,8 +12,8 @@ import numpy as np
 from tff_pfl import runtime
 from tff_pfl.clients import CohortDataSource
 from tff_pfl.experiment import config as configs
-from tff_pfl.experiment.checkpoint import Checkpoint, client_states
-from tff_pfl.experiment.run_directory import CHECKPOINT, OutputDirectoryError
+from tff_pfl.experiment.checkpoint import Checkpoint, checkpoint_of, client_states
+from tff_pfl.experiment.run_directory import OutputDirectoryError
 from tff_pfl.experiment.run_files import RunFiles
 from tff_pfl.experiment.versions import other_versions
 
@@ -66,15 +66,8 @@ def restored_by(
     run_dir: str | os.PathLike, config: ml_collections.ConfigDict
 ) -> Iterator[RestoredRun]:
     """Restores a run with its config, which may be changed; see `restored_run`."""
-    store_path = os.path.join(run_dir, CHECKPOINT)
-    if not os.path.isdir(store_path) or not os.listdir(store_path):
-        raise OutputDirectoryError(f"{run_dir} has no checkpoint of a run.")
-    if others := other_versions(run_dir, config.imports):
-        absl.logging.warning(
-            "%s was computed with other versions or other code, and numbers may differ: %s",
-            os.fspath(run_dir),
-            "; ".join(others),
-        )
+    store_path = checkpoint_of(run_dir)
+    warn_of_other_versions(run_dir, config.imports)
     run = RestoredRun(config)
     with (
         runtime.current_or_graph_context(),
@@ -97,6 +90,16 @@ def restored_by(
         run.server_state, run.round_num = progress.server_state, progress.round_num
         run.reported = progress.reported
         yield run
+
+
+def warn_of_other_versions(run_dir: str | os.PathLike, imports: Iterable[str] = ()) -> None:
+    """Logs a warning that names the differences if there are any; see `other_versions`."""
+    if others := other_versions(run_dir, imports):
+        absl.logging.warning(
+            "%s was computed with other versions or other code, and numbers may differ: %s",
+            os.fspath(run_dir),
+            "; ".join(others),
+        )
 
 
 def changed_config(

@@ -235,7 +235,7 @@ def config_of_run(
         raise ConfigError(
             "This run was trained in Python and has no config. In Python, the argument `evaluate` "
             "of tff_pfl.train and tff_pfl.compare chooses what is evaluated, and "
-            "tff_pfl.ModelSaver exports models, as in examples/notebooks/deploy.py."
+            "tff_pfl.export_models and Comparison.export export models."
         )
     folders = settings.get("import_path", ())
     import_modules(settings.get("imports", ()), folders, trust_imports)
