@@ -64,7 +64,7 @@ def without(name):
         (without_commits, "wrong has no checkpoint of a run."),
         (
             with_settings(lambda settings: settings.update(seed=9)),
-            "the fingerprint of its data and their partition",
+            "wrong is a run of something else: the fingerprint of its data and their partition",
         ),
     ],
 )

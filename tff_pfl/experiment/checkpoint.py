@@ -122,17 +122,26 @@ def trained_state(
             of them.
         ForeignStateError: The checkpoint is from another process.
     """
+    check_trained(store, dataset)
+    return _server_state(store, process)
+
+
+def check_trained(store: ClientStateStore, dataset: FederatedDataset) -> None:
+    """Checks that a run, which is only read, has done a round, on these data.
+
+    Raises:
+        OutputDirectoryError: See `trained_state`.
+    """
     committed, run = store.attachment("progress"), os.path.dirname(store.path)
     if committed is None:
         raise OutputDirectoryError(f"{run} has no checkpoint of a run: no round was committed.")
-    then, now = json.loads(committed), _fingerprints(dataset)
+    then, now = json.loads(committed), {"format": FORMAT, **_fingerprints(dataset)}
     for key in now:
         if then.get(key) != now[key]:
             raise OutputDirectoryError(
-                f"The run in {run} was trained on other data than {dataset.name!r}: {_NAMES[key]} "
-                f"was {then.get(key)}, now it is {now[key]}."
+                f"{run} is a run of something else: {_NAMES[key]} was {then.get(key)}, now it is "
+                f"{now[key]}."
             )
-    return _server_state(store, process)
 
 
 def _fingerprints(dataset) -> dict[str, str]:

@@ -12,8 +12,12 @@ import numpy as np
 from tff_pfl import runtime
 from tff_pfl.clients import CohortDataSource
 from tff_pfl.experiment import config as configs
-from tff_pfl.experiment.checkpoint import Checkpoint, checkpoint_of, client_states
-from tff_pfl.experiment.run_directory import OutputDirectoryError
+from tff_pfl.experiment.checkpoint import (
+    Checkpoint,
+    check_trained,
+    checkpoint_of,
+    client_states,
+)
 from tff_pfl.experiment.run_files import RunFiles
 from tff_pfl.experiment.versions import other_versions
 
@@ -73,6 +77,7 @@ def restored_by(
         runtime.current_or_graph_context(),
         client_states(run.process, store_path, read_only=True) as store,
     ):
+        check_trained(store, run.dataset)
         run.source = CohortDataSource(
             run.dataset,
             store,
@@ -83,10 +88,6 @@ def restored_by(
         )
         checkpoint = Checkpoint(store, run.process, run.dataset, config.clients_per_round)
         progress = checkpoint.load(run.source)
-        if not progress.round_num:
-            raise OutputDirectoryError(
-                f"{run_dir} has no checkpoint of a run: no round was committed."
-            )
         run.server_state, run.round_num = progress.server_state, progress.round_num
         run.reported = progress.reported
         yield run
