@@ -177,7 +177,7 @@ def test_models_of_a_run_are_exported(dataset, compared, written, tmp_path):
         result.export("Local", tmp_path / "refused", seed=1)
     with pytest.raises(ValueError, match="Unknown method 'Ditto'. Did you mean 'Ditto, pulled'"):
         result.export("Ditto", tmp_path / "refused")
-    with pytest.raises(ValueError, match="Call tff_pfl.compare again"):
+    with pytest.raises(ValueError, match="Repeat the call of tff_pfl.compare"):
         written.export("Local", tmp_path / "refused")
 
 

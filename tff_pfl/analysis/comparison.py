@@ -360,11 +360,15 @@ class Comparison:
         Only a comparison that `compare` returned knows the methods and the data.
 
         Raises:
-            ValueError: The method or the seed does not exist.
+            ValueError: The method or the seed does not exist, or `compare` did not return this.
             OutputDirectoryError: See `export_models`.
         """
-        tip = "" if self._trained else "Call tff_pfl.compare again: what it returns has the models."
-        check_names("method", [method], dict.fromkeys(it.label for it in self._trained), tip=tip)
+        if not self._trained:
+            raise ValueError(
+                "A comparison of folders knows no methods and data to export. Repeat the call of "
+                "tff_pfl.compare, which trains nothing again, and export what it returns."
+            )
+        check_names("method", [method], dict.fromkeys(run.label for run in self._trained))
         runs = {run.seed: run for run in self._trained if run.label == method}
         seed = next(iter(runs)) if seed is None else seed
         check_names("seed", [str(seed)], map(str, runs))
