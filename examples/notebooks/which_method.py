@@ -270,7 +270,9 @@ plt.show()
 #
 # For numbers instead of classes, all eight methods work as well, by a network with one output and
 # `from_keras(..., task="regression")`; the gain is then in `mse`. The [table of
-# ratings](own_data_and_task.py) is such a federation, in which concepts differ.
+# ratings](own_data_and_task.py) is such a federation, in which concepts differ: FedPer gains most,
+# with an `mse` of 0.37 instead of Local's 0.95. FedRep has 0.51, Ditto 0.54, APFL 0.71, IFCA 1.11,
+# and both FedAvg and Per-FedAvg have 1.65.
 #
 # How far to trust this: nothing was tuned, the data are small, and 3 seeds find large differences
 # only. Of 28 tests, one or two have a star by chance. Put your own data into `federations`, and
