@@ -123,7 +123,7 @@ def test_guides_to_models_and_the_round_loop_run(follow):
 
 
 def test_guides_to_data_run(follow, monkeypatch):
-    follow("own_data")
+    follow("own_data", "data_sets")
     sales = runpy.run_path("sales.py")
     assert sales["result"].final.mean("r2") > 0.8
     follow("registries")
@@ -131,6 +131,13 @@ def test_guides_to_data_run(follow, monkeypatch):
     build(config)
     assert config.model.options.to_dict() == {"width": 32}
     assert config.data.by_size.to_dict() == {"ratio": 1.5}
+
+
+@pytest.mark.slow
+def test_comparison_of_own_data_runs(follow):
+    follow("own_data")
+    compared = runpy.run_path("ratings.py")["compared"].table().loc["FedPer"]
+    assert compared["mse"] == pytest.approx(1.49, abs=0.1) and compared["p_value"] < 0.1
 
 
 @pytest.mark.slow
