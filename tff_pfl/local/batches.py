@@ -124,7 +124,9 @@ def _steps(size, batch_size):
 def _batch(examples, rows, weight, seed, number) -> Batch:
     def or_zeros(labels):
         is_example = tf.reshape(weight > 0, [-1] + [1] * (labels.shape.rank - 1))
-        return tf.where(is_example, labels, tf.zeros([], labels.dtype))
+        zero = tf.zeros([], labels.dtype)
+        # A client that is computed alone has batches of examples only, so its labels are valid.
+        return alone_or(labels, tf.where(is_example, labels, zero))
 
     return Batch(
         x=gather_rows(examples.x, rows),

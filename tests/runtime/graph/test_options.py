@@ -307,5 +307,30 @@ def test_large_results_of_loops_are_summed_and_mapped_without_a_stack(monkeypatc
     monkeypatch.setattr(
         client_values.Listed, "tensor", property(lambda leaf: pytest.fail("stacked"))
     )
+    lists = []
+    make = client_values.Listed.__init__
+    monkeypatch.setattr(
+        client_values.Listed, "__init__", lambda *args: lists.append(args) or make(*args)
+    )
     expected = np.arange(size) * sum(client[0] for client in CLIENTS) / 2
     np.testing.assert_allclose(run(total, CLIENTS, vectorize="never"), expected, rtol=1e-6)
+    assert len(lists) == 1  # What `grow` returns; the halves are only summed.
+
+
+def test_large_results_may_be_summed_before_they_are_returned():
+    size = 1 << 14
+    kind = tff.types.TensorType(np.float32, [size])
+    grow = tff.tensorflow.computation(lambda x: (tf.range(float(size)) * x[0], x[0]), VECTOR)
+    halve = tff.tensorflow.computation(lambda y: (y[0] / 2, y[1]), (kind, np.float32))
+
+    @tff.federated_computation(at_clients(VECTOR))
+    def both(clients):
+        halves = tff.federated_map(halve, tff.federated_map(grow, clients))
+        return tff.federated_sum(halves), halves
+
+    total, halves = run(both, CLIENTS, vectorize="never")
+    for found, client in zip(halves, CLIENTS, strict=True):
+        np.testing.assert_allclose(found[0], np.arange(size) * client[0] / 2, rtol=1e-6)
+        assert found[1] == client[0]
+    for leaf, summed in enumerate(total):
+        np.testing.assert_allclose(summed, sum(found[leaf] for found in halves), rtol=1e-6)

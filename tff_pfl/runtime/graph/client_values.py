@@ -2,8 +2,8 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, ClassVar, NamedTuple
 
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -73,13 +73,24 @@ class Shared:
 
 @dataclasses.dataclass(frozen=True)
 class Stacked:
-    """Tensors of one shape, stacked on a leading axis."""
+    """Tensors of one shape, stacked on a leading axis.
+
+    Attributes:
+        tensor: The stack.
+        is_list: Whether the tensors are large results of a loop, which are stacked only where they
+            must be.
+    """
 
     tensor: tf.Tensor
+    is_list: ClassVar[bool] = False
 
     def at(self, index):
         """Returns one client's tensor."""
         return tf.gather(self.tensor, index)
+
+    def sum(self) -> tf.Tensor:
+        """Returns the sum of the tensors."""
+        return tf.reduce_sum(self.tensor, axis=0)
 
     def stacks(self, first=None, last=None):
         """Returns the stack."""
@@ -115,10 +126,12 @@ class Stacked:
 
 
 class Listed(Stacked):
-    """Large tensors in the array of a loop over clients, which are stacked only where they must be.
+    """Large tensors in the array of a loop over clients.
 
     A stack of models takes as much time as several passes over each model.
     """
+
+    is_list = True
 
     def __init__(self, array: tf.TensorArray, size: tf.Tensor):
         """Makes a leaf of the first `size` entries of an array."""
@@ -143,6 +156,70 @@ class Listed(Stacked):
 
         start = tf.zeros(self._array.element_shape, self._array.dtype)
         return tf.while_loop(lambda index, _: index < self._size, add, (tf.constant(0), start))[1]
+
+
+class DeferredLoop:
+    """A loop over clients that is built when a leaf of its results is used.
+
+    If only the sums of large leaves are used, the loop does not list these leaves.
+    """
+
+    def __init__(self, build: Callable[[bool], Sequence[Any]]):
+        """Makes the loop from a function of whether it lists large leaves."""
+        self._build = build
+        self._leaves = {}
+
+    def leaf(self, index: int, listed: bool) -> Any:
+        """Returns a leaf of the loop, whose large leaves are `listed` or only summed."""
+        if listed not in self._leaves:
+            self._leaves[listed] = self._build(listed)
+        return self._leaves[listed][index]
+
+    @property
+    def is_summed(self) -> bool:
+        """Whether the loop is built, without lists."""
+        return set(self._leaves) == {False}
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether the loop is built with lists."""
+        return True in self._leaves
+
+
+class Deferred(Stacked):
+    """A leaf of a deferred loop."""
+
+    def __init__(self, loop: DeferredLoop, index: int, is_list: bool):
+        """Makes the leaf at an index, which is a list if it is large."""
+        for name, value in {"_loop": loop, "_index": index, "is_list": is_list}.items():
+            object.__setattr__(self, name, value)
+
+    @functools.cached_property
+    def tensor(self) -> tf.Tensor:
+        """The stack."""
+        return self._leaf.tensor
+
+    def at(self, index):
+        """Returns one client's tensor."""
+        return self._leaf.at(index)
+
+    def sum(self) -> tf.Tensor:
+        """Returns the sum of the tensors."""
+        return self._loop.leaf(self._index, listed=self._loop.is_listed).sum()
+
+    @property
+    def _leaf(self) -> Stacked:
+        return self._loop.leaf(self._index, listed=self.is_list or not self._loop.is_summed)
+
+
+class Summed(NamedTuple):
+    """The sum of a large leaf over clients."""
+
+    total: tf.Tensor
+
+    def sum(self) -> tf.Tensor:
+        """Returns the sum."""
+        return self.total
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,6 +8,7 @@ import tensorflow as tf
 from tff_pfl.alone import choose
 from tff_pfl.runtime.graph import internals
 from tff_pfl.runtime.graph.inlining import inline_calls, separate_steps
+from tff_pfl.runtime.graph.operations import operations
 
 # TensorFlow makes a new variable of this name at each run of its operation (`ResourceHandle`).
 _ANONYMOUS = "cd2c89b7-88b7-44c8-ad83-06c2a9158347"
@@ -99,6 +100,11 @@ class ImportedFunction:
     def is_stateful(self) -> bool:
         """Whether two calls with the same arguments may give different results."""
         return any(op.op_def.is_stateful for op in self._function.graph.get_operations())
+
+    @property
+    def has_loops(self) -> bool:
+        """Whether the function has loops."""
+        return any("While" in op.type for op in operations(self._function.graph))
 
     @property
     def appends(self) -> bool:

@@ -123,9 +123,7 @@ def _sum_leaf(leaf, size):
         if dtype.size == 2 and dtype.is_floating:  # cannot represent all sizes exactly
             return tf.cast(tf.cast(leaf.value, tf.float32) * tf.cast(size, tf.float32), dtype)
         return leaf.value * tf.cast(size, dtype)
-    return (
-        leaf.sum() if isinstance(leaf, client_values.Listed) else tf.reduce_sum(leaf.tensor, axis=0)
-    )
+    return leaf.sum()
 
 
 @_lowers("federated_mean")

@@ -100,6 +100,10 @@ class Lowering:
             is_structural=all(isinstance(part, _STRUCTURAL) for part in parts)
             and len(functions) == len(outer)
             and all(function.is_structural for function in functions),
+            has_loops=lambda: (
+                any(function.has_loops() for function in functions)
+                or any(self._compiled(part).has_loops() for part in compiled)
+            ),
             appends=lambda: only_call is not None and self._compiled(only_call).appends(),
         )
 
@@ -140,6 +144,7 @@ class Lowering:
             call,
             block.type_signature,
             is_deterministic=lambda: not general().is_stateful,
+            has_loops=lambda: general().has_loops,
             appends=lambda: general().appends,
         )
 
@@ -198,7 +203,11 @@ class Lowering:
                 if shared and not has_sequences and function.is_deterministic():
                     return [Shared(leaf) for leaf in call(x.value for x in shard.leaves)]
                 leaves, vectorized = self._client_map(
-                    call, shard, result, str(function.type_signature)
+                    call,
+                    shard,
+                    result,
+                    str(function.type_signature),
+                    lambda: function.is_deterministic() and not function.has_loops(),
                 )
                 self.vectorizes |= vectorized
                 return leaves

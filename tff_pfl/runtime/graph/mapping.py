@@ -8,7 +8,7 @@ input as channels. Therefore loops with an unknown number of channels run one cl
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import absl.logging
 import tensorflow as tf
@@ -92,6 +92,7 @@ class ClientMap:
         shard: client_values.Shard,
         result: tff.types.Type,
         name: str,
+        is_cheap: Callable[[], bool],
     ) -> tuple[tuple[client_values.Leaf, ...], bool]:
         """Applies a function to the clients of a shard.
 
@@ -101,6 +102,8 @@ class ClientMap:
             shard: The clients and their leaves.
             result: The type of a client's result.
             name: The function's name in the log.
+            is_cheap: Whether the function may be called twice, which costs little and gives equal
+                results.
 
         Returns:
             The leaves of `{result}@CLIENTS`, and whether the function was vectorized.
@@ -133,6 +136,12 @@ class ClientMap:
                 f"{name} cannot be vectorized, but vectorize={ALWAYS!r} requires it: {reason}"
             )
         self._announce(name, shard.device, f"a loop over clients ({reason})")
+        if (
+            any(map(_is_list, shard.leaves))
+            and not any(map(client_values.may_differ, result_types))
+            and is_cheap()
+        ):
+            return self._deferred(call, shard, result_types), False
         return self._looped(call, shard, result_types), False
 
     def _not_vectorizable(self, shard, result_types) -> str | None:
@@ -142,7 +151,7 @@ class ClientMap:
         for leaf in shard.leaves:
             if isinstance(leaf, client_values.Ragged) and not _is_grouped(leaf):
                 return "shapes differ by client"
-            if isinstance(leaf, client_values.Listed):
+            if _is_list(leaf):
                 return "large results of a loop"
         stacks = [leaf.tensor for leaf in shard.leaves if isinstance(leaf, client_values.Stacked)]
         if any(isinstance(kind, tff.types.SequenceType) for kind in result_types) or any(
@@ -182,28 +191,45 @@ class ClientMap:
             ends = _chunk_ends(shard.size, limit)
             return _in_parts(vectorized, shard, specs, result_types, ends)
 
-    def _looped(self, call, shard, result_types) -> tuple[client_values.Leaf, ...]:
-        columns = [_Column(leaf_type, shard.size) for leaf_type in result_types]
+    def _looped(self, call, shard, result_types, listed=True) -> tuple[client_values.Leaf, ...]:
+        """Loops over the clients; unless large leaves are `listed`, they are only summed."""
+        columns = [
+            _Column(leaf_type, shard.size)
+            if listed or not _is_large(values.tensor_spec(leaf_type).shape, shard)
+            else _Total(leaf_type)
+            for leaf_type in result_types
+        ]
 
-        def body(index, arrays):
+        def body(index, states):
             leaves = call((leaf.at(index) for leaf in shard.leaves), alone=True)
-            cells = [
-                cell
-                for column, leaf in zip(columns, leaves, strict=True)
-                for cell in column.cells(leaf)
-            ]
-            written = zip(arrays, cells, strict=True)
-            return index + 1, [array.write(index, cell) for array, cell in written]
+            added = zip(columns, states, leaves, strict=True)
+            return index + 1, [column.add(state, leaf, index) for column, state, leaf in added]
 
-        index, arrays = tf.while_loop(
+        index, states = tf.while_loop(
             lambda index, _: index < shard.size,
             body,
-            (tf.constant(0), [array for column in columns for array in column.arrays]),
+            (tf.constant(0), [column.start for column in columns]),
             parallel_iterations=self._max_concurrent_clients or len(os.sched_getaffinity(0)),
         )
         forbid_unsafe_concurrency(index.op)
-        arrays = iter(arrays)
-        return tuple(column.leaf(arrays, shard) for column in columns)
+        return tuple(
+            column.leaf(state, shard) for column, state in zip(columns, states, strict=True)
+        )
+
+    def _deferred(self, call, shard, result_types) -> tuple[client_values.Leaf, ...]:
+        """Returns the leaves of a loop that is built where they are used."""
+        graph = tf.compat.v1.get_default_graph()
+
+        def build(listed):
+            with graph.as_default(), tf.device(shard.device):
+                return self._looped(call, shard, result_types, listed)
+
+        loop = client_values.DeferredLoop(build)
+        specs = map(values.tensor_spec, result_types)
+        return tuple(
+            client_values.Deferred(loop, index, _is_large(spec.shape, shard))
+            for index, spec in enumerate(specs)
+        )
 
     def _announce(self, name, device, method):
         choice = name[:_REASON_LENGTH], device, method
@@ -220,31 +246,56 @@ class _Column:
         self._leaf_type = leaf_type
         self._rank = client_values.rank(leaf_type) if client_values.may_differ(leaf_type) else None
         if self._rank is None:
-            self.arrays = [tf.TensorArray(spec.dtype, size, element_shape=spec.shape)]
+            self.start = [tf.TensorArray(spec.dtype, size, element_shape=spec.shape)]
         else:  # elements, whose number may differ, and shapes
-            self.arrays = [
+            self.start = [
                 tf.TensorArray(spec.dtype, size, element_shape=[None], infer_shape=False),
                 tf.TensorArray(tf.int64, size, element_shape=[self._rank]),
             ]
 
-    def cells(self, leaf) -> list[tf.Tensor]:
-        """Returns the tensors to write into the arrays for a client."""
-        if self._rank is None:
-            return [leaf]
-        shape = client_values.row_of_shape(tf.shape(leaf, out_type=tf.int64), self._rank)
-        return [tf.reshape(leaf, [-1]), shape]
+    def add(self, arrays, leaf, index) -> list[tf.TensorArray]:
+        """Writes a client's leaf into the arrays."""
+        cells = [leaf]
+        if self._rank is not None:
+            shape = client_values.row_of_shape(tf.shape(leaf, out_type=tf.int64), self._rank)
+            cells = [tf.reshape(leaf, [-1]), shape]
+        return [array.write(index, cell) for array, cell in zip(arrays, cells, strict=True)]
 
-    def leaf(
-        self, arrays: Iterator[tf.TensorArray], shard: client_values.Shard
-    ) -> client_values.Leaf:
+    def leaf(self, arrays, shard: client_values.Shard) -> client_values.Leaf:
         """Returns the leaf of all clients from the arrays after the loop."""
-        if self._rank is None:
-            array = next(arrays)
-            if array.element_shape.num_elements() < _LARGE or devices.is_gpu(shard.device):
-                return client_values.Stacked(array.stack())
-            return client_values.Listed(array, shard.size)
-        elements, shapes = next(arrays).concat(), next(arrays).stack()
-        return client_values.Ragged.make(elements, shapes, self._leaf_type)
+        if self._rank is not None:
+            elements, shapes = arrays[0].concat(), arrays[1].stack()
+            return client_values.Ragged.make(elements, shapes, self._leaf_type)
+        if _is_large(arrays[0].element_shape, shard):
+            return client_values.Listed(arrays[0], shard.size)
+        return client_values.Stacked(arrays[0].stack())
+
+
+class _Total:
+    """The sum of one leaf of the clients' results, added one by one."""
+
+    def __init__(self, leaf_type: tff.types.Type):
+        self.start = [values.zeros(leaf_type)]
+
+    def add(self, totals, leaf, index) -> list[tf.Tensor]:
+        """Adds a client's leaf."""
+        del index
+        return [totals[0] + leaf]
+
+    def leaf(self, totals, shard: client_values.Shard) -> client_values.Summed:
+        """Returns the sum after the loop."""
+        del shard
+        return client_values.Summed(totals[0])
+
+
+def _is_large(shape: tf.TensorShape, shard: client_values.Shard) -> bool:
+    """Returns whether tensors of a shape are stacked only where they must be."""
+    return shape.num_elements() >= _LARGE and not devices.is_gpu(shard.device)
+
+
+def _is_list(leaf: client_values.Leaf) -> bool:
+    """Returns whether a leaf has large results of a loop."""
+    return isinstance(leaf, client_values.Stacked) and leaf.is_list
 
 
 def _is_grouped(leaf: client_values.Leaf) -> bool:

@@ -26,15 +26,17 @@ class Function:
         type_signature: The TFF type of the function.
         is_deterministic: Whether equal arguments give equal results.
         is_structural: Whether it only selects and packs elements, which then may be any objects.
+        has_loops: Whether a call may take long.
         appends: Whether it appends rows to each tensor of the first element of its argument, and
-            these rows depend on the second element only. This and `is_deterministic` are found only
-            when they are asked for, because that imports graphs.
+            these rows depend on the second element only. This, `is_deterministic` and `has_loops`
+            are found only when they are asked for, because that imports graphs.
     """
 
     call: Callable[[Any], Any]
     type_signature: tff.types.FunctionType
     is_deterministic: Callable[[], bool] = lambda: True
     is_structural: bool = False
+    has_loops: Callable[[], bool] = lambda: False
     appends: Callable[[], bool] = lambda: False
 
 
