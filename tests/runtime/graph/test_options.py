@@ -314,7 +314,7 @@ def test_large_results_of_loops_are_summed_and_mapped_without_a_stack(monkeypatc
     )
     expected = np.arange(size) * sum(client[0] for client in CLIENTS) / 2
     np.testing.assert_allclose(run(total, CLIENTS, vectorize="never"), expected, rtol=1e-6)
-    assert len(lists) == 1  # What `grow` returns; the halves are only summed.
+    assert len(lists) == 1  # Results of `grow`; the halves are only summed.
 
 
 def test_large_results_may_be_summed_before_they_are_returned():
