@@ -321,16 +321,20 @@ def test_large_results_may_be_summed_before_they_are_returned():
     size = 1 << 14
     kind = tff.types.TensorType(np.float32, [size])
     grow = tff.tensorflow.computation(lambda x: (tf.range(float(size)) * x[0], x[0]), VECTOR)
-    halve = tff.tensorflow.computation(lambda y: (y[0] / 2, y[1]), (kind, np.float32))
+    halve = tff.tensorflow.computation(
+        lambda y: ((y[0] / 2, y[1]), y[0] > size / 2), (kind, np.float32)
+    )
+    first = tff.federated_computation(lambda it: it[0], halve.type_signature.result)
 
     @tff.federated_computation(at_clients(VECTOR))
     def both(clients):
         halves = tff.federated_map(halve, tff.federated_map(grow, clients))
-        return tff.federated_sum(halves), halves
+        return tff.federated_sum(tff.federated_map(first, halves)), halves
 
     total, halves = run(both, CLIENTS, vectorize="never")
-    for found, client in zip(halves, CLIENTS, strict=True):
+    for (found, is_more), client in zip(halves, CLIENTS, strict=True):
         np.testing.assert_allclose(found[0], np.arange(size) * client[0] / 2, rtol=1e-6)
+        np.testing.assert_array_equal(is_more, found[0] > size / 4)
         assert found[1] == client[0]
     for leaf, summed in enumerate(total):
-        np.testing.assert_allclose(summed, sum(found[leaf] for found in halves), rtol=1e-6)
+        np.testing.assert_allclose(summed, sum(found[leaf] for found, _ in halves), rtol=1e-6)

@@ -167,23 +167,18 @@ class DeferredLoop:
     def __init__(self, build: Callable[[bool], Sequence[Any]]):
         """Makes the loop from a function of whether it lists large leaves."""
         self._build = build
-        self._leaves = {}
-
-    def leaf(self, index: int, listed: bool) -> Any:
-        """Returns a leaf of the loop, whose large leaves are `listed` or only summed."""
-        if listed not in self._leaves:
-            self._leaves[listed] = self._build(listed)
-        return self._leaves[listed][index]
+        self._leaves, self._is_listed = (), False
 
     @property
-    def is_summed(self) -> bool:
-        """Whether the loop is built, without lists."""
-        return set(self._leaves) == {False}
+    def is_built(self) -> bool:
+        """Whether a leaf was used."""
+        return bool(self._leaves)
 
-    @property
-    def is_listed(self) -> bool:
-        """Whether the loop is built with lists."""
-        return True in self._leaves
+    def leaf(self, index: int, listed: bool) -> Stacked:
+        """Returns a leaf of the loop, which is built again if it must list large leaves now."""
+        if not self.is_built or (listed and not self._is_listed):
+            self._leaves, self._is_listed = self._build(listed), listed
+        return self._leaves[index]
 
 
 class Deferred(Stacked):
@@ -205,21 +200,11 @@ class Deferred(Stacked):
 
     def sum(self) -> tf.Tensor:
         """Returns the sum of the tensors."""
-        return self._loop.leaf(self._index, listed=self._loop.is_listed).sum()
+        return self._loop.leaf(self._index, listed=False).sum()
 
     @property
     def _leaf(self) -> Stacked:
-        return self._loop.leaf(self._index, listed=self.is_list or not self._loop.is_summed)
-
-
-class Summed(NamedTuple):
-    """The sum of a large leaf over clients."""
-
-    total: tf.Tensor
-
-    def sum(self) -> tf.Tensor:
-        """Returns the sum."""
-        return self.total
+        return self._loop.leaf(self._index, listed=self.is_list or not self._loop.is_built)
 
 
 @dataclasses.dataclass(frozen=True)

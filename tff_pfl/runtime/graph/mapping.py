@@ -195,7 +195,7 @@ class ClientMap:
         """Loops over the clients; unless large leaves are `listed`, they are only summed."""
         columns = [
             _Column(leaf_type, shard.size)
-            if listed or not _is_large(values.tensor_spec(leaf_type).shape, shard)
+            if listed or not _can_be_summed(values.tensor_spec(leaf_type), shard)
             else _Total(leaf_type)
             for leaf_type in result_types
         ]
@@ -282,15 +282,20 @@ class _Total:
         del index
         return [totals[0] + leaf]
 
-    def leaf(self, totals, shard: client_values.Shard) -> client_values.Summed:
-        """Returns the sum after the loop."""
+    def leaf(self, totals, shard: client_values.Shard) -> client_values.Stacked:
+        """Returns a stack of one tensor, the sum after the loop."""
         del shard
-        return client_values.Summed(totals[0])
+        return client_values.Stacked(totals[0][tf.newaxis])
 
 
 def _is_large(shape: tf.TensorShape, shard: client_values.Shard) -> bool:
     """Returns whether tensors of a shape are stacked only where they must be."""
     return shape.num_elements() >= _LARGE and not devices.is_gpu(shard.device)
+
+
+def _can_be_summed(spec: tf.TensorSpec, shard: client_values.Shard) -> bool:
+    """Returns whether a loop adds tensors of a spec, if only their sum is used."""
+    return _is_large(spec.shape, shard) and spec.dtype not in (tf.bool, tf.string)
 
 
 def _is_list(leaf: client_values.Leaf) -> bool:
