@@ -21,11 +21,13 @@ def test_warnings_name_the_exchange_and_what_to_do_if_most_clients_diverge():
 def test_kind_of_warning_is_shown_once_and_counted():
     shown = []
     warnings = RoundWarnings("Ditto, seed 0", shown.append)
-    some, most = ({"num_nonfinite": number, "num_clients": 2} for number in (1, 7))
-    for round_num, measured in enumerate([{}, some, most, most, most], 1):
+    half, most = ({"num_nonfinite": number, "num_clients": 2} for number in (2, 7))
+    every = {"num_nonfinite": 7, "num_clients": 0, "server_kept": 1}
+    for round_num, measured in enumerate([{}, half, most, most, most, every], 1):
         warnings.warn(round_num, warnings_of({"train": measured}))
-    first, second = shown
-    assert first.startswith("Ditto, seed 0, round 2: train: 1 of 3 clients left out")
+    first, second, third = shown
+    assert first.startswith("Ditto, seed 0, round 2: train: 2 of 4 clients left out")
     assert second.startswith("Ditto, seed 0, round 3: train: 7 of 9 clients left out")
+    assert third.startswith("Ditto, seed 0, round 6: train: 7 of 7 clients left out")
     warnings.close()
-    assert shown[2:] == ["Ditto, seed 0: train: most clients left out in 3 rounds"]
+    assert shown[3:] == ["Ditto, seed 0, in 3 rounds: train: most clients left out"]

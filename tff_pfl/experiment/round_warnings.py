@@ -29,10 +29,10 @@ class RoundWarnings:
         self._rounds.update(warnings.keys())
 
     def close(self) -> None:
-        """Shows in how many rounds there were warnings that were shown for the first one only."""
+        """Shows in how many rounds each warning was due, if in more than the one that it named."""
         for kind, count in self._rounds.items():
             if count > 1:
-                self._show(f"{self._title}: {kind} in {count} rounds")
+                self._show(f"{self._title}, in {count} rounds: {kind}")
 
 
 def warnings_of(metrics: Mapping[str, Any]) -> dict[str, str]:
@@ -42,10 +42,10 @@ def warnings_of(metrics: Mapping[str, Any]) -> dict[str, str]:
         kept = measured.get("server_kept") and "the server keeps its state"
         if number := int(measured.get("num_nonfinite", 0)):
             total = number + int(measured["num_clients"])
-            share, tip = ("some", "") if 2 * number < total else ("most", _TIP)
-            warnings[f"{exchange}: {share} clients left out"] = (
-                f"{exchange}: {number} of {total} clients left out, {_REASONS}"
-                f"{f'; {kept}' if kept else ''}{tip}"
+            share, tip = ("some", "") if 2 * number <= total else ("most", _TIP)
+            then = f"; {kept}" if kept else ""
+            warnings[f"{exchange}: {share} clients left out{then}"] = (
+                f"{exchange}: {number} of {total} clients left out, {_REASONS}{then}{tip}"
             )
         elif kept:
             warnings[f"{exchange}: {kept}"] = f"{exchange}: {kept}, no valid update arrived"
