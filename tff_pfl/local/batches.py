@@ -125,7 +125,7 @@ def _batch(examples, rows, weight, seed, number) -> Batch:
     def or_zeros(labels):
         is_example = tf.reshape(weight > 0, [-1] + [1] * (labels.shape.rank - 1))
         zero = tf.zeros([], labels.dtype)
-        # A client that is computed alone has batches of examples only, so its labels are valid.
+        # Surplus rows of a client that is computed alone repeat an example, whose label is valid.
         return alone_or(labels, tf.where(is_example, labels, zero))
 
     return Batch(

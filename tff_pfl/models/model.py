@@ -91,8 +91,10 @@ class Model:
     def __post_init__(self):
         """Checks the kinds of the functions and of the task."""
         check_kind("task of a model", self.task, Task, "Write task=tff_pfl.TASKS['regression']().")
-        for name in ("init", "apply", *["postprocess"] * (self.postprocess is not None)):
+        for name in ("init", "apply"):
             check_function(f"{name} of a model", getattr(self, name))
+        if self.postprocess is not None:
+            check_function("postprocess of a model", self.postprocess)
 
     @functools.cached_property
     def weights_type(self) -> tff.types.Type:
