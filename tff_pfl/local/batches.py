@@ -124,9 +124,7 @@ def _steps(size, batch_size):
 def _batch(examples, rows, weight, seed, number) -> Batch:
     def or_zeros(labels):
         is_example = tf.reshape(weight > 0, [-1] + [1] * (labels.shape.rank - 1))
-        zero = tf.zeros([], labels.dtype)
-        # Surplus rows of a client that is computed alone repeat an example, whose label is valid.
-        return alone_or(labels, tf.where(is_example, labels, zero))
+        return tf.where(is_example, labels, tf.zeros([], labels.dtype))
 
     return Batch(
         x=gather_rows(examples.x, rows),

@@ -35,8 +35,7 @@ class Batch(NamedTuple):
 
     Attributes:
         x: `[batch_size, ...]` inputs, in the structure of `Examples.x`.
-        y: `[batch_size, ...]` labels, in the structure of `Examples.y`. Surplus rows have zeros or
-            the labels of an example.
+        y: `[batch_size, ...]` labels, in the structure of `Examples.y`. Surplus rows have zeros.
         weight: `[batch_size]` float32, 1 for an example and 0 for a surplus row. Losses and
             gradients are weighted by it, which makes partial batches exact.
         seed: `int32[2]`, the seed of this batch for stateless operations (dropout).
