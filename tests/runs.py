@@ -73,7 +73,7 @@ def run_main(program: str, *arguments) -> subprocess.CompletedProcess:
     with (
         flagsaver.flagsaver(),
         mock.patch.object(app, "run", run),
-        mock.patch.object(runtime_flags, "set_context_from_flags", keep_the_context),
+        mock.patch.object(runtime_flags, "set_context_from_flags", lambda: None),
         mock.patch.object(sys, "argv", argv),
         contextlib.redirect_stdout(output),
         contextlib.redirect_stderr(errors),
@@ -88,10 +88,6 @@ def run_main(program: str, *arguments) -> subprocess.CompletedProcess:
     return subprocess.CompletedProcess(argv, code, output.getvalue(), errors.getvalue())
 
 
-def keep_the_context() -> None:
-    """Replaces functions that set a context, to keep the context of the tests."""
-
-
 def wait_until(condition, seconds=120) -> None:
     """Waits for a condition; fails after some time."""
     deadline = time.monotonic() + seconds
@@ -102,7 +98,7 @@ def wait_until(condition, seconds=120) -> None:
 
 def train_run(path, config, **options) -> pathlib.Path:
     """Trains a run in a directory, and returns the directory."""
-    assert run_program(config, str(path), set_context=keep_the_context, **options) == 0
+    assert run_program(config, str(path), **options) == 0
     return pathlib.Path(path)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow_federated as tff
 
-from tests.runs import ROOT, keep_the_context, tiny_config, train_run
+from tests.runs import ROOT, tiny_config, train_run
 from tff_pfl import AGGREGATORS
 from tff_pfl.clients import ClientStateStore
 from tff_pfl.experiment import RunFiles, evaluate_run, run_program
@@ -48,7 +48,7 @@ def test_run_resumes_after_a_full_disk(run, tmp_path, monkeypatch, capsys):
     with monkeypatch.context() as patch:
         commits = [commit, mock.Mock(side_effect=full)]
         patch.setattr(ClientStateStore, "commit", lambda *args: commits.pop(0)(*args))
-        stopped = run_program(config, str(tmp_path / "run"), set_context=keep_the_context)
+        stopped = run_program(config, str(tmp_path / "run"))
     assert stopped == 1 and "No space left on device" in capsys.readouterr().err
     assert results(train_run(tmp_path / "run", config, resume=True)) == results(run)
 

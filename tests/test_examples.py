@@ -8,7 +8,7 @@ import pytest
 
 from tests.federation import assert_close
 from tests.own_modules import own_modules
-from tests.runs import ROOT, config_of_flags, keep_the_context, run_python
+from tests.runs import ROOT, config_of_flags, run_python
 from tff_pfl import testing
 from tff_pfl.algorithms import ALGORITHMS
 from tff_pfl.experiment import evaluate_program, run_program
@@ -47,13 +47,12 @@ def test_own_method_data_set_and_model_train_and_evaluate(folder, monkeypatch):
     run = folder / "run"
     with own_modules(folder):
         config = config_of_flags(monkeypatch, *FLAGS)
-        assert run_program(config, str(run), set_context=keep_the_context) == 0
+        assert run_program(config, str(run)) == 0
     assert_is_the_users_own(run)
     monkeypatch.chdir(folder / "elsewhere")
     assert "mixed_start" not in ALGORITHMS
     with own_modules(folder):
-        options = {"trust_imports": True, "set_context": keep_the_context}
-        assert evaluate_program(str(run), "result", **options) == 0
+        assert evaluate_program(str(run), "result", trust_imports=True) == 0
         assert "mixed_start" in ALGORITHMS
     result = json.loads((folder / "elsewhere" / "result.json").read_text())
     assert (result["run"], result["round_num"]) == (f"mixed_start on {config.data.name}", 2)

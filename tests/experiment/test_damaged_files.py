@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.marks import slow
-from tests.runs import keep_the_context, tiny_config
+from tests.runs import tiny_config
 from tff_pfl.experiment import (
     OutputDirectoryError,
     RunDirectory,
@@ -30,7 +30,7 @@ def finished(finished_run):
 
 def resume(path, **changes):
     config = tiny_config(evaluation={"every": 1}, **changes)
-    return run_program(config, str(path), resume=True, set_context=keep_the_context)
+    return run_program(config, str(path), resume=True)
 
 
 def with_another_digit(content):

@@ -6,7 +6,7 @@ import numpy as np
 
 from tests.experiment.killed import run, with_validation
 from tests.marks import together
-from tests.runs import keep_the_context, tiny_config
+from tests.runs import tiny_config
 from tff_pfl import experiment
 from tff_pfl.evaluation import EvaluationOptions, MetricName
 from tff_pfl.experiment import EarlyStop, Evaluation, RunFiles, read_summary
@@ -84,9 +84,7 @@ def config(rounds=5, patience=1):
 
 def test_program_stops_early_and_does_not_repeat_the_run(tmp_path, capsys):
     def program(config):
-        code = experiment.run_program(
-            config, str(tmp_path / "run"), resume=True, set_context=keep_the_context
-        )
+        code = experiment.run_program(config, str(tmp_path / "run"), resume=True)
         return code, capsys.readouterr()
 
     code, printed = program(config())

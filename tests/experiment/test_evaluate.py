@@ -8,7 +8,7 @@ import pytest
 
 from tests.experiment.killed import contents_of
 from tests.permissions import read_only
-from tests.runs import keep_the_context, with_settings
+from tests.runs import with_settings
 from tff_pfl.evaluation import MARGIN, MetricName, mean_margin, sampled_clients, to_text
 from tff_pfl.experiment import ConfigError, RunFiles, evaluate_program, evaluate_run
 
@@ -96,7 +96,7 @@ def one_round(finished_run):
 def test_statistics_cover_participants_and_never_selected_clients(one_round, tmp_path, capsys):
     before = contents_of(one_round)
     output = tmp_path / "result"
-    assert evaluate_program(str(one_round), str(output), set_context=keep_the_context) == 0
+    assert evaluate_program(str(one_round), str(output)) == 0
     result = json.loads(output.with_suffix(".json").read_text())
     with open(output.with_suffix(".csv"), newline="") as file:
         clients = list(csv.DictReader(file))
@@ -142,9 +142,7 @@ def test_statistics_cover_participants_and_never_selected_clients(one_round, tmp
 
 def test_gains_are_computed_over_local_training(run, local, tmp_path, capsys):
     output = tmp_path / "result"
-    code = evaluate_program(
-        str(run), str(output), baseline=str(local), set_context=keep_the_context
-    )
+    code = evaluate_program(str(run), str(output), baseline=str(local))
     printed = capsys.readouterr()
     assert (code, printed.err) == (0, "")
     own = MetricName("personalized", "local_test", "accuracy")
@@ -186,9 +184,7 @@ def test_baseline_with_other_clients_is_refused(run, one_round, tmp_path, capsys
         one_round: "has other data than",
         tmp_path: "has no config.json of a run",
     }.items():
-        code = evaluate_program(
-            str(run), str(tmp_path / "x"), baseline=str(baseline), set_context=keep_the_context
-        )
+        code = evaluate_program(str(run), str(tmp_path / "x"), baseline=str(baseline))
         assert code == 1
         assert message in capsys.readouterr().err
     assert not (tmp_path / "x.json").exists()
@@ -196,8 +192,7 @@ def test_baseline_with_other_clients_is_refused(run, one_round, tmp_path, capsys
 
 def test_sample_of_clients_has_a_margin(run, local, tmp_path, capsys):
     output, name = tmp_path / "result", MetricName("personalized", "local_test", "accuracy")
-    options = {"clients": 3, "set_context": keep_the_context}
-    assert evaluate_program(str(run), str(output), baseline=str(local), **options) == 0
+    assert evaluate_program(str(run), str(output), baseline=str(local), clients=3) == 0
     printed = capsys.readouterr().out
     with open(output.with_suffix(".csv"), newline="") as file:
         clients = list(csv.DictReader(file))

@@ -7,7 +7,7 @@ import unittest.mock
 import pytest
 
 from tests.marks import together
-from tests.runs import keep_the_context, tiny_config, with_settings
+from tests.runs import tiny_config, with_settings
 from tff_pfl.clients import ClientStateStore
 from tff_pfl.experiment import (
     ConfigError,
@@ -72,7 +72,7 @@ def test_mistakes_print_one_message(finished_run, tmp_path, capsys, make, messag
     make(finished_run(), tmp_path / "wrong")
     capsys.readouterr()  # discards the output of the run
     output = tmp_path / "out" / "result"
-    code = evaluate_program(str(tmp_path / "wrong"), str(output), set_context=keep_the_context)
+    code = evaluate_program(str(tmp_path / "wrong"), str(output))
     printed = capsys.readouterr()
     assert code == 1
     assert printed.out == ""
@@ -84,7 +84,7 @@ def test_mistakes_print_one_message(finished_run, tmp_path, capsys, make, messag
 def test_run_without_a_committed_round_is_refused(tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ClientStateStore, "commit", unittest.mock.Mock(side_effect=OSError))
-        code = run_program(tiny_config(), str(tmp_path / "run"), set_context=keep_the_context)
+        code = run_program(tiny_config(), str(tmp_path / "run"))
     assert code == 1
     with pytest.raises(OutputDirectoryError, match="run: no round was committed."):
         evaluate_run(tmp_path / "run")
@@ -135,7 +135,7 @@ def test_unwritable_output_is_refused_before_computing(finished_run, tmp_path, c
 def test_results_are_printed_even_if_they_cannot_be_written(finished_run, tmp_path, capsys):
     (tmp_path / "x.json").mkdir()
     output = str(tmp_path / "x")
-    assert evaluate_program(str(finished_run()), output, set_context=keep_the_context) == 1
+    assert evaluate_program(str(finished_run()), output) == 1
     printed = capsys.readouterr()
     assert "over clients: personalized/local_test/accuracy" in printed.out
     assert "results:" not in printed.out

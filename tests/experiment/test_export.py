@@ -7,7 +7,6 @@ import pytest
 import tensorflow as tf
 
 from tests.marks import slow
-from tests.runs import keep_the_context
 from tff_pfl.experiment import (
     OutputDirectoryError,
     export_models,
@@ -67,16 +66,15 @@ def test_exported_models_have_the_accuracy_of_the_run(run_of, tmp_path, algorith
 
 
 def test_program_exports_the_given_clients(run_of, tmp_path, capsys):
-    output = tmp_path / "models"
-    arguments = {"clients": ["3", "0", "3"], "set_context": keep_the_context}
-    assert export_program(str(run_of("ditto")), str(output), **arguments) == 0
+    output, clients = tmp_path / "models", ["3", "0", "3"]
+    assert export_program(str(run_of("ditto")), str(output), clients=clients) == 0
     assert {path.name for path in output.iterdir()} == {
         *("global", "client_0", "client_3", "models.json")
     }
     assert capsys.readouterr().out == (
         f"3 models of round 2 of ditto on digits\nresults: {output}\n"
     )
-    assert export_program(str(run_of("ditto")), str(output), **arguments) == 1
+    assert export_program(str(run_of("ditto")), str(output), clients=clients) == 1
     assert "models is not empty. Choose an empty or a new folder" in capsys.readouterr().err
 
 
@@ -111,7 +109,7 @@ def test_impossible_exports_are_refused(run_of, tmp_path, capsys):
     assert not (tmp_path / "models").exists()
     (tmp_path / "file").write_text("")
     path = str(tmp_path / "file" / "models")
-    assert export_program(str(run_of("ditto")), path, set_context=keep_the_context) == 1
+    assert export_program(str(run_of("ditto")), path) == 1
     assert f"{tmp_path / 'file'} is a file" in capsys.readouterr().err
     assert export_program(str(tmp_path), str(tmp_path / "models")) == 1
     assert "has no config.json of a run" in capsys.readouterr().err

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from tests.marks import slow
-from tests.runs import keep_the_context, run_main, tiny_config
+from tests.runs import run_main, tiny_config
 from tff_pfl.data import Partition
 from tff_pfl.evaluation import sampled_clients
 from tff_pfl.experiment import RunFiles, build_dataset, evaluate_program, evaluate_run
@@ -35,7 +35,7 @@ def test_accuracies_from_the_file_are_those_of_the_run(
     unequal, tmp_path, algorithm, models, number
 ):
     run = unequal(algorithm)
-    options = {"predictions": True, "clients": number, "set_context": keep_the_context}
+    options = {"predictions": True, "clients": number}
     assert evaluate_program(str(run), str(tmp_path / "found"), **options) == 0
     frame = pd.read_parquet(tmp_path / "found_predictions.parquet")
     of_models = [column for name in models for column in (name, f"{name}_loss")]

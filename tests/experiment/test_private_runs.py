@@ -9,7 +9,7 @@ import pytest
 
 from tests.experiment import killed
 from tests.federation import EXAMPLES_TYPE, local_sgd, tiny_model
-from tests.runs import keep_the_context, tiny_config, train_run
+from tests.runs import tiny_config, train_run
 from tff_pfl.algorithms import make
 from tff_pfl.experiment import OutputDirectoryError, RunFiles, read_summary, run_program, table
 from tff_pfl.privacy import Accountant, PrivacyLoss, default_delta, with_privacy
@@ -76,9 +76,7 @@ def test_noise_is_computed_for_the_epsilon_of_all_rounds(tmp_path, capsys):
     summary = json.loads((path / "summary.json").read_text())["privacy"]
     assert 29.0 < summary["epsilon"] <= 30.0
     assert summary["noise_multiplier"] == ACCOUNTANT.noise_multiplier(30.0, rounds=1)
-    longer = run_program(
-        private(2, epsilon=30.0), str(path), resume=True, set_context=keep_the_context
-    )
+    longer = run_program(private(2, epsilon=30.0), str(path), resume=True)
     assert longer == 1
     assert "this run was computed for another number of rounds (rounds: 1 then, 2 now)" in (
         capsys.readouterr().err

@@ -1,6 +1,5 @@
 """Tests `run_program` in this process; `tests/programs/test_train.py` runs the program."""
 
-import functools
 import json
 import os
 import signal
@@ -10,16 +9,14 @@ import pytest
 
 from tests.experiment.killed import contents_of
 from tests.marks import together
-from tests.runs import keep_the_context, tiny_config, train_run
+from tests.runs import tiny_config, train_run
 from tff_pfl import data, experiment, models, runtime
 from tff_pfl.clients import Ladder
-from tff_pfl.experiment import evaluate_program, program
+from tff_pfl.experiment import evaluate_program, program, run_program
 from tff_pfl.experiment.config.run import suitable_capacity
 from tff_pfl.experiment.interruption import Terminated, interruptible
 from tff_pfl.experiment.rounds import Rounds
 from tff_pfl.experiment.summary import read_summary
-
-run_program = functools.partial(experiment.run_program, set_context=keep_the_context)
 
 
 def test_mistakes_print_one_message_and_create_no_directory(tmp_path, capsys):
@@ -61,7 +58,7 @@ def lost():
 
 def test_lost_worker_has_its_own_exit_code(tmp_path, capsys):
     path = str(tmp_path / "run")
-    assert experiment.run_program(tiny_config(), path, set_context=lost) == os.EX_TEMPFAIL
+    assert run_program(tiny_config(), path, set_context=lost) == os.EX_TEMPFAIL
     assert capsys.readouterr().err == (
         f"error: The worker at a:1 does not answer.\npass --resume to continue the run in {path}\n"
     )
@@ -73,7 +70,7 @@ def test_run_to_overwrite_is_not_resumed_before_it_is_deleted(tmp_path, capsys):
     assert run_program(tiny_config(), path) == 0
     options = {"overwrite": True, "restart": resumed.append}
     longer = tiny_config(rounds=3)
-    assert experiment.run_program(longer, path, set_context=lost, **options) == os.EX_TEMPFAIL
+    assert run_program(longer, path, set_context=lost, **options) == os.EX_TEMPFAIL
     assert capsys.readouterr().err.endswith(
         f"no run was started, and the run in {path} was not changed\n"
     )
