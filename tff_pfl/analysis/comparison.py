@@ -277,7 +277,12 @@ class Comparison:
     """
 
     def __init__(self, runs: Any, trained: Sequence[_Run] = ()):
-        """Finds the finished runs; see `find_runs` for what names them."""
+        """Finds the finished runs; see `find_runs` for what names them.
+
+        Args:
+            runs: See `find_runs`.
+            trained: The runs of a call of `compare`, which `export` needs.
+        """
         self.runs = find_runs(runs).finished
         self._trained = trained
 
@@ -289,10 +294,10 @@ class Comparison:
             over seeds, or NaN if a run's mean is not finite. `std`: the standard deviation of these
             means over seeds. `median`: its median over clients, averaged over seeds. `gain`: the
             mean improvement of the same clients over the baseline, positive if they are better, for
-            errors, too; `gain_low` and `gain_high`, its
-            95 % interval, and `p_value`, by `paired_test`. `hurt`: the share of clients, over all
-            seeds, that are worse than under the baseline. `seeds`: the number of seeds. `bytes_up`:
-            bytes that a client sends in a round. `round_seconds`: median seconds of a round.
+            errors, too; `gain_low` and `gain_high`, its 95 % interval, and `p_value`, by
+            `paired_test`. `hurt`: the share of clients, over all seeds, that are worse than under
+            the baseline. `seeds`: the number of seeds. `bytes_up`: bytes that a client sends in a
+            round. `round_seconds`: median seconds of a round.
         """
         column, baseline = self._column(column), self._baseline(baseline)
         quantity = evaluation.MetricName.parse(column).quantity
@@ -369,9 +374,9 @@ class Comparison:
                 "tff_pfl.compare, which trains nothing again, and export what it returns."
             )
         check_names("method", [method], dict.fromkeys(run.label for run in self._trained))
-        runs = {run.seed: run for run in self._trained if run.label == method}
-        seed = next(iter(runs)) if seed is None else seed
-        check_names("seed", [str(seed)], map(str, runs))
+        runs = {str(run.seed): run for run in self._trained if run.label == method}
+        seed = next(iter(runs)) if seed is None else str(seed)
+        check_names("seed", [seed], runs)
         run = runs[seed]
         model = run.algorithm.made_of.model
         return export_models(run.process, model, run.dataset, run.path, output, clients)

@@ -84,7 +84,7 @@ def train(
             the round's number, after `directory` has received them. If a manager fails, a warning
             is shown; the run and the other managers continue. A resumed run releases the rounds
             after its checkpoint again.
-        title: The title of the progress bar and of the summary.
+        title: The title of the progress bar, of warnings and of the summary.
         verbose: Whether to show a progress bar and print a line for each evaluation. Warnings are
             always printed.
 
