@@ -1,5 +1,6 @@
 """Tests the versions and machines that runs record, and warnings about other ones."""
 
+import concurrent.futures
 import getpass
 import importlib
 import json
@@ -122,6 +123,18 @@ def test_run_restored_with_other_versions_logs_a_warning(finished_run, monkeypat
         f"{run_dir} was computed with other versions or other code, and numbers may differ: "
         f"numpy {np.__version__} then, 1.0 now"
     )
+
+
+def test_run_restored_on_other_devices_logs_a_warning(finished_run, monkeypatch, caplog):
+    def restore(run_dir):
+        with restored_run(run_dir):
+            pass
+
+    monkeypatch.setattr(versions, "_described", lambda device: "GPU:0")
+    with concurrent.futures.ThreadPoolExecutor(1) as thread:  # which has no context
+        thread.submit(restore, finished_run()).result()
+    (message,) = caplog.messages
+    assert message.endswith("devices ['CPU:0'] then, ['GPU:0'] now")
 
 
 def test_damaged_versions_are_refused(directory, tmp_path):

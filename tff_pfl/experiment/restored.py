@@ -70,13 +70,12 @@ def restored_by(
     run_dir: str | os.PathLike, config: ml_collections.ConfigDict
 ) -> Iterator[RestoredRun]:
     """Restores a run with its config, which may be changed; see `restored_run`."""
-    store_path = checkpoint_of(run_dir)
-    warn_of_other_versions(run_dir, config.imports)
-    run = RestoredRun(config)
+    store_path, run = checkpoint_of(run_dir), RestoredRun(config)
     with (
         runtime.current_or_graph_context(),
         client_states(run.process, store_path, read_only=True) as store,
     ):
+        warn_of_other_versions(run_dir, config.imports)  # devices are those of the context
         check_trained(store, run.dataset)
         run.source = CohortDataSource(
             run.dataset,
