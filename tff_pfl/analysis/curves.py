@@ -230,7 +230,7 @@ def plot_against_epsilon(runs: Any, column: str | None = None):
 
 
 def _apart(rounds):
-    """Returns those of sorted rounds whose numbers do not touch below an axis."""
+    """Returns sorted rounds without those whose numbers would touch below an axis."""
     shown, least = [], (rounds[-1] - rounds[0]) / _TICKS
     for number in rounds:
         if not shown or number - shown[-1] >= least:

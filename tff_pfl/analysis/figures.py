@@ -143,7 +143,7 @@ def legend_above(figure, handles: Sequence[Any], labels: Sequence[str]) -> None:
 
 
 def few_in_decades(low: float, high: float) -> list[float]:
-    """Returns two to five round numbers for a logarithmic axis, if `high` is 10 times `low`."""
+    """Returns two to five round numbers for a logarithmic axis; `high` is at least `10 * low`."""
     powers = range(math.ceil(math.log10(low)), math.floor(math.log10(high)) + 1)
     if len(powers) > 2:
         return [10.0**power for power in powers[:: math.ceil(len(powers) / 4)]]

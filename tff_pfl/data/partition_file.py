@@ -78,8 +78,8 @@ class Partition:
     def ids_of(self, clients: Iterable[int | str]) -> list[int]:
         """Returns the ids of clients that are given by name.
 
-        Clients without names are given by id. A number is no name where names are text, but text
-        may stand for a number, as "7" from a command line.
+        Clients without names are given by id. Numbers are refused if names are text. Text may stand
+        for a number, such as "7" from a command line.
 
         Raises:
             IndexError: A client does not exist, or is a number although names are text.

@@ -110,7 +110,7 @@ def checkpoint_of(run_dir: str | os.PathLike) -> str:
 def trained_state(
     store: ClientStateStore, process: PersonalizedProcess, dataset: FederatedDataset
 ) -> Any:
-    """Returns the server's state after the last round of a run, which is only read.
+    """Returns the server's state after the last round of a run that was trained on these data.
 
     Args:
         store: The client states.
@@ -127,7 +127,7 @@ def trained_state(
 
 
 def check_trained(store: ClientStateStore, dataset: FederatedDataset) -> None:
-    """Checks that a run, which is only read, has done a round, on these data.
+    """Checks that a run has done a round, and was trained on these data.
 
     Raises:
         OutputDirectoryError: See `trained_state`.

@@ -28,7 +28,7 @@ class ExportedRun(NamedTuple):
     """The exported models of a run.
 
     Attributes:
-        run: The algorithm and the data set; of a run without a config, its folder.
+        run: The algorithm and the data set, or the folder of a run without a config.
         round_num: The number of rounds done.
         models: The names of the models' folders.
     """
@@ -67,7 +67,7 @@ def export_models(
         tff_pfl.train(process, model, dataset, directory, ...)
         tff_pfl.export_models(process, model, dataset, directory.path, "deployed", ["ann"])
 
-    `Comparison.export` is for runs of `compare`, and `export_run` for those by a config. A client's
+    Use `Comparison.export` for runs of `compare`, and `export_run` for runs by a config. A client's
     own model is the model that is evaluated as `personalized`. See `ModelSaver` for how to load a
     model.
 

@@ -1,4 +1,4 @@
-"""Warns about rounds: once for each kind of fault, and with a count of rounds in the end."""
+"""Warns about rounds: once for each kind of fault, and with a count of rounds at the end."""
 
 import collections
 from collections.abc import Callable, Mapping

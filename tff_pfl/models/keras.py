@@ -126,8 +126,8 @@ def from_keras(
             integers wrap around. Default: casts inputs to float32, except integers of 32 or 64
             bits, which float32 would round.
         postprocess: A function of a batch of outputs, which exported models apply at the end, such
-            as `lambda y: 1000 * y` for labels in thousands. Losses, metrics and predictions, which
-            stand beside labels, are of the outputs without it.
+            as `lambda y: 1000 * y` for labels in thousands. Losses, metrics and predictions use
+            outputs without it, in the units of labels.
         task: The loss and the metrics: a name in `tff_pfl.TASKS`, or a `Task`, such as one of your
             own. Default: classification.
         segments: The maximum number of segments into which a functional or sequential model is cut

@@ -71,8 +71,8 @@ class Model:
             Replace it together with `apply`.
         penalty: `(W) -> float32 scalar`, which is added to the loss of a batch in gradients, such
             as that of Keras' regularizers, or `None`. Measured losses do not contain it.
-        postprocess: `(outputs) -> outputs`, which exported models apply at the end, or `None`. All
-            else, such as losses, metrics and predictions, is of outputs in the units of labels.
+        postprocess: `(outputs) -> outputs`, which exported models apply at the end, or `None`.
+            Losses, metrics and predictions use outputs without it, in the units of labels.
     """
 
     init: Callable[[int], Weights]
