@@ -208,7 +208,7 @@ def test_fractions_cut_the_rows_of_each_client():
     [
         ({"x": ["age", "title"]}, "Column 'title' is object, not numbers. Encode it"),
         ({"x": "ages"}, "Unknown column of the data frame 'ages'. Did you mean 'age'"),
-        ({"y": "gap"}, "Column 'gap' has no value in 2 rows. Fill or drop them"),
+        ({"y": "gap"}, "Column 'gap' has no value in 2 rows. Drop them"),
         ({"split": "title"}, "must have 'train', 'validation' or 'test', found 'a'"),
         ({"client": "age"}, "Names of clients must be .* got 0.5"),
         ({"x": []}, "A list of columns is empty"),

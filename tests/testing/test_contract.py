@@ -67,7 +67,7 @@ unweighed = functools.partial(of_batches, lambda batch: tf.ones_like(batch.weigh
 SOUND = method(weighed)
 FAULTY = {
     contract.check_partial_batches: (method(unweighed), {}, "a round whose batches .* differs"),
-    contract.check_padding: (method(of_rows), {}, "other padding differs"),
+    contract.check_padding: (method(of_rows), {}, "past `examples.size` differs"),
     contract.check_small_clients: (method(of_more_than_one), {}, "'num_nonfinite', 1"),
     contract.check_order: (
         method(weighed, aggregator=aggregators.StackRuleFactory(first_of)),

@@ -56,8 +56,9 @@ def _present(frame, column):
     values = frame[column]
     if number := int(values.isna().sum()):
         raise ExamplesError(
-            f"Column {column!r} has no value in {number} rows. Fill or drop them, for example by "
-            f"frame.dropna(subset=[{column!r}])."
+            f"Column {column!r} has no value in {number} rows. Drop them, by "
+            f"frame.dropna(subset=[{column!r}]), or fill them with a number, and say in another "
+            f"column which they are: frame[{column!r}].isna()."
         )
     return values
 
@@ -66,7 +67,8 @@ def _column(frame, column) -> np.ndarray:
     values = _present(frame, column)
     if values.dtype.kind not in "biuf":
         raise ExamplesError(
-            f"Column {column!r} is {values.dtype}, not numbers. Encode it, for example as "
-            f"frame[{column!r}].astype('category').cat.codes, or by pandas.get_dummies."
+            f"Column {column!r} is {values.dtype}, not numbers. Encode it: a category by "
+            f"pandas.Categorical(frame[{column!r}], NAMES).codes, whose order is that of NAMES, a "
+            f"date for example by frame[{column!r}].dt.dayofyear."
         )
     return values.to_numpy(getattr(values.dtype, "numpy_dtype", None))

@@ -57,10 +57,16 @@ def prepare_process() -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     absl.logging.use_absl_handler()
     absl.flags.FLAGS["verbosity"].using_default_value = False
-    sys.unraisablehook = _without(_HARMLESS_AT_EXIT, sys.unraisablehook)
+    ignore_failures_at_exit()
     sys.excepthook = _without_interruptions(sys.excepthook)
     load_cuda_libraries()
     gc.set_threshold(*_GARBAGE_COLLECTION)
+
+
+@functools.cache
+def ignore_failures_at_exit() -> None:
+    """Drops the tracebacks of destructors that TensorFlow and TFF run too late."""
+    sys.unraisablehook = _without(_HARMLESS_AT_EXIT, sys.unraisablehook)
 
 
 def announce_tensorflow() -> None:

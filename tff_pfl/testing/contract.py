@@ -208,7 +208,7 @@ def check_padding(subject: Subject) -> None:
         return client._replace(data=data._replace(x=x, y=np.where(is_padding, 0, data.y)))
 
     found = subject.next(list(map(changed, subject.clients(_SIZES))))
-    assert_equal(found, subject.first_round, "other padding")
+    assert_equal(found, subject.first_round, "the round with other rows past `examples.size`")
 
 
 def check_partial_batches(subject: Subject) -> None:

@@ -11,6 +11,7 @@ from tff_pfl.names import check_names
 from tff_pfl.ranges import takes, whole
 from tff_pfl.runtime.graph import devices as device_names
 from tff_pfl.runtime.graph import executor, interruption, mapping
+from tff_pfl.runtime.startup import ignore_failures_at_exit
 
 _EVENT_LOOP = "(target_fn)"  # ends the names of the threads in which TFF runs event loops
 
@@ -73,6 +74,7 @@ def create_graph_context(
         keep_tensors = device_names.is_gpu(devices[0])
     if jit_compile is None:
         jit_compile = all(map(device_names.is_gpu, devices))
+    ignore_failures_at_exit()
     absl.logging.info("Clients are computed on %s.", ", ".join(devices))
     client_map = mapping.ClientMap(vectorize, max_concurrent_clients, jit_compile)
     return interruption.InterruptibleContext(
