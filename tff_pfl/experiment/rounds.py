@@ -113,8 +113,8 @@ class Rounds:
                     and schedule.stopped(progress.evaluations) is None
                 ):
                     self._next_round(clients_per_round, background)
-                self.warnings.close()
             finally:
+                self.warnings.close()
                 background.do(lambda: self._write(background))
 
     def _next_round(self, clients_per_round: int, background: Background) -> None:
