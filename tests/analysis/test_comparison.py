@@ -15,9 +15,11 @@ from tests.experiment.killed import Killed, contents_of, numbers_of
 from tests.federation import local_sgd, random_examples, tiny_model
 from tests.marks import together
 from tests.runs import run_python
-from tff_pfl.analysis import comparison, find_runs, results_table
+from tff_pfl.analysis import compared_run, find_runs, frames, results_table
+from tff_pfl.clients import Participation
 from tff_pfl.data import FederatedDataset
 from tff_pfl.experiment import OutputDirectoryError, read_summary
+from tff_pfl.privacy import Accountant, default_delta, with_privacy
 
 pytestmark = pytest.mark.usefixtures("clients_in_a_loop")
 
@@ -127,6 +129,7 @@ def test_data_methods_and_results_are_tables_in_notebooks(dataset, written):
         ({"baseline": "Loca"}, "Did you mean 'Local'"),
         ({"made": {}}, "The methods must be a mapping"),
         ({"made": {"A": "ditto"}}, "The method 'A' must be of type Algorithm"),
+        ({"accountant": Accountant(4, 2, 0.1)}, "no method has noise"),
         ({"rounds": 0}, "rounds must be a whole number of at least 1"),
     ],
 )
@@ -142,6 +145,50 @@ def test_labels_of_one_folder_and_methods_of_unknown_models_are_refused(dataset,
         compare(dataset, tmp_path, {"A b": local, "A/b": ditto})
     with pytest.raises(TypeError, match="Register its function"):
         compare(dataset, tmp_path, {"A": dataclasses.replace(local, made_of=None)})
+
+
+def private(noise_multiplier=1.0):
+    fedavg = tff_pfl.make("fedavg", tiny_model(), local_sgd())
+    options = {"clients_per_round": 2, "clipping": "fixed", "seed": 0}
+    return with_privacy(fedavg, noise_multiplier=noise_multiplier, **options)
+
+
+def test_cohorts_of_a_private_run_are_those_of_the_accountant(dataset):
+    def loss(accountant=None, sampling="fixed"):
+        options = {"participation": Participation(sampling=sampling)}
+        made = "Private", 0, private(), dataset, None, 2, "", options
+        return compared_run.ComparedRun(*made, accountant).privacy
+
+    fixed, poisson = Accountant(4, 2, 0.01), Accountant(4, 2, 0.01, "poisson")
+    assert loss().accountant == Accountant(4, 2, default_delta(4))
+    assert loss(fixed).epsilon(6) == fixed.epsilon(1.0, 6) > loss(poisson, "poisson").epsilon(6)
+    with pytest.raises(ValueError, match="(?s)computed for.*'poisson'.*drawn as.*'fixed'"):
+        loss(poisson)
+    with pytest.raises(ValueError, match="(?s)computed for.*num_clients=5"):
+        loss(Accountant(5, 2, 0.01))
+
+
+def test_table_has_epsilon_if_a_method_is_private(written, tmp_path):
+    folders = {"Private": [write_run(tmp_path / "private", [0.5, 0.6, 0.7], epsilon=8.0)]}
+    both = tff_pfl.Comparison(folders | {"Local": written.runs.folders["Local"]}).table()
+    assert dict(both["epsilon"]) == {"Private": 8.0, "Local": math.inf}
+    assert "epsilon" not in written.table()
+
+
+@pytest.mark.slow
+def test_epsilon_of_private_methods_is_counted(dataset, tmp_path):
+    made = {"Local": methods()["Local"], "Private": private()}
+    accountant = Accountant(4, 2, 0.01)
+    with pytest.raises(ValueError, match="(?s)'poisson'.*drawn as"):
+        accounted = dataclasses.replace(accountant, sampling="poisson")
+        compare(dataset, tmp_path / "runs", made, accountant=accounted)
+    assert not (tmp_path / "runs").exists()
+    table = compare(dataset, tmp_path / "runs", made, accountant=accountant).table()
+    assert table.loc["Private", "epsilon"] == pytest.approx(accountant.epsilon(1.0, rounds=2))
+    found = frames.summaries(tmp_path / "runs").set_index("label")["epsilon"]
+    assert list(found["Private"]) == [table.loc["Private", "epsilon"]] * 2
+    with pytest.raises(OutputDirectoryError, match="privacy.delta: 0.01 then, 0.02 now"):
+        compare(dataset, tmp_path / "runs", made, accountant=Accountant(4, 2, 0.02))
 
 
 @pytest.fixture(scope="module")
@@ -186,10 +233,10 @@ def test_finished_runs_stay_and_others_continue(dataset, compared, tmp_path, mon
     folder, result = compared
     before = contents_of(folder)
     with monkeypatch.context() as patch:
-        patch.setattr(comparison, "train", None)
+        patch.setattr(compared_run, "train", None)
         assert compare(dataset, folder).table().equals(result.table())
     assert contents_of(folder) == before
-    trained = comparison.train
+    trained = compared_run.train
 
     def train(*args, **options):
         if options["seed"] == 3:
@@ -197,7 +244,7 @@ def test_finished_runs_stay_and_others_continue(dataset, compared, tmp_path, mon
         return trained(*args, **options)
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(comparison, "train", train)
+        patch.setattr(compared_run, "train", train)
         compare(dataset, tmp_path)
     assert (tmp_path / "Local/seed0/summary.json").exists()
     compare(dataset, tmp_path, rounds=1, overwrite=True)

@@ -124,7 +124,7 @@ def test_accountant_refuses_invalid_values(values, message):
 @together(
     ("run", "message"),
     [
-        ((500, 50, Participation()), "Epsilon was computed for.*poisson.*but .*'fixed'.*Make"),
+        ((500, 50, Participation()), "Epsilon was computed for.*poisson.*but .*'fixed'.*Compute"),
         ((500, 60, Participation(sampling="poisson")), "clients_per_round=60"),
         ((500, 50, Participation(over_selection=1.2)), "over_selection=1.2, but .* depend on othe"),
         ((500, 50, Participation(selector=BySize())), r"BySize\(\), but with privacy .* same prob"),

@@ -1,34 +1,31 @@
 """Trains methods that were made in Python, and compares them as studies compare configs."""
 
-import dataclasses
 import os
 import pathlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
-import tensorflow_federated as tff
 
 from tff_pfl import evaluation, runtime
 from tff_pfl.analysis import curves, frames, paired
+from tff_pfl.analysis.compared_run import ComparedRun, Ticks
 from tff_pfl.analysis.runs import STUDY, Path, find_runs
 from tff_pfl.analysis.study import folder_name
 from tff_pfl.clients import EVERYBODY_REPORTS, Participation
 from tff_pfl.data import FederatedDataset
-from tff_pfl.experiment.config.run import suitable_capacity
 from tff_pfl.experiment.early_stop import EarlyStop
 from tff_pfl.experiment.export import ExportedRun, export_models
 from tff_pfl.experiment.fingerprint import fingerprint
-from tff_pfl.experiment.loop import train
-from tff_pfl.experiment.run_directory import OutputDirectoryError, RunDirectory, changed_settings
-from tff_pfl.experiment.summary import finished_summary
-from tff_pfl.experiment.trackers import check_tracker, tracking
+from tff_pfl.experiment.trackers import check_tracker
 from tff_pfl.files import write_json
-from tff_pfl.kinds import KindError, check_kind, described
+from tff_pfl.kinds import KindError, check_kind
 from tff_pfl.names import check_names
-from tff_pfl.progress import Bar, progress_bar
+from tff_pfl.privacy import Accountant
+from tff_pfl.progress import progress_bar
 from tff_pfl.ranges import RangeError, each, takes, whole
-from tff_pfl.templates import Algorithm, PersonalizedProcess, compose
+from tff_pfl.templates import Algorithm, compose
 
 _GAIN = ("gain", "gain_low", "gain_high", "p_value", "hurt")
 Data = FederatedDataset | Callable[[int], FederatedDataset]
@@ -47,6 +44,7 @@ def compare(
     evaluate: evaluation.EvaluationOptions | None = None,
     participation: Participation = EVERYBODY_REPORTS,
     early_stop: EarlyStop | None = None,
+    accountant: Accountant | None = None,
     baseline: str | None = None,
     folder: Path = "runs/compare",
     overwrite: bool = False,
@@ -81,6 +79,8 @@ def compare(
         evaluate: See `train`.
         participation: See `train`.
         early_stop: See `train`.
+        accountant: Computes epsilon of methods with noise, made by `tff_pfl.privacy`. By default
+            its cohorts are those of the runs, and its delta is `privacy.default_delta`.
         baseline: The label that gains are over; by default the first one.
         folder: The folder of the runs.
         overwrite: Whether to delete earlier runs of these methods and seeds.
@@ -90,9 +90,11 @@ def compare(
         KindError: A method was not made by `tff_pfl.make`, or the data set is of another class.
         OutputDirectoryError: A run in the folder is of another method, model or data, or of other
             options.
-        ValueError: A label, a seed or a number is wrong; or see `train`.
+        ValueError: A label, a seed or a number is wrong; the cohorts differ from those of
+            `accountant`; or see `train`.
     """
     _check(methods, seeds, baseline)
+    _check_accountant(accountant, methods)
     check_tracker(tracker)
     seeds = list(map(int, seeds))
     data = {seed: dataset(seed) if callable(dataset) else dataset for seed in seeds}
@@ -110,12 +112,14 @@ def compare(
     with runtime.current_or_graph_context():
         for label, algorithm in methods.items():
             process = compose(algorithm, data[seeds[0]].examples_type)
+            participation.check_process(process)
             digest = fingerprint(process)
             for seed in seeds:
                 path = root / folder_name(label) / f"seed{seed}"
                 size = clients_per_round or data[seed].num_clients
                 algorithm.made_for.check(data[seed].num_clients, size)
-                run = _Run(label, seed, algorithm, data[seed], path, size, digest, options)
+                of_run = label, seed, algorithm, data[seed], path, size
+                run = ComparedRun(*of_run, digest, options, accountant)
                 runs.append(run)
                 if not overwrite:
                     run.check_folder()
@@ -124,106 +128,9 @@ def compare(
         with progress_bar(total=rounds * len(runs), unit="round") as bar:
             for number, run in enumerate(runs):
                 bar.set_description(run.title)
-                run.train(overwrite, tracker, _Ticks(bar, rounds * number))
+                run.train(overwrite, tracker, Ticks(bar, rounds * number))
                 bar.update(rounds * (number + 1) - bar.n)
     return Comparison(find_runs(root), runs)
-
-
-class _Ticks(tff.program.ReleaseManager[Mapping[str, float], int]):
-    """A release manager that moves a progress bar after each round of a run."""
-
-    def __init__(self, bar: Bar, before: int):
-        self._bar = bar
-        self._before = before
-
-    async def release(self, value: Mapping[str, float], key: int) -> None:
-        self._bar.update(self._before + key - self._bar.n)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Run:
-    """A run of `compare`, which `train` trains unless it is finished."""
-
-    label: str
-    seed: int
-    algorithm: Algorithm
-    dataset: FederatedDataset
-    path: pathlib.Path
-    clients_per_round: int
-    digest: str
-    options: Mapping[str, Any]
-
-    @property
-    def title(self) -> str:
-        return f"{self.label}, seed {self.seed}"
-
-    @property
-    def process(self) -> PersonalizedProcess:
-        return compose(self.algorithm, self.dataset.examples_type, self.seed)
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """All that the run's numbers depend on, as JSON values, in the keys of configs."""
-        made_of, data, options = self.algorithm.made_of, self.dataset, self.options
-        evaluated = described(dataclasses.asdict(options["evaluate"]))
-        return {
-            "seed": self.seed,
-            "rounds": options["rounds"],
-            "clients_per_round": self.clients_per_round,
-            "algorithm": {"name": self.algorithm.name, **described(made_of.options)},
-            "model": {"name": made_of.model.name, "num_weights": made_of.model.num_weights},
-            "task": {"name": made_of.model.task.name, "metrics": list(made_of.model.task.metrics)},
-            "local": made_of.local.settings(),
-            "data": {
-                "name": data.name,
-                "num_clients": data.num_clients,
-                "fingerprint": f"{data.fingerprint} {data.inputs_fingerprint}",
-            },
-            "evaluation": {"every": options["evaluate_every"], **evaluated},
-            "participation": described(options["participation"]),
-            "early_stop": described(options["early_stop"]),
-            "computation": self.digest,
-        }
-
-    def check_folder(self) -> None:
-        """Raises an error if the folder has a run with other settings."""
-        if not (self.path / "config.json").exists():
-            return
-        _, changed = changed_settings(self.path, self.settings)
-        known = [change for change in changed if not change.startswith("computation")]
-        if changed:
-            what = "; ".join(known[:3]) or "its model or the code of its method has changed"
-            raise OutputDirectoryError(
-                f"{self.path} is a run of something else ({what}). Pass another folder, or "
-                "overwrite=True to train it again."
-            )
-
-    def train(self, overwrite: bool, tracker: str | None, ticks: _Ticks) -> None:
-        """Trains the run, unless it is finished and stays."""
-        rounds = self.options["rounds"]
-        summary = None if overwrite else finished_summary(self.path, rounds)
-        if summary is not None and summary.final.round_num <= rounds:
-            return
-        model, local = self.algorithm.made_of.model, self.algorithm.made_of.local
-        size = self.clients_per_round
-        how = {"resume": not overwrite, "overwrite": overwrite}
-        with (
-            RunDirectory(self.path, self.settings, **how) as directory,
-            tracking(tracker, directory) as trackers,
-        ):
-            train(
-                self.process,
-                model,
-                self.dataset,
-                directory,
-                clients_per_round=size,
-                seed=self.seed,
-                capacity=suitable_capacity(model, self.dataset, size, local.batch_size),
-                release_managers=(*trackers, ticks),
-                title=self.title,
-                verbose=False,
-                **self.options,
-            )
 
 
 def _check(methods, seeds, baseline) -> None:
@@ -251,6 +158,19 @@ def _check(methods, seeds, baseline) -> None:
             )
 
 
+def _check_accountant(accountant, methods) -> None:
+    """Checks that there is noise to account for."""
+    if accountant is None:
+        return
+    tip = "tff_pfl.privacy.Accountant(num_clients, clients_per_round, delta) makes one."
+    check_kind("The accountant", accountant, Accountant, tip)
+    if all(algorithm.noise_multiplier is None for algorithm in methods.values()):
+        raise ValueError(
+            "There is an accountant, but no method has noise. Add it by "
+            "tff_pfl.privacy.with_privacy, or leave out the accountant."
+        )
+
+
 def _record(root, runs, baseline) -> None:
     """Writes the record of a study, by which `find_runs` finds the runs."""
     root.mkdir(parents=True, exist_ok=True)
@@ -276,7 +196,7 @@ class Comparison:
         runs: The runs by labels. All functions of `tff_pfl.analysis` that read runs take them.
     """
 
-    def __init__(self, runs: Any, trained: Sequence[_Run] = ()):
+    def __init__(self, runs: Any, trained: Sequence[ComparedRun] = ()):
         """Finds the finished runs; see `find_runs` for what names them.
 
         Args:
@@ -297,7 +217,8 @@ class Comparison:
             errors, too; `gain_low` and `gain_high`, its 95 % interval, and `p_value`, by
             `paired_test`. `hurt`: the share of clients, over all seeds, that are worse than under
             the baseline. `seeds`: the number of seeds. `bytes_up`: bytes that a client sends in a
-            round. `round_seconds`: median seconds of a round.
+            round. `round_seconds`: median seconds of a round. `epsilon`, if a method has noise: the
+            largest of its runs, for all rounds; infinite without privacy.
         """
         column, baseline = self._column(column), self._baseline(baseline)
         quantity = evaluation.MetricName.parse(column).quantity
@@ -316,6 +237,9 @@ class Comparison:
         table["seeds"] = found.size()
         table["bytes_up"] = costs["bytes_up"].first().astype(int)
         table["round_seconds"] = costs["round_seconds"].median()
+        epsilon = costs["epsilon"].max()
+        if np.isfinite(epsilon).any():
+            table["epsilon"] = epsilon
         return table.rename_axis("method")
 
     def _gain(self, column, label, baseline, seeds) -> dict[str, float]:

@@ -86,7 +86,7 @@ class Accountant:
         if drawn != self:
             raise ValueError(
                 f"Epsilon was computed for\n  {self}\nbut the run's cohorts are drawn as\n"
-                f"  {drawn}\nMake the PrivacyLoss with the second Accountant."
+                f"  {drawn}\nCompute the noise and epsilon with the second Accountant."
             )
 
     def event(self, noise_multiplier: float) -> dp_accounting.DpEvent:
