@@ -146,7 +146,13 @@ def test_nan_noise_is_refused():
         PrivacyLoss(POISSON, np.nan)
 
 
-def test_default_delta_is_less_than_one_over_the_clients():
-    assert default_delta(100) == pytest.approx(100**-1.1)
+def test_default_delta_is_less_than_one_over_the_clients(caplog):
+    default_delta.cache_clear()  # It warns once.
+    with caplog.at_level("WARNING", logger="absl"):
+        assert default_delta(1000) == pytest.approx(1000**-1.1)
+        assert not caplog.messages
+        assert default_delta(28) == default_delta(28) == pytest.approx(28**-1.1)
+    (warning,) = caplog.messages
+    assert warning.startswith("delta is 0.0256, by default num_clients ** -1.1: a weak promise")
     with pytest.raises(ValueError, match="which is 1 for one client. Set delta"):
         default_delta(1)

@@ -138,7 +138,9 @@ def test_noise_of_mean_and_count_adds_up_to_the_multiplier():
     mean_noise, count_noise = noise_of_mean(1.5, 100), 2 * 0.05 * 100
     assert (mean_noise**-2 + count_noise**-2) ** -0.5 == pytest.approx(1.5)
     assert noise_of_mean(0.0, 100) == 0.0
-    with pytest.raises(ValueError, match=r"must be below 0.1 \* clients_per_round = 5 .* got 10"):
+    with pytest.raises(
+        ValueError, match=r"must be below 0.1 \* clients_per_round = 5 .* got 10\. Set clipping"
+    ):
         noise_of_mean(10, 50)  # The root would be a complex number.
 
 

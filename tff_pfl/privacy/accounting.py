@@ -22,6 +22,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import absl.logging
 import dp_accounting
 import numpy as np
 from dp_accounting import rdp
@@ -45,6 +46,7 @@ _ORDERS = {
 _LEAST_NOISE, _MOST_NOISE = 0.1, 1e4
 _NO_NOISE = 1e-100  # Smaller noise counts as none, because its square may underflow.
 _TOLERANCE = 1 + 1e-4
+_WEAK_DELTA = 1e-3  # Larger ones are no small probability of failure.
 
 
 @takes(num_clients=whole(1), clients_per_round=whole(1), delta=inside(0, 1))
@@ -238,11 +240,22 @@ def _calibrated(accountant: Accountant, epsilon: float, rounds: int) -> float:
     return found if accountant.epsilon(found, rounds) <= epsilon else found * _TOLERANCE
 
 
+@functools.cache
 def default_delta(num_clients: int) -> float:
-    """Returns `N^-1.1`, a common choice below `1 / N`, for `N` clients."""
+    """Returns `N^-1.1`, a common choice below `1 / N`, for `N` clients.
+
+    A warning is logged, once for each `N`, if so few clients make it a weak promise.
+    """
     if num_clients < 2:
         raise ValueError(
             "The default delta is num_clients to the power of -1.1, which is 1 for one client. Set "
             "delta."
         )
-    return num_clients**-1.1
+    delta = num_clients**-1.1
+    if delta > _WEAK_DELTA:
+        absl.logging.warning(
+            "delta is %.3g, by default num_clients ** -1.1: a weak promise, because a client may "
+            "lose the protection of epsilon with this probability. Set a smaller delta.",
+            delta,
+        )
+    return delta

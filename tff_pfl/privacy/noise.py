@@ -106,7 +106,9 @@ def noise_of_mean(noise_multiplier: float, clients_per_round: float) -> float:
     if noise_multiplier and not noise_multiplier < count_noise:
         raise ValueError(
             f"noise_multiplier must be below {2 * _DEVIATION_OF_COUNT:g} * clients_per_round = "
-            f"{count_noise:g} for adaptive clipping, got {noise_multiplier:g}."
+            f"{count_noise:g} for adaptive clipping, got {noise_multiplier:g}. Set "
+            "clipping='fixed' or a larger clients_per_round; if the noise follows from epsilon, "
+            "sampling='poisson' or a larger epsilon needs less."
         )
     return noise_without(noise_multiplier, count_noise)
 
