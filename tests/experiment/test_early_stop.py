@@ -93,6 +93,7 @@ def test_program_stops_early_and_does_not_repeat_the_run(tmp_path, capsys):
     assert summary.final.round_num == 2
     assert summary.stopped.startswith(f"{WATCHED} did not get better by more than 1 in 1 eval")
     assert f"\nstopped early: {summary.stopped}\n" in printed.out
+    assert f"{summary.title}, round 2: stopped early: {summary.stopped}\n" in printed.out
     metrics = (tmp_path / "run" / "metrics.csv").read_bytes()
     for code, repeated in (program(config()), program(config(rounds=7))):
         assert code == 0

@@ -8,11 +8,12 @@ from typing import Any
 
 import tensorflow_federated as tff
 
+from tff_pfl import evaluation
 from tff_pfl.data import FederatedDataset
 from tff_pfl.experiment.config.run import suitable_capacity
 from tff_pfl.experiment.loop import train
 from tff_pfl.experiment.run_directory import OutputDirectoryError, RunDirectory, changed_settings
-from tff_pfl.experiment.summary import finished_summary
+from tff_pfl.experiment.summary import Result, finished_summary
 from tff_pfl.experiment.trackers import tracking
 from tff_pfl.kinds import described
 from tff_pfl.privacy import Accountant, PrivacyLoss, default_delta
@@ -120,12 +121,12 @@ class ComparedRun:
                 "overwrite=True to train it again."
             )
 
-    def train(self, overwrite: bool, tracker: str | None, ticks: Ticks) -> None:
-        """Trains the run, unless it is finished and stays."""
+    def train(self, overwrite: bool, tracker: str | None, ticks: Ticks) -> Result | None:
+        """Trains the run and returns its result; `None` if it is finished and stays."""
         rounds = self.options["rounds"]
         summary = None if overwrite else finished_summary(self.path, rounds)
         if summary is not None and summary.final.round_num <= rounds:
-            return
+            return None
         model, local = self.algorithm.made_of.model, self.algorithm.made_of.local
         size = self.clients_per_round
         how = {"resume": not overwrite, "overwrite": overwrite}
@@ -133,7 +134,7 @@ class ComparedRun:
             RunDirectory(self.path, self.settings, **how) as directory,
             tracking(tracker, directory) as trackers,
         ):
-            train(
+            return train(
                 self.process,
                 model,
                 self.dataset,
@@ -147,3 +148,11 @@ class ComparedRun:
                 verbose=False,
                 **self.options,
             )
+
+
+def in_short(result: Result) -> str:
+    """Returns the main metric of the last evaluation, and epsilon of a private run, as text."""
+    metrics = result.final.metrics
+    main = evaluation.main_metric(metrics)
+    text = f"{main._replace(statistic='')} {metrics[main]:.4f}"
+    return text if result.privacy is None else f"{text}, epsilon {result.privacy['epsilon']:.4g}"

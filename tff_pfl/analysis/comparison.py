@@ -10,7 +10,7 @@ import pandas as pd
 
 from tff_pfl import evaluation, runtime
 from tff_pfl.analysis import curves, frames, paired
-from tff_pfl.analysis.compared_run import ComparedRun, Ticks
+from tff_pfl.analysis.compared_run import ComparedRun, Ticks, in_short
 from tff_pfl.analysis.runs import STUDY, Path, find_runs
 from tff_pfl.analysis.study import folder_name
 from tff_pfl.clients import EVERYBODY_REPORTS, Participation
@@ -55,7 +55,8 @@ def compare(
     Each run has a folder as `programs/train.py` writes it, `FOLDER/METHOD/seed0`; `report.py` and
     `tff_pfl.analysis` read FOLDER as a study. If the same call is repeated, finished runs are not
     trained again, and a stopped run continues. A run whose method, model, data or options have
-    changed since is refused. Rounds are computed in the context that `train` chooses.
+    changed since is refused. A line with the main metric is printed when a run ends. Rounds are
+    computed in the context that `train` chooses.
 
     Example:
         >>> model, local = testing.tiny_model(), testing.tiny_local()
@@ -65,6 +66,7 @@ def compare(
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     compared = tff_pfl.compare(dataset, methods, rounds=1, folder=folder)
         ...     list(compared.table().index)
+        Local, seed 0 (1 of 1): personalized/local_test/accuracy ...
         ['Local']
 
     Args:
@@ -128,8 +130,10 @@ def compare(
         with progress_bar(total=rounds * len(runs), unit="round") as bar:
             for number, run in enumerate(runs):
                 bar.set_description(run.title)
-                run.train(overwrite, tracker, Ticks(bar, rounds * number))
+                result = run.train(overwrite, tracker, Ticks(bar, rounds * number))
                 bar.update(rounds * (number + 1) - bar.n)
+                if result is not None:
+                    bar.write(f"{run.title} ({number + 1} of {len(runs)}): {in_short(result)}")
     return Comparison(find_runs(root), runs)
 
 

@@ -25,8 +25,12 @@ class RoundWarnings:
         """Shows those warnings about a round whose kinds are new; counts the others."""
         for kind, warning in warnings.items():
             if kind not in self._rounds:
-                self._show(f"{self._title}, round {round_num}: {warning}")
+                self.show(round_num, warning)
         self._rounds.update(warnings.keys())
+
+    def show(self, round_num: int, text: str) -> None:
+        """Shows a line about a round, with the title of the run."""
+        self._show(f"{self._title}, round {round_num}: {text}")
 
     def close(self) -> None:
         """Shows in how many rounds each warning was due, if in more than the one that it named."""

@@ -188,7 +188,7 @@ class Rounds:
         commits = schedule.commits(round_num) or stopped is not None
         self.unwritten = _Unwritten({**metrics, **watch.seconds}, progress.copy(), commits)
         if stopped is not None:
-            self.bar.write(f"round {round_num}: stopped early: {stopped}")
+            self.warnings.show(round_num, f"stopped early: {stopped}")
 
     def _evaluate(self) -> dict[MetricName, float]:
         """Evaluates the models, and writes the tables and the snapshot of the evaluation.
