@@ -3,7 +3,8 @@
     export.py --run_dir=DIR --output=FOLDER [--clients=0,7]
 
 The models come from the run's last checkpoint. FOLDER/client_ID is the client's own model, which
-the run evaluates as `personalized`. FOLDER/global is the global model, if the algorithm has one.
+the run evaluates as `personalized`, or as `fine_tuned` if the run held the client out.
+FOLDER/global is the global model, if the algorithm has one.
 Load a model with TensorFlow alone:
 
     model = tf.saved_model.load("FOLDER/client_7")

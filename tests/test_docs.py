@@ -148,6 +148,7 @@ def test_guide_to_deployment_runs(follow):
     # 5000, on Saturday 1500 more, 50 a degree, and 600 for the shop's promotion
     np.testing.assert_allclose(found["predicted"], [[8100], [6050]], rtol=0.1)
     assert os.path.isdir("deployed_best/client_1003")
+    assert os.path.isdir("deployed_new/client_1010")
 
 
 @pytest.mark.slow

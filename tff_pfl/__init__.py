@@ -50,7 +50,14 @@ __getattr__, __dir__, __all__ = offer(
             "load",
         ),
         "evaluation": ("EvaluationOptions", "MetricName", "fine_tuned", "locally_trained"),
-        "experiment": ("RunDirectory", "default_config", "export_models", "run_program", "train"),
+        "experiment": (
+            "RunDirectory",
+            "default_config",
+            "export_models",
+            "export_new_clients",
+            "run_program",
+            "train",
+        ),
         "local": (
             "AUGMENTATIONS",
             "Batch",

@@ -9,6 +9,7 @@ TFF_TASKS = ("cifar100", "emnist", "autoencoder", "shakespeare", "tags", "words"
 """The tasks of `tff.simulation.baselines`: images of CIFAR-100, characters of EMNIST and their
 autoencoder, characters of Shakespeare, tags and words of Stack Overflow."""
 
+_SHOWN = 40  # names in a message
 _LESS_IS_BETTER = ("loss", "error", "error_rate", "entropy", "crossentropy", "mse", "rmse", "mae")
 _LESS_IS_BETTER += ("nll", "perplexity", "nonfinite")
 
@@ -21,11 +22,13 @@ class UnknownNameError(ValueError):
 
 
 def unknown_name(kind: str, name: str, valid: Iterable[str]) -> str:
-    """Returns the message for an unknown name: the most similar valid name, then all of them."""
+    """Returns the message for an unknown name: the most similar valid name, then the first 40."""
     valid = list(valid)
     near = difflib.get_close_matches(str(name), valid, n=1, cutoff=0.4)
     hint = f" Did you mean {near[0]!r}?" if near else ""
-    return f"Unknown {kind} {name!r}.{hint} Valid: {', '.join(map(repr, valid)) or 'none'}."
+    more = f", ... ({len(valid)} in all)" if len(valid) > _SHOWN else ""
+    shown = ", ".join(map(repr, valid[:_SHOWN])) or "none"
+    return f"Unknown {kind} {name!r}.{hint} Valid: {shown}{more}."
 
 
 def less_is_better(quantity: str) -> bool:

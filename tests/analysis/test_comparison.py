@@ -220,6 +220,9 @@ def test_models_of_a_run_are_exported(dataset, compared, written, tmp_path):
     accuracy = result.clients("accuracy").loc[(3, 2), "Ditto, pulled"]
     assert np.mean(np.argmax(loaded(x), axis=1) == y) == pytest.approx(accuracy)
     assert result.export("Local", tmp_path / "own", []).models == []
+    new = dataset.of([1, 3])
+    found = result.export_new_clients("Local", new, tmp_path / "new", fine_tune_epochs=1, seed=3)
+    assert found.models == ["client_4", "client_5"]
     with pytest.raises(ValueError, match="Unknown seed '1'. Valid: '0', '3'"):
         result.export("Local", tmp_path / "refused", seed=1)
     with pytest.raises(ValueError, match="Unknown method 'Ditto'. Did you mean 'Ditto, pulled'"):

@@ -5,6 +5,7 @@ import pytest
 
 from tests.marks import together
 from tff_pfl.data import FederatedDataset, Partition
+from tff_pfl.names import UnknownNameError
 
 X, Y = np.zeros((6, 2), np.float32), np.arange(6) % 3
 
@@ -48,15 +49,17 @@ def test_clients_are_given_by_name_and_by_id_only_without_names():
 @together(
     ("partition", "client", "message"),
     [
-        (named("b", "a"), "c", r"Client 'c' does not exist: names are b, a \(2 clients\)"),
+        (named("b", "a"), "c", "Unknown client 'c'. Valid: 'b', 'a'."),
         (named("b", "a"), 1, r"Client 1 is a number, but .* names are text, such as 'b'; dataset"),
         (named("b", "2"), np.int32(2), "Client 2 is a number, .* such as '2'; dataset.names"),
         (named("b", "a").named(None), -1, r"Client -1 does not exist: ids are 0\.\.1"),
-        (named(7, 8), 0, r"Client 0 does not exist: names are 7, 8 \(2 clients\)"),
+        (named("clinic 03", "x"), "clinic 3", "Unknown .*'clinic 3'. Did you mean 'clinic 03'?"),
+        (named(7, 8), 0, "Unknown client 0. Valid: '7', '8'."),
+        (named(*range(1, 99)), 0, r"'40', ... \(98 in all\)."),
     ],
 )
 def test_unknown_clients_are_refused(partition, client, message):
-    with pytest.raises(IndexError, match=message):
+    with pytest.raises(UnknownNameError, match=message):
         partition.ids_of([client])
 
 

@@ -9,7 +9,15 @@ import pytest
 from tests.marks import slow
 from tests.runs import tiny_config
 from tff_pfl import analysis
-from tff_pfl.experiment import BuiltRun, build_dataset, evaluate_run, export_run, restored_run
+from tff_pfl.experiment import (
+    BuiltRun,
+    build_dataset,
+    build_local,
+    evaluate_run,
+    export_new_clients,
+    export_run,
+    restored_run,
+)
 
 NAMES = ["user_17", "a, b", "1000003", "x/y"]
 
@@ -63,10 +71,15 @@ def test_clients_are_selected_by_name(named_run, tmp_path):
         assert [int(client.client_id) for client in clients] == [2, 0]
         iterator = restored.source.iterator()
         assert [int(client.client_id) for client in iterator.choose([names[1]])] == [1]
-    assert export_run(run, tmp_path / "models", [names[1]]).models == [
+    assert export_run(run, tmp_path / "models", [names[3], names[1]]).models == [
         "global",
         "client_a%2C%20b" if isinstance(names[1], str) else "client_0",
+        "client_x%2Fy" if isinstance(names[1], str) else "client_-2",
     ]
+    with restored_run(run) as restored, pytest.raises(ValueError, match="trained in the run, so"):
+        data, local = restored.everybody.of([3, 0]), build_local(restored.config)
+        method = restored.process, restored.model, local
+        export_new_clients(*method, data, run, tmp_path / "refused", fine_tune_epochs=1)
 
 
 def test_samples_are_named(named_run):

@@ -6,15 +6,19 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.federation import assert_close, local_sgd
 from tests.marks import slow
 from tff_pfl.experiment import (
     OutputDirectoryError,
     export_models,
+    export_new_clients,
     export_program,
     export_run,
     restored_run,
 )
+from tff_pfl.local import ClientContext, seeds
 from tff_pfl.models import MODELS, ModelSaver
+from tff_pfl.names import UnknownNameError
 
 
 @MODELS.register("batch_normalized")
@@ -99,15 +103,33 @@ def test_runs_are_exported_without_a_config(run_of, tmp_path, monkeypatch):
     assert not (tmp_path / "refused").exists()
 
 
+@pytest.mark.slow
+def test_new_clients_fine_tune_the_global_model(run_of, tmp_path, monkeypatch):
+    saved = {}
+    monkeypatch.setattr(ModelSaver, "save", lambda _, of, path: saved.update({path.name: of}))
+    with restored_run(run_of("ditto")) as run:
+        process, model, state = run.process, run.model, run.server_state
+        new = run.dataset.of([3, 1])
+    arguments = (process, model, local_sgd(), new, run_of("ditto"))
+    found = export_new_clients(*arguments, tmp_path / "new", fine_tune_epochs=2)
+    assert found == (str(run_of("ditto")), 2, ["global", "client_4", "client_5"])
+    weights = process.global_weights(state)
+    seed = seeds.client_seed(seeds.run_seed(0, seeds.FINE_TUNING), np.int32(2), np.int32(1))
+    context = ClientContext(np.int32(2), np.int32(1), seed).of_evaluation()
+    tuned = local_sgd().train(model, weights, new.examples(1), context, epochs=2).weights
+    assert_close([saved["global"], saved["client_5"]], [weights, tuned])
+
+
 def test_impossible_exports_are_refused(run_of, tmp_path, capsys):
-    unknown = r"run: Client 4 does not exist: ids are 0\.\.3"
-    for ids, message in (([0, 4], unknown), (["x"], "x")):
-        with pytest.raises(OutputDirectoryError, match=message):
+    for ids, message in (([0, 4], r"Client 4 does not exist: ids are 0\.\.3"), (["x"], "x")):
+        with pytest.raises(UnknownNameError, match=message):
             export_run(run_of("ditto"), tmp_path / "models", ids)
     assert not (tmp_path / "models").exists()
     (tmp_path / "file").write_text("")
     path = str(tmp_path / "file" / "models")
     assert export_program(str(run_of("ditto")), path) == 1
     assert f"{tmp_path / 'file'} is a file" in capsys.readouterr().err
+    assert export_program(str(run_of("ditto")), str(tmp_path / "models"), clients=["4"]) == 1
+    assert "Client '4' does not exist" in capsys.readouterr().err
     assert export_program(str(tmp_path), str(tmp_path / "models")) == 1
     assert "has no config.json of a run" in capsys.readouterr().err

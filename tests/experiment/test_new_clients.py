@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow_federated as tff
 
-from tests.federation import assert_equal
+from tests.federation import assert_close, assert_equal
 from tests.marks import slow
 from tests.runs import tiny_config
 from tff_pfl import runtime
@@ -106,6 +106,7 @@ def test_evaluation_measures_the_global_model_before_and_after_fine_tuning(tmp_p
         trained = local.train(setup.model, weights, examples, context).weights
         models = {"global": weights, "fine_tuned": tuned, "locally_trained": trained}
         setup.assert_evaluated(columns, i, models)
+    assert_close(list(setup.evaluation.models(state, [1])), [tuned])
 
 
 def test_best_epoch_has_the_best_mean_over_clients():

@@ -16,7 +16,7 @@ from tff_pfl.analysis.study import folder_name
 from tff_pfl.clients import EVERYBODY_REPORTS, Participation
 from tff_pfl.data import FederatedDataset
 from tff_pfl.experiment.early_stop import EarlyStop
-from tff_pfl.experiment.export import ExportedRun, export_models
+from tff_pfl.experiment.export import ExportedRun, export_models, export_new_clients
 from tff_pfl.experiment.fingerprint import fingerprint
 from tff_pfl.experiment.trackers import check_tracker
 from tff_pfl.files import write_json
@@ -296,6 +296,32 @@ class Comparison:
             ValueError: The method or the seed does not exist, or `compare` did not return this.
             OutputDirectoryError: See `export_models`.
         """
+        run = self._trained_run(method, seed)
+        model = run.algorithm.made_of.model
+        return export_models(run.process, model, run.dataset, run.path, output, clients)
+
+    def export_new_clients(
+        self,
+        method: str,
+        new_clients: FederatedDataset,
+        output: Path,
+        *,
+        fine_tune_epochs: int,
+        seed: int | None = None,
+    ) -> ExportedRun:
+        """Writes a model for each client that did not train; see `tff_pfl.export_new_clients`.
+
+        The clients fine-tune by the local training of which the method was made. For the method and
+        the seed, see `export`.
+        """
+        run = self._trained_run(method, seed)
+        made_of, epochs = run.algorithm.made_of, fine_tune_epochs
+        method = run.process, made_of.model, made_of.local
+        return export_new_clients(
+            *method, new_clients, run.path, output, fine_tune_epochs=epochs, seed=run.seed
+        )
+
+    def _trained_run(self, method, seed) -> ComparedRun:
         if not self._trained:
             raise ValueError(
                 "A comparison of folders knows no methods and data to export. Repeat the call of "
@@ -305,9 +331,7 @@ class Comparison:
         runs = {str(run.seed): run for run in self._trained if run.label == method}
         seed = next(iter(runs)) if seed is None else str(seed)
         check_names("seed", [seed], runs)
-        run = runs[seed]
-        model = run.algorithm.made_of.model
-        return export_models(run.process, model, run.dataset, run.path, output, clients)
+        return runs[seed]
 
     def _column(self, column: str | None) -> str:
         if column and "/" in column:

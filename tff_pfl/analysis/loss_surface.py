@@ -11,6 +11,7 @@ from tff_pfl import evaluation, experiment
 from tff_pfl.analysis import figures
 from tff_pfl.experiment import ConfigError
 from tff_pfl.files import whole_file
+from tff_pfl.names import UnknownNameError
 
 if TYPE_CHECKING:  # most reports work without TensorFlow
     from tff_pfl.experiment import RestoredRun
@@ -99,7 +100,7 @@ def _id_of(dataset, client) -> int:
         return int(np.argmax(dataset.sizes()))
     try:
         return dataset.ids_of([client])[0]
-    except IndexError as error:
+    except UnknownNameError as error:
         raise ConfigError(str(error)) from error
 
 

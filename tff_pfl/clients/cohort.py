@@ -180,7 +180,7 @@ class CohortDataSource(tff.program.FederatedDataSource):
             split: "train", "validation" or "test".
 
         Raises:
-            IndexError: A client does not exist, or is a number although names are text.
+            UnknownNameError: A client does not exist, or is a number although names are text.
             ValueError: A client occurs twice, or has more examples than the capacity.
             TypeError: A client is neither text nor an integer.
         """
@@ -351,7 +351,7 @@ class CohortIterator(tff.program.FederatedDataSourceIterator):
 
         Raises:
             RuntimeError: `update` was not called for the last cohort, and clients have states.
-            IndexError, ValueError, TypeError: See `CohortDataSource.select_clients`.
+            ValueError, TypeError: See `CohortDataSource.select_clients`.
         """
         self._check_updated()
         clients = self._source.select_clients(clients)

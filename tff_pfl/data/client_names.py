@@ -5,8 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from tff_pfl.names import UnknownNameError, unknown_name
+
 _INT64 = range(-(2**63), 2**63)
-_SHOWN = 5  # names in a message
 
 
 def checked_names(names: Sequence[int | str], num_clients: int) -> np.ndarray:
@@ -53,21 +54,18 @@ def id_of(client: int | str, by_text: Mapping[str, int], kind: str | None) -> in
         kind: The kind of the array of names, "U" for text; `None` if clients have no names.
 
     Raises:
-        IndexError: The client does not exist, or is a number although names are text.
+        UnknownNameError: The client does not exist, or is a number although names are text.
         TypeError: The client is neither text nor a whole number.
     """
     client = client if isinstance(client, str) else operator.index(client)
     found = by_text.get(str(client))
     if kind == "U" and not isinstance(client, str):
         name = next(iter(by_text)) if found is None else str(client)
-        raise IndexError(
+        raise UnknownNameError(
             f"Client {client} is a number, but the clients' names are text, such as {name!r}; "
             "dataset.names[i] is the name of the client with id i."
         )
     if found is None:
-        names = list(by_text)[:_SHOWN]
-        more = ", ..." if len(by_text) > _SHOWN else ""
-        known = f"names are {', '.join(names)}{more} ({len(by_text)} clients)"
-        known = f"ids are 0..{len(by_text) - 1}" if kind is None else known
-        raise IndexError(f"Client {client!r} does not exist: {known}.")
+        ids = f"Client {client!r} does not exist: ids are 0..{len(by_text) - 1}."
+        raise UnknownNameError(ids if kind is None else unknown_name("client", client, by_text))
     return found

@@ -82,7 +82,7 @@ class Partition:
         for a number, such as "7" from a command line.
 
         Raises:
-            IndexError: A client does not exist, or is a number although names are text.
+            UnknownNameError: A client does not exist, or is a number although names are text.
             TypeError: A client is neither text nor a whole number, or `clients` is one client.
         """
         if isinstance(clients, str):

@@ -2,7 +2,7 @@
 
 import collections
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,11 +12,16 @@ from tff_pfl.clients import ClientStateStore, CohortDataSource, Ladder
 from tff_pfl.data import FederatedDataset
 from tff_pfl.equality import elementwise_equality
 from tff_pfl.evaluation import fine_tuning as tunings
-from tff_pfl.evaluation.federated import EvaluatedClient, evaluate_federation, measured
+from tff_pfl.evaluation.federated import (
+    EvaluatedClient,
+    evaluate_federation,
+    measured,
+    results_of_clients,
+)
 from tff_pfl.evaluation.metrics import ClientMetrics, direction
 from tff_pfl.local import ClientContext, LocalTraining
 from tff_pfl.local.seeds import FINE_TUNING, client_seed, run_seed
-from tff_pfl.models import Model
+from tff_pfl.models import Model, Weights
 from tff_pfl.ranges import takes, whole
 from tff_pfl.templates import Client, PersonalizedProcess, blocks
 
@@ -92,8 +97,11 @@ class NewClientsEvaluation:
         )
         self._task = model.task
         client_type, store = _joining(process, first_id)
-        self._start = plan.start
-        self._evaluation = _build_evaluation(process, model, plan, client_type, first_id, seed)
+        self._plan = plan
+        self._build = functools.partial(
+            _build_evaluation, process, model, client_type, first_id, seed
+        )
+        self._evaluation = self._build(plan, functools.partial(measured, model))
         self._dataset = dataset
         self._first_id = first_id
         self._split = split
@@ -123,7 +131,22 @@ class NewClientsEvaluation:
         )
         clients = clients._replace(client_ids=clients.client_ids + self._first_id)
         clients = clients.of_task(self._task)
-        return with_best_epoch(clients, self._start)
+        return with_best_epoch(clients, self._plan.start)
+
+    def models(self, server_state: Any, rows: Sequence[int]) -> Iterator[Weights]:
+        """Yields the models of new clients after fine-tuning, which are measured as `fine_tuned`.
+
+        Args:
+            server_state: The algorithm's `ServerState`.
+            rows: The positions of these clients in the data set of new clients.
+        """
+        plan = self._plan._replace(by_epoch=None, locally_trained=None)
+        compute = self._build(plan, lambda weights, test: weights)
+        at_a_time = self._clients_per_call
+        for models in results_of_clients(
+            compute, server_state, self._source, rows, self._split, at_a_time
+        ):
+            yield models["fine_tuned"]
 
 
 def with_best_epoch(clients: ClientMetrics, start: str) -> ClientMetrics:
@@ -193,11 +216,14 @@ def _joining(process, first_id) -> tuple[tff.types.StructType, ClientStateStore]
     return stateless, ClientStateStore(lambda ids: [()] * len(ids), stateless.state)
 
 
-def _build_evaluation(process, model, plan, client_type, first_id, seed) -> tff.Computation:
-    """Builds `(<S@SERVER, {EvaluatedClient}@CLIENTS> -> {totals}@CLIENTS)`.
+def _build_evaluation(
+    process, model, client_type, first_id, seed, plan, function
+) -> tff.Computation:
+    """Builds `(<S@SERVER, {EvaluatedClient}@CLIENTS> -> {OrderedDict of T}@CLIENTS)`.
 
     New clients are numbered from 0 here, but their ids start at `first_id`, because training
-    clients have the smaller ids.
+    clients have the smaller ids. A model's `T` is the result of the function `(W, D) -> T`, of its
+    weights and the client's test examples.
     """
     state_type = process.initialize.type_signature.result
     evaluated_type = tff.types.StructWithPythonType(
@@ -228,7 +254,7 @@ def _build_evaluation(process, model, plan, client_type, first_id, seed) -> tff.
             weights = weights_of(initial)
 
         def measure(weights):
-            return measured(model, weights, test)
+            return function(weights, test)
 
         totals = {}
         if plan.by_epoch is None:

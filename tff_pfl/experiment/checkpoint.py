@@ -108,14 +108,14 @@ def checkpoint_of(run_dir: str | os.PathLike) -> str:
 
 
 def trained_state(
-    store: ClientStateStore, process: PersonalizedProcess, dataset: FederatedDataset
+    store: ClientStateStore, process: PersonalizedProcess, dataset: FederatedDataset | None
 ) -> Any:
     """Returns the server's state after the last round of a run that was trained on these data.
 
     Args:
         store: The client states.
         process: The run's process.
-        dataset: The federation's data.
+        dataset: The federation's data; `None` if they need not be compared.
 
     Raises:
         OutputDirectoryError: No round was committed, or the run has other data or another partition
@@ -126,7 +126,7 @@ def trained_state(
     return _server_state(store, process)
 
 
-def check_trained(store: ClientStateStore, dataset: FederatedDataset) -> None:
+def check_trained(store: ClientStateStore, dataset: FederatedDataset | None) -> None:
     """Checks that a run has done a round, and was trained on these data.
 
     Raises:
@@ -135,7 +135,9 @@ def check_trained(store: ClientStateStore, dataset: FederatedDataset) -> None:
     committed, run = store.attachment("progress"), os.path.dirname(store.path)
     if committed is None:
         raise OutputDirectoryError(f"{run} has no checkpoint of a run: no round was committed.")
-    then, now = json.loads(committed), {"format": FORMAT, **_fingerprints(dataset)}
+    then, now = json.loads(committed), {"format": FORMAT}
+    if dataset is not None:
+        now |= _fingerprints(dataset)
     for key in now:
         if then.get(key) != now[key]:
             raise OutputDirectoryError(

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from tff_pfl import clients, data, runtime
 from tff_pfl.experiment.config.errors import ConfigError
 from tff_pfl.experiment.run_directory import OutputDirectoryError
+from tff_pfl.names import UnknownNameError
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -25,6 +26,7 @@ def user_errors() -> tuple[type[Exception], ...]:
         clients.ForeignStateError,
         clients.StateStoreError,
         ConfigError,
+        UnknownNameError,
         NobodyReportedError,
         MemoryError,
         runtime.DeviceError,

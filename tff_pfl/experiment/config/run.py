@@ -24,6 +24,7 @@ class BuiltRun:
 
     Attributes:
         config: The config.
+        everybody: The data of all clients.
         dataset: The data of the clients that train.
         new_clients: The data of the clients that the run holds out, or `None`.
         model: The model.
@@ -44,8 +45,8 @@ class BuiltRun:
             ConfigError: A value is wrong, or values contradict each other.
         """
         self.config = config
-        dataset = build.build_dataset(config, load)
-        self.dataset, self.new_clients = build.hold_out(config, dataset)
+        self.everybody = build.build_dataset(config, load)
+        self.dataset, self.new_clients = build.hold_out(config, self.everybody)
         self.model = build.build_model(config, self.dataset)
 
     @functools.cached_property
