@@ -73,6 +73,8 @@ def test_unknown_name_lists_the_nearest_and_all_names():
         "Unknown model 'lenett'. Did you mean 'lenet'? Valid: 'mlp', 'lenet'."
     )
     assert unknown_name("x", "qqq", ["b", "a"]) == "Unknown x 'qqq'. Valid: 'b', 'a'."
+    found = unknown_name("x", "ab", ["b", "abc", "zz", "a"], most=2)
+    assert found == "Unknown x 'ab'. Did you mean 'abc'? Valid: 'abc', 'b', ... (4 in all)."
     assert unknown_name("x", "qqq", []) == "Unknown x 'qqq'. Valid: none."
     check_names("key", ["a"], ["a", "b"])
     with pytest.raises(KeyError, match="Unknown key 'aa'.* Did you mean 'a'.* Look there"):

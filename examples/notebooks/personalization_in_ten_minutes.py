@@ -123,10 +123,10 @@ compared
 # %% [markdown]
 # A row is a method, and a value a mean over three seeds, each of which draws other clients. `gain`
 # is how much better the same clients are than under Local, the first method; the interval and the
-# `p_value` belong to a t test on the three seeds. `hurt` is the share of clients that are worse
-# than alone. Sharing pays: every method beats Local on average. The gain of Ditto is the largest
-# and the surest, that of FedPer the rarest to hurt anybody. `bytes_up` is what a client sends in a
-# round.
+# `p_value` belong to a t test on the three seeds. `hurt` and `helped` are the shares of clients
+# that are worse and better than alone; a method just as good as Local would have as many of both.
+# Sharing pays: every method beats Local on average. The gain of Ditto is the largest and the
+# surest, that of FedPer the rarest to hurt anybody. `bytes_up` is what a client sends in a round.
 
 # %% [markdown]
 # ## How fast they learn

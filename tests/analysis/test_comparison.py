@@ -71,8 +71,31 @@ def test_table_has_means_gains_and_who_is_hurt(written):
     gains = np.mean([0.1, 0.2, -0.1]), np.mean([0.2, 0.1, 0.0])
     assert fedper["gain"] == pytest.approx(np.mean(gains))
     assert fedper["gain_low"] < np.mean(gains) < fedper["gain_high"]
-    assert fedper["hurt"] == pytest.approx(1 / 6)
-    assert (fedper["seeds"], fedper["bytes_up"]) == (2, 2000)
+    assert (fedper["hurt"], fedper["helped"]) == pytest.approx((1 / 6, 4 / 6))  # one is equal
+    assert (fedper["clients"], fedper["seeds"], fedper["bytes_up"]) == (3, 2, 2000)
+
+
+def test_table_and_pictures_show_the_evaluation_that_is_named(tmp_path):
+    """Compares Ditto with a method that was better after round 5 than after round 10."""
+    runs = {
+        "Local": write_run(tmp_path / "a", [0.5, 0.25], algorithm="local", early=2.0),
+        "Ditto": write_run(tmp_path / "b", [0.75, 0.5]),
+    }
+    compared = tff_pfl.Comparison({label: [run] for label, run in runs.items()})
+    last, best, late = (
+        compared.table(evaluation=name) for name in ("final", "best_on_test", "late_mean")
+    )
+    columns = ["accuracy", "median"]
+    assert last.loc["Local", columns].tolist() == [0.375, 0.375]
+    assert best.loc["Local", columns].tolist() == [0.75, 0.75]
+    assert late.loc["Local", columns].tolist() == [0.5625, 0.5625]
+    assert (last.loc["Ditto", "gain"], best.loc["Ditto", "gain"]) == (0.25, -0.125)
+    assert late["clients"].tolist() == [2, 2]
+    assert compared.clients(evaluation="best_on_test")["Local"].tolist() == [1.0, 0.5]
+    (panel,) = compared.plot_clients(evaluation="best_on_test").axes
+    assert panel.get_title() == "Ditto\n50 % hurt, 0 % helped"
+    with pytest.raises(OutputDirectoryError, match="It needs validation examples"):
+        compared.table(evaluation="best_on_validation")
 
 
 def test_mean_of_a_run_that_diverged_is_not_left_out(tmp_path):
@@ -86,6 +109,10 @@ def test_mean_of_a_run_that_diverged_is_not_left_out(tmp_path):
 def test_quantities_have_short_names(written):
     own = "personalized/local_test/accuracy"
     pd.testing.assert_frame_equal(written.table("accuracy"), written.table(own))
+    with pytest.raises(ValueError, match="Did you mean 'accuracy'. Valid: 'loss', 'accuracy'.$"):
+        written.table("acuracy")
+    with pytest.raises(ValueError, match=f"Did you mean '{own}'"):
+        written.table("personalized/local_test/accuracy_std")
 
 
 def test_gain_is_positive_for_less_loss_and_any_method_can_be_the_baseline(written):
@@ -102,7 +129,7 @@ def test_comparison_is_drawn_and_shown(written):
     axes = written.plot().axes[0]
     assert [line.get_label() for line in axes.get_lines()] == ["Local", "FedPer"]
     (panel,) = written.plot_clients().axes
-    assert panel.get_title() == "FedPer\n17 % hurt"
+    assert panel.get_title() == "FedPer\n17 % hurt, 67 % helped"
     assert written.plot()._repr_png_().startswith(b"\x89PNG")
     assert "FedPer" in repr(written) and "<table" in written._repr_html_()
     assert written.clients().loc[(0, 1), "FedPer"] == 0.7

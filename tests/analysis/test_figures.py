@@ -264,7 +264,7 @@ def test_clients_are_paired_with_themselves_under_local(tmp_path):
     np.testing.assert_array_equal(pairs["own"], [0.5, 1.0, 0.75, 0.25, 0.75, 1.0])
     np.testing.assert_array_equal(pairs["local"], [0.75, 0.5, 0.5, 0.5, 0.25, 0.5])
     figure = analysis.plot_against_local(pairs)
-    assert "Ditto\n33 % hurt" in texts(figure)
+    assert "Ditto\n33 % hurt, 67 % helped" in texts(figure)
     gaining, hurt = (points.get_offsets() for points in figure.axes[0].collections)
     np.testing.assert_array_equal(gaining, [[0.5, 1.0], [0.5, 0.75], [0.25, 0.75], [0.5, 1.0]])
     np.testing.assert_array_equal(hurt, [[0.75, 0.5], [0.5, 0.25]])

@@ -62,7 +62,8 @@ def test_numbers_agree_with_students_t():
     assert (test.low, test.high) == pytest.approx((0.2 - half, 0.2 + half))
     assert test.p_value == pytest.approx(stats.ttest_rel([0.2, 0.1, 0.3], np.zeros(3)).pvalue)
     assert (test.num_seeds, test.share_worse) == (3, 1 / 7)
-    assert paired_test(differences, direction=-1).share_worse == 5 / 7  # one is 0
+    test = paired_test(differences, direction=-1)
+    assert (test.share_worse, test.share_better) == (5 / 7, 1 / 7)  # one is 0
 
 
 def test_rounding_errors_count_as_no_difference():

@@ -26,6 +26,7 @@ __getattr__, __dir__, __all__ = offer(
         "figures": ("save",),
         "frames": (
             "clients",
+            "column_of",
             "evaluations",
             "main_column",
             "metrics",

@@ -48,13 +48,14 @@ OPTIONS = {
         type=whole_numbers, metavar="0,5", help="ids of the clients to show, in this order"
     ),
     "column": dict(
-        help="the metric, MODEL/POOL/QUANTITY; by default the first metric of the task, such as "
-        "personalized/local_test/accuracy"
+        help="the metric, MODEL/POOL/QUANTITY, or QUANTITY of the clients' own models on their "
+        "test examples; by default the first metric of the task, such as accuracy"
     ),
     "columns": dict(
         type=_texts,
         metavar="COLUMN,COLUMN",
-        help="metrics of summary.json, such as global/local_test/accuracy_worst_5_percent; write "
+        help="metrics of summary.json, such as global/local_test/accuracy_worst_5_percent, or "
+        "accuracy of the clients' own models on their test examples; write "
         "EVALUATION:METRIC for another evaluation than the last: best_on_validation, best_on_test "
         "(chosen on the examples that it reports) or late_mean",
     ),

@@ -5,16 +5,17 @@ import pathlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
-from tff_pfl import evaluation, runtime
+from tff_pfl import runtime
 from tff_pfl.analysis import curves, frames, paired
 from tff_pfl.analysis.compared_run import ComparedRun, Ticks, in_short
+from tff_pfl.analysis.method_table import method_table
 from tff_pfl.analysis.runs import STUDY, Path, find_runs
 from tff_pfl.analysis.study import folder_name
 from tff_pfl.clients import EVERYBODY_REPORTS, Participation
 from tff_pfl.data import FederatedDataset
+from tff_pfl.evaluation import EvaluationOptions, MetricName
 from tff_pfl.experiment.early_stop import EarlyStop
 from tff_pfl.experiment.export import ExportedRun, export_models, export_new_clients
 from tff_pfl.experiment.fingerprint import fingerprint
@@ -27,7 +28,6 @@ from tff_pfl.progress import progress_bar
 from tff_pfl.ranges import RangeError, each, takes, whole
 from tff_pfl.templates import Algorithm, compose
 
-_GAIN = ("gain", "gain_low", "gain_high", "p_value", "hurt")
 Data = FederatedDataset | Callable[[int], FederatedDataset]
 """The data of all runs, or a function from a run's seed to its data."""
 
@@ -41,7 +41,7 @@ def compare(
     seeds: Sequence[int] = (0,),
     clients_per_round: int | None = None,
     evaluate_every: int = 5,
-    evaluate: evaluation.EvaluationOptions | None = None,
+    evaluate: EvaluationOptions | None = None,
     participation: Participation = EVERYBODY_REPORTS,
     early_stop: EarlyStop | None = None,
     accountant: Accountant | None = None,
@@ -106,7 +106,7 @@ def compare(
     options = {
         "rounds": rounds,
         "evaluate_every": evaluate_every,
-        "evaluate": evaluate or evaluation.EvaluationOptions(),
+        "evaluate": evaluate or EvaluationOptions(),
         "participation": participation,
         "early_stop": early_stop,
     }
@@ -194,7 +194,9 @@ class Comparison:
 
     Arguments `column` name a quantity as "MODEL/POOL/QUANTITY", such as "global/local_test/loss",
     or as "loss" for each client's own model. By default it is the main one. Arguments `baseline`
-    are labels, by default the baseline of the runs.
+    are labels, by default the baseline of the runs. Arguments `evaluation` name one of
+    `summary.json`: "final", after the last round, or "best_on_validation", "best_on_test" or
+    "late_mean".
 
     Attributes:
         runs: The runs by labels. All functions of `tff_pfl.analysis` that read runs take them.
@@ -210,70 +212,56 @@ class Comparison:
         self.runs = find_runs(runs).finished
         self._trained = trained
 
-    def table(self, column: str | None = None, *, baseline: str | None = None) -> pd.DataFrame:
+    def table(
+        self,
+        column: str | None = None,
+        *,
+        baseline: str | None = None,
+        evaluation: str = "final",
+    ) -> pd.DataFrame:
         """Returns a row for each method, indexed by label.
 
+        A method exactly as good as the baseline hurts about as many clients as it helps, because
+        few test examples make single values noisy: compare `hurt` with `helped`. The interval and
+        the p value assume independent seeds, and are not corrected for the number of methods. If
+        seeds cut the same rows anew, they share most training rows, and the interval is too narrow.
+
         Returns:
-            The quantity, such as `accuracy`: its mean over clients after the last round, averaged
-            over seeds, or NaN if a run's mean is not finite. `std`: the standard deviation of these
-            means over seeds. `median`: its median over clients, averaged over seeds. `gain`: the
-            mean improvement of the same clients over the baseline, positive if they are better, for
-            errors, too; `gain_low` and `gain_high`, its 95 % interval, and `p_value`, by
-            `paired_test`. `hurt`: the share of clients, over all seeds, that are worse than under
-            the baseline. `seeds`: the number of seeds. `bytes_up`: bytes that a client sends in a
-            round. `round_seconds`: median seconds of a round. `epsilon`, if a method has noise: the
-            largest of its runs, for all rounds; infinite without privacy.
+            The quantity, such as `accuracy`: its mean over clients, averaged over seeds, or NaN if
+            a run's mean is not finite. `std`: the standard deviation of these means over seeds.
+            `median`: its median over clients, averaged over seeds. `gain`: the mean improvement of
+            the same clients over the baseline, positive if they are better, for errors, too;
+            `gain_low` and `gain_high`, its 95 % interval, and `p_value`, by `paired_test`. `hurt`
+            and `helped`: the shares of clients, over all seeds, that are worse and better than
+            under the baseline; the rest are equal. `clients`: the number of clients with a value,
+            averaged over seeds; clients without test examples have none. `seeds`: the number of
+            seeds. `bytes_up`: bytes that a client sends in a round. `round_seconds`: median seconds
+            of a round. `epsilon`, if a method has noise: the largest of its runs, for all rounds;
+            infinite without privacy.
         """
         column, baseline = self._column(column), self._baseline(baseline)
-        quantity = evaluation.MetricName.parse(column).quantity
-        final = frames.evaluations(self.runs).query("evaluation == 'final'")
-        found = frames.select(final, column).groupby("label", sort=False)
-        costs = frames.summaries(self.runs).groupby("label", sort=False)
-        seeds = {label: set(of_label["seed"]) for label, of_label in found}
-        table = pd.DataFrame()
-        table[quantity] = found["value"].agg(pd.Series.mean, skipna=False)
-        table["std"] = found["value"].agg(pd.Series.std, skipna=False)
-        of_run = frames.select(frames.clients(self.runs, "final"), column).groupby(["label", "run"])
-        medians = of_run["value"].agg(lambda own: own.median(skipna=False))
-        table["median"] = medians.groupby("label").agg(pd.Series.mean, skipna=False)
-        gains = [self._gain(column, label, baseline, seeds) for label in table.index]
-        table = table.join(pd.DataFrame(gains, table.index, [*_GAIN], dtype=float))
-        table["seeds"] = found.size()
-        table["bytes_up"] = costs["bytes_up"].first().astype(int)
-        table["round_seconds"] = costs["round_seconds"].median()
-        epsilon = costs["epsilon"].max()
-        if np.isfinite(epsilon).any():
-            table["epsilon"] = epsilon
-        return table.rename_axis("method")
+        return method_table(self.runs, column, baseline, evaluation)
 
-    def _gain(self, column, label, baseline, seeds) -> dict[str, float]:
-        """Returns what the table has about a method in comparison with a baseline."""
-        common = sorted(seeds[label] & seeds.get(baseline, set()))
-        if label == baseline or not common:
-            return {}
-        quantity, stated = evaluation.MetricName.parse(column).quantity, self.runs.directions
-        sign, values = evaluation.direction(quantity, stated), self.clients(column)
-        test = paired.paired_test(
-            paired.paired_differences(values, label, baseline, common, quantity, stated), sign
-        )
-        low, high = sorted([sign * test.low, sign * test.high])
-        numbers = sign * test.difference, low, high, test.p_value, test.share_worse
-        return dict(zip(_GAIN, numbers, strict=True))
-
-    def clients(self, column: str | None = None) -> pd.DataFrame:
-        """Returns the quantity of each client after the last round.
+    def clients(self, column: str | None = None, *, evaluation: str = "final") -> pd.DataFrame:
+        """Returns the quantity of each client.
 
         Returns:
             A row for each client of each seed, indexed by `seed` and `client_id`, and a column for
             each method; see `client_values`.
         """
-        return paired.client_values(self.runs, self._column(column))
+        return paired.client_values(self.runs, self._column(column), evaluation)
 
     def plot(self, column: str | None = None):
         """Draws the quantity against the round, with a line for each method; see `plot_curves`."""
         return curves.plot_curves(frames.metrics(self.runs), self._column(column))
 
-    def plot_clients(self, column: str | None = None, *, baseline: str | None = None):
+    def plot_clients(
+        self,
+        column: str | None = None,
+        *,
+        baseline: str | None = None,
+        evaluation: str = "final",
+    ):
         """Draws each client's quantity against that under the baseline, a panel for each method.
 
         Circles are clients that are not worse than under the baseline, triangles those that are:
@@ -281,8 +269,8 @@ class Comparison:
         of 10 are logarithmic.
         """
         column, baseline = self._column(column), self._baseline(baseline)
-        pairs = paired.against(self.clients(column), baseline)
-        quantity = evaluation.MetricName.parse(column).quantity
+        pairs = paired.against(self.clients(column, evaluation=evaluation), baseline)
+        quantity = MetricName.parse(column).quantity
         return paired.plot_against_local(pairs, quantity, self.runs.directions, baseline)
 
     def export(
@@ -334,10 +322,8 @@ class Comparison:
         return runs[seed]
 
     def _column(self, column: str | None) -> str:
-        if column and "/" in column:
-            return column
-        main = frames.main_column(frames.clients(self.runs, "final"))
-        return f"{main.rpartition('/')[0]}/{column}" if column else main
+        of_models = frames.clients(self.runs, "final").query("model != ''")
+        return frames.column_of(of_models, column)
 
     def _baseline(self, baseline: str | None) -> str:
         check_names("baseline", filter(None, [baseline]), self.runs.folders)

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from tff_pfl.analysis import figures
-from tff_pfl.analysis.frames import evaluations, main_column, means, metrics, select, summaries
+from tff_pfl.analysis.frames import column_of, means, metrics, select, summaries
 from tff_pfl.analysis.metric_text import in_words
 from tff_pfl.analysis.runs import find_runs
 from tff_pfl.analysis.study import SEPARATOR
@@ -79,7 +79,7 @@ def plot_curves(
     """
     from matplotlib.ticker import MaxNLocator
 
-    exclude_clients, column = list(exclude_clients), column or main_column(frame)
+    exclude_clients, column = list(exclude_clients), column_of(frame, column)
     selected = select(frame, column, exclude_clients)
     curves = over_seeds(selected)
     figure = figures.new_figure()
@@ -117,7 +117,7 @@ def curves_against_bytes(runs: Any, column: str | None = None) -> pd.DataFrame:
     over the runs of a label.
     """
     runs = find_runs(runs).finished
-    column = column or main_column(evaluations(runs))
+    column = column_of(metrics(runs), column)
     sent = summaries(runs).groupby("label")["bytes_up"].mean()
     curves = over_seeds(select(metrics(runs), column))
     return curves.assign(megabytes=curves["round"] * curves["label"].map(sent) / 1e6)
@@ -139,7 +139,7 @@ def plot_against_bytes(runs: Any, column: str | None = None):
         The Matplotlib figure.
     """
     runs = find_runs(runs).finished
-    column = column or main_column(evaluations(runs))
+    column = column_of(metrics(runs), column)
     curves = curves_against_bytes(runs, column)
     curves["panel"], curves["line"] = _parts(curves["label"])
     lines = {line: figures.series(i) for i, line in enumerate(curves["line"].unique())}
@@ -170,7 +170,7 @@ def points_against_epsilon(runs: Any, column: str | None = None) -> pd.DataFrame
         and `deviation` over the seeds. Lines keep their order; points are sorted by epsilon.
     """
     runs = find_runs(runs).finished
-    column = column or main_column(evaluations(runs))
+    column = column_of(metrics(runs), column)
     final = select(metrics(runs), column).groupby("run", sort=False)["value"].last()
     table = summaries(runs).set_index("run").assign(value=final).reset_index()
     groups = table.groupby("label", sort=False)
@@ -203,7 +203,7 @@ def plot_against_epsilon(runs: Any, column: str | None = None):
         The Matplotlib figure.
     """
     runs = find_runs(runs).finished
-    column = column or main_column(evaluations(runs))
+    column = column_of(metrics(runs), column)
     points = points_against_epsilon(runs, column)
     places = {epsilon: place for place, epsilon in enumerate(sorted(set(points["epsilon"])))}
     figure = figures.new_figure()

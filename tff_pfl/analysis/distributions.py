@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from tff_pfl.analysis import figures
-from tff_pfl.analysis.frames import main_column, select
+from tff_pfl.analysis.frames import column_of, select
 from tff_pfl.analysis.metric_text import in_words
 from tff_pfl.analysis.tables import Table, table_of
 from tff_pfl.evaluation import MetricName, direction, over_clients
@@ -56,7 +56,7 @@ def distribution_table(
         exclude_clients: Ids of clients to leave out, such as attackers.
         directions: See `tails`.
     """
-    column, rows = column or main_column(frame), []
+    column, rows = column_of(frame, column), []
     for label, of_label in select(frame, column, exclude_clients).groupby("label", sort=False):
         values = of_label["value"].to_numpy()
         row = {"": label, "round": _rounds(of_label), "clients": str(len(values))}
@@ -91,7 +91,7 @@ def plot_histograms(
     """
     from matplotlib.ticker import MaxNLocator
 
-    column = column or main_column(frame)
+    column = column_of(frame, column)
     selected = select(frame, column, exclude_clients)
     edges = shared_edges(selected["value"].to_numpy())
     groups = list(selected.groupby("label", sort=False))

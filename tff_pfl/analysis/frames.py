@@ -39,6 +39,8 @@ _RUN = ["run", "label", "seed"]
 _NAME = list(MetricName._fields)
 # The first rounds are slower, because they trace the graphs.
 _WARM_UP = 2
+_MOST = 5  # names in a message
+_VALIDATED = "best_on_validation"
 
 
 def metrics(runs: Any) -> pd.DataFrame:
@@ -197,11 +199,22 @@ def main_column(frame: pd.DataFrame) -> str:
     Raises:
         OutputDirectoryError: No run was evaluated.
     """
-    parts = [part for part in _NAME if part in frame]
-    found = main_metric(MetricName(*names) for names in frame[parts].drop_duplicates().values)
-    if found is None:
-        raise OutputDirectoryError("No run has an evaluation of models yet.")
-    return str(found._replace(statistic=""))
+    return _whole_name(_known(frame), None)
+
+
+def column_of(frame: pd.DataFrame, column: str | None = None) -> str:
+    """Returns the whole name of a quantity.
+
+    Args:
+        frame: The result of `metrics`, `clients` or `evaluations`.
+        column: The whole name, or a short one, such as "loss" or "accuracy_worst_5_percent", for
+            the model and the examples of the `main_column`, which is the default.
+
+    Raises:
+        UnknownNameError: The frame does not have the quantity. The message has the nearest names.
+        OutputDirectoryError: No run was evaluated.
+    """
+    return _whole_name(_known(frame), column)
 
 
 def select(frame: pd.DataFrame, column: str, exclude_clients=()) -> pd.DataFrame:
@@ -209,21 +222,21 @@ def select(frame: pd.DataFrame, column: str, exclude_clients=()) -> pd.DataFrame
 
     Args:
         frame: The result of `metrics`, `clients` or `evaluations`.
-        column: "MODEL/POOL/QUANTITY", such as "personalized/local_test/accuracy". If the frame has
-            statistics, "MODEL/POOL/QUANTITY_STATISTIC", by default the mean.
+        column: "MODEL/POOL/QUANTITY", such as "personalized/local_test/accuracy", or a short name;
+            see `column_of`. If the frame has statistics, "MODEL/POOL/QUANTITY_STATISTIC", by
+            default the mean.
         exclude_clients: Names or ids of clients to leave out, as in `client_id`. Needs a frame of
             `clients`.
 
     Raises:
-        UnknownNameError: The frame does not have the quantity. The message names the nearest one.
+        UnknownNameError: See `column_of`.
         OutputDirectoryError: No client is left.
     """
-    parts = [part for part in _NAME if part in frame]
-    known = {str(MetricName(*names)): names for names in frame[parts].drop_duplicates().values}
+    known = _known(frame)
+    column = _whole_name(known, column)
     name = f"{column}_mean" if f"{column}_mean" in known else column
-    if name not in known:
-        raise UnknownNameError(unknown_name("column", column, known))
-    found = frame[(frame[parts] == list(known[name])).all(axis=1)]
+    parts = [part for part in _NAME if part in frame]
+    found = frame[(frame[parts] == list(known[name][: len(parts)])).all(axis=1)]
     if exclude := list(dict.fromkeys(map(str, exclude_clients))):
         known = set(frame["client_id"].astype(str))
         if absent := [client for client in exclude if client not in known]:
@@ -287,6 +300,33 @@ def _joined(frames, columns) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)[columns]
 
 
+def _known(frame) -> dict[str, MetricName]:
+    """Returns the names of the quantities of a frame, in order, by their texts."""
+    names = frame[[part for part in _NAME if part in frame]].drop_duplicates().values
+    return {str(name): name for name in (MetricName(*parts) for parts in names)}
+
+
+def _whole_name(known: Mapping[str, MetricName], column: str | None) -> str:
+    """Returns the name of `column_of`, among the names of a frame."""
+
+    def is_known(name):
+        return name in known or f"{name}_mean" in known
+
+    if column is not None and is_known(column):
+        return column
+    main = main_metric(known.values())
+    if main is None:
+        raise OutputDirectoryError("No run has an evaluation of models yet.")
+    of_main = f"{main.model}/{main.pool}/"
+    if column is None or is_known(of_main + column):
+        return of_main + (column or main.quantity)
+    names = [name.removesuffix("_mean") for name in known]
+    if "/" not in column:
+        names = [name.removeprefix(of_main) for name in names]
+        names = [name for name in names if "/" not in name]
+    raise UnknownNameError(unknown_name("column", column, names, most=_MOST))
+
+
 def _undefined(wide: pd.DataFrame, partial: Collection[str], names: list[str]) -> np.ndarray:
     """Returns which values are undefined although the client's loss is finite, name by name."""
 
@@ -331,7 +371,13 @@ def _rounds(files: RunFiles, rounds: int | str) -> list[int]:
     summary = finished_summary(files.path)
     evaluated = {} if summary is None else summary.evaluations
     if rounds not in evaluated:
-        raise OutputDirectoryError(unknown_name(f"evaluation of {files.path}", rounds, evaluated))
+        message = unknown_name(f"evaluation of {files.path}", rounds, evaluated)
+        if rounds == _VALIDATED:
+            message = (
+                f"{files.path} has no evaluation {rounds!r}. It needs validation examples and "
+                "evaluation.validation=True."
+            )
+        raise OutputDirectoryError(message)
     return list(evaluated[rounds].rounds)
 
 

@@ -8,7 +8,7 @@ import pandas as pd
 
 from tff_pfl import evaluation
 from tff_pfl.analysis import figures
-from tff_pfl.analysis.frames import clients, main_column, means, select, summaries
+from tff_pfl.analysis.frames import clients, column_of, means, select, summaries
 from tff_pfl.analysis.runs import Path, find_runs
 from tff_pfl.analysis.tables import Table, table_of
 from tff_pfl.experiment.run_directory import OutputDirectoryError
@@ -32,6 +32,7 @@ class PairedTest(NamedTuple):
         num_seeds: The number of seeds.
         share_worse: The share of clients, over all seeds, that are worse than under the other
             label.
+        share_better: The share of clients that are better. The rest are equal.
     """
 
     difference: float
@@ -40,6 +41,7 @@ class PairedTest(NamedTuple):
     p_value: float
     num_seeds: int
     share_worse: float
+    share_better: float
 
 
 def paired_test(differences: Sequence[np.ndarray], direction: int = 1) -> PairedTest:
@@ -63,6 +65,9 @@ def paired_test(differences: Sequence[np.ndarray], direction: int = 1) -> Paired
     with their spread, so a large p value does not show equality. The p values of several labels
     against one are not corrected for multiple testing.
 
+    Nor does it know that seeds share rows. If each seed cuts the same rows anew, most training rows
+    are in every cut, seeds are not independent, and intervals are too narrow.
+
     Args:
         differences: The differences of the clients of each seed, float64 `[clients]`.
         direction: 1 if larger values are better, or -1.
@@ -73,18 +78,17 @@ def paired_test(differences: Sequence[np.ndarray], direction: int = 1) -> Paired
     with np.errstate(invalid="ignore"):  # values may be infinite
         seed_means = np.array([_mean(own) for own in differences])
         difference = float(_mean(seed_means))
-    share_worse = float(np.mean(direction * np.concatenate(differences) < 0))
+    signed = direction * np.concatenate(differences)
+    counts = num_seeds, float(np.mean(signed < 0)), float(np.mean(signed > 0))
     if num_seeds < 2 or not np.isfinite(difference):
-        return PairedTest(difference, np.nan, np.nan, np.nan, num_seeds, share_worse)
+        return PairedTest(difference, np.nan, np.nan, np.nan, *counts)
     error = float(seed_means.std(ddof=1) / np.sqrt(num_seeds))
     if not evaluation.without_rounding(error, abs(difference)):  # all seeds have the same mean
         p_value = 1.0 if difference == 0 else 0.0
-        return PairedTest(difference, difference, difference, p_value, num_seeds, share_worse)
+        return PairedTest(difference, difference, difference, p_value, *counts)
     half = error * float(special.stdtrit(num_seeds - 1, (1 + _LEVEL) / 2))
     p_value = float(2 * special.stdtr(num_seeds - 1, -abs(difference) / error))
-    return PairedTest(
-        difference, difference - half, difference + half, p_value, num_seeds, share_worse
-    )
+    return PairedTest(difference, difference - half, difference + half, p_value, *counts)
 
 
 def _mean(numbers):
@@ -113,7 +117,7 @@ def client_values(
         UnknownNameError: No run has the quantity.
     """
     found = clients(find_runs(runs).finished, rounds)
-    values = select(found, column or main_column(found))
+    values = select(found, column_of(found, column))
     for _, of_seed in values.groupby("seed"):
         first, *others = of_seed["run"].unique()
         for other in others:
@@ -192,7 +196,7 @@ def against_local(runs: Any, column: str | None = None) -> pd.DataFrame:
     table = summaries(runs)
     is_local = table["algorithm"] == "local"
     values = clients(runs, "final")
-    values = select(values, column or main_column(values))
+    values = select(values, column_of(values, column))
     pairs = table[~is_local].merge(table[is_local].drop_duplicates("seed"), on="seed")
     found = [values.iloc[:0]]
     for run, local_run in pairs[["run_x", "run_y"]].values:
@@ -293,7 +297,8 @@ def plot_against_local(
             for color, marker, shown in ((0, "o", ~is_hurt), (1, "v", is_hurt))
         ]
         title = figures.wrapped(label, figures.PANEL_CHARACTERS)
-        axes.set_title(f"{title}\n{100 * is_hurt.mean():.0f} % hurt", fontsize="small")
+        shares = [f"{100 * _is_hurt(group, s).mean():.0f} %" for s in (sign, -sign)]
+        axes.set_title(f"{title}\n{shares[0]} hurt, {shares[1]} helped", fontsize="small")
         axes.set_aspect("equal")
         # More numbers would touch, those of neighbouring panels, too.
         if quantity == "accuracy":

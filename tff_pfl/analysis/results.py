@@ -103,7 +103,8 @@ def named_columns(
 ) -> list[Column]:
     """Returns the columns of a command line, each `NAME` or `EVALUATION:NAME`.
 
-    The default statistic is the mean, and the default evaluation is the last one.
+    A name may be short, see `frames.column_of`. The default statistic is the mean, and the default
+    evaluation is the last one.
 
     Args:
         evaluations: The result of `evaluations`.
@@ -111,17 +112,19 @@ def named_columns(
         directions: See `Column`.
 
     Raises:
-        UnknownNameError: No finished run has the column. The message names the nearest one.
+        UnknownNameError: No finished run has the column or the evaluation. The message has the
+            nearest names.
     """
-    rows = evaluations[["evaluation", *MetricName._fields]].drop_duplicates()
-    columns = [
-        Column(MetricName(*name), evaluation, directions or {}) for evaluation, *name in rows.values
-    ]
-    known = {f"{column.evaluation}:{column.name}": column for column in columns}
-    known |= {str(column.name): column for column in columns if column.evaluation == "final"}
-    full = [f"{text}_mean" if f"{text}_mean" in known else text for text in texts]
-    check_names("column", full, known)
-    return [known[text] for text in full]
+    columns = []
+    for text in texts:
+        evaluation, _, name = text.rpartition(":")
+        if evaluation:
+            check_names("evaluation", [evaluation], dict.fromkeys(evaluations["evaluation"]))
+        evaluation = evaluation or "final"
+        of_column = frames.select(evaluations[evaluations["evaluation"] == evaluation], name)
+        names = of_column[[*MetricName._fields]].values[0]
+        columns.append(Column(MetricName(*names), evaluation, directions or {}))
+    return columns
 
 
 def results_table(
@@ -133,9 +136,9 @@ def results_table(
 
     Args:
         runs: See `find_runs`. Labels without a finished run have dashes.
-        columns: Columns as "MODEL/POOL/QUANTITY_STATISTIC" or "EVALUATION:MODEL/...", by default
-            the means of personalized and global models after the last round. The default statistic
-            is the mean.
+        columns: Columns as "MODEL/POOL/QUANTITY_STATISTIC" or "EVALUATION:MODEL/...", or as
+            "QUANTITY_STATISTIC" of the main model and examples; by default the means of
+            personalized and global models after the last round. The default statistic is the mean.
         against: If given, a label that every other label is compared with, client by client, on the
             first column. See `paired_test`.
 
@@ -309,7 +312,7 @@ def cross_values(
     """
     runs = find_runs(runs).finished
     found = frames.clients(runs, "final")
-    values = frames.select(found, column or frames.main_column(found), exclude_clients)
+    values = frames.select(found, frames.column_of(found, column), exclude_clients)
     if exclude_attackers:
         attackers = {(str(path), str(it)) for _, path in runs for it in RunFiles(path).attackers()}
         keys = values[["run", "client_id"]].astype(str).itertuples(index=False, name=None)
@@ -340,7 +343,7 @@ def cross_table(
         UnknownNameError: No run has the column.
     """
     runs, exclude_clients = find_runs(runs), sorted(exclude_clients)
-    column = column or frames.main_column(frames.clients(runs.finished, "final"))
+    column = frames.column_of(frames.clients(runs.finished, "final"), column)
     name = MetricName.parse(f"{column}_mean")
     values = cross_values(
         runs, column, exclude_attackers=exclude_attackers, exclude_clients=exclude_clients
