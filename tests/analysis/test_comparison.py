@@ -247,6 +247,9 @@ def test_models_of_a_run_are_exported(dataset, compared, written, tmp_path):
     accuracy = result.clients("accuracy").loc[(3, 2), "Ditto, pulled"]
     assert np.mean(np.argmax(loaded(x), axis=1) == y) == pytest.approx(accuracy)
     assert result.export("Local", tmp_path / "own", []).models == []
+    predictions = result.predictions("Ditto, pulled", seed=3).query("client_id == 2")
+    assert list(predictions["label"]) == list(y) and len(predictions["global"]) == size
+    np.testing.assert_allclose(np.stack(predictions["personalized"]), loaded(x), atol=1e-5)
     new = dataset.of([1, 3])
     found = result.export_new_clients("Local", new, tmp_path / "new", fine_tune_epochs=1, seed=3)
     assert found.models == ["client_4", "client_5"]

@@ -16,6 +16,7 @@ from tff_pfl.experiment.run_directory import OutputDirectoryError, RunDirectory,
 from tff_pfl.experiment.summary import Result, finished_summary
 from tff_pfl.experiment.trackers import tracking
 from tff_pfl.kinds import described
+from tff_pfl.models import Model
 from tff_pfl.privacy import Accountant, PrivacyLoss, default_delta
 from tff_pfl.progress import Bar
 from tff_pfl.templates import Algorithm, PersonalizedProcess, compose
@@ -61,6 +62,11 @@ class ComparedRun:
     def process(self) -> PersonalizedProcess:
         """The process of the method, with initial weights of the seed."""
         return compose(self.algorithm, self.dataset.examples_type, self.seed)
+
+    @property
+    def parts(self) -> tuple[PersonalizedProcess, Model, FederatedDataset, pathlib.Path]:
+        """The process, model, data and folder, from which the run is restored."""
+        return self.process, self.algorithm.made_of.model, self.dataset, self.path
 
     @functools.cached_property
     def privacy(self) -> PrivacyLoss | None:

@@ -15,10 +15,11 @@ from tff_pfl.analysis.runs import STUDY, Path, find_runs
 from tff_pfl.analysis.study import folder_name
 from tff_pfl.clients import EVERYBODY_REPORTS, Participation
 from tff_pfl.data import FederatedDataset
-from tff_pfl.evaluation import EvaluationOptions, MetricName
+from tff_pfl.evaluation import EvaluationOptions, Evaluator, MetricName
 from tff_pfl.experiment.early_stop import EarlyStop
 from tff_pfl.experiment.export import ExportedRun, export_models, export_new_clients
 from tff_pfl.experiment.fingerprint import fingerprint
+from tff_pfl.experiment.restored import trained_run
 from tff_pfl.experiment.trackers import check_tracker
 from tff_pfl.files import write_json
 from tff_pfl.kinds import KindError, check_kind
@@ -207,7 +208,7 @@ class Comparison:
 
         Args:
             runs: See `find_runs`.
-            trained: The runs of a call of `compare`, which `export` needs.
+            trained: The runs of a call of `compare`, which `export` and others need.
         """
         self.runs = find_runs(runs).finished
         self._trained = trained
@@ -284,9 +285,24 @@ class Comparison:
             ValueError: The method or the seed does not exist, or `compare` did not return this.
             OutputDirectoryError: See `export_models`.
         """
+        return export_models(*self._trained_run(method, seed).parts, output, clients)
+
+    def predictions(self, method: str, *, seed: int | None = None) -> pd.DataFrame:
+        """Predicts the examples of all clients, by default by the models of the first seed.
+
+        Returns:
+            A row for each example, in the columns of `Predictions.columns`. The examples are those
+            that `compare` evaluated; outputs for several classes are arrays.
+
+        Raises:
+            ValueError: See `export`.
+        """
         run = self._trained_run(method, seed)
-        model = run.algorithm.made_of.model
-        return export_models(run.process, model, run.dataset, run.path, output, clients)
+        process, model, dataset, path = run.parts
+        with trained_run(process, model, dataset, path) as found:
+            evaluator = Evaluator(process, model, dataset, run.options["evaluate"])
+            predicted = evaluator.predictions(found.server_state, found.source)
+        return pd.DataFrame({name: list(values) for name, values in predicted.columns().items()})
 
     def export_new_clients(
         self,
@@ -312,8 +328,8 @@ class Comparison:
     def _trained_run(self, method, seed) -> ComparedRun:
         if not self._trained:
             raise ValueError(
-                "A comparison of folders knows no methods and data to export. Repeat the call of "
-                "tff_pfl.compare, which trains nothing again, and export what it returns."
+                "A comparison of folders knows no methods and data. Repeat the call of "
+                "tff_pfl.compare, which trains nothing again, and use what it returns."
             )
         check_names("method", [method], dict.fromkeys(run.label for run in self._trained))
         runs = {str(run.seed): run for run in self._trained if run.label == method}

@@ -33,7 +33,7 @@ __getattr__, __dir__, __all__ = offer(
         "loop": ("train",),
         "program": ("run_program",),
         "program_state": ("CheckedStateManager",),
-        "restored": ("RestoredRun", "restored_run"),
+        "restored": ("RestoredRun", "TrainedRun", "restored_run", "trained_run"),
         "run_directory": ("OutputDirectoryError", "RunDirectory", "check_writable", "resolved"),
         "run_files": ("ClientTable", "RunFiles", "Session"),
         "summary": ("Evaluation", "LateMean", "Result", "read_summary", "table", "write_summary"),

@@ -5,18 +5,23 @@ import os
 import pathlib
 import urllib.parse
 from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tree
 
 from tff_pfl import runtime
-from tff_pfl.clients import CohortDataSource
 from tff_pfl.data import FederatedDataset
 from tff_pfl.evaluation import NewClientsEvaluation
 from tff_pfl.experiment.checkpoint import checkpoint_of, client_states, trained_state
 from tff_pfl.experiment.config.errors import ConfigError
 from tff_pfl.experiment.interruption import exit_code_of
-from tff_pfl.experiment.restored import RestoredRun, restored_run, warn_of_other_versions
+from tff_pfl.experiment.restored import (
+    RestoredRun,
+    TrainedRun,
+    restored_run,
+    trained_run,
+    warn_of_other_versions,
+)
 from tff_pfl.experiment.run_directory import check_empty_folder
 from tff_pfl.experiment.run_files import RunFiles
 from tff_pfl.files import write_json
@@ -44,20 +49,7 @@ class ExportedRun(NamedTuple):
     models: list[str]
 
 
-class _TrainedRun(NamedTuple):
-    """The attributes of a `RestoredRun` that are needed, of a run without a config."""
-
-    title: str
-    round_num: int
-    process: PersonalizedProcess
-    model: Model
-    dataset: FederatedDataset
-    source: CohortDataSource | None
-    server_state: Any
-
-
 @takes(clients_per_call=whole(1))
-@runtime.current_or_graph_context()
 def export_models(
     process: PersonalizedProcess,
     model: Model,
@@ -100,13 +92,7 @@ def export_models(
     ids = _ids_of(clients, dataset, dataset.num_clients)
     names = map(dataset.partition.name_of, ids)
     check_empty_folder(output)
-    path = checkpoint_of(run_dir)
-    warn_of_other_versions(run_dir)
-    with client_states(process, path, read_only=True) as store:
-        state = trained_state(store, process, dataset)
-        source = CohortDataSource(dataset, store, process.client_type, seed=0)
-        title = os.fspath(run_dir)
-        run = _TrainedRun(title, int(state.round_num), process, model, dataset, source, state)
+    with trained_run(process, model, dataset, run_dir) as run:
         return _write(run, output, names, _own_models(run, ids, clients_per_call))
 
 
@@ -160,7 +146,7 @@ def export_new_clients(
     with client_states(process, path, read_only=True) as store:
         state = trained_state(store, process, None)
     title, rows = os.fspath(run_dir), range(new_clients.num_clients)
-    run = _TrainedRun(title, int(state.round_num), process, model, new_clients, None, state)
+    run = TrainedRun(title, int(state.round_num), process, model, new_clients, None, state)
     new = NewClientsEvaluation(
         process,
         model,
@@ -234,14 +220,14 @@ def _ids_of(clients, dataset, num_trained) -> list[int]:
     return list(dict.fromkeys(dataset.ids_of(clients)))
 
 
-def _own_models(run: RestoredRun | _TrainedRun, client_ids, at_a_time) -> Iterator[Weights]:
+def _own_models(run: RestoredRun | TrainedRun, client_ids, at_a_time) -> Iterator[Weights]:
     """Yields the own models of clients that train."""
     for start in range(0, len(client_ids), at_a_time):
         clients = run.source.clients_of_ids(client_ids[start : start + at_a_time])
         yield from run.process.personalize(run.server_state, clients)
 
 
-def _write(run: RestoredRun | _TrainedRun, output, clients, models) -> ExportedRun:
+def _write(run: RestoredRun | TrainedRun, output, clients, models) -> ExportedRun:
     """Writes the models of these clients, and the global model."""
     output, process, dataset, names = pathlib.Path(output), run.process, run.dataset, []
     saver = ModelSaver(process.evaluated_model or run.model, dataset.image_shape, dataset.x_dtype)

@@ -3,7 +3,7 @@
 import contextlib
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import absl.logging
 import ml_collections
@@ -11,15 +11,19 @@ import numpy as np
 
 from tff_pfl import runtime
 from tff_pfl.clients import CohortDataSource
+from tff_pfl.data import FederatedDataset
 from tff_pfl.experiment import config as configs
 from tff_pfl.experiment.checkpoint import (
     Checkpoint,
     check_trained,
     checkpoint_of,
     client_states,
+    trained_state,
 )
 from tff_pfl.experiment.run_files import RunFiles
 from tff_pfl.experiment.versions import other_versions
+from tff_pfl.models import Model
+from tff_pfl.templates import PersonalizedProcess
 
 
 class RestoredRun(configs.BuiltRun):
@@ -90,6 +94,55 @@ def restored_by(
         run.server_state, run.round_num = progress.server_state, progress.round_num
         run.reported = progress.reported
         yield run
+
+
+class TrainedRun(NamedTuple):
+    """The last checkpoint of a run that was trained in Python; see `RestoredRun`.
+
+    `source` is `None` if the clients that trained are not needed.
+    """
+
+    title: str
+    round_num: int
+    process: PersonalizedProcess
+    model: Model
+    dataset: FederatedDataset
+    source: CohortDataSource | None
+    server_state: Any
+
+
+@contextlib.contextmanager
+def trained_run(
+    process: PersonalizedProcess,
+    model: Model,
+    dataset: FederatedDataset,
+    run_dir: str | os.PathLike,
+) -> Iterator[TrainedRun]:
+    """Restores a run that was trained in Python, as `restored_run` restores runs by configs.
+
+        with trained_run(process, model, dataset, run_dir) as run:
+            evaluator = Evaluator(process, model, dataset, EvaluationOptions())
+            predictions = evaluator.predictions(run.server_state, run.source)
+
+    Args:
+        process: The process that was trained.
+        model: The model of the process.
+        dataset: The data that it was trained on.
+        run_dir: The run's output directory; nothing in it is changed.
+
+    Raises:
+        OutputDirectoryError: There is no run with a checkpoint, or the run has other data.
+        ForeignStateError: The run is of another process.
+    """
+    path, title = checkpoint_of(run_dir), os.fspath(run_dir)
+    with (
+        runtime.current_or_graph_context(),
+        client_states(process, path, read_only=True) as store,
+    ):
+        warn_of_other_versions(run_dir)
+        state = trained_state(store, process, dataset)
+        source = CohortDataSource(dataset, store, process.client_type, seed=0)
+        yield TrainedRun(title, int(state.round_num), process, model, dataset, source, state)
 
 
 def warn_of_other_versions(run_dir: str | os.PathLike, imports: Iterable[str] = ()) -> None:

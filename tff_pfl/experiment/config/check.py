@@ -234,8 +234,8 @@ def config_of_run(
     if "algorithm" not in settings or "computation" in settings:
         raise ConfigError(
             "This run was trained in Python and has no config. In Python, the argument `evaluate` "
-            "of tff_pfl.train and tff_pfl.compare chooses what is evaluated, and "
-            "tff_pfl.export_models and Comparison.export export models."
+            "of tff_pfl.train and tff_pfl.compare chooses what is evaluated; what compare returns "
+            "has `predictions` and `export`, and tff_pfl.experiment.trained_run restores a run."
         )
     folders = settings.get("import_path", ())
     import_modules(settings.get("imports", ()), folders, trust_imports)
