@@ -157,12 +157,13 @@ def test_data_methods_and_results_are_tables_in_notebooks(dataset, written):
         ({"made": {}}, "The methods must be a mapping"),
         ({"made": {"A": "ditto"}}, "The method 'A' must be of type Algorithm"),
         ({"accountant": Accountant(4, 2, 0.1)}, "no method has noise"),
+        ({"dataset": lambda seed: pd.DataFrame()}, "FederatedDataset.from_dataframe makes one"),
         ({"rounds": 0}, "rounds must be a whole number of at least 1"),
     ],
 )
 def test_mistakes_are_one_sentence(dataset, tmp_path, wrong, message):
     with pytest.raises((TypeError, ValueError), match=message):
-        compare(dataset, tmp_path / "runs", **wrong)
+        compare(**{"dataset": dataset, "folder": tmp_path / "runs"} | wrong)
     assert not (tmp_path / "runs").exists()
 
 

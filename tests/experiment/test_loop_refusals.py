@@ -48,7 +48,7 @@ FIXED, POISSON = Accountant(5, 2, 0.1), Accountant(5, 2, 0.1, "poisson")
         ({"rounds": 0}, "^rounds must be "),
         (
             {"early_stop": EarlyStop(1)},
-            "no client that is evaluated has validation examples. Set",
+            "no client that is evaluated has validation examples. Give",
         ),
         ({"privacy": PrivacyLoss(POISSON, 1.0)}, "(?s)computed for.*poisson.*but the run's"),
         ({"privacy": PrivacyLoss(FIXED, 5.0)}, "the algorithm of the process has none"),

@@ -101,7 +101,9 @@ def compare(
     check_tracker(tracker)
     seeds = list(map(int, seeds))
     data = {seed: dataset(seed) if callable(dataset) else dataset for seed in seeds}
-    tip = "tff_pfl.federate makes one of a data set."
+    tip = (
+        "FederatedDataset.from_dataframe makes one of a data frame, tff_pfl.federate of a data set."
+    )
     for of_seed in data.values():
         check_kind("The data set", of_seed, FederatedDataset, tip)
     options = {

@@ -93,8 +93,8 @@ class EarlyStop:
         if not sizes.any():
             raise ValueError(
                 f"patience={self.patience} needs validation data, but no client that is evaluated "
-                "has validation examples. Set config.data.fractions, or without merge "
-                "config.data.num_validation, or set patience=0 to switch the early stop off."
+                "has validation examples. Give them a share by the fractions of the data, or "
+                "without merge by num_validation, or leave out the early stop."
             )
         check_measured(self.metric, method, model)
 
@@ -107,7 +107,7 @@ class EarlyStop:
         if not evaluate_every:
             raise ValueError(
                 f"patience={self.patience} needs evaluations, but only the last round is "
-                "evaluated (evaluation.every=0). Choose 1 or more rounds."
+                "evaluated. Evaluate every round, or every few rounds."
             )
 
     def reason(

@@ -145,7 +145,7 @@ class RunDirectory:
         except BlockingIOError as error:
             lock.close()
             raise OutputDirectoryError(
-                f"Another program is writing to {self.path}. Choose another --output_dir."
+                f"Another program is writing to {self.path}. Choose another directory."
             ) from error
         self._lock = lock
         for name in self._files:
@@ -224,19 +224,24 @@ class RunDirectory:
                 raise OutputDirectoryError(
                     f"{self.path} contains a run ({', '.join(left)}) without its config.json. Put "
                     "config.json back, pass --overwrite to delete the run, or choose another "
-                    "--output_dir."
+                    "directory."
                 )
             return
         if not self._resume:
             raise OutputDirectoryError(
-                f"{self.path} already contains a run. Pass --resume to continue it, --overwrite to "
-                "delete it, or another --output_dir."
+                f"{self.path} already contains a run. Pass --resume to continue it (in Python, "
+                "resume=True), --overwrite to delete it, or another directory."
             )
         self.changes, changed = changed_settings(self.path, self.settings)
+        if any(change.startswith("computation: ") for change in changed):
+            raise OutputDirectoryError(
+                f"The run in {self.path} is of tff_pfl.compare. Repeat that call to continue it, "
+                "or choose another directory."
+            )
         if changed:
             raise OutputDirectoryError(
                 f"The run in {self.path} has other settings:\n  " + "\n  ".join(changed) + "\n"
-                "Resume it with its own settings, or choose another --output_dir. Only "
+                "Resume it with its own settings, or choose another directory. Only "
                 f"{', '.join(RESUMABLE)} may change."
             )
 
