@@ -29,8 +29,8 @@ def check_kind(
         named: The class in words. Default: "of type" and its name.
     """
     if not isinstance(value, kind):
-        named = named or f"of type {kind.__name__}"
-        raise KindError(f"{subject} must be {named}, got {value!r:.80}. {tip}".rstrip())
+        named, found = named or f"of type {kind.__name__}", repr(value).partition("\n")[0]
+        raise KindError(f"{subject} must be {named}, got {found:.80}. {tip}".rstrip())
 
 
 def function_of(made: Callable) -> Callable:

@@ -21,23 +21,23 @@ class UnknownNameError(ValueError):
     """An error for an unknown name; the message suggests the most similar valid one."""
 
 
-def unknown_name(kind: str, name: str, valid: Iterable[str], most: int = _SHOWN) -> str:
+def unknown_name(kind: str, name: str, valid: Iterable[str], most: int | None = None) -> str:
     """Returns the message for an unknown name: the most similar valid name, then all of them.
 
     Args:
         kind: The kind of the name, such as "column".
         name: The unknown name.
         valid: The valid names.
-        most: The number of valid names to list. If there are more, the most similar ones come
-            first.
+        most: The number of valid names to list, the most similar ones first; by default the first
+            40 in order.
     """
     valid = list(valid)
-    near = difflib.get_close_matches(str(name), valid, n=most, cutoff=0.4)
+    near = difflib.get_close_matches(str(name), valid, n=most or 1, cutoff=0.4)
     hint = f" Did you mean {near[0]!r}?" if near else ""
-    is_cut = len(valid) > most
-    listed = list(dict.fromkeys([*near, *valid]))[:most] if is_cut else valid
-    more = f", ... ({len(valid)} in all)" if is_cut else ""
-    return f"Unknown {kind} {name!r}.{hint} Valid: {', '.join(map(repr, listed)) or 'none'}{more}."
+    listed, shown = dict.fromkeys([*near, *valid] if most else valid), most or _SHOWN
+    more = f", ... ({len(valid)} in all)" if len(valid) > shown else ""
+    names = ", ".join(map(repr, list(listed)[:shown])) or "none"
+    return f"Unknown {kind} {name!r}.{hint} Valid: {names}{more}."
 
 
 def less_is_better(quantity: str) -> bool:

@@ -109,7 +109,7 @@ def test_mean_of_a_run_that_diverged_is_not_left_out(tmp_path):
 def test_quantities_have_short_names(written):
     own = "personalized/local_test/accuracy"
     pd.testing.assert_frame_equal(written.table("accuracy"), written.table(own))
-    with pytest.raises(ValueError, match="Did you mean 'accuracy'. Valid: 'loss', 'accuracy'.$"):
+    with pytest.raises(ValueError, match="Did you mean 'accuracy'. Valid: 'accuracy', 'loss'.$"):
         written.table("acuracy")
     with pytest.raises(ValueError, match=f"Did you mean '{own}'"):
         written.table("personalized/local_test/accuracy_std")
@@ -140,7 +140,12 @@ def test_data_methods_and_results_are_tables_in_notebooks(dataset, written):
     assert "<tr><td>train</td><td>30</td><td>6</td><td>7.5</td><td>9</td></tr>" in (
         dataset._repr_html_()
     )
-    shown, size = methods()["Ditto, pulled"]._repr_html_(), 4 * tiny_model().num_weights + 4
+    assert repr(dataset).splitlines()[0] == "FederatedDataset custom: 4 clients, 3 classes"
+    assert repr(dataset).splitlines()[2].split() == ["train", "30", "6", "7.5", "9"]
+    ditto = methods()["Ditto, pulled"]
+    assert repr(ditto).startswith("<Algorithm ditto: ") and "lambda_=1.0" in repr(ditto)
+    assert len(repr(ditto)) < 500
+    shown, size = ditto._repr_html_(), 4 * tiny_model().num_weights + 4
     assert f"<td>a client keeps</td><td>{size / 1000:.1f} kB</td>" in shown
     assert "<td>lambda_</td><td>1.0</td>" in shown and "learning_rate 0.5" in shown
     ((_, first), *_) = written.runs

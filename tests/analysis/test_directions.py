@@ -48,9 +48,15 @@ def test_tails_and_hurt_clients_follow_stated_directions():
     worst = SCORE._replace(statistic="worst_5_percent")
     assert in_short(worst, stated) == "personalized, score, top 5 %"
     assert in_short(worst) == "personalized, score, lowest 5 %"
-    pairs = pd.DataFrame({"label": ["a"] * 4, "own": [1.0, 1, 1, 2], "local": [2.0, 2, 1, 1]})
-    for directions, hurt in ((stated, "25.0 %"), ({}, "50.0 %")):
-        assert hurt_table(pairs, "score", directions).frame["hurt"].tolist() == [hurt]
+    columns = {"label": "a", "seed": [0] * 4, "own": [1.0, 1, 1, 2], "local": [2.0, 2, 1, 1]}
+    for directions, row in (
+        (stated, ["25.0 %", "50.0 %", "+0.25"]),
+        ({}, ["50.0 %", "25.0 %", "-0.25"]),
+    ):
+        table = hurt_table(pd.DataFrame(columns), "score", directions)
+        assert table.frame.iloc[0, 1:].tolist() == [*row, "-", "-"]
+    columns["own"][3] = np.nan  # a diverged model
+    assert hurt_table(pd.DataFrame(columns), "score").frame["hurt"].tolist() == ["75.0 %"]
 
 
 def test_undefined_values_are_no_values_but_those_of_diverged_models_are(tmp_path):

@@ -57,7 +57,7 @@ def runs(tmp_path_factory):
     for index, (label, (algorithm, accuracies_by_seed)) in enumerate(values.items()):
         options = {"algorithm": algorithm, "rounds": 10, "first_row": 100 * (index == 2)}
         folders[label] = [
-            write_run(root / f"{index}/{seed}", accuracies, seed=seed, **options)
+            write_run(root / f"{index}/{seed}", accuracies, seed=seed, drawn=seed, **options)
             for seed, accuracies in enumerate(accuracies_by_seed)
         ]
     return folders
@@ -71,14 +71,15 @@ def text(runs, tmp_path_factory):
 
 
 def test_page_has_results_settings_and_versions(text):
-    page = Parsed(text)
+    page, gain = Parsed(text), ["+16.67", "-89.22 to +122.55", "0.295"]
     assert text.startswith("<!DOCTYPE html>")
     assert "<title>A &lt;b&gt; &amp; c; Alone; elsewhere</title>" in text and "<b>" not in text
     assert page.rows[1][:2] == ["A <b> & c", "70.83 ± 5.89"]
     assert "<strong>70.83 ± 5.89</strong>" in text
-    assert ["A <b> & c", "33.3 %", "50.0 %"] in page.rows  # of 6 clients, against Local
+    assert ["A <b> & c", "33.3 %", "50.0 %", *gain] in page.rows  # of 6 clients, against Local
     assert ["A <b> & c", "1 of 2", "10.0", "0.03", "22.0"] in page.rows  # to the target
     assert ["algorithm.name", "ditto", "local", "fedavg"] in page.rows
+    assert ["drawn", "by seed", "by seed", "0"] in page.rows
     # Only the table of shared settings has the rounds.
     assert len([row for row in page.rows if row[0] == "rounds"]) == 1
     assert "Seeds 0, 1." in text

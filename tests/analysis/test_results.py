@@ -83,15 +83,15 @@ def test_table_has_named_columns(runs):
 def test_labels_are_tested_against_one_label(runs):
     table = results_table(runs, against="Local_1")
     heads = ["personalized, minus Local_1's", "95 % interval", "p", "clients worse"]
-    assert table.frame.columns.tolist()[3:7] == heads
+    assert table.frame.columns.tolist()[3:8] == [*heads, "clients better"]
     # The differences of the seeds are 0.25, 0.125 and 0.25.
-    assert rows(table)[0][3:7] == ["+20.83", "+2.91 to +38.76", "0.038", "0 %"]
-    assert rows(table)[1][3:7] == rows(table)[2][3:7] == ["-"] * 4
+    assert rows(table)[0][3:8] == ["+20.83", "+2.91 to +38.76", "0.038", "0 %", "67 %"]
+    assert rows(table)[1][3:8] == rows(table)[2][3:8] == ["-"] * 5
     assert any("t test" in note for note in table.notes)
     late = rows(results_table(runs, [f"late_mean:{ACCURACY}"], against="Local_1"))
     assert late[0][2] == "+15.62"
     without = results_table(runs, ["global/local_test/accuracy"], against="Local_1")
-    assert [row[2:6] for row in rows(without)] == [["-"] * 4] * 3
+    assert [row[2:7] for row in rows(without)] == [["-"] * 5] * 3
     assert rows(results_table(runs, [LOSS], against="Local_1"))[0][2] == "-0.208"
     with pytest.raises(UnknownNameError, match="Did you mean 'Local_1'"):
         results_table(runs, against="Local")

@@ -172,7 +172,9 @@ def test_federate_checks_the_examples():
     with pytest.raises(ExamplesError, match="toy: label 5 of example 4"):
         federate(images, num_clients=2, partitioner="iid", seed=0)
     dataset = federate(IMAGES, num_clients=2, partitioner="iid", seed=0)
-    with pytest.raises(ExamplesError, match="must be LabelledImages, got <"):
+    with pytest.raises(
+        ExamplesError, match="must be LabelledImages, got FederatedDataset toy: 2 clients"
+    ):
         federate(dataset, num_clients=2, partitioner="iid", seed=0)
 
 

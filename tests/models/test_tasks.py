@@ -197,6 +197,15 @@ def test_sums_of_clients_add_up_to_those_of_their_pool():
     assert float(model.finalized(added)["auc"]) == pytest.approx(pooled["auc"], rel=1e-6)
 
 
+def test_main_metric_comes_first():
+    task = TASKS["binary"]()
+    others = [name for name in task.metrics if name != "auc"]
+    led = task.with_main_metric("auc")
+    assert list(led.metrics) == ["auc", *others] and dict(led.metrics) == dict(task.metrics)
+    with pytest.raises(ValueError, match="Unknown metric 'acc'. Did you mean 'auc'"):
+        task.with_main_metric("acc")
+
+
 def test_methods_get_the_totals_of_means_only():
     model = linear(TASKS["regression"](), 1)
     totals = evaluate(model, model.init(0), padded(X, X[:, 0], ROWS))

@@ -54,8 +54,7 @@ def _gains(runs, column, baseline, evaluation, seeds) -> Mapping[str, tuple[floa
     values = paired.client_values(runs, column, evaluation) if common else None
     for label, own in common.items():
         differences = paired.paired_differences(values, label, baseline, own, quantity, stated)
-        test = paired.paired_test(differences, sign)
-        ends = sorted([sign * test.low, sign * test.high])
+        test = paired.paired_test(differences, sign).as_gain(sign)
         shares = test.share_worse, test.share_better
-        gains[label] = (sign * test.difference, *ends, test.p_value, *shares)
+        gains[label] = (test.difference, test.low, test.high, test.p_value, *shares)
     return gains

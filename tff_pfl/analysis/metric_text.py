@@ -114,6 +114,11 @@ def number(name: MetricName, value: float) -> str:
     return f"{value:.2f}" if is_share(name) else f"{value:.3g}"
 
 
+def difference_text(name: MetricName, value: float) -> str:
+    """Formats a difference with its sign; of shares in percent."""
+    return f"{100 * value:+.2f}" if is_share(name) else f"{value:+.3g}"
+
+
 def mean_and_deviation(name: MetricName, values: np.ndarray) -> str:
     """Formats mean and standard deviation of `scaled` numbers, or a single number alone."""
     if np.isnan(values).all():

@@ -162,11 +162,13 @@ def target_table(runs: Any, target: float, column: str = ACCURACY) -> Table:
 def settings_tables(runs: Any) -> list[Table]:
     """Returns tables of the settings that all labels share, and of those that differ.
 
-    The settings are read from the first run of each label.
+    The values are those of all seeds of a label; "by seed" stands for several.
     """
-    settings = frames.settings(find_runs(runs).finished)
-    settings = settings[settings["key"] != "seed"].drop_duplicates(["label", "key"])
-    return _common_and_different(settings, "label")
+    settings = frames.settings(find_runs(runs).finished).query("key != 'seed'")
+    values = settings["value"].map(_text)
+    differs = values.groupby([settings["label"], settings["key"]]).transform("nunique") > 1
+    settings = settings.assign(value=values.mask(differs, "by seed"))
+    return _common_and_different(settings.drop_duplicates(["label", "key"]), "label")
 
 
 def versions_tables(runs: Any) -> list[Table]:

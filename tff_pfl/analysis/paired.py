@@ -9,8 +9,10 @@ import pandas as pd
 from tff_pfl import evaluation
 from tff_pfl.analysis import figures
 from tff_pfl.analysis.frames import clients, column_of, means, select, summaries
+from tff_pfl.analysis.metric_text import ABSENT, difference_text, is_share
 from tff_pfl.analysis.runs import Path, find_runs
 from tff_pfl.analysis.tables import Table, table_of
+from tff_pfl.evaluation import MetricName
 from tff_pfl.experiment.run_directory import OutputDirectoryError
 from tff_pfl.experiment.run_files import RunFiles
 
@@ -42,6 +44,18 @@ class PairedTest(NamedTuple):
     num_seeds: int
     share_worse: float
     share_better: float
+
+    def as_gain(self, direction: int) -> "PairedTest":
+        """Returns the test with a difference that is positive if the label is better."""
+        low, high = sorted([direction * self.low, direction * self.high])
+        return self._replace(difference=direction * self.difference, low=low, high=high)
+
+    def cells(self, name: MetricName) -> tuple[str, str, str]:
+        """Returns the difference, its interval and the p value as texts for a table."""
+        low, high = difference_text(name, self.low), difference_text(name, self.high)
+        p_value = "< 0.001" if self.p_value < 0.001 else f"{self.p_value:.3f}"
+        of_seeds = (ABSENT, ABSENT) if np.isnan(self.p_value) else (f"{low} to {high}", p_value)
+        return difference_text(name, self.difference), *of_seeds
 
 
 def paired_test(differences: Sequence[np.ndarray], direction: int = 1) -> PairedTest:
@@ -186,8 +200,8 @@ def against_local(runs: Any, column: str | None = None) -> pd.DataFrame:
         column: "MODEL/POOL/QUANTITY", by default the `main_metric`.
 
     Returns:
-        Columns `label`, `seed`, `client_id`, `own`, `local`; empty if no run uses the algorithm
-        `local`.
+        Columns `label`, `seed`, `client_id`, `own`, `local`, NaN for a diverged model; empty if no
+        run uses the algorithm `local`.
 
     Raises:
         UnknownNameError: No run has the quantity.
@@ -205,7 +219,7 @@ def against_local(runs: Any, column: str | None = None) -> pd.DataFrame:
             local = local[["client_id", "value"]].rename(columns={"value": "local"})
             found.append(own.merge(local, on="client_id"))
     pairs = pd.concat(found).rename(columns={"value": "own"}).reindex(columns=_PAIR)
-    return pairs.dropna().reset_index(drop=True)
+    return pairs.reset_index(drop=True)
 
 
 def against(values: pd.DataFrame, baseline: str) -> pd.DataFrame:
@@ -223,31 +237,34 @@ def against(values: pd.DataFrame, baseline: str) -> pd.DataFrame:
 def hurt_table(
     pairs: pd.DataFrame, quantity: str = "accuracy", directions: Mapping[str, int] | None = None
 ) -> Table:
-    """Returns the shares of clients that lose and that gain compared with Local.
+    """Returns who loses and who gains compared with Local, and by how much on average.
 
     Args:
         pairs: The result of `against_local`.
         quantity: The quantity of the pairs.
         directions: The directions that metrics state; see `Runs.directions`.
     """
-    sign = evaluation.direction(quantity, directions)
-    rows = [
-        {
-            "method": label,
-            "hurt": f"{100 * _is_hurt(group, sign).mean():.1f} %",
-            "gaining": f"{100 * _is_hurt(group, -sign).mean():.1f} %",
-        }
-        for label, group in pairs.groupby("label", sort=False)
-    ]
+    sign, name, rows = evaluation.direction(quantity, directions), MetricName("", "", quantity), []
+    for label, group in pairs.groupby("label", sort=False):
+        of_seeds = [_differences(own, sign) for _, own in group.groupby("seed")]
+        test = paired_test(of_seeds, sign).as_gain(sign)
+        shares = {"hurt": test.share_worse, "helped": test.share_better}
+        row = {head: f"{100 * share:.1f} %" for head, share in shares.items()}
+        cells = zip(("gain", "95 % interval", "p"), test.cells(name), strict=True)
+        rows.append({"method": label, **row, **dict(cells)})
     order = " or a ".join(("lower", "higher")[::sign])
     words = quantity.replace("_", " ")
-    return table_of(
-        rows, [f"Shares of clients, over all seeds, with a {order} {words} than under Local."]
-    )
+    notes = [
+        f"Hurt: the share of clients, over all seeds, with a {order} {words} than under Local. A "
+        "method as good as Local hurts about as many clients as it helps.",
+        f"Gain{', in percentage points' * is_share(name)}: the mean improvement of the same "
+        "clients, with the interval and p value of a t test on the means of the seeds.",
+    ]
+    return table_of(rows, notes)
 
 
-def _is_hurt(pairs, sign) -> pd.Series:
-    return sign * pairs["own"] < sign * pairs["local"]
+def _differences(pairs, sign) -> np.ndarray:
+    return evaluation.differences(pairs["own"].to_numpy(), pairs["local"].to_numpy(), sign)
 
 
 @figures.styled
@@ -282,7 +299,8 @@ def plot_against_local(
     figure, every_axes = figures.panels(len(groups), figures.PANELS_A_ROW, **size)
     for axes, (label, group) in zip(every_axes, groups, strict=True):
         axes.plot(ends, ends, color="black", linewidth=1.0, zorder=1)
-        is_hurt = _is_hurt(group, sign)
+        signed = sign * _differences(group, sign)
+        is_hurt = signed < 0
         handles = [
             axes.scatter(
                 group["local"][shown],
@@ -297,7 +315,7 @@ def plot_against_local(
             for color, marker, shown in ((0, "o", ~is_hurt), (1, "v", is_hurt))
         ]
         title = figures.wrapped(label, figures.PANEL_CHARACTERS)
-        shares = [f"{100 * _is_hurt(group, s).mean():.0f} %" for s in (sign, -sign)]
+        shares = [f"{100 * share.mean():.0f} %" for share in (is_hurt, signed > 0)]
         axes.set_title(f"{title}\n{shares[0]} hurt, {shares[1]} helped", fontsize="small")
         axes.set_aspect("equal")
         # More numbers would touch, those of neighbouring panels, too.

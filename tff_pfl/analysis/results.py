@@ -216,10 +216,8 @@ def _paired_column(columns) -> Column:
 
 
 def _add_paired(table, runs, found, column, against, seeds):
-    def signed(value):
-        return f"{100 * value:+.2f}" if is_share(column.name) else f"{value:+.3g}"
-
-    heads = [f"{column.head}, minus {against}'s", "95 % interval", "p", "clients worse"]
+    heads = [f"{column.head}, minus {against}'s", "95 % interval", "p"]
+    heads += ["clients worse", "clients better"]
     table[heads] = ABSENT
     folders, quantity = runs.finished.folders, column.name.quantity
     stated = runs.directions
@@ -234,15 +232,17 @@ def _add_paired(table, runs, found, column, against, seeds):
             continue
         differences = paired_differences(values, label, against, common, quantity, stated)
         test = paired_test(differences, direction(quantity, stated))
-        table.loc[label, heads[0]] = signed(test.difference)
-        table.loc[label, heads[3]] = f"{100 * test.share_worse:.0f} %"
-        if not math.isnan(test.p_value):
-            p_value = "< 0.001" if test.p_value < 0.001 else f"{test.p_value:.3f}"
-            table.loc[label, heads[1:3]] = f"{signed(test.low)} to {signed(test.high)}", p_value
+        shares = [f"{100 * share:.0f} %" for share in (test.share_worse, test.share_better)]
+        table.loc[label, heads] = [*test.cells(column.name), *shares]
 
 
 def _notes(runs, found, columns, seeds, against):
     yield from (column.note for column in columns)
+    for split in dict.fromkeys(it.evaluation.removeprefix("best_on_") for it in columns):
+        names = map(MetricName._make, found[[*MetricName._fields]].drop_duplicates().values)
+        main = main_metric(name for name in names if name.pool == f"local_{split}")
+        if main is not None:
+            yield f"The best evaluation on {split} examples is chosen by the {in_words(main)}."
     yield (
         "Values are from after the last round unless stated otherwise: mean and standard deviation "
         "over seeds, the best in bold."
@@ -250,8 +250,8 @@ def _notes(runs, found, columns, seeds, against):
     if against is not None:
         yield (
             f"Minus {against}'s: the mean difference of the same clients, with the interval and "
-            "p value of a t test on the means of the seeds. Clients worse: their share, over all "
-            "seeds."
+            "p value of a t test on the means of the seeds. Clients worse and better: their "
+            "shares, over all seeds."
         )
         for label in filter(seeds.get, runs.folders):
             if seeds[label] != seeds[against]:

@@ -188,7 +188,7 @@ def checked_images(images: LabelledImages, *, takes_original_split: bool) -> Lab
     if not isinstance(images, LabelledImages):
         raise ExamplesError(
             "images, the result of a function in DATASETS, must be LabelledImages, got "
-            f"{images!r:.80}."
+            f"{repr(images).splitlines()[0]:.80}."
         )
     check_examples(images.x, images.y, images.num_classes, images.name)
     x, y = (normalized(rows, np.asarray) for rows in (images.x, images.y))

@@ -21,7 +21,7 @@ from tff_pfl.local.examples import Examples, type_of_examples
 from tff_pfl.names import check_names
 from tff_pfl.ranges import takes, whole
 from tff_pfl.structures import normalized, type_of_rows
-from tff_pfl.tables import to_html
+from tff_pfl.tables import aligned, to_html
 
 _FINGERPRINTED = 256  # rows
 
@@ -360,15 +360,24 @@ class FederatedDataset:
         results = mapped(self.x, function, batch_size)
         return FederatedDataset(results, self.y, self.num_classes, self.partition, self.name)
 
+    def __repr__(self) -> str:
+        """Returns the numbers of clients and examples as text."""
+        title, rows = self._numbers()
+        return "\n".join([f"FederatedDataset {title}", *aligned(rows)])
+
     def _repr_html_(self) -> str:
         """Returns the numbers of clients and examples for notebooks."""
+        return to_html(*self._numbers())
+
+    def _numbers(self) -> tuple[str, list[list[str]]]:
+        """Returns the title and the rows of a table of the data set."""
         classes = "" if self.num_classes is None else f", {self.num_classes} classes"
         rows = [["", "examples", "least a client", "median", "most"]]
         for split in SPLITS:
             if (sizes := self.sizes(split)).any():
                 numbers = sizes.sum(), sizes.min(), np.median(sizes), sizes.max()
                 rows.append([split, *(f"{number:,.1f}".removesuffix(".0") for number in numbers)])
-        return to_html(f"{self.name}: {self.num_clients} clients{classes}", rows)
+        return f"{self.name}: {self.num_clients} clients{classes}", rows
 
     def _rows(self, split):
         check_names("split", [split], SPLITS)

@@ -206,6 +206,20 @@ class Task:
         """Returns the task with further metrics, which replace those of the same names."""
         return dataclasses.replace(self, metrics={**self.metrics, **metrics})
 
+    def with_main_metric(self, name: str) -> "Task":
+        """Returns the task with a metric as the first one, which chooses the best evaluation.
+
+        Example:
+            >>> task = tff_pfl.TASKS["binary"]().with_main_metric("auc")
+            >>> list(task.metrics)
+            ['auc', 'accuracy', 'precision', 'recall', 'f1']
+
+        Raises:
+            UnknownNameError: The task does not have the metric.
+        """
+        check_names("metric", [name], self.metrics)
+        return dataclasses.replace(self, metrics={name: self.metrics[name], **self.metrics})
+
     def of(self, outputs: Callable[[Any], Any]) -> "Task":
         """Returns the task of a model whose outputs become this task's outputs by a function."""
 

@@ -124,6 +124,12 @@ class Algorithm:
         """Returns the algorithm with `change` applied to each exchange."""
         return dataclasses.replace(self, exchanges=tuple(map(change, self.exchanges)))
 
+    def __repr__(self) -> str:
+        """Returns the name and the options."""
+        options = {} if self.made_of is None else self.made_of.options
+        shown = ", ".join(f"{name}={described(value)!r}" for name, value in options.items())
+        return f"<Algorithm {self.name}{': ' * bool(shown)}{shown}>"
+
     def _repr_html_(self) -> str:
         """Returns what the algorithm is made of and what it keeps, for notebooks."""
         rows = [["", ""]]
