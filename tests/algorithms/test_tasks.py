@@ -9,7 +9,7 @@ from tests.federation import local_sgd, make_client, run_rounds
 from tests.marks import slow, together
 from tff_pfl.algorithms import ALGORITHMS, make
 from tff_pfl.local import Examples, evaluate
-from tff_pfl.templates.errors import BlockTracingError
+from tff_pfl.models.task import LabelsError
 from tff_pfl.testing import EagerProcess
 
 layers = tf.keras.layers
@@ -134,15 +134,33 @@ def test_labels_that_are_no_classes_are_refused_at_the_start(name, shape, dtype)
     y = np.zeros((6, *shape), dtype)
     client = (np.zeros((6, 3), np.float32), y) * 2
     dataset = tff_pfl.FederatedDataset.from_client_arrays([client, client])
-    with pytest.raises(BlockTracingError, match="needs one int32 or int64 label for each example"):
+    with pytest.raises(LabelsError, match="^The task needs one int32 or int64 label for each"):
         tff_pfl.compose(made(name, model), dataset.examples_type)
 
 
 def test_labels_that_are_no_sequences_are_refused_at_the_start():
     model = MODELS["sequence"]()
     examples_type = tff_pfl.examples_type((TIME,), np.int32)
-    with pytest.raises(BlockTracingError, match="one int32 or int64 label for each token of an"):
+    with pytest.raises(LabelsError, match="one int32 or int64 label for each token of an"):
         tff_pfl.compose(made("fedavg", model), examples_type)
+
+
+@together(
+    ("x", "message"),
+    [
+        (
+            np.ones([6, 4]),
+            r"has input_shape=\(3,\), but an input of the data has the shape \(4,\)\. Pass",
+        ),
+        ({"a": np.ones(6), "b": np.ones([6, 3])}, r"the shape \{'a': \(\), 'b': \(3,\)\}"),
+        (np.ones([6, 3]), r"^Labels of shape \(\) .* as many outputs, .* have the shape \(2,\)"),
+    ],
+)
+def test_models_that_do_not_fit_the_data_are_refused_at_the_start(x, message):
+    model = tff_pfl.from_keras(sequential, input_shape=(3,), task="binary")
+    dataset = tff_pfl.FederatedDataset.from_client_arrays([(x, np.zeros(6)) * 2])
+    with pytest.raises(ValueError, match=message):
+        tff_pfl.compose(made("fedavg", model), dataset.examples_type)
 
 
 def ratings(client_id, size):

@@ -1,13 +1,16 @@
 """The inputs of a model: their specs, and the default `preprocess`."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 import tensorflow_federated as tff
 import tree
 
 from tff_pfl.structures import normalized
+
+if TYPE_CHECKING:
+    from tff_pfl.models.model import Model
 
 
 def input_specs(shape: Any, dtype: Any, num_rows: int | None = None) -> Any:
@@ -41,6 +44,38 @@ def is_shape(value) -> bool:
     if isinstance(value, dict):
         return False
     return all(size is None or hasattr(size, "__index__") for size in value)
+
+
+def check_inputs(model: "Model", inputs_type: tff.types.Type) -> None:
+    """Raises a `ValueError` if a model takes inputs of other shapes than those of the data.
+
+    Args:
+        model: The model.
+        inputs_type: The TFF type of a client's inputs.
+    """
+    if model.inputs is None:
+        return
+    taken, found = map(_shapes, (model.inputs, tff.types.type_to_tf_tensor_specs(inputs_type)))
+    fits = taken.keys() == found.keys() and all(
+        taken[path].is_compatible_with(found[path]) for path in taken
+    )
+    if not fits:
+        raise ValueError(
+            f"Model {model.name!r} has input_shape={_text(taken)}, but an input of the data has "
+            f"the shape {_text(found)}. Pass input_shape=dataset.image_shape."
+        )
+
+
+def _shapes(specs) -> dict[str, tf.TensorShape]:
+    """Returns the shape of a row by the path of its tensor; the path of a single one is ""."""
+    leaves = tree.flatten_with_path(specs)
+    return {"/".join(map(str, path)): spec.shape[1:] for path, spec in leaves}
+
+
+def _text(shapes) -> str:
+    if "" in shapes:
+        return str(shapes[""])
+    return f"{{{', '.join(f'{path!r}: {shape}' for path, shape in shapes.items())}}}"
 
 
 def preprocessed_zeros(preprocess: Callable[[Any], Any], specs: Any) -> Any:

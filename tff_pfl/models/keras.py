@@ -240,6 +240,7 @@ def from_keras(
         penalty=penalty_of(record.regularized),
         num_classes=record.outputs.shape[-1] if task.outputs == "class_logits" else None,
         postprocess=postprocess,
+        inputs=input_specs(input_shape, input_dtype),
     )
     _check_initial_weights(model)
     return model

@@ -73,6 +73,7 @@ class Model:
             as that of Keras' regularizers, or `None`. Measured losses do not contain it.
         postprocess: `(outputs) -> outputs`, which exported models apply at the end, or `None`.
             Losses, metrics and predictions use outputs without it, in the units of labels.
+        inputs: The `tf.TensorSpec` of a batch of inputs, or their structure; `None` if unknown.
     """
 
     init: Callable[[int], Weights]
@@ -87,6 +88,7 @@ class Model:
     training_pass: Callable[..., tuple[Any, Weights]] | None = None
     penalty: Callable[[Weights], Any] | None = None
     postprocess: Callable[[Any], Any] | None = None
+    inputs: Any = None
 
     def __post_init__(self):
         """Checks the kinds of the functions and of the task."""

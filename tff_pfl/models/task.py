@@ -16,6 +16,10 @@ _ENDINGS = ("_mean", "_std", "_worst_5_percent", "_best_5_percent", "_mean_margi
 OUTPUTS = ("class_logits", "logits", "any")
 
 
+class LabelsError(ValueError):
+    """An error for labels that do not fit a task, or the outputs of a model."""
+
+
 class Mean(NamedTuple):
     """A mean over examples, kept as two sums so that the means of clients can be added up.
 
@@ -262,7 +266,7 @@ def check_ids(y: Any, rank: int | None) -> None:
     """Checks that labels are the ids: of classes, or with `rank=2` of tokens.
 
     Raises:
-        ValueError: Labels are no int32 or int64 tensor of this rank.
+        LabelsError: Labels are no int32 or int64 tensor of this rank.
     """
     if tf.nest.is_nested(y):
         found = f"of type {type(y).__name__}"
@@ -274,7 +278,7 @@ def check_ids(y: Any, rank: int | None) -> None:
             return
         found = f"{y.dtype.name} of shape {'unknown' if y.shape.rank is None else y.shape[1:]}"
     unit = "token of an example" if rank == 2 else "example"
-    raise ValueError(
+    raise LabelsError(
         f"The task needs one int32 or int64 label for each {unit}, but the labels of an example "
         f"are {found}. Choose another task, such as task=tff_pfl.TASKS['regression']()."
     )

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 import tensorflow as tf
 
 from tff_pfl.kinds import check_kind
-from tff_pfl.models.task import Mean, Metric, Task, check_ids
+from tff_pfl.models.task import LabelsError, Mean, Metric, Task, check_ids
 from tff_pfl.ranges import above, each, takes, whole
 from tff_pfl.registry import Registry
 
@@ -141,7 +141,7 @@ def _columns(y, outputs):
     """Returns labels or targets and outputs as float32 `[batch, columns]`."""
     columns = [leaf.shape[1:].num_elements() for leaf in (y, outputs)]
     if columns[0] != columns[1]:
-        raise ValueError(
+        raise LabelsError(
             f"Labels of shape {tuple(y.shape[1:])} for each example need as many outputs, but the "
             f"model's outputs have the shape {tuple(outputs.shape[1:])}."
         )

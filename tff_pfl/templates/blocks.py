@@ -15,6 +15,7 @@ from tff_pfl.local import ClientContext, trees
 from tff_pfl.local.seeds import client_seed, run_seed
 from tff_pfl.models.randomness import described, unseeded_operations
 from tff_pfl.models.statistics import recorded_uses
+from tff_pfl.models.task import LabelsError
 from tff_pfl.names import UnknownNameError
 from tff_pfl.templates import errors
 from tff_pfl.templates.exchange import Message
@@ -30,6 +31,7 @@ def trace(block: str, fn: Callable[..., Any], *types: tff.types.Type) -> tff.Com
 
     Raises:
         BlockTracingError: `fn` fails; the message names the block and the types of its arguments.
+        LabelsError: `fn` computes the loss of labels that do not fit.
         RandomnessError: `fn` draws random numbers that no seed controls.
     """
     try:
@@ -37,7 +39,7 @@ def trace(block: str, fn: Callable[..., Any], *types: tff.types.Type) -> tff.Com
         if not isinstance(computation, tff.Computation):
             raise TypeError("it takes arguments, but is called without any")
         return computation
-    except (errors.TemplateError, UnknownNameError):
+    except (errors.TemplateError, UnknownNameError, LabelsError):
         raise
     except Exception as error:
         arguments = "".join(f"\n  {t}" for t in types) or " none"

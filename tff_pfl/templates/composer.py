@@ -15,6 +15,7 @@ from tff_pfl.aggregators import is_secure, quiet_secure_sums, sums_securely
 from tff_pfl.kinds import check_kind
 from tff_pfl.local.examples import readable
 from tff_pfl.local.seeds import FINE_TUNING, client_seed, run_seed
+from tff_pfl.models.inputs import check_inputs
 from tff_pfl.ranges import takes, whole
 from tff_pfl.templates import acceptance, blocks, errors
 from tff_pfl.templates.algorithm import Algorithm
@@ -75,9 +76,13 @@ def compose(
 
     Raises:
         TemplateError: Blocks do not fit each other; see `tff_pfl.templates.errors`.
+        ValueError: The model of `tff_pfl.make` takes inputs of other shapes.
+        LabelsError: Labels do not fit the task or the model's outputs.
     """
     tip = "A method makes one from a model and a LocalTraining."
     check_kind("The algorithm", algorithm, Algorithm, tip)
+    if algorithm.made_of is not None:
+        check_inputs(algorithm.made_of.model, examples_type.x)
     server_init = blocks.trace("server_init", lambda: algorithm.server_init(seed))
     client_init = blocks.trace(
         "client_init", lambda client_id: algorithm.client_init(client_id, seed), np.int32
