@@ -18,6 +18,7 @@ from tests.runs import run_python
 from tff_pfl.analysis import compared_run, find_runs, frames, results_table
 from tff_pfl.clients import Participation
 from tff_pfl.data import FederatedDataset
+from tff_pfl.evaluation import EvaluationOptions
 from tff_pfl.experiment import OutputDirectoryError, read_summary
 from tff_pfl.privacy import Accountant, default_delta, with_privacy
 
@@ -163,6 +164,7 @@ def test_data_methods_and_results_are_tables_in_notebooks(dataset, written):
         ({"made": {"A": "ditto"}}, "The method 'A' must be of type Algorithm"),
         ({"accountant": Accountant(4, 2, 0.1)}, "no method has noise"),
         ({"dataset": lambda seed: pd.DataFrame()}, "FederatedDataset.from_dataframe makes one"),
+        ({"evaluate": EvaluationOptions(split="validation")}, "no client of 'custom' has any"),
         ({"rounds": 0}, "rounds must be a whole number of at least 1"),
     ],
 )

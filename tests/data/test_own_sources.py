@@ -169,6 +169,7 @@ FRAME = pd.DataFrame(
         "item": np.array([2**40, 1, 2, 3, 4, 5]),
         "age": [0.5, 1.5, 2.5, 3.5, 4.5, 5.5],
         "rating": [5, 3, 4, 1, 2, 0],
+        "price": [50, 30, 40, 10, 20, 0],
         "part": ["train", "test", "train", "test", "validation", "train"],
         "title": list("abcdef"),
         "gap": [1.0, np.nan, 2.0, 3.0, np.nan, 4.0],
@@ -177,14 +178,14 @@ FRAME = pd.DataFrame(
 
 
 def test_columns_of_a_frame_keep_their_structure_and_types():
-    x = {"item": "item", "both": ["age", "rating"]}
+    x = {"item": "item", "both": ["age", "price"]}
     dataset = FederatedDataset.from_dataframe(
         FRAME, client="user_id", x=x, y="rating", split="part"
     )
     assert dataset.names.tolist() == [5, 17, 1000003]
     assert dataset.x["item"].dtype == np.int64 and dataset.num_classes is None
     train, test = (dataset.examples(2, split) for split in ("train", "test"))
-    assert train.x["item"].tolist() == [2**40] and test.x["both"].tolist() == [[3.5, 1.0]]
+    assert train.x["item"].tolist() == [2**40] and test.x["both"].tolist() == [[3.5, 10.0]]
     assert dataset.examples(1, "validation").y.tolist() == [2]
     assert dataset.sizes("train").tolist() == [1, 1, 1]
 
@@ -211,6 +212,8 @@ def test_fractions_cut_the_rows_of_each_client():
         ({"y": "gap"}, "Column 'gap' has no value in 2 rows. Drop them"),
         ({"split": "title"}, "must have 'train', 'validation' or 'test', found 'a'"),
         ({"client": "age"}, "Names of clients must be .* got 0.5"),
+        ({"x": ["age", "rating"]}, "Column 'rating' is both an input and a label"),
+        ({"split": "part", "fractions": (0.5, 0, 0.5)}, "split='part' or by fractions, not by"),
         ({"x": []}, "A list of columns is empty"),
         ({"frame": FRAME[:0]}, "must be a pandas data frame with rows"),
         ({"frame": pd.concat([FRAME, FRAME["age"]], axis=1)}, "several columns 'age'"),

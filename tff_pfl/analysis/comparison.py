@@ -14,7 +14,7 @@ from tff_pfl.analysis.method_table import method_table
 from tff_pfl.analysis.runs import STUDY, Path, find_runs
 from tff_pfl.analysis.study import folder_name
 from tff_pfl.clients import EVERYBODY_REPORTS, Participation
-from tff_pfl.data import FederatedDataset
+from tff_pfl.data import ExamplesError, FederatedDataset
 from tff_pfl.evaluation import EvaluationOptions, Evaluator, MetricName
 from tff_pfl.experiment.early_stop import EarlyStop
 from tff_pfl.experiment.export import ExportedRun, export_models, export_new_clients
@@ -94,22 +94,23 @@ def compare(
         OutputDirectoryError: A run in the folder is of another method, model or data, or of other
             options.
         ValueError: A label, a seed or a number is wrong; the cohorts differ from those of
-            `accountant`; or see `train`.
+            `accountant`; no client has examples to evaluate on; or see `train`.
     """
     _check(methods, seeds, baseline)
     _check_accountant(accountant, methods)
     check_tracker(tracker)
-    seeds = list(map(int, seeds))
+    evaluate, seeds = evaluate or EvaluationOptions(), list(map(int, seeds))
     data = {seed: dataset(seed) if callable(dataset) else dataset for seed in seeds}
     tip = (
         "FederatedDataset.from_dataframe makes one of a data frame, tff_pfl.federate of a data set."
     )
     for of_seed in data.values():
         check_kind("The data set", of_seed, FederatedDataset, tip)
+        _check_evaluated(of_seed, evaluate.split)
     options = {
         "rounds": rounds,
         "evaluate_every": evaluate_every,
-        "evaluate": evaluate or EvaluationOptions(),
+        "evaluate": evaluate,
         "participation": participation,
         "early_stop": early_stop,
     }
@@ -175,6 +176,15 @@ def _check_accountant(accountant, methods) -> None:
         raise ValueError(
             "There is an accountant, but no method has noise. Add it by "
             "tff_pfl.privacy.with_privacy, or leave out the accountant."
+        )
+
+
+def _check_evaluated(dataset, split) -> None:
+    """Checks that there are examples to compare the methods on."""
+    if not dataset.sizes(split).any():
+        raise ExamplesError(
+            f"Methods are compared on {split} examples, but no client of {dataset.name!r} has any. "
+            "Cut some of the rows off for that, or pass evaluate=EvaluationOptions(split=...)."
         )
 
 

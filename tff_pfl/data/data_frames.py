@@ -11,6 +11,8 @@ from tff_pfl.data.client_rows import ClientRows
 from tff_pfl.data.partition_file import SPLITS, Partition
 from tff_pfl.names import unknown_name
 
+_FRACTIONS = (0.8, 0.0, 0.2)
+
 
 def columns_of(frame, columns) -> Any:
     """Returns `[n]` of a column, `[n, k]` of a list of columns, or a structure of a mapping."""
@@ -23,13 +25,42 @@ def columns_of(frame, columns) -> Any:
     return _column(frame, columns)
 
 
-def partition_of_frame(frame, client, split, fractions: Sequence[float], seed: int) -> Partition:
+def check_no_label_is_an_input(x: Any, y: Any) -> None:
+    """Raises an error if some of the inputs are labels; an autoencoder has all of them as labels.
+
+    Args:
+        x: The columns of inputs; see `columns_of`.
+        y: The columns of labels.
+    """
+    inputs, labels = map(_names_in, (x, y))
+    both = [column for column in labels if column in inputs]
+    if both and len(both) < len(inputs):
+        raise ExamplesError(
+            f"Column {both[0]!r} is both an input and a label, so the model would be told what it "
+            "is to predict. Take it out of x."
+        )
+
+
+def _names_in(columns) -> list:
+    if isinstance(columns, Mapping):
+        return sum(map(_names_in, columns.values()), [])
+    return columns if isinstance(columns, list) else [columns]
+
+
+def partition_of_frame(
+    frame, client, split, fractions: Sequence[float] | None, seed: int
+) -> Partition:
     """Returns the rows of each client, whose names are sorted; see `from_dataframe`."""
     if not (hasattr(frame, "columns") and len(frame)):
         raise ExamplesError(f"frame must be a pandas data frame with rows, got {frame!r:.80}.")
     if not frame.columns.is_unique:
         repeated = frame.columns[frame.columns.duplicated()][0]
         raise ExamplesError(f"The data frame has several columns {repeated!r}. Rename them.")
+    if split is not None and fractions is not None:
+        raise ExamplesError(
+            f"Rows are cut by the column split={split!r} or by fractions, not by both. Leave one "
+            "of them out."
+        )
     owners, names = _present(frame, client).factorize(sort=True)
     names = list(names)
     everything = np.arange(len(owners))
@@ -44,7 +75,7 @@ def partition_of_frame(frame, client, split, fractions: Sequence[float], seed: i
         return Partition(*rows, names=names)
     rng = np.random.default_rng(seed)
     of_clients = ClientRows.by_owner(everything, owners, len(names))
-    cut = [partitioners.split(rows, fractions, rng) for rows in of_clients]
+    cut = [partitioners.split(rows, fractions or _FRACTIONS, rng) for rows in of_clients]
     return Partition(*zip(*cut, strict=True), names=names)
 
 

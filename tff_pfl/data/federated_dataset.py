@@ -197,7 +197,7 @@ class FederatedDataset:
         x: Any,
         y: Any,
         split: Any = None,
-        fractions: Sequence[float] = (0.8, 0.0, 0.2),
+        fractions: Sequence[float] | None = None,
         seed: int = 0,
         num_classes: int | None = None,
         name: str = "custom",
@@ -220,15 +220,16 @@ class FederatedDataset:
             y: The columns of labels, likewise.
             split: A column with "train", "validation" or "test".
             fractions: Without `split`, the sizes of (train, validation, test) relative to each
-                other, into which the rows of each client are cut at random.
+                other, into which the rows of each client are cut at random. Default: (0.8, 0, 0.2).
             seed: The seed of these cuts.
             num_classes: The number of classes, or `None` if labels are not classes.
             name: The name of the data set.
 
         Raises:
-            ExamplesError: A column does not exist, lacks values or is not of numbers; or see
-                `check_examples`.
+            ExamplesError: A column does not exist, lacks values or is not of numbers; a label is
+                among the inputs; `split` and `fractions` are both given; or see `check_examples`.
         """
+        data_frames.check_no_label_is_an_input(x, y)
         partition = data_frames.partition_of_frame(frame, client, split, fractions, seed)
         arrays = (data_frames.columns_of(frame, columns) for columns in (x, y))
         return cls(*arrays, num_classes, partition, name)
@@ -336,9 +337,12 @@ class FederatedDataset:
     def map(self, function: Callable[[Any], Any], *, batch_size: int = 256) -> "FederatedDataset":
         """Returns the data set of a function's results, with the same labels and partition.
 
-        The function is applied once to all inputs, such as a frozen backbone to images. The results
-        are held in memory. The fingerprint of inputs covers every bit of them, so a run is resumed
-        only with equal results: save results that other machines or devices compute differently.
+        The function is applied once to all inputs, such as a frozen backbone to images. Exported
+        models take its results, without the function.
+
+        The results are held in memory. The fingerprint of inputs covers every bit of them, so a run
+        is resumed only with equal results: save results that other machines or devices compute
+        differently.
 
         Example:
             >>> images = tff_pfl.federate(tff_pfl.load("digits"), num_clients=3,
