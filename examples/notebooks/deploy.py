@@ -288,5 +288,6 @@ print(f"newcomer {newcomer}:", pd.Series(accuracies).round(3).to_dict())
 # program has computed the same logits as this one, up to rounding.
 #
 # `tff_pfl.export_models` writes the models of a run of `train` in this form, one folder a client.
-# After `compare`, use the `export` of its result; for a run by a config, `programs/export.py`. See
-# the [guide to deployment](../../docs/guides/deployment.md).
+# After `compare`, use the `export` of its result; for a run by a config, `programs/export.py`.
+# `export_new_clients` writes fine-tuned models of clients that did not train. See the
+# [guide to deployment](../../docs/guides/deployment.md).

@@ -21,6 +21,7 @@ from tff_pfl.experiment import (
     build_dataset,
     build_local,
     evaluate_run,
+    export_run,
     hold_out,
 )
 from tff_pfl.local import ClientContext, evaluate, seeds
@@ -263,6 +264,8 @@ def test_baseline_may_hold_out_new_clients_without_evaluating_them(
     baseline = finished_run("local", new_clients=held_out)
     assert not (baseline / "new_clients.csv").exists()
     assert evaluate_run(baseline).new_clients is None
+    with pytest.raises(ConfigError, match="Client 3 was held out with .*evaluated=False, so it"):
+        export_run(baseline, tmp_path / "models", [3])
     compared = evaluate_run(with_new, baseline=baseline)
     assert len(compared.new_clients.client_ids) == 2
     assert len(compared.baseline.clients.client_ids) == 2
