@@ -69,6 +69,8 @@ def test_table_has_named_columns(runs):
     # The lowest loss is the best. A standard deviation is never bold.
     assert table.bold == {(0, 1), (0, 2), (0, 4)}
     assert "mean of the late evaluations of a run." in table.notes[3]
+    notes = " ".join(results_table(runs, ["best_on_test:loss"]).notes)
+    assert "The best evaluation on test examples is chosen by the accuracy of each" in notes
     short = results_table(runs, ["accuracy_worst_5_percent", "loss", "late_mean:accuracy"])
     assert rows(short)[1][1:4] == [*rows(table)[1][1:3], rows(table)[1][4]]
     for name, near in (

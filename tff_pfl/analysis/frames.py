@@ -374,8 +374,8 @@ def _rounds(files: RunFiles, rounds: int | str) -> list[int]:
         message = unknown_name(f"evaluation of {files.path}", rounds, evaluated)
         if rounds == _VALIDATED:
             message = (
-                f"{files.path} has no evaluation {rounds!r}. It needs validation examples and "
-                "evaluation.validation=True."
+                f"{files.path} has no evaluation {rounds!r}. It needs validation examples that are "
+                "evaluated (validation=True)."
             )
         raise OutputDirectoryError(message)
     return list(evaluated[rounds].rounds)

@@ -255,8 +255,8 @@ def hurt_table(
     order = " or a ".join(("lower", "higher")[::sign])
     words = quantity.replace("_", " ")
     notes = [
-        f"Hurt: the share of clients, over all seeds, with a {order} {words} than under Local. A "
-        "method as good as Local hurts about as many clients as it helps.",
+        f"Hurt and helped: the shares of clients, over all seeds, with a {order} {words} than "
+        "under Local. A method as good as Local hurts about as many clients as it helps.",
         f"Gain{', in percentage points' * is_share(name)}: the mean improvement of the same "
         "clients, with the interval and p value of a t test on the means of the seeds.",
     ]
