@@ -17,16 +17,23 @@ from tff_pfl.names import TFF_TASKS
 
 get_config = importlib.import_module("configs.tff_baselines").get_config
 BATCH_SIZE, ROUNDS = 4, 5
-# At higher rates, rounding errors of ResNet-18 exceed 1e-5 after five rounds.
-RATES = {"cifar100": 0.002}
+# At higher rates, rounding errors exceed 1e-5 after five rounds: those of ResNet-18 grow, and in
+# the fifth round of EMNIST one of the last bit changes which unit is 0.
+RATES = {"cifar100": 0.002, "emnist": 0.01}
 
 
 def batched(task, clients, ids):
     """Returns TFF's data sets of clients, with batches of `BATCH_SIZE` in stored order."""
-    preprocess = task.datasets.train_preprocess_fn
-    return [
-        preprocess(clients.create_tf_dataset_for_client(i)).unbatch().batch(BATCH_SIZE) for i in ids
-    ]
+    one_thread = tf.data.Options()
+    one_thread.threading.private_threadpool_size = 1  # Some of TFF's data come in any order.
+
+    def of_client(client):
+        dataset = clients.create_tf_dataset_for_client(client)
+        dataset = task.datasets.train_preprocess_fn(dataset).unbatch().with_options(one_thread)
+        examples = tf.nest.map_structure(lambda *rows: tf.stack(rows), *dataset)
+        return tf.data.Dataset.from_tensor_slices(examples).batch(BATCH_SIZE)
+
+    return list(map(of_client, ids))
 
 
 def in_order(weights):

@@ -126,6 +126,17 @@ def test_data_sets_of_clients_keep_their_types():
     assert FederatedDataset.from_datasets({"a": empty}).sizes().tolist() == [0]
 
 
+def test_examples_that_are_ready_at_any_time_are_read_in_order():
+    def example(i):
+        size = tf.where(i % 7 == 0, 400, 1)  # some take longer
+        ones = tf.ones([size, size])
+        return tf.cast(i, tf.float32) + 0 * tf.reduce_sum(ones @ ones), tf.cast(i % 3, tf.int32)
+
+    unordered = tf.data.Dataset.range(20).map(example, num_parallel_calls=8, deterministic=False)
+    dataset = FederatedDataset.from_datasets({"a": unordered})
+    np.testing.assert_array_equal(dataset.x, np.arange(20))
+
+
 def test_a_thousand_clients_are_read_in_one_pipeline():
     x = np.zeros([3, 2], np.float32)
     clients = {f"user_{i}": collections.OrderedDict(x=x + i, y=x[:, 0]) for i in range(1000)}

@@ -133,6 +133,8 @@ def _read(clients, keys, examples_of) -> ClientExamples:
     # Optimizations lose the sizes of batches that preprocess makes of a client's examples.
     options = tf.data.Options()
     options.experimental_optimization.apply_default_optimizations = False
+    # Some of TFF's preprocessing yields examples as they are ready; one thread keeps their order.
+    options.threading.private_threadpool_size = 1
     batches = rows.with_options(options).batch(_AT_A_TIME).prefetch(1).as_numpy_iterator()
     columns = tree.map_structure(lambda *parts: np.concatenate(parts), none, *batches)
     return ClientExamples(clients, *columns)
