@@ -10,6 +10,8 @@ is left:
     rounds          rounds of FedAvg for a linear model and PGFed's CNN; clients of equal and of
                     lognormal sizes; a bare TensorFlow loop, this library's loop, groups, XLA and
                     ways of convolution, in turns with PyTorch and JAX, if PYTHON has them
+    agreement       rounds of eight methods with unequal clients, by default and as a loop
+    compilations    what XLA compiles in 20 rounds of cohorts of unequal clients
     trainings       ten rounds of five algorithms, each on the GPU and on the CPU
     resnet18_float32, resnet18_tf32, resnet18_bfloat16
                     rounds of FedAvg with ResNet-18, in one precision

@@ -249,6 +249,8 @@ def test_all_parts_complete_on_the_cpu(tmp_path):
     assert "256 x 256 in bfloat16" in reports["device"].records
     assert "missing" in reports["rounds"].records["torch"]
     assert reports["rounds"].records["linear 3 equal: jax vmap"]["rounds"] == 5
+    assert reports["agreement"].records["ditto"]["relative_difference"] < 1e-5
+    assert reports["compilations"].records["cohorts of 2"]["compilations"] > 1
     assert "ditto, compared" in reports["trainings"].records
     assert "resnet18 2 equal: tensorflow bare" in reports["resnet18_tf32"].records
     assert "resnet18 2 equal: tensorflow loop" in reports["resnet18_bfloat16"].records
