@@ -140,7 +140,7 @@ def _describe(report: Report) -> None:
         "commit": commit or None,
         "code": digest.hexdigest()[:16],
     }
-    report.do("machine", lambda: figures)
+    report.write("machine", figures)
 
 
 def _bring(archive: pathlib.Path, cache: pathlib.Path) -> None:

@@ -5,15 +5,40 @@ import pandas as pd
 from docs.results.data import named, percent, pick, wide
 
 
-def seconds(quantity: str, precision: str = "float32") -> pd.DataFrame:
+_CONTENDERS = [
+    "bare TensorFlow loop",
+    "tff_pfl, loop",
+    "tff_pfl, stacked",
+    "tff_pfl, stacked, XLA",
+    "tff_pfl, stacked, XLA, patches",
+    "tff_pfl, stacked by 25, XLA",
+    "tff_pfl, default",
+    "PyTorch, loop",
+    "PyTorch, vmap",
+    "JAX, vmap",
+    "JAX, map",
+]
+
+
+def seconds(quantity: str, precision: str = "float32", study: str = "rounds") -> pd.DataFrame:
     """Returns the seconds of rounds on the H200, a row for a contender and a column for a case."""
-    data = pick("gpu", study="rounds", quantity=quantity, precision=precision)
+    data = pick("gpu", study=study, quantity=quantity, precision=precision)
     return wide(data, "case", "option")
 
 
 def _rounds():
     table = (1000 * seconds("seconds_per_round")).map(_three_digits)
     return named(table, "milliseconds a round")
+
+
+def _compiled():
+    table = (1000 * seconds("seconds_per_round", study="compiled")).map(_three_digits)
+    return named(table.loc[_CONTENDERS], "milliseconds a round")
+
+
+def _compiled_first():
+    table = seconds("first_round_seconds", study="compiled").map(_three_digits)
+    return named(table.loc[_CONTENDERS], "seconds of the first round")
 
 
 def _first_rounds():
@@ -44,5 +69,7 @@ TABLES = {
     ("gpu", "rounds"): _rounds,
     ("gpu", "first_rounds"): _first_rounds,
     ("gpu", "trainings"): _trainings,
+    ("gpu", "compiled"): _compiled,
+    ("gpu", "compiled_first"): _compiled_first,
 }
 """The functions that make the tables, by page and name."""

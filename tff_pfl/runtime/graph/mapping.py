@@ -173,8 +173,9 @@ class ClientMap:
         specs = [spec for leaf in shard.leaves for spec in leaf.row_specs()]
         limit = 1 if self._vectorize == NEVER else self._max_concurrent_clients
         are_grouped = any(map(_is_grouped, shard.leaves))
-        ways = [pfor_convolutions.GROUPED] * (compiles or devices.is_gpu(shard.device))
-        ways += [pfor_convolutions.PATCHES] * compiles
+        is_gpu = devices.is_gpu(shard.device)
+        ways = [pfor_convolutions.GROUPED] * (compiles or is_gpu)
+        ways += [pfor_convolutions.PATCHES] * (compiles and not is_gpu)
         with pfor_convolutions.own_filters(*ways):
             # In separate functions, so that a failure leaves no operations in the graph.
             function = tf.function(one, autograph=False).get_concrete_function(*specs)
