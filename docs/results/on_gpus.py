@@ -4,7 +4,6 @@ import pandas as pd
 
 from docs.results.data import named, percent, pick, wide
 
-
 _CONTENDERS = [
     "bare TensorFlow loop",
     "tff_pfl, loop",
