@@ -28,6 +28,7 @@ INSTALL_REQUIRES = [
     "tensorflow>=2.14,<2.15",
     "tensorflow-datasets>=4.9,<5",
     "tqdm>=4.66",
+    "xxhash>=3,<5",
 ]
 
 # What examples/notebooks imports and needs to be opened; ipywidgets draws the progress bars.

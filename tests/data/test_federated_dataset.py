@@ -129,11 +129,19 @@ def test_inputs_fingerprint_depends_on_the_inputs():
 
     (data, inputs), (same, others) = fingerprints(x), fingerprints(x / 255)
     assert data == same and inputs != others
-    for row in (0, 999):  # the first and the last
-        changed = x.copy()
-        changed[row] += 1
-        assert fingerprints(changed)[1] != inputs
-    assert len(fingerprints(x[:0])[1]) == 16
+    assert len(fingerprints(x[:0])[1]) == 32
+
+
+def test_inputs_fingerprint_covers_all_rows_but_those_of_memory_maps(tmp_path):
+    x, y = np.arange(2000.0).reshape(1000, 2), np.zeros(1000, np.int64)
+    np.save(tmp_path / "x.npy", x)
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="c")  # writes stay in memory
+    rows = np.arange(1000)
+    for inputs, row, is_noticed in [(x, 1, True), (mapped, 1, False), (mapped, 999, True)]:
+        dataset = FederatedDataset(inputs, y, 1, Partition((rows,), (rows[:0],), (rows[:0],)))
+        before = dataset.inputs_fingerprint
+        inputs[row] += 1
+        assert (dataset.inputs_fingerprint != before) == is_noticed
 
 
 @pytest.mark.parametrize(("type_", "merge"), [(list, True), (np.uint64, False)])

@@ -1,6 +1,5 @@
 """A data set spread over clients: its arrays, and the rows that each client owns."""
 
-import functools
 import mmap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -16,15 +15,13 @@ from tff_pfl.data.checks import ExamplesError, alike, arrays_of, check_examples
 from tff_pfl.data.client_rows import ClientRows
 from tff_pfl.data.mapped import mapped
 from tff_pfl.data.partition import PartitionError, class_counts
+from tff_pfl.data.input_digest import digest_of_rows, memory_map_of
 from tff_pfl.data.partition_file import SPLITS, Partition, digest
 from tff_pfl.local.examples import Examples, type_of_examples
 from tff_pfl.names import check_names
 from tff_pfl.ranges import takes, whole
 from tff_pfl.structures import normalized, type_of_rows
 from tff_pfl.tables import aligned, to_html
-
-_FINGERPRINTED = 256  # rows
-
 
 class FederatedDataset:
     """The examples of all clients, stored as whole arrays and a `Partition` of their rows.
@@ -274,7 +271,7 @@ class FederatedDataset:
         )
         return type_of_examples(*map(type_of_rows, map(tff.types.tensorflow_to_type, specs)))
 
-    @functools.cached_property
+    @property
     def fingerprint(self) -> str:
         """A digest of the inputs' shape and type, the labels and the partition; 16 hex digits."""
         if isinstance(self.x, np.ndarray) and self.num_classes is not None:
@@ -284,17 +281,14 @@ class FederatedDataset:
         parts = self.partition.flat().values()
         return digest(np.frombuffer(about.encode(), np.uint8), *tree.flatten(self.y), *parts)
 
-    @functools.cached_property
+    @property
     def inputs_fingerprint(self) -> str:
-        """A digest of some inputs, 16 hex digits, which changes if inputs are prepared differently.
+        """A digest of the inputs, 32 hex digits.
 
-        It reads 256 evenly spaced rows only, to be fast for data that do not fit in memory. It may
-        miss changes of single rows.
+        It covers every bit of inputs in memory. Of memory-mapped inputs, it reads only 256 evenly
+        spaced rows, so it may miss changes of single rows.
         """
-        arrays = tree.flatten(self.x)
-        number = len(arrays[0])
-        rows = np.linspace(0, max(number - 1, 0), min(number, _FINGERPRINTED)).astype(np.int64)
-        return digest(*(array[rows] for array in arrays))
+        return digest_of_rows(tree.flatten(self.x))
 
     def sizes(self, split: str = "train") -> np.ndarray:
         """Returns int64 `[N]`, the number of examples of each client."""
@@ -393,7 +387,5 @@ def _advise_random(array: np.ndarray) -> None:
 
     Reading ahead, by megabytes for each client, would take much longer than reading the client.
     """
-    while isinstance(array, np.ndarray):
-        array = array.base
-    if isinstance(array, mmap.mmap):
-        array.madvise(mmap.MADV_RANDOM)
+    if (mapped_file := memory_map_of(array)) is not None:
+        mapped_file.madvise(mmap.MADV_RANDOM)
