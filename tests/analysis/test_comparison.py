@@ -316,7 +316,10 @@ def test_run_of_another_method_model_or_data_is_refused(dataset, compared):
     refused = [
         ({"made": methods(lambda_=0.5)}, "algorithm.lambda_: 1.0 then, 0.5 now"),
         ({"made": methods(learning_rate=0.1)}, "local.learning_rate: 0.5 then, 0.1 now"),
-        ({"made": methods(other_model)}, "its model or the code of its method has changed"),
+        (
+            {"made": methods(other_model)},
+            "the fingerprint of its method, .*, loss and preprocess has changed",
+        ),
         ({"dataset": dataset.of([0, 1, 2])}, "data.fingerprint"),
     ]
     for change, message in refused:
@@ -334,9 +337,18 @@ def test_fingerprint_is_the_same_in_another_process(tmp_path):
         "from tff_pfl.experiment.fingerprint import fingerprint\n"
         "names = {'ditto': {}, 'fedrep': {'personal_layers': ['head']}, 'apfl': {}}\n"
         "found = [fingerprint(tff_pfl.compose(tff_pfl.make(name, tiny_model(), local_sgd(), **own),"
-        " EXAMPLES_TYPE)) for _ in range(2) for name, own in names.items()]\n"
+        " EXAMPLES_TYPE).next) for _ in range(2) for name, own in names.items()]\n"
         "print(json.dumps(found))\n"
     )
     outputs = [run_python(program, PYTHONHASHSEED=seed).stdout for seed in ("1", "2")]
     first, second = map(json.loads, outputs)
     assert first == second and first[:3] == first[3:] and len(set(first)) == 3
+
+
+def test_folder_keeps_the_runs_of_earlier_calls(dataset, tmp_path):
+    first, second = ({label: made} for label, made in methods().items())
+    compare(dataset, tmp_path, first, rounds=1, seeds=(0,))
+    result = compare(dataset, tmp_path, second, rounds=2, seeds=(3,))
+    assert list(result.table().index) == list(second)
+    table = tff_pfl.Comparison(tmp_path).table()
+    assert list(table.index) == [*first, *second] and list(table["rounds"]) == [1, 2]

@@ -111,7 +111,7 @@ def other_partition(dataset):
         ),
         ({"seed": 4}, "its cohorts are drawn with another seed or participation"),
         ({"clients_per_round": 3}, "clients_per_round was 2, now it is 3"),
-        ({"format": 3}, "the format of its checkpoint, .* was 2, now it is 3"),
+        ({"format": 4}, "the format of its checkpoint was 3, with this tff_pfl it is 4"),
         ({"checkpoint": None}, "Cannot resume the run in .*: its checkpoint is missing"),
         ({"process": fedavg(noise_multiplier=1.0)}, "noise_multiplier was None, now it is 1.0"),
     ],

@@ -11,6 +11,7 @@ import tensorflow_federated as tff
 from tff_pfl import evaluation
 from tff_pfl.data import FederatedDataset
 from tff_pfl.experiment.config.run import suitable_capacity
+from tff_pfl.experiment.identity import DESCRIPTIONS
 from tff_pfl.experiment.loop import train
 from tff_pfl.experiment.run_directory import OutputDirectoryError, RunDirectory, changed_settings
 from tff_pfl.experiment.summary import Result, finished_summary
@@ -45,7 +46,7 @@ class ComparedRun:
     dataset: FederatedDataset
     path: pathlib.Path
     clients_per_round: int
-    digest: str
+    computation: Mapping[str, str]
     options: Mapping[str, Any]
     accountant: Accountant | None = None
 
@@ -85,7 +86,7 @@ class ComparedRun:
         accountant.check(number, size, participation)
         return PrivacyLoss(accountant, self.algorithm.noise_multiplier)
 
-    @property
+    @functools.cached_property
     def settings(self) -> dict[str, Any]:
         """All that the run's numbers depend on, as JSON values, in the keys of configs."""
         made_of, data, options = self.algorithm.made_of, self.dataset, self.options
@@ -100,7 +101,7 @@ class ComparedRun:
             "clients_per_round": self.clients_per_round,
             "algorithm": {"name": self.algorithm.name, **described(made_of.options)},
             "model": {"name": made_of.model.name, "num_weights": made_of.model.num_weights},
-            "task": {"name": made_of.model.task.name, "metrics": list(made_of.model.task.metrics)},
+            "task": {"name": made_of.model.task.name, "metrics": made_of.model.task.directions},
             "local": made_of.local.settings(),
             "data": {
                 "name": data.name,
@@ -110,7 +111,7 @@ class ComparedRun:
             "evaluation": {"every": options["evaluate_every"], **evaluated},
             "participation": described(options["participation"]),
             "early_stop": described(options["early_stop"]),
-            "computation": self.digest,
+            "computation": self.computation,
             **private,
         }
 
@@ -121,7 +122,9 @@ class ComparedRun:
         _, changed = changed_settings(self.path, self.settings)
         known = [change for change in changed if not change.startswith("computation")]
         if changed:
-            what = "; ".join(known[:3]) or "its model or the code of its method has changed"
+            keys = [key for key in self.computation if f"computation.{key}" in " ".join(changed)]
+            code = [f"{DESCRIPTIONS[key]} has changed" for key in keys]
+            what = "; ".join(known[:3] or code)
             raise OutputDirectoryError(
                 f"{self.path} is a run of something else ({what}). Pass another folder, or "
                 "overwrite=True to train it again."

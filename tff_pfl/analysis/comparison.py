@@ -11,14 +11,14 @@ from tff_pfl import runtime
 from tff_pfl.analysis import curves, frames, paired
 from tff_pfl.analysis.compared_run import ComparedRun, Ticks, in_short
 from tff_pfl.analysis.method_table import method_table
-from tff_pfl.analysis.runs import STUDY, Path, find_runs
+from tff_pfl.analysis.runs import STUDY, Path, Runs, find_runs, is_run, read_record
 from tff_pfl.analysis.study import folder_name
 from tff_pfl.clients import EVERYBODY_REPORTS, Participation
 from tff_pfl.data import ExamplesError, FederatedDataset
 from tff_pfl.evaluation import EvaluationOptions, Evaluator, MetricName
 from tff_pfl.experiment.early_stop import EarlyStop
 from tff_pfl.experiment.export import ExportedRun, export_models, export_new_clients
-from tff_pfl.experiment.fingerprint import fingerprint
+from tff_pfl.experiment.identity import of_computations
 from tff_pfl.experiment.restored import trained_run
 from tff_pfl.experiment.trackers import check_tracker
 from tff_pfl.files import write_json
@@ -54,10 +54,10 @@ def compare(
     """Trains each method with each seed, and compares what every client gets.
 
     Each run has a folder as `programs/train.py` writes it, `FOLDER/METHOD/seed0`; `report.py` and
-    `tff_pfl.analysis` read FOLDER as a study. If the same call is repeated, finished runs are not
-    trained again, and a stopped run continues. A run whose method, model, data or options have
-    changed since is refused. A line with the main metric is printed when a run ends. Rounds are
-    computed in the context that `train` chooses.
+    `tff_pfl.analysis` read FOLDER, with the runs of all calls, as a study. If the same call is
+    repeated, finished runs are not trained again, and a stopped run continues. A run whose method,
+    model, data, metrics or options have changed since is refused. A line with the main metric is
+    printed when a run ends. Rounds are computed in the context that `train` chooses.
 
     Example:
         >>> model, local = testing.tiny_model(), testing.tiny_local()
@@ -119,26 +119,27 @@ def compare(
         for label, algorithm in methods.items():
             process = compose(algorithm, data[seeds[0]].examples_type)
             participation.check_process(process)
-            digest = fingerprint(process)
+            evaluator = Evaluator(process, algorithm.made_of.model, data[seeds[0]], evaluate)
+            computation = of_computations(process, evaluator)
             for seed in seeds:
                 path = root / folder_name(label) / f"seed{seed}"
                 size = clients_per_round or data[seed].num_clients
                 algorithm.made_for.check(data[seed].num_clients, size)
                 of_run = label, seed, algorithm, data[seed], path, size
-                run = ComparedRun(*of_run, digest, options, accountant)
+                run = ComparedRun(*of_run, computation, options, accountant)
                 runs.append(run)
                 if not overwrite:
                     run.check_folder()
-        _record(root, runs, baseline or next(iter(methods)))
+        found = _record(root, runs, baseline or next(iter(methods)))
         runs.sort(key=lambda run: seeds.index(run.seed))
         with progress_bar(total=rounds * len(runs), unit="round") as bar:
             for number, run in enumerate(runs):
                 bar.set_description(run.title)
                 result = run.train(overwrite, tracker, Ticks(bar, rounds * number))
                 bar.update(rounds * (number + 1) - bar.n)
-                if result is not None:
-                    bar.write(f"{run.title} ({number + 1} of {len(runs)}): {in_short(result)}")
-    return Comparison(find_runs(root), runs)
+                what = "was finished before" if result is None else in_short(result)
+                bar.write(f"{run.title} ({number + 1} of {len(runs)}): {what}")
+    return Comparison(found, runs)
 
 
 def _check(methods, seeds, baseline) -> None:
@@ -188,14 +189,21 @@ def _check_evaluated(dataset, split) -> None:
         )
 
 
-def _record(root, runs, baseline) -> None:
-    """Writes the record of a study, by which `find_runs` finds the runs."""
+def _record(root, runs, baseline) -> Runs:
+    """Adds the runs to the record of a study, by which `find_runs` finds them, and returns them."""
     root.mkdir(parents=True, exist_ok=True)
-    variants = {}
+    before, folders = read_record(root), {}
     for run in runs:
-        variants.setdefault(run.label, []).append(os.path.relpath(run.path, root))
+        folders.setdefault(run.label, []).append(run.path)
+    variants = dict(before.get("variants", {}))
+    for label, paths in folders.items():
+        relative = [os.path.relpath(path, root) for path in paths]
+        others = [path for path in variants.get(label, []) if is_run(root / path)]
+        variants[label] = list(dict.fromkeys([*others, *relative]))
     record = {"title": root.name, "baseline": baseline, "variants": variants}
-    write_json(str(root / STUDY), {**record, "flags": {}, "chosen": {}})
+    write_json(str(root / STUDY), {**before, **record})
+    planned = {label: len(paths) for label, paths in folders.items()}
+    return Runs(root.name, folders, planned, baseline)
 
 
 class Comparison:
@@ -248,9 +256,10 @@ class Comparison:
             and `helped`: the shares of clients, over all seeds, that are worse and better than
             under the baseline; the rest are equal. `clients`: the number of clients with a value,
             averaged over seeds; clients without test examples have none. `seeds`: the number of
-            seeds. `bytes_up`: bytes that a client sends in a round. `round_seconds`: median seconds
-            of a round. `epsilon`, if a method has noise: the largest of its runs, for all rounds;
-            infinite without privacy.
+            seeds. `rounds`, if runs differ in it: their number, averaged over seeds. `bytes_up`:
+            bytes that a client sends in a round. `round_seconds`: median seconds of a round.
+            `epsilon`, if a method has noise: the largest of its runs, for all rounds; infinite
+            without privacy.
         """
         column, baseline = self._column(column), self._baseline(baseline)
         return method_table(self.runs, column, baseline, evaluation)

@@ -24,7 +24,8 @@ def method_table(runs: Runs, column: str, baseline: str, evaluation: str = "fina
     own = frames.select(frames.clients(runs, evaluation), column)
     evaluated = frames.evaluations(runs).query("evaluation == @evaluation")
     found = frames.select(evaluated, column).groupby("label", sort=False)
-    costs = frames.summaries(runs).groupby("label", sort=False)
+    summaries = frames.summaries(runs)
+    costs = summaries.groupby("label", sort=False)
     table = pd.DataFrame()
     table[MetricName.parse(column).quantity] = found["value"].agg(pd.Series.mean, skipna=False)
     table["std"] = found["value"].agg(pd.Series.std, skipna=False)
@@ -37,6 +38,8 @@ def method_table(runs: Runs, column: str, baseline: str, evaluation: str = "fina
     table = table.join(pd.DataFrame.from_dict(gains, "index", float, _GAIN))
     table["clients"] = of_run.size().groupby("label").mean()
     table["seeds"] = found.size()
+    if summaries["rounds"].nunique() > 1:
+        table["rounds"] = costs["rounds"].mean()
     table["bytes_up"] = costs["bytes_up"].first().astype(int)
     table["round_seconds"] = costs["round_seconds"].median()
     epsilon = costs["epsilon"].max()

@@ -18,6 +18,7 @@ from tff_pfl.clients.participation import EVERYBODY_REPORTS, Participants, Parti
 from tff_pfl.clients.selectors import History, KnownClients, Losses, no_losses
 from tff_pfl.clients.serialization import deserialize, serialize
 from tff_pfl.clients.state_store import ClientStateStore
+from tff_pfl.kinds import described
 from tff_pfl.local.examples import Examples
 from tff_pfl.ranges import whole
 from tff_pfl.templates.blocks import is_empty
@@ -96,7 +97,7 @@ class CohortDataSource(tff.program.FederatedDataSource):
         self._participation = participation
         identity = repr((dataset.fingerprint, str(client_type), seed))
         if participation != EVERYBODY_REPORTS:
-            identity += repr(participation)
+            identity += repr(described(participation))
         self._fingerprint = hashlib.sha256(identity.encode()).digest()
         _SOURCES[self._fingerprint] = self
 

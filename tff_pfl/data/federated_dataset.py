@@ -13,15 +13,16 @@ from tff_pfl.data import data_frames, tf_datasets
 from tff_pfl.data import partition as partitioners
 from tff_pfl.data.checks import ExamplesError, alike, arrays_of, check_examples
 from tff_pfl.data.client_rows import ClientRows
+from tff_pfl.data.input_digest import digest_of_rows, memory_map_of
 from tff_pfl.data.mapped import mapped
 from tff_pfl.data.partition import PartitionError, class_counts
-from tff_pfl.data.input_digest import digest_of_rows, memory_map_of
 from tff_pfl.data.partition_file import SPLITS, Partition, digest
 from tff_pfl.local.examples import Examples, type_of_examples
 from tff_pfl.names import check_names
 from tff_pfl.ranges import takes, whole
 from tff_pfl.structures import normalized, type_of_rows
 from tff_pfl.tables import aligned, to_html
+
 
 class FederatedDataset:
     """The examples of all clients, stored as whole arrays and a `Partition` of their rows.

@@ -90,6 +90,8 @@ class Evaluator:
 
     Attributes:
         client_ids: int64, the clients of the sample in ascending order, or `None` for all clients.
+        computation: The evaluation of a cohort on its own examples; see `build_evaluation`.
+        directions: Whether more or less is better, by quantity; see `Task.directions`.
     """
 
     def __init__(
@@ -117,7 +119,8 @@ class Evaluator:
         self._model = model
         self._dataset = dataset
         self._options = options
-        self._local = build_evaluation(process, model)
+        self.computation = build_evaluation(process, model)
+        self.directions = (process.evaluated_model or model).task.directions
         self._pooled = None
         if options.generalization != "never":
             self._pooled = PooledEvaluation(
@@ -154,7 +157,7 @@ class Evaluator:
             split: The split. Default: the split of the options.
         """
         clients = evaluate_federation(
-            self._local,
+            self.computation,
             server_state,
             source,
             self._dataset,

@@ -3,7 +3,6 @@
 import copy
 import dataclasses
 import json
-import math
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -22,19 +21,16 @@ from tff_pfl.clients import (
 )
 from tff_pfl.data import FederatedDataset
 from tff_pfl.evaluation import from_text, to_text
+from tff_pfl.experiment import identity
 from tff_pfl.experiment.run_directory import CHECKPOINT, OutputDirectoryError
 from tff_pfl.experiment.summary import Evaluation
+from tff_pfl.experiment.versions import other_software
 from tff_pfl.privacy import PrivacyLoss
 from tff_pfl.templates import PersonalizedProcess
 
-FORMAT = 2
+FORMAT = 3
 """The version of the format. Checkpoints of another version cannot be resumed."""
 
-_NAMES = {
-    "format": "the format of its checkpoint, which depends on tff_pfl's version,",
-    "data": "the fingerprint of its data and their partition (partition.npz)",
-    "inputs": "the fingerprint of its inputs, which covers every bit,",
-}
 _PLAIN = ("metrics", "timings", "seconds", "released", "ended")  # fields that are JSON values
 
 
@@ -110,7 +106,7 @@ def checkpoint_of(run_dir: str | os.PathLike) -> str:
 def trained_state(
     store: ClientStateStore, process: PersonalizedProcess, dataset: FederatedDataset | None
 ) -> Any:
-    """Returns the server's state after the last round of a run that was trained on these data.
+    """Returns the server's state after the last round of a run of this process and these data.
 
     Args:
         store: The client states.
@@ -118,36 +114,33 @@ def trained_state(
         dataset: The federation's data; `None` if they need not be compared.
 
     Raises:
-        OutputDirectoryError: No round was committed, or the run has other data or another partition
-            of them.
-        ForeignStateError: The checkpoint is from another process.
+        OutputDirectoryError: See `check_trained`.
     """
-    check_trained(store, dataset)
+    of_data = {} if dataset is None else identity.of_data(dataset)
+    check_trained(store, of_data | identity.of_computations(process))
     return _server_state(store, process)
 
 
-def check_trained(store: ClientStateStore, dataset: FederatedDataset | None) -> None:
-    """Checks that a run has done a round, and was trained on these data.
+def check_trained(store: ClientStateStore, now: Mapping[str, Any]) -> None:
+    """Checks that a run has done a round, and that it has the identity of `now`.
 
     Raises:
-        OutputDirectoryError: See `trained_state`.
+        OutputDirectoryError: No round was committed, or the run is of another process, other data
+            or another partition of them.
     """
     committed, run = store.attachment("progress"), os.path.dirname(store.path)
     if committed is None:
         raise OutputDirectoryError(f"{run} has no checkpoint of a run: no round was committed.")
-    then, now = json.loads(committed), {"format": FORMAT}
-    if dataset is not None:
-        now |= _fingerprints(dataset)
-    for key in now:
-        if then.get(key) != now[key]:
-            raise OutputDirectoryError(
-                f"{run} is a run of something else: {_NAMES[key]} was {then.get(key)}, now it is "
-                f"{now[key]}."
-            )
+    if changes := _changes(run, json.loads(committed), now):
+        raise OutputDirectoryError(f"{run} is a run of something else: {'; '.join(changes)}.")
 
 
-def _fingerprints(dataset) -> dict[str, str]:
-    return {"data": dataset.fingerprint, "inputs": dataset.inputs_fingerprint}
+def _changes(run, committed: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Lists the differences between the identity of a run and that of now."""
+    if committed.get("format") != FORMAT:
+        found = committed.get("format")
+        return [f"the format of its checkpoint was {found}, with this tff_pfl it is {FORMAT}"]
+    return identity.changes(committed["identity"], now, are_versions_equal=not other_software(run))
 
 
 def _state_type(process) -> tff.types.Type:
@@ -168,26 +161,19 @@ class Checkpoint:
         self,
         store: ClientStateStore,
         process: PersonalizedProcess,
-        dataset: FederatedDataset,
-        clients_per_round: int,
+        identity: Mapping[str, Any],
     ):
         """Prepares the checkpoint without reading it.
 
         Args:
             store: The client states.
             process: The run's process.
-            dataset: The federation's data.
-            clients_per_round: The number of clients in a cohort.
+            identity: All that the run's numbers depend on, as JSON values; see `identity`. A run
+                can only be resumed with the same values.
         """
         self._store = store
         self._process = process
-        # A run can only be resumed with the same values.
-        self._fixed = {
-            "format": FORMAT,
-            **_fingerprints(dataset),
-            "clients_per_round": clients_per_round,
-            "noise_multiplier": process.noise_multiplier,
-        }
+        self._identity = json.loads(json.dumps(identity))
 
     def load(self, source: CohortDataSource) -> Progress:
         """Returns the progress that was committed last, or the initial progress of a new run.
@@ -196,16 +182,16 @@ class Checkpoint:
             source: The source of the cohorts.
 
         Raises:
-            OutputDirectoryError: The checkpoint has another format, other data or another partition
-                of them, another size of cohorts, another way to draw them, or other noise.
+            OutputDirectoryError: The checkpoint has another format or another identity, or its
+                cohorts are drawn in another way.
         """
         committed = self._store.attachment("progress")
         if committed is None:
             nobody = np.zeros([source.num_clients], np.bool_)
             return Progress(self._process.initialize(), source.iterator(), nobody)
         content = json.loads(committed)
-        for key, now in self._fixed.items():
-            self._check_same(key, content.get(key), now)
+        if changes := _changes(self._run, content, self._identity):
+            raise self._refusal("; ".join(changes))
         state = _server_state(self._store, self._process)
         try:
             iterator = CohortIterator.from_bytes(self._store.attachment("iterator"))
@@ -224,18 +210,14 @@ class Checkpoint:
             **{key: content[key] for key in _PLAIN},
         )
 
-    def _check_same(self, key, before, now) -> None:
-        if before == now:
-            return
-        # Noise that was computed from an epsilon may differ by rounding on another machine.
-        if key == "noise_multiplier" and before and now and math.isclose(before, now, rel_tol=1e-6):
-            return
-        raise self._refusal(f"{_NAMES.get(key, key)} was {before}, now it is {now}")
+    @property
+    def _run(self) -> str:
+        return os.path.dirname(self._store.path)
 
     def _refusal(self, reason) -> OutputDirectoryError:
-        run = os.path.dirname(self._store.path)
         return OutputDirectoryError(
-            f"Cannot resume the run in {run}: {reason}. Resume it unchanged, or start another run."
+            f"Cannot resume the run in {self._run}: {reason}. Resume it unchanged, or start "
+            "another run."
         )
 
     def count_privacy(self, progress: Progress, privacy: PrivacyLoss | None) -> None:
@@ -259,7 +241,8 @@ class Checkpoint:
     def save(self, progress: Progress) -> None:
         """Commits the progress and the client states, completely or not at all."""
         content = {
-            **self._fixed,
+            "format": FORMAT,
+            "identity": self._identity,
             **{key: getattr(progress, key) for key in _PLAIN},
             "evaluations": [[e.round_num, to_text(e.metrics)] for e in progress.evaluations],
             "privacy": progress.privacy and dataclasses.asdict(progress.privacy),

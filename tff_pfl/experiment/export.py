@@ -84,10 +84,10 @@ def export_models(
             memory.
 
     Raises:
-        OutputDirectoryError: There is no run with a checkpoint, the run has other data, or the
-            output folder is not empty.
+        OutputDirectoryError: There is no run with a checkpoint, the run is of another process or of
+            other data, or the output folder is not empty.
         UnknownNameError: A client does not exist; see `Partition.ids_of`.
-        ForeignStateError: The run is of another process.
+        ForeignStateError: The states of the clients are of another type.
     """
     ids = _ids_of(clients, dataset, dataset.num_clients)
     names = map(dataset.partition.name_of, ids)
@@ -131,8 +131,9 @@ def export_new_clients(
         clients_per_call: See `export_models`.
 
     Raises:
-        OutputDirectoryError: There is no run with a checkpoint, or the output folder is not empty.
-        ForeignStateError: The run is of another process.
+        OutputDirectoryError: There is no run with a checkpoint, the run is of another process, or
+            the output folder is not empty.
+        ForeignStateError: The states of the clients are of another type.
         TypeError: The data have other types than those of the run.
         ValueError: A new client has the name of a client of the run, or the algorithm has no model
             for new clients.

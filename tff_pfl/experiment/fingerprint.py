@@ -1,4 +1,4 @@
-"""Digests what a process computes, to tell the runs of different processes apart."""
+"""Digests computations, to tell the runs of different processes apart."""
 
 import hashlib
 import re
@@ -8,22 +8,17 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from google.protobuf import any_pb2, message
 
-from tff_pfl.templates import PersonalizedProcess
-
 # Names of functions and of operations that call them have numbers, which depend on earlier graphs.
 _NUMBERED = re.compile(r"[\w.\-/]*_\d+")
 
 
-def fingerprint(process: PersonalizedProcess) -> str:
-    """Returns a digest of the computations of a process, 16 hexadecimal digits.
+def fingerprint(*computations: tff.Computation) -> str:
+    """Returns a digest of computations, 16 hexadecimal digits.
 
-    It covers the model, the local training, the options and the code of the method, and the seed:
-    all that the graphs of the process depend on. It does not change from one Python process to
+    It covers all that their graphs depend on: of a process, the model, the local training, the
+    options and the code of the method, and the seed. It does not change from one Python process to
     another, but may change with the versions of TensorFlow, TFF or this library.
     """
-    computations = [process.initialize, process.next, process.initialize_client]
-    computations += [process.personalize, *process.further_models.values()]
-    computations += filter(None, [process.global_weights])
     graphs = [
         graph
         for computation in computations

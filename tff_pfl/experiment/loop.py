@@ -12,6 +12,7 @@ from tff_pfl.clients import EVERYBODY_REPORTS, CohortDataSource, Ladder, Partici
 from tff_pfl.data import FederatedDataset
 from tff_pfl.experiment.checkpoint import Checkpoint, client_states
 from tff_pfl.experiment.early_stop import EarlyStop
+from tff_pfl.experiment.identity import of_run
 from tff_pfl.experiment.memory import check_server_memory
 from tff_pfl.experiment.metrics_log import MetricsLog
 from tff_pfl.experiment.round_warnings import RoundWarnings
@@ -92,10 +93,11 @@ def train(
         The result of the run, which is also written to `summary.json`.
 
     Raises:
-        OutputDirectoryError: The run in `directory` cannot be resumed: it has other data, other
-            cohorts, other noise or another privacy loss; it has done more rounds; or its files have
-            changed since the checkpoint, or the checkpoint is missing.
-        ForeignStateError: The checkpoint is from another process.
+        OutputDirectoryError: The run in `directory` cannot be resumed: it is of another process, of
+            other data, cohorts, evaluations or metrics, or has another privacy loss; it has done
+            more rounds; or its files have changed since the checkpoint, or the checkpoint is
+            missing.
+        ForeignStateError: The states of the clients are of another type.
         ValueError: A number is out of range; the early stop is impossible (`EarlyStop.check`); the
             cohorts are impossible (`Participation.check`, `Participation.check_process`), or differ
             from the cohorts of `privacy` (`Accountant.check`, `PrivacyLoss.check`) or of `process`
@@ -134,6 +136,8 @@ def train(
         early_stop.check_every(evaluate_every)
     directions = (process.evaluated_model or model).task.directions
     schedule = Schedule(rounds, evaluate_every, checkpoint_every, early_stop, directions)
+    evaluator = evaluation.Evaluator(process, model, dataset, options)
+    identity = of_run(process, dataset, evaluator, options, evaluate_every, clients_per_round)
     with client_states(process, directory.file(CHECKPOINT)) as store:
         source = CohortDataSource(
             dataset,
@@ -143,7 +147,7 @@ def train(
             capacity=capacity,
             participation=participation,
         )
-        checkpoint = Checkpoint(store, process, dataset, clients_per_round)
+        checkpoint = Checkpoint(store, process, identity)
         progress = checkpoint.load(source)
         done = progress.round_num
         if done > rounds:
@@ -158,11 +162,12 @@ def train(
             directory.delete("summary.json")  # a run with a summary counts as finished
         directory.write_settings()
         write_directions(directory, directions)
-        evaluator = evaluation.Evaluator(process, model, dataset, options)
         shown = {"initial": done, "total": rounds, "desc": title, "unit": "round"}
         with progress_bar(visible=verbose, **shown) as bar:
             for warning in _warnings(directory, dataset, options.split, done):
                 bar.write(warning)
+            if is_over and verbose and not reopens:
+                bar.write(f"{title}: the run was finished before; its result is shown again.")
             Rounds(
                 process,
                 model,

@@ -11,7 +11,8 @@ from tff_pfl.experiment import config as configs
 from tff_pfl.experiment.interruption import exit_code_of
 from tff_pfl.experiment.loop import train
 from tff_pfl.experiment.memory import check_server_memory
-from tff_pfl.experiment.run_directory import RESULT_SETTINGS, RunDirectory, resolved
+from tff_pfl.experiment.restored import check_unchanged
+from tff_pfl.experiment.run_directory import CHECKPOINT, RESULT_SETTINGS, RunDirectory, resolved
 from tff_pfl.experiment.summary import finished_summary, read_summary, table
 from tff_pfl.experiment.trackers import check_tracker, tracking
 
@@ -58,7 +59,9 @@ def run_program(
         configs.check_rounds_of_epsilon(config, directory.changes)
         summary = None if overwrite else finished_summary(directory.path, config.rounds)
         is_over = summary is not None and summary.final.round_num <= config.rounds
-        if not is_over:
+        if is_over and directory.has(CHECKPOINT):
+            check_unchanged(directory.path, config)
+        elif not is_over:
             try:
                 set_context()
                 with runtime.current_or_graph_context():
@@ -67,6 +70,8 @@ def run_program(
                 print(f"error: {error}\n{_advice(directory, output_dir)}", file=sys.stderr)
                 return os.EX_TEMPFAIL
             summary = read_summary(directory.path)
+        if is_over:
+            print(f"The run in {directory.path} was finished before; its result is shown again.")
         print(f"\n{table(summary)}\n\nresults: {directory.path}")
         for name in filter(directory.has, directory.FILES):
             print(f"  {name}")

@@ -12,6 +12,7 @@ import numpy as np
 from tff_pfl import runtime
 from tff_pfl.clients import CohortDataSource
 from tff_pfl.data import FederatedDataset
+from tff_pfl.evaluation import Evaluator
 from tff_pfl.experiment import config as configs
 from tff_pfl.experiment.checkpoint import (
     Checkpoint,
@@ -20,6 +21,7 @@ from tff_pfl.experiment.checkpoint import (
     client_states,
     trained_state,
 )
+from tff_pfl.experiment.identity import of_computations, of_data
 from tff_pfl.experiment.run_files import RunFiles
 from tff_pfl.experiment.versions import other_versions
 from tff_pfl.models import Model
@@ -80,7 +82,7 @@ def restored_by(
         client_states(run.process, store_path, read_only=True) as store,
     ):
         warn_of_other_versions(run_dir, config.imports)  # devices are those of the context
-        check_trained(store, run.dataset)
+        check_trained(store, of_data(run.dataset))
         run.source = CohortDataSource(
             run.dataset,
             store,
@@ -89,11 +91,28 @@ def restored_by(
             capacity=run.capacity(config.evaluation.clients_per_call),
             participation=configs.participation(config),
         )
-        checkpoint = Checkpoint(store, run.process, run.dataset, config.clients_per_round)
-        progress = checkpoint.load(run.source)
+        # `config.evaluation` may ask for other models.
+        rounds = of_computations(run.process)["rounds"]
+        identity = {"rounds": rounds, "clients_per_round": config.clients_per_round}
+        progress = Checkpoint(store, run.process, identity).load(run.source)
         run.server_state, run.round_num = progress.server_state, progress.round_num
         run.reported = progress.reported
         yield run
+
+
+def check_unchanged(run_dir: str | os.PathLike, config: ml_collections.ConfigDict) -> None:
+    """Checks that a run with a checkpoint is the run of a config, with its data and its code.
+
+    Raises:
+        OutputDirectoryError: The data, the code or the metrics have changed.
+        ConfigError: A value of the config is wrong.
+    """
+    run = configs.BuiltRun(config)
+    options = configs.evaluation_options(config)
+    evaluator = Evaluator(run.process, run.model, run.dataset, options)
+    now = of_data(run.dataset) | of_computations(run.process, evaluator)
+    with client_states(run.process, checkpoint_of(run_dir), read_only=True) as store:
+        check_trained(store, now)
 
 
 class TrainedRun(NamedTuple):
@@ -131,8 +150,9 @@ def trained_run(
         run_dir: The run's output directory; nothing in it is changed.
 
     Raises:
-        OutputDirectoryError: There is no run with a checkpoint, or the run has other data.
-        ForeignStateError: The run is of another process.
+        OutputDirectoryError: There is no run with a checkpoint, or the run is of another process or
+            other data.
+        ForeignStateError: The states of the clients are of another type.
     """
     path, title = checkpoint_of(run_dir), os.fspath(run_dir)
     with (

@@ -233,7 +233,7 @@ class RunDirectory:
                 "resume=True), --overwrite to delete it, or another directory."
             )
         self.changes, changed = changed_settings(self.path, self.settings)
-        if any(change.startswith("computation: ") for change in changed):
+        if any(change.startswith("computation.") for change in changed):
             raise OutputDirectoryError(
                 f"The run in {self.path} is of tff_pfl.compare. Repeat that call to continue it, "
                 "or choose another directory."

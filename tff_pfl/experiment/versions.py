@@ -19,6 +19,16 @@ from tff_pfl import runtime
 from tff_pfl.experiment.run_directory import RunDirectory
 from tff_pfl.experiment.run_files import CODE, SESSIONS, RunFiles, Session
 
+_SOFTWARE = (
+    "python",
+    "tff_pfl",
+    "commit",
+    "changed",
+    "tensorflow_federated",
+    "tensorflow",
+    "numpy",
+)
+
 
 def current_versions() -> dict[str, Any]:
     """Returns the current versions and hardware as JSON values, without the machine's name.
@@ -89,6 +99,18 @@ def other_versions(run_dir: str | os.PathLike, imports: Iterable[str] = ()) -> l
     """
     sessions = RunFiles(run_dir).sessions()
     return _changes(sessions[-1].versions, _versions(imports)) if sessions else []
+
+
+def other_software(run_dir: str | os.PathLike) -> list[str]:
+    """Lists the differences between the software now and in a run's last rounds, as text.
+
+    Software is that of whose graphs fingerprints are made, not the user's modules.
+
+    Raises:
+        OutputDirectoryError: The record of versions is damaged.
+    """
+    changes = other_versions(run_dir)
+    return [change for change in changes if change.partition(" ")[0] in _SOFTWARE]
 
 
 def record_versions(

@@ -1,0 +1,138 @@
+"""Tests that everything a run's numbers depend on is noticed when a run is resumed."""
+
+import dataclasses
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tests.federation import EXAMPLES_TYPE, IMAGE_SHAPE, local_sgd
+from tests.marks import slow
+from tff_pfl import Metric, algorithms, from_keras
+from tff_pfl.clients import Participation, Selector
+from tff_pfl.evaluation import EvaluationOptions, Evaluator
+from tff_pfl.experiment import identity
+from tff_pfl.kinds import described
+from tff_pfl.models import tasks
+from tff_pfl.templates import compose
+
+
+@functools.cache
+def model(scale=255.0, dropout=0.0, penalty=0.0, power=1, direction=-1, smoothing=0.0):
+    """Returns a linear model of 3 classes, whose parts differ by these numbers."""
+
+    def network():
+        return tf.keras.Sequential(
+            [
+                tf.keras.layers.Flatten(input_shape=IMAGE_SHAPE),
+                tf.keras.layers.Dropout(dropout),
+                tf.keras.layers.Dense(
+                    3, kernel_regularizer=tf.keras.regularizers.L2(penalty) if penalty else None
+                ),
+            ]
+        )
+
+    def error(y, z):
+        return tf.abs(tf.cast(y, tf.float32) - z[:, 0]) ** power
+
+    def smooth(y, z):
+        loss = tf.nn.sparse_softmax_cross_entropy_with_logits(y, z)
+        return (1 - smoothing) * loss - smoothing * tf.reduce_mean(tf.nn.log_softmax(z), axis=1)
+
+    task = tasks.classification().with_metrics({"error": Metric(values=error, direction=direction)})
+    task = task.with_loss(smooth)
+
+    def preprocess(x):
+        return tf.cast(x, tf.float32) / scale
+
+    return from_keras(network, input_shape=IMAGE_SHAPE, preprocess=preprocess, task=task)
+
+
+def identity_of(
+    dataset, made=None, local=None, options=None, *, name="fedprox", every=1, cohort=2, **method
+):
+    """Returns the identity of a run."""
+    made = made or model()
+    process = compose(algorithms.make(name, made, local or local_sgd(), **method), EXAMPLES_TYPE)
+    options = options or EvaluationOptions()
+    evaluator = Evaluator(process, made, dataset, options)
+    return identity.of_run(process, dataset, evaluator, options, every, cohort)
+
+
+EDITS = {
+    "rate": ({"local": local_sgd(0.05)}, "rounds"),
+    "epochs": ({"local": local_sgd(epochs=2)}, "rounds"),
+    "batch size": ({"local": local_sgd(batch_size=2)}, "rounds"),
+    "clipping": ({"local": local_sgd(clip_norm=1.0)}, "rounds"),
+    "option of the method": ({"mu": 10.0}, "rounds"),
+    "loss": ({"made": model(smoothing=0.1)}, "rounds"),
+    "regularizer": ({"made": model(penalty=0.1)}, "rounds"),
+    "dropout": ({"made": model(dropout=0.5)}, "rounds"),
+    "preprocess": ({"made": model(scale=16.0)}, "rounds"),
+    "server optimizer": (
+        {"server_optimizer": tff.learning.optimizers.build_sgdm(0.5)},
+        "rounds",
+    ),
+    "aggregator": (
+        {"aggregator": tff.aggregators.UnweightedMeanFactory()},
+        "rounds",
+    ),
+    "metric": ({"made": model(power=2)}, "evaluation"),
+    "direction": ({"made": model(direction=1)}, "directions"),
+    "split": ({"options": EvaluationOptions(validation=True)}, "evaluate"),
+    "schedule of evaluations": ({"every": 2}, "evaluate_every"),
+    "cohort": ({"cohort": 3}, "clients_per_round"),
+}
+
+
+@pytest.fixture(scope="module")
+def unchanged(dataset):
+    return identity_of(dataset)
+
+
+@pytest.mark.parametrize(
+    "edit", [edit if edit in ("rate", "metric") else slow(edit) for edit in EDITS]
+)
+def test_edit_of_a_script_is_noticed(dataset, unchanged, edit):
+    changes, key = EDITS[edit]
+    found = identity.changes(unchanged, identity_of(dataset, **changes), are_versions_equal=True)
+    assert any(change.startswith(identity.DESCRIPTIONS.get(key, key)) for change in found)
+
+
+def test_same_script_has_the_same_identity(dataset, unchanged):
+    """A repeated call makes new Keras layers, whose automatic names have other numbers."""
+    model.cache_clear()
+    now = identity_of(dataset, options=EvaluationOptions(generalization="last", late_share=0.5))
+    assert identity.changes(unchanged, now, are_versions_equal=True) == []
+
+
+def test_code_of_selectors_is_a_part_of_how_cohorts_are_drawn():
+    def first(self, clients, number, rng):
+        return clients.client_ids[:number]
+
+    def last(self, clients, number, rng):
+        return clients.client_ids[-number:]
+
+    def selector(choose):
+        kind = type("Own", (Selector,), {"__call__": choose})
+        return described(Participation(selector=dataclasses.dataclass(frozen=True)(kind)()))
+
+    assert selector(first) == selector(first) != selector(last)
+    assert described(Participation()) == described(Participation())
+    assert "code" not in described(Participation())["selector"]
+
+
+def test_computations_are_not_compared_across_versions():
+    before, now = {"rounds": "a", "data": "b"}, {"rounds": "c", "data": "d"}
+    found = identity.changes(before, now, are_versions_equal=False)
+    assert [change.endswith("was b, now it is d") for change in found] == [True]
+    assert len(identity.changes(before, now, are_versions_equal=True)) == 2
+
+
+def test_noise_may_differ_by_rounding():
+    before, now = {"noise_multiplier": 1.0}, {"noise_multiplier": 1.0 + 1e-9}
+    assert not identity.changes(before, now, are_versions_equal=True)
+    now = {"noise_multiplier": np.nextafter(1.001, 2)}
+    assert identity.changes(before, now, are_versions_equal=True)

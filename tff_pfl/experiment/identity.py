@@ -1,0 +1,93 @@
+"""States all that the numbers of a run depend on, so that no run is taken for another."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from tff_pfl.data import FederatedDataset
+from tff_pfl.evaluation import EvaluationOptions, Evaluator
+from tff_pfl.experiment.fingerprint import fingerprint
+from tff_pfl.kinds import described
+from tff_pfl.templates import PersonalizedProcess
+
+DESCRIPTIONS = {
+    "data": "the fingerprint of its data and their partition (partition.npz)",
+    "inputs": "the fingerprint of its inputs, which covers every bit,",
+    "rounds": "the fingerprint of its method, options, local training, model, loss and preprocess",
+    "models": "the fingerprint of the computation of its models",
+    "evaluation": "the fingerprint of its metrics",
+}
+"""Descriptions of keys of an identity that do not speak for themselves."""
+
+COMPUTATIONS = ("rounds", "models", "evaluation")
+"""The keys of fingerprints that may differ between versions of software."""
+
+# Options that change only evaluations after the last round, or nothing.
+_FREE_OPTIONS = ("clients_per_call", "generalization", "late_share", "subsample", "synthetic")
+
+
+def of_computations(
+    process: PersonalizedProcess, evaluator: Evaluator | None = None
+) -> dict[str, str]:
+    """Returns fingerprints of a process and, if there is one, of its evaluation."""
+    models = [process.personalize, *process.further_models.values()]
+    models += filter(None, [process.global_weights])
+    found = {
+        "rounds": fingerprint(process.initialize, process.next, process.initialize_client),
+        "models": fingerprint(*models),
+    }
+    if evaluator is not None:
+        found["evaluation"] = fingerprint(evaluator.computation)
+    return found
+
+
+def of_data(dataset: FederatedDataset) -> dict[str, str]:
+    """Returns fingerprints of a data set."""
+    return {"data": dataset.fingerprint, "inputs": dataset.inputs_fingerprint}
+
+
+def of_run(
+    process: PersonalizedProcess,
+    dataset: FederatedDataset,
+    evaluator: Evaluator,
+    options: EvaluationOptions,
+    evaluate_every: int,
+    clients_per_round: int,
+) -> dict[str, Any]:
+    """Returns all that a run depends on as JSON values, but for how its cohorts are drawn."""
+    evaluated = {key: v for key, v in vars(options).items() if key not in _FREE_OPTIONS}
+    return {
+        **of_data(dataset),
+        **of_computations(process, evaluator),
+        "noise_multiplier": process.noise_multiplier,
+        "clients_per_round": clients_per_round,
+        "directions": dict(evaluator.directions),
+        "evaluate": described(evaluated),
+        "evaluate_every": evaluate_every,
+    }
+
+
+def changes(
+    before: Mapping[str, Any], now: Mapping[str, Any], *, are_versions_equal: bool
+) -> list[str]:
+    """Lists what differs between two identities, as text.
+
+    Args:
+        before: The identity of a run.
+        now: The present identity; keys that it lacks are not compared.
+        are_versions_equal: Whether both are of the same versions of software. If not, fingerprints
+            of computations are not compared.
+    """
+    return [
+        f"{DESCRIPTIONS.get(key, key)} was {before.get(key)}, now it is {value}"
+        for key, value in now.items()
+        if not _is_same(key, before.get(key), value)
+        and (are_versions_equal or key not in COMPUTATIONS)
+    ]
+
+
+def _is_same(key, before, now) -> bool:
+    # Noise that was computed from an epsilon may differ by rounding on another machine.
+    if key == "noise_multiplier" and before and now:
+        return math.isclose(before, now, rel_tol=1e-6)
+    return repr(before) == repr(now)  # NaN is not equal to itself
