@@ -31,7 +31,8 @@ _OUTPUT_DIR = flags.DEFINE_string("output_dir", None, "Directory of the program'
 _ROUNDS = flags.DEFINE_integer("rounds", 10, "Rounds, including those done.", lower_bound=0)
 _CLIENTS = flags.DEFINE_integer("clients", 10, "Clients in the federation.", lower_bound=1)
 _COHORT_SIZE = flags.DEFINE_integer("cohort_size", 5, "Clients in a round.", lower_bound=1)
-_FILES = ("program_state", "checksums.json", "train_metrics.csv", "evaluation_metrics.csv", "model")
+_TABLES = ("train_metrics.csv", "evaluation_metrics.csv")
+_FILES = ("program_state", "checksums.json", *_TABLES, "model")
 
 
 def main(argv):
@@ -77,7 +78,7 @@ def _run():
                     directory.file("model"), prefix="after_round_"
                 ),
                 program_state_manager=experiment.CheckedStateManager(
-                    program_state_manager, directory, ["train_metrics.csv"]
+                    program_state_manager, directory, _TABLES
                 ),
             )
         )

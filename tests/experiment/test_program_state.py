@@ -65,5 +65,12 @@ def test_damaged_checksums_are_refused(directory):
         load(directory)
 
 
+@pytest.mark.usefixtures("path")
+def test_missing_checksums_are_refused(directory):
+    directory.delete("checksums.json")
+    with pytest.raises(OutputDirectoryError, match="its checksums.json is missing. Put it back"):
+        load(directory)
+
+
 def test_new_program_has_no_state(directory):
     assert load(directory) == (None, 0)

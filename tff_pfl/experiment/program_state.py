@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow_federated as tff
 
 from tff_pfl.experiment.metrics_log import changed_file_error
-from tff_pfl.experiment.run_directory import RunDirectory, read_json, reading
+from tff_pfl.experiment.run_directory import OutputDirectoryError, RunDirectory, read_json, reading
 
 _FILE = "checksums.json"
 
@@ -45,9 +45,15 @@ class CheckedStateManager(tff.program.ProgramStateManager):
         """Returns a saved state.
 
         Raises:
-            OutputDirectoryError: A file is missing or has changed since the state was saved.
+            OutputDirectoryError: A file is missing or has changed since the state was saved, or
+                `checksums.json` is missing.
         """
         path = self._directory.file(_FILE)
+        if not self._directory.has(_FILE):
+            raise OutputDirectoryError(
+                f"Cannot resume the program in {self._directory.path}: its {_FILE} is missing. Put "
+                "it back, or choose another directory."
+            )
         with reading(path):
             for name, recorded in read_json(path)[str(version)].items():
                 file = self._directory.file(name)
