@@ -21,6 +21,7 @@ def write_run(
     first_row: int = 0,
     algorithm: str = "ditto",
     global_accuracies: Sequence[float] | None = None,
+    undefined: Sequence[int] = (),
     early: float = 0.5,
     bytes_down: int = 1000,
     seconds: float = 0.5,
@@ -38,6 +39,7 @@ def write_run(
         first_row: The first row of the partition. Different rows make different partitions.
         algorithm: The name of the algorithm.
         global_accuracies: The accuracies of the global model; `None` for a run without one.
+        undefined: The clients whose own accuracy is undefined.
         early: The accuracies after round 5, as a factor of the last ones.
         bytes_down: The bytes that a client receives in a round; it sends twice as many.
         seconds: The seconds of each round except the first two.
@@ -51,7 +53,9 @@ def write_run(
     with RunDirectory(path, config | settings, overwrite=True) as directory:
         Partition(rows, rows, rows).save(directory.file("partition.npz"))
         finals = {
-            round_num: _evaluation(directory, round_num, share, accuracies, global_accuracies)
+            round_num: _evaluation(
+                directory, round_num, share, accuracies, global_accuracies, undefined
+            )
             for round_num, share in ((5, early), (10, 1.0))
         }
         _write(
@@ -100,7 +104,7 @@ def keep_evaluated_rounds(path: pathlib.Path) -> pathlib.Path:
     return path
 
 
-def _evaluation(directory, round_num, share, accuracies, global_accuracies):
+def _evaluation(directory, round_num, share, accuracies, global_accuracies, undefined):
     values: Mapping[MetricName, np.ndarray] = {}
     models = {"personalized": accuracies, "global": global_accuracies}
     for model, own in models.items():
@@ -109,8 +113,10 @@ def _evaluation(directory, round_num, share, accuracies, global_accuracies):
             values[MetricName(model, "local_test", "loss")] = 1 - own
             values[MetricName(model, "local_test", "accuracy")] = own
     sizes = np.full(len(accuracies), 4)
-    clients = ClientMetrics(np.arange(len(accuracies)), sizes, values)
-    _write(directory.file("clients", f"round_{round_num:06d}.csv"), clients.columns())
+    name = MetricName("personalized", "local_test", "accuracy")
+    is_undefined = {name: np.isin(np.arange(len(accuracies)), undefined)}
+    clients = ClientMetrics(np.arange(len(accuracies)), sizes, values, undefined=is_undefined)
+    _write(directory.file("clients", f"round_{round_num:06d}.csv"), clients.columns(undefined=None))
     return summarize(clients)
 
 

@@ -107,6 +107,33 @@ def test_mean_of_a_run_that_diverged_is_not_left_out(tmp_path):
     assert row[["accuracy", "std", "median"]].isna().all()
 
 
+def test_undefined_clients_are_left_out_of_pairs_and_diverged_ones_are_the_worst(tmp_path):
+    """Each seed has a client that is undefined under one method, and one that diverged."""
+    nan = math.nan
+    of_seeds = [
+        (([0.5, 0.5, 0.5, nan], [2]), ([0.7, nan, 0.4, nan], [3])),
+        (([0.5, 0.5, 0.5, 0.5], []), ([0.4, 0.9, nan, nan], [2, 3])),
+        (([nan, nan], [0, 1]), ([0.4, 0.9], [])),
+    ]
+    folders = {"Local": [], "FedPer": []}
+    for seed, runs in enumerate(of_seeds):
+        for (label, paths), (own, undefined) in zip(folders.items(), runs, strict=True):
+            path, options = tmp_path / label / str(seed), {"seed": seed, "undefined": undefined}
+            paths.append(write_run(path, own, algorithm=label.lower(), **options))
+    compared = tff_pfl.Comparison(folders)
+    row = compared.table().loc["FedPer"]
+    assert row["gain"] == -math.inf
+    assert row[["hurt", "helped", "clients"]].tolist() == pytest.approx([0.5, 0.5, 7 / 3])
+    (panel,) = compared.plot_clients().axes
+    assert panel.get_title() == "FedPer\n50 % hurt, 50 % helped"
+    against = results_table(folders, against="Local").frame
+    assert against.loc[1, ["clients worse", "clients better"]].tolist() == ["50 %", "50 %"]
+    del folders["Local"][0], folders["FedPer"][0]  # those with the diverged model
+    row = tff_pfl.Comparison(folders).table().loc["FedPer"]
+    assert (row["gain"], row["hurt"]) == pytest.approx((np.mean([-0.1, 0.4]), 0.5))
+    assert not np.isnan(row["accuracy"])
+
+
 def test_quantities_have_short_names(written):
     own = "personalized/local_test/accuracy"
     pd.testing.assert_frame_equal(written.table("accuracy"), written.table(own))

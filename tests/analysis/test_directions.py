@@ -7,13 +7,11 @@ import pandas as pd
 import pytest
 
 from tff_pfl.analysis.distributions import tails
-from tff_pfl.analysis.frames import _undefined
 from tff_pfl.analysis.metric_text import best_of, in_short
 from tff_pfl.analysis.paired import hurt_table
 from tff_pfl.analysis.runs import Runs
 from tff_pfl.evaluation import MetricName
 from tff_pfl.experiment.run_directory import OutputDirectoryError
-from tff_pfl.experiment.run_files import RunFiles
 
 SCORE = MetricName("personalized", "local_test", "score", "mean")
 
@@ -57,13 +55,3 @@ def test_tails_and_hurt_clients_follow_stated_directions():
         assert table.frame.iloc[0, 1:].tolist() == [*row, "-", "-"]
     columns["own"][3] = np.nan  # a diverged model
     assert hurt_table(pd.DataFrame(columns), "score").frame["hurt"].tolist() == ["75.0 %"]
-
-
-def test_undefined_values_are_no_values_but_those_of_diverged_models_are(tmp_path):
-    run = run_stating(tmp_path / "run", {})
-    (run / "metrics.csv").write_text("round,m/local_test/num_undefined_auc\n1,1\n")
-    wide = pd.DataFrame(
-        {"m/local_test/loss": [1.0, 1.0, np.nan], "m/local_test/auc": [0.5, np.nan, np.nan]}
-    )
-    found = _undefined(wide, RunFiles(run).partial(), list(wide))
-    assert found.tolist() == [False, False, False, False, True, False]

@@ -110,7 +110,8 @@ def test_further_models_are_evaluated_on_own_and_pooled_examples(dataset):
     state = process.initialize()
     own = evaluate_federation(build_evaluation(process, MODEL), state, source, dataset)
     own = to_text(own.values)
-    pooled = to_text(PooledEvaluation(process, MODEL, dataset, synthetic=(0.0,))(state, source))
+    found = PooledEvaluation(process, MODEL, dataset, synthetic=(0.0,))(state, source)
+    pooled = to_text(found.values)
     models = ["personalized", *further, "global"]
     assert list(dict.fromkeys(name.split("/")[0] for name in own)) == models
     assert list(dict.fromkeys(name.split("/")[0] for name in pooled)) == models

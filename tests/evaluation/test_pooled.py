@@ -111,7 +111,7 @@ def trained(dataset):
 def pooled(trained, dataset, clients_per_call=25, **options):
     process, state, source = trained
     evaluation = PooledEvaluation(process, MODEL, dataset, **options)
-    return to_text(evaluation(state, source, clients_per_call=clients_per_call))
+    return to_text(evaluation(state, source, clients_per_call=clients_per_call).values)
 
 
 @pytest.fixture(scope="module")
@@ -216,7 +216,7 @@ def telltale():
 
     def pools(name, sizes=None, **options):
         evaluation = PooledEvaluation(process, model, dataset, **options)
-        means = evaluation(state, source)[MetricName("global", name, "loss")]
+        means = evaluation(state, source).values[MetricName("global", name, "loss")]
         return [binary_digits(mean * size) for mean, size in zip(means, sizes, strict=True)]
 
     return pools

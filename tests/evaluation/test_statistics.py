@@ -146,6 +146,10 @@ def test_mean_margin_matches_the_formula():
     assert mean_margin(values, 5) == 0.0  # The sample is the population.
     assert np.isnan([mean_margin(values[:1], 20), mean_margin(values[:0], 20)]).all()
     assert np.isnan(mean_margin(np.array([1.0, np.inf, 2.0]), 20))
+    # Of 10 drawn clients, 5 have a value; if all 20 are drawn, these are all that have one.
+    expected = expected * np.sqrt((1 - 10 / 20) / (1 - 5 / 20))
+    assert mean_margin(values, 20, num_drawn=10) == pytest.approx(expected)
+    assert mean_margin(values, 20, num_drawn=20) == 0.0
 
 
 @pytest.mark.parametrize("number", [400])
@@ -176,6 +180,34 @@ def test_summarize_adds_margins_for_a_sample():
         for quantity, values in (("loss", np.array([1.0, 2.0])), ("accuracy", np.array([0.5, 1.0])))
     }
     assert metrics == all_quantities | margins
+
+
+def test_undefined_values_are_left_out_and_those_of_diverged_models_are_not():
+    """A client without examples, one without weight, one that diverged, one of one class."""
+    loss, auc = (MetricName("personalized", "local_test", it) for it in ("loss", "auc"))
+    clients = ClientMetrics(
+        np.arange(5),
+        np.array([0, 3, 3, 3, 3]),
+        {
+            loss: np.array([np.nan, np.nan, np.nan, 1.0, 2.0]),
+            auc: np.array([np.nan, np.nan, 0.5, np.nan, 1.0]),
+        },
+        population=4,
+        partial=["auc"],
+        undefined={
+            loss: np.array([True, True, False, False, False]),
+            auc: np.array([True, True, False, True, False]),
+        },
+    )
+    found = summarize(clients)
+    assert found[loss._replace(quantity="num_nonfinite")] == 1
+    assert np.isnan(found[loss._replace(statistic="mean")])
+    assert found[auc._replace(statistic="mean")] == 0.75
+    assert found[auc._replace(statistic="mean_margin")] == 0.0
+    assert found[auc._replace(quantity="num_undefined_auc")] == 2
+    groups = distributions(clients, np.ones(5, bool))
+    assert groups["all"][auc].num_clients == 2 and groups["all"][loss].num_clients == 3
+    assert clients.columns(undefined=None)[str(auc)].tolist() == [None, None, 0.5, None, 1.0]
 
 
 def test_worst_values_are_the_highest_if_less_is_better():

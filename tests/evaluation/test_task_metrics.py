@@ -70,6 +70,39 @@ def test_statistics_leave_out_undefined_clients_and_count_them(evaluated):
     assert np.isfinite(metrics[name._replace(quantity="accuracy", statistic="mean")])
 
 
+def test_clients_without_tokens_are_left_out():
+    """The rows of the second client are padding; those of the fourth have a mask of zeros."""
+    ids = np.array([[1, 2], [0, 0], [2, 0], [1, 1], [2, 2]], np.int32)
+    mask = np.array([[1, 1], [1, 1], [1, 1], [0, 0], [1, 1]], np.int32)
+    x, y = np.eye(5, dtype=np.float32), {"ids": ids, "mask": mask}
+    clients = [(x[[i]], {key: own[[i]] for key, own in y.items()}) * 2 for i in range(5)]
+    dataset = tff_pfl.FederatedDataset.from_client_arrays(clients)
+
+    def tokens():
+        layers = tf.keras.layers
+        return tf.keras.Sequential(
+            [layers.Dense(6, input_shape=(5,), name="head"), layers.Reshape((2, 3))]
+        )
+
+    model = tff_pfl.from_keras(tokens, input_shape=(5,), task="sequence")
+    process = tff_pfl.compose(tff_pfl.make("fedavg", model, local_sgd()), dataset.examples_type)
+    store = tff_pfl.ClientStateStore(process.initialize_clients, process.client_state_type)
+    source = tff_pfl.CohortDataSource(dataset, store, process.client_type, seed=0)
+    options = EvaluationOptions(generalization="always", synthetic=(0.0,))
+    evaluator = Evaluator(process, model, dataset, options)
+    found = evaluator(process.initialize(), source, is_last=True)
+    values, metrics = dict(found.values), summarize(found)
+    for quantity in ("loss", "accuracy", "perplexity"):
+        for pool in ("local_test", "synthetic0_test"):
+            name = MetricName("global", pool, quantity)
+            assert found.is_defined(name).tolist() == [True, False, True, False, True]
+            mean = metrics[name._replace(statistic="mean")]
+            assert mean == pytest.approx(np.mean(values[name][[0, 2, 4]]))
+        pool = MetricName("global", "generalization_test", quantity)
+        assert np.isfinite(values[pool]).all() and found.is_defined(pool).all()
+    assert metrics[MetricName("global", "local_test", "num_nonfinite")] == 0
+
+
 def test_metrics_follow_their_stated_direction(evaluated):
     name = MetricName("personalized", "local_test", "f1")
     found = evaluated[0]

@@ -91,7 +91,7 @@ def test_model_function_gives_layers_loss_and_metrics():
     sums = model.finalized(model.sums(weights, batch))
     rows = WEIGHT > 0
     np.testing.assert_allclose(sums["loss"].mean, np.square(outputs - Y)[rows].mean(), rtol=1e-5)
-    np.testing.assert_allclose(sums["mae"], np.abs(outputs - Y)[rows].mean(), rtol=1e-5)
+    np.testing.assert_allclose(sums["mae"].mean, np.abs(outputs - Y)[rows].mean(), rtol=1e-5)
     assert model.penalty is not None
 
 
@@ -128,7 +128,7 @@ def test_functional_model_gives_weights_loss_and_metrics():
     sums = model.finalized(model.sums(model.init(0), batch))
     rows = WEIGHT > 0
     np.testing.assert_allclose(sums["loss"].mean, np.square(outputs - Y)[rows].mean(), rtol=1e-5)
-    np.testing.assert_allclose(sums["mae"], np.abs(outputs - Y)[rows].mean(), rtol=1e-5)
+    np.testing.assert_allclose(sums["mae"].mean, np.abs(outputs - Y)[rows].mean(), rtol=1e-5)
     local = tff_pfl.LocalTraining(tff.learning.optimizers.build_sgdm(0.1), epochs=1, batch_size=2)
     examples_type = tff_pfl.FederatedDataset.from_client_arrays([(X, Y, X, Y)]).examples_type
     process = tff_pfl.compose(tff_pfl.make("fedavg", model, local), examples_type)

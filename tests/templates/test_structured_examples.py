@@ -136,7 +136,7 @@ def test_predictions_and_pooled_losses_equal_numpy(evaluated):
     np.testing.assert_array_equal(columns["label/1"], np.concatenate([y[1] for _, y in tests]))
     number = np.concatenate([features(x) @ kernel for x, _ in tests])[:, 2]
     np.testing.assert_allclose(columns["global/number"], number, rtol=1e-5)
-    pooled = PooledEvaluation(PROCESS, MODEL, DATASET, batch_size=4)(state, source)
+    pooled = PooledEvaluation(PROCESS, MODEL, DATASET, batch_size=4)(state, source).values
     found = {str(name): values for name, values in pooled.items()}
     np.testing.assert_allclose(
         found["global/generalization_test/loss"], np.concatenate(losses).mean(), rtol=1e-5

@@ -21,7 +21,7 @@ model has NaN or infinite values.
 import io
 import math
 import pathlib
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -90,7 +90,9 @@ def clients(runs: Any, rounds: int | str = "last") -> pd.DataFrame:
             wide = pd.DataFrame(table.columns)[table.has_examples]
             wide = wide.astype({"num_examples": int})
             long = wide.melt(["client_id", "num_examples"], var_name="name", value_name="value")
-            long = long[~_undefined(wide, files.partial(), list(long["name"].unique()))]
+            nowhere = np.zeros(len(table.has_examples), bool)
+            undefined = [table.undefined.get(name, nowhere) for name in wide.columns[2:]]
+            long = long[~np.concatenate([it[table.has_examples] for it in undefined])]
             found.append(_with_names(long).assign(round=round_num, **run))
     columns = [*_RUN, "round", "client_id", "num_examples", *_NAME[:-1], "value"]
     return _joined(found, columns)
@@ -325,18 +327,6 @@ def _whole_name(known: Mapping[str, MetricName], column: str | None) -> str:
         names = [name.removeprefix(of_main) for name in names]
         names = [name for name in names if "/" not in name]
     raise UnknownNameError(unknown_name("column", column, names, most=_MOST))
-
-
-def _undefined(wide: pd.DataFrame, partial: Collection[str], names: list[str]) -> np.ndarray:
-    """Returns which values are undefined although the client's loss is finite, name by name."""
-
-    def of(text):
-        name = _parse(text)
-        if name.quantity not in partial:
-            return np.zeros(len(wide), bool)
-        return wide[text].isna() & np.isfinite(wide[str(name._replace(quantity="loss"))])
-
-    return np.concatenate([np.zeros(0, bool), *map(of, names)])
 
 
 def _read_rounds(path: pathlib.Path) -> pd.DataFrame:

@@ -83,12 +83,15 @@ def paired_test(differences: Sequence[np.ndarray], direction: int = 1) -> Paired
     are in every cut, seeds are not independent, and intervals are too narrow.
 
     Args:
-        differences: The differences of the clients of each seed, float64 `[clients]`.
+        differences: The differences of the clients of each seed, float64 `[clients]`. Seeds without
+            clients do not count.
         direction: 1 if larger values are better, or -1.
     """
     from scipy import special
 
-    num_seeds = len(differences)
+    differences = [own for own in differences if len(own)]
+    if not (num_seeds := len(differences)):
+        return PairedTest(*[np.nan] * 4, 0, np.nan, np.nan)
     with np.errstate(invalid="ignore"):  # values may be infinite
         seed_means = np.array([_mean(own) for own in differences])
         difference = float(_mean(seed_means))
@@ -124,21 +127,25 @@ def client_values(
 
     Returns:
         A row for each client of each seed, indexed by `seed` and `client_id`, and a column for each
-        label, NaN where the label has no finished run of the seed. Values are not in percent.
+        label, NaN where the label has no finished run of the seed or the quantity is undefined. NaN
+        of a diverged model is the worst value, infinity or its negative. Values are not in percent.
 
     Raises:
         OutputDirectoryError: The runs of a seed do not have the same clients.
         UnknownNameError: No run has the quantity.
     """
-    found = clients(find_runs(runs).finished, rounds)
-    values = select(found, column_of(found, column))
+    runs = find_runs(runs).finished
+    found = clients(runs, rounds)
+    column = column_of(found, column)
+    values = select(found, column)
     for _, of_seed in values.groupby("seed"):
         first, *others = of_seed["run"].unique()
         for other in others:
             if differ := _how_clients_differ(first, other):
                 raise OutputDirectoryError(differ)
-    wide = means(values, ["seed", "client_id", "label"]).unstack("label").sort_index()
-    return wide[values["label"].unique()]
+    sign = evaluation.direction(MetricName.parse(column).quantity, runs.directions)
+    of_clients = means(values, ["seed", "client_id", "label"]).fillna(-sign * np.inf)
+    return of_clients.unstack("label").sort_index()[values["label"].unique()]
 
 
 def _how_clients_differ(run: Path, other: Path) -> str | None:
@@ -179,10 +186,11 @@ def paired_differences(
         directions: The directions that metrics state; see `Runs.directions`.
 
     Returns:
-        The differences of the clients with examples for each seed, float64 `[clients]`.
+        For each seed, the differences of the clients with a value under both labels, float64
+        `[clients]`.
     """
     sign = evaluation.direction(quantity, directions)
-    tables = map(values.loc.__getitem__, seeds)
+    tables = (values.loc[seed][[label, other]].dropna() for seed in seeds)
     return [
         evaluation.differences(table[label].to_numpy(), table[other].to_numpy(), sign)
         for table in tables

@@ -185,13 +185,13 @@ class Evaluator:
         """
         options = self._options
         if options.generalization == "always" or (is_last and options.generalization == "last"):
-            pooled = self._pooled(
+            others = self._pooled(
                 server_state,
                 source,
                 clients_per_call=options.clients_per_call,
                 client_ids=self.client_ids,
             )
-            clients = clients._replace(values={**clients.values, **pooled})
+            clients = clients.with_values(others)
         return clients
 
     def predictions(self, server_state: Any, source: CohortDataSource) -> Predictions:

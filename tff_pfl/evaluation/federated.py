@@ -34,7 +34,7 @@ class EvaluatedClient(NamedTuple):
 
 def measured(
     model: Model, weights: Weights, test: Examples, *, batch_size: int = BATCH_SIZE
-) -> Mapping[str, Any]:
+) -> Mapping[str, Mean]:
     """Computes the loss and the metrics on a client's examples; see `Model.finalized`."""
     return model.finalized(metric_sums(model, weights, test, batch_size=batch_size))
 
@@ -54,7 +54,7 @@ def build_evaluation(
         `(<S@SERVER, {<client=<client_id, state, data>, test=D>}@CLIENTS> -> {T}@CLIENTS)`. `T` has
         the fields `personalized`, the names of `process.further_models` and, if the algorithm has a
         global model, `global`. Each field holds the loss and the model's metrics on the client's
-        test examples: a `Mean`, of two sums, or a float32 scalar.
+        test examples, as `Mean`s of two sums.
     """
 
     def measure(model, weights, test):
@@ -125,7 +125,7 @@ def evaluate_federation(
 
     Args:
         evaluation: The computation of `build_evaluation`, or another computation that returns
-            `Mean`s or numbers by model and metric.
+            `Mean`s by model and metric.
         server_state: The process's `ServerState`.
         source: The source of the clients' states and training examples.
         dataset: The data set of the evaluation examples.
@@ -136,8 +136,8 @@ def evaluate_federation(
 
     Returns:
         Each metric of each model on each client's examples, such as
-        `personalized/local_test/accuracy`. It is NaN for a client without examples, or where it
-        is undefined.
+        `personalized/local_test/accuracy`. It is NaN where it is undefined, as without examples or
+        without weight, and may be NaN for a diverged model.
     """
     sizes, population = dataset.sizes(split), None
     if client_ids is None:
@@ -147,21 +147,18 @@ def evaluate_federation(
     rows = list(
         results_of_clients(evaluation, server_state, source, client_ids, split, clients_per_call)
     )
-    values = {}
+    values, undefined = {}, {}
     for model_name, totals in rows[0].items():
         for metric in totals:
-            found = [row[model_name][metric] for row in rows]
-            values[MetricName(model_name, f"{pool}_{split}", metric)] = _as_float64(found)
+            found = zip(*(row[model_name][metric] for row in rows), strict=True)
+            total, count = (np.array(sums, np.float64) for sums in found)
+            name = MetricName(model_name, f"{pool}_{split}", metric)
+            undefined[name] = count == 0
+            values[name] = np.divide(
+                total, count, out=np.full(total.shape, np.nan), where=~undefined[name]
+            )
     names = None if dataset.names is None else dataset.names[client_ids]
-    return ClientMetrics(client_ids, sizes, values, population, names=names)
-
-
-def _as_float64(found) -> np.ndarray:
-    """Returns the metrics of clients, of which means are still two sums, in float64."""
-    if not isinstance(found[0], Mean):
-        return np.array(found, np.float64)
-    total, count = (np.array(sums, np.float64) for sums in zip(*found, strict=True))
-    return np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0)
+    return ClientMetrics(client_ids, sizes, values, population, names=names, undefined=undefined)
 
 
 def results_of_clients(

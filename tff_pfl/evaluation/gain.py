@@ -38,18 +38,22 @@ def gains_of_clients(
     Returns:
         float64 `[clients]` by the name of the metric: all quantities of all models, in the pools on
         which both runs were evaluated, compared with the baseline's `personalized` model. NaN for
-        clients without examples, or for which one of the two numbers is undefined.
+        clients without examples, for which one of the two numbers is undefined, or both of whose
+        models diverged.
     """
     found = {}
     for name, values in clients.values.items():
-        before = baseline.values.get(name._replace(model="personalized"))
-        if before is not None:
+        own = name._replace(model="personalized")
+        if own in baseline.values:
             sign = direction(name.quantity, clients.directions)
-            gain = sign * differences(values, before, sign)
-            own = name._replace(model="personalized")
-            both = clients.is_defined(name) & baseline.is_defined(own)
-            found[name] = np.where(both, gain, np.nan)
+            gain = sign * differences(values, baseline.values[own], sign)
+            found[name] = np.where(_are_defined(clients, baseline, name), gain, np.nan)
     return found
+
+
+def _are_defined(clients, baseline, name) -> np.ndarray:
+    """Returns for which clients a metric and its baseline are defined, bool `[clients]`."""
+    return clients.is_defined(name) & baseline.is_defined(name._replace(model="personalized"))
 
 
 def differences(values: np.ndarray, others: np.ndarray, direction: int) -> np.ndarray:
@@ -86,15 +90,11 @@ def gains(
 ) -> dict[str, dict[MetricName, Gain]]:
     """Computes statistics of `gains_of_clients` over the clients of each group of `groups_of`."""
     client_gains = gains_of_clients(clients, baseline)
-    is_counted = {
-        name: ~np.isnan(values) if name.quantity in clients.partial else True
-        for name, values in client_gains.items()
-    }
     return {
         group: {
-            name: _over_clients(values[members & is_counted[name]])
+            name: _over_clients(values[counted])
             for name, values in client_gains.items()
-            if np.any(members & is_counted[name])
+            if np.any(counted := members & _are_defined(clients, baseline, name))
         }
         for group, members in groups_of(clients, was_selected).items()
     }

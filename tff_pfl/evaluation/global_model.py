@@ -10,7 +10,7 @@ import tensorflow_federated as tff
 from tff_pfl.equality import elementwise_equality
 from tff_pfl.evaluation.federated import BATCH_SIZE
 from tff_pfl.local import Batch, metric_sums, trees, zero_sums
-from tff_pfl.models import Mean, Model
+from tff_pfl.models import Model
 
 
 class EvaluationState(NamedTuple):
@@ -127,8 +127,8 @@ def _results(model, sums, like):
     """Returns metrics as float32; finalizers take sums of the types of `like`."""
     typed = tf.nest.map_structure(lambda leaf, other: tf.cast(leaf, other.dtype), sums, like)
     results = model.finalized(typed)
-    for name, value in results.items():
-        if isinstance(value, Mean):
-            results[name] = tf.cast(sums[name].total / sums[name].count, tf.float32)
+    for name, mean in results.items():
+        exact = sums[name] if name in ("loss", *model.task.means) else mean
+        results[name] = tf.cast(exact.total / exact.count, tf.float32)
     results["num_examples"] = tf.cast(sums["loss"].count, tf.float32)
     return results

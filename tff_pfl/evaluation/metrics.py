@@ -117,6 +117,9 @@ class ClientMetrics(NamedTuple):
         partial: The quantities that can be undefined for a client with examples, such as the area
             under the curve of one class.
         names: The clients' names, or `None` if they have none.
+        undefined: Which values are undefined, in the shape of the values. Their NaN says nothing,
+            unlike the NaN of a diverged model. Values of names without an entry are defined for
+            all clients with examples.
     """
 
     client_ids: np.ndarray
@@ -126,6 +129,7 @@ class ClientMetrics(NamedTuple):
     directions: Mapping[str, int] = types.MappingProxyType({})
     partial: Collection[str] = ()
     names: np.ndarray | None = None
+    undefined: Mapping[MetricName, np.ndarray] = types.MappingProxyType({})
 
     def of_task(self, task: "Task") -> "ClientMetrics":
         """Returns the metrics with what a task states about them."""
@@ -133,28 +137,36 @@ class ClientMetrics(NamedTuple):
         return self._replace(directions=task.directions, partial=frozenset(partial))
 
     def is_defined(self, name: MetricName) -> np.ndarray:
-        """Returns for which clients a metric counts in statistics, bool `[clients]`.
+        """Returns which values of a metric count in statistics, in the shape of the values.
 
-        These are the clients with examples, except those for which a quantity of `partial` is NaN
-        although their model has a finite loss. NaN of a diverged model counts.
+        These are the defined values of clients with examples. NaN of a diverged model counts.
         """
-        has_examples = self.num_examples > 0
-        if name.quantity not in self.partial:
-            return has_examples
-        loss = self.values[name._replace(quantity="loss")]
-        undefined = np.isnan(self.values[name]) & np.isfinite(loss)
-        return has_examples & ~undefined.reshape(len(has_examples), -1).all(axis=1)
+        is_empty = np.reshape(self.num_examples == 0, [-1, *[1] * (self.values[name].ndim - 1)])
+        return ~(is_empty | self.undefined.get(name, np.zeros_like(self.values[name], bool)))
 
-    def columns(self) -> dict[str, np.ndarray]:
+    def with_values(self, others: "ClientMetrics") -> "ClientMetrics":
+        """Returns the metrics with further ones of the same clients."""
+        values, undefined = self.values | others.values, self.undefined | others.undefined
+        return self._replace(values=values, undefined=undefined)
+
+    def columns(self, undefined: float | None = math.nan) -> dict[str, np.ndarray]:
         """Returns the columns of a table: `client_id`, `num_examples`, and one for each metric.
 
         `client_id` has the clients' names, if they have any.
+
+        Args:
+            undefined: The entry for undefined values. `None` becomes an empty cell of a file.
         """
-        return {
+        columns = {
             "client_id": self.client_ids if self.names is None else self.names,
             "num_examples": self.num_examples,
-            **{str(name): values for name, values in self.values.items()},
         }
+        for name, values in self.values.items():
+            is_undefined = self.undefined.get(name, np.False_)
+            if is_undefined.any():
+                values = np.where(is_undefined, undefined, values)
+            columns[str(name)] = values
+        return columns
 
 
 def to_text(metrics: Mapping[MetricName, float]) -> dict[str, float]:

@@ -161,19 +161,22 @@ def with_best_epoch(clients: ClientMetrics, start: str) -> ClientMetrics:
             replaced by `fine_tuned` and `fine_tuned_best_epoch`.
         start: The name of the model before fine-tuning, "global" or "personalized".
     """
-    values = {}
-    for name, by_client in clients.values.items():
+    values, undefined = {}, {}
+    for name in clients.values:
         if name.model != _BY_EPOCH:
-            values[name] = by_client
+            values[name], undefined[name] = clients.values[name], ~clients.is_defined(name)
             continue
-        before = clients.values[name._replace(model=start)]
-        by_client = np.column_stack([before, by_client])
-        means = by_client[clients.is_defined(name)].mean(0)
+        names = name._replace(model=start), name
+        by_client = np.column_stack([clients.values[it] for it in names])
+        is_defined = np.column_stack([clients.is_defined(it) for it in names])
+        sums, numbers = by_client.sum(0, where=is_defined), is_defined.sum(0)
+        means = np.divide(sums, numbers, out=np.full(len(sums), np.nan), where=numbers > 0)
         means = direction(name.quantity, clients.directions) * means
         best = np.argmax(np.nan_to_num(means, nan=-np.inf))  # A diverged model is the worst.
-        values[name._replace(model="fine_tuned")] = by_client[:, -1]
-        values[name._replace(model="fine_tuned_best_epoch")] = by_client[:, best]
-    return clients._replace(values=values)
+        for model, epoch in (("fine_tuned", -1), ("fine_tuned_best_epoch", best)):
+            values[name._replace(model=model)] = by_client[:, epoch]
+            undefined[name._replace(model=model)] = ~is_defined[:, epoch]
+    return clients._replace(values=values, undefined=undefined)
 
 
 class _Plan(NamedTuple):

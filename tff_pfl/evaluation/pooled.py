@@ -25,10 +25,11 @@ import tensorflow_federated as tff
 from tff_pfl.clients import CohortDataSource
 from tff_pfl.data import FederatedDataset
 from tff_pfl.equality import elementwise_equality
-from tff_pfl.evaluation.metrics import MetricName
+from tff_pfl.evaluation.metrics import ClientMetrics, MetricName
 from tff_pfl.local import Batch, Examples, num_rows
 from tff_pfl.local.examples import type_of_examples
-from tff_pfl.models import Model
+from tff_pfl.models import Mean, Model
+from tff_pfl.models.task import finalized
 from tff_pfl.ranges import between, each, takes, whole
 from tff_pfl.structures import type_of_row, type_of_rows
 from tff_pfl.templates import PersonalizedProcess
@@ -130,7 +131,7 @@ class PooledEvaluation:
         *,
         clients_per_call: int = 25,
         client_ids: np.ndarray | None = None,
-    ) -> dict[MetricName, np.ndarray]:
+    ) -> ClientMetrics:
         """Evaluates the models of all clients or of a sample, a few clients at a time.
 
         Args:
@@ -141,12 +142,12 @@ class PooledEvaluation:
                 clients.
 
         Returns:
-            float64 `[clients]` for metrics such as `personalized/generalization_test/accuracy`, of
-            the `personalized` models, of `process.further_models` and, if there is one, of the
-            `global` model, which is evaluated on each client's pools.
+            Metrics such as `personalized/generalization_test/accuracy`, of the `personalized`
+            models, of `process.further_models` and, if there is one, of the `global` model, which
+            is evaluated on each client's pools.
         """
-        client_ids = range(len(self._sizes)) if client_ids is None else client_ids
-        means = collections.defaultdict(lambda: np.full(len(client_ids), np.nan))
+        client_ids = np.arange(len(self._sizes)) if client_ids is None else client_ids
+        means = collections.defaultdict(lambda: np.zeros([2, len(client_ids)]))
         global_scores = {}
         if self._process.global_weights is not None:
             (scores,) = self._all_scores([self._process.global_weights(server_state)])
@@ -161,7 +162,11 @@ class PooledEvaluation:
             for index, client_id in enumerate(ids):
                 own_scores = {name: by_client[index] for name, by_client in scores.items()}
                 self._reduce(means, start + index, client_id, own_scores | global_scores)
-        return dict(means)
+        undefined = {name: count == 0 for name, (_, count) in means.items()}
+        values = {
+            name: np.where(undefined[name], np.nan, total) for name, (total, _) in means.items()
+        }
+        return ClientMetrics(client_ids, self._sizes[client_ids], values, undefined=undefined)
 
     def _all_scores(self, models) -> list["_Scores"]:
         """Computes the metrics of each model on the pool."""
@@ -185,27 +190,29 @@ class PooledEvaluation:
         return _Scores(values, sums)
 
     def _reduce(self, results, row, client_id, scores: Mapping[str, "_Scores"]) -> None:
-        """Computes the models' metrics on the client's pools, and writes them to its row."""
+        """Computes the models' metrics on the client's pools, as `Mean`s, in its column."""
         pools = {pool: self._rows(client_id, share) for pool, share in self._fractions.items()}
         for (model_name, found), (pool, rows) in itertools.product(scores.items(), pools.items()):
             for metric, values in found.values.items():
-                if len(rows):
-                    results[MetricName(model_name, pool, metric)][row] = self._mean(values, rows)
+                results[MetricName(model_name, pool, metric)][:, row] = self._mean(values, rows)
             owners = drawn_clients(self._seed, client_id, len(self._sizes), self._fractions[pool])
             for metric, by_owner in found.sums.items():
                 sums = functools.reduce(_added, (by_owner[owner] for owner in owners))
-                value = np.nan if sums is None else self._summed[metric].finalize(sums)
-                results[MetricName(model_name, pool, metric)][row] = value
+                if sums is not None:
+                    sums = tf.nest.map_structure(tf.constant, sums)
+                    mean = finalized(self._summed[metric], sums)
+                    results[MetricName(model_name, pool, metric)][:, row] = mean
 
-    def _mean(self, values, rows) -> float:
-        """Returns the mean over rows, with the task's weights of examples."""
+    def _mean(self, values, rows) -> Mean:
+        """Returns the mean over rows, with the task's weights of examples, and 1, or zeros."""
+        if self._weights is not None:
+            rows = rows[self._weights[rows] > 0]
+        if not len(rows):
+            return Mean(0.0, 0.0)
         if self._weights is None:
-            return values[rows].mean(dtype=np.float64)
+            return Mean(values[rows].mean(dtype=np.float64), 1.0)
         weights = self._weights[rows].astype(np.float64)
-        is_counted = weights > 0
-        if not is_counted.any():
-            return np.nan
-        return np.average(values[rows][is_counted].astype(np.float64), weights=weights[is_counted])
+        return Mean(np.average(values[rows].astype(np.float64), weights=weights), 1.0)
 
     def _rows(self, client_id, fraction) -> np.ndarray:
         """Returns the indices of the examples in a client's pool."""

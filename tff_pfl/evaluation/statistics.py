@@ -39,13 +39,13 @@ def _tails(sorted_values, share) -> tuple[float, float]:
     return float(sorted_values[:number].mean()), float(sorted_values[-number:].mean())
 
 
-def mean_margin(values: np.ndarray, population: int) -> float:
+def mean_margin(values: np.ndarray, population: int, num_drawn: int | None = None) -> float:
     """Computes half the width of a 95 % confidence interval for the population's mean.
 
-    For `n` of `N` values, drawn uniformly without replacement, with the standard deviation `s` (of
-    `n - 1` degrees of freedom), it is
+    For `n` of `N` clients, drawn uniformly without replacement, of which `m` have a value, with the
+    standard deviation `s` (of `m - 1` degrees of freedom), it is
 
-        t s sqrt((1 - n / N) / n),
+        t s sqrt((1 - n / N) / m),
 
     where `t` is the 0.975 quantile of Student's distribution with these degrees of freedom
     (Cochran, Sampling Techniques, 3rd edition, 1977, chapter 2). The factor `1 - n / N`, the finite
@@ -54,8 +54,9 @@ def mean_margin(values: np.ndarray, population: int) -> float:
     unless nearly all of them have the same value.
 
     Args:
-        values: float `[n]`.
+        values: float `[m]`.
         population: `N`.
+        num_drawn: `n`, if the quantity is undefined for some of the clients; by default `m`.
 
     Returns:
         The half width, or NaN if there is no value, only one of several, or a non-finite one.
@@ -63,11 +64,12 @@ def mean_margin(values: np.ndarray, population: int) -> float:
     from scipy import special
 
     number = len(values)
-    if number == population:
+    num_drawn = number if num_drawn is None else num_drawn
+    if num_drawn == population:
         return 0.0 if number and np.isfinite(values).all() else float("nan")
     if number < 2 or not np.isfinite(values).all():
         return float("nan")
-    error = values.std(ddof=1) * np.sqrt((1 - number / population) / number)
+    error = values.std(ddof=1) * np.sqrt((1 - num_drawn / population) / number)
     return float(special.stdtrit(number - 1, 0.975) * error)
 
 
@@ -169,16 +171,17 @@ def summarize(clients: ClientMetrics) -> dict[MetricName, float]:
 
     Losses are averaged, and `num_nonfinite` counts diverged models, whose loss is not finite and
     makes the mean loss non-finite. Clients for which a quantity is undefined, such as the area
-    under the curve of one class, are left out of its statistics; `num_undefined_QUANTITY` is their
-    number. Every other quantity has all statistics of `over_clients`. If
-    the clients are a sample, these are the statistics of the sample, and each mean has a
-    `mean_margin`, because it estimates the mean of the population. The clients with examples in the
-    sample are a uniform sample of all clients with examples.
+    under the curve of one class, or any quantity without tokens, are left out of its statistics;
+    `num_undefined_QUANTITY` is their number, of a quantity that is not a mean over examples. Every
+    quantity but the loss has all statistics of `over_clients`. If the clients are a sample, these
+    are the statistics of the sample, and each mean has a `mean_margin`, because it estimates the
+    mean of the population. The clients with examples in the sample are a uniform sample of all
+    clients with examples.
 
     Args:
         clients: The metrics of each client.
     """
-    metrics = {}
+    metrics, has_examples = {}, clients.num_examples > 0
     for name, values in clients.values.items():
         is_defined = clients.is_defined(name)
         values = values[is_defined]
@@ -191,8 +194,9 @@ def summarize(clients: ClientMetrics) -> dict[MetricName, float]:
             for statistic, value in statistics.items():
                 metrics[name._replace(statistic=statistic)] = value
         if clients.population is not None:
-            metrics[name._replace(statistic=MARGIN)] = mean_margin(values, clients.population)
+            margin = mean_margin(values, clients.population, int(has_examples.sum()))
+            metrics[name._replace(statistic=MARGIN)] = margin
         if name.quantity in clients.partial:
             undefined = name._replace(quantity=f"num_undefined_{name.quantity}")
-            metrics[undefined] = int(np.sum(~is_defined & (clients.num_examples > 0)))
+            metrics[undefined] = int(np.sum(~is_defined & has_examples))
     return metrics

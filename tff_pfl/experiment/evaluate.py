@@ -92,7 +92,8 @@ class EvaluatedRun(NamedTuple):
 
     def columns(self) -> dict[str, np.ndarray]:
         """Returns the columns of a table with a row for each client, except new clients."""
-        columns = self.clients.columns() | {"was_selected": self.was_selected.astype(np.int32)}
+        columns = self.clients.columns(undefined=None)
+        columns["was_selected"] = self.was_selected.astype(np.int32)
         if self.baseline is not None:
             for name, values in gains_of_clients(self.clients, self.baseline.clients).items():
                 columns[f"{name}_gain"] = values
@@ -119,7 +120,7 @@ class EvaluatedRun(NamedTuple):
         """Writes the files of `evaluate_program` and returns their paths."""
         tables = [statistics_table(self.distributions(), self.gains()), self.columns()]
         if self.new_clients is not None:
-            tables.append(self.new_clients.columns())
+            tables.append(self.new_clients.columns(undefined=None))
         paths = [prefix + suffix for suffix in RESULT_SUFFIXES[: 1 + len(tables)]]
         write_json(paths[0], self.to_json())
         for path, columns in zip(paths[1:], tables, strict=True):

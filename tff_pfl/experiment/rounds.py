@@ -205,13 +205,13 @@ class Rounds:
         progress.ended = round_num if is_last else 0
         clients = self.evaluator.with_others(clients, state, self.source, is_last=is_last)
         was_selected = progress.reported[clients.client_ids].astype(np.int32)
-        columns = clients.columns() | {"was_selected": was_selected}
+        columns = clients.columns(undefined=None) | {"was_selected": was_selected}
         self.log.release_table(f"clients/round_{round_num:06d}.csv", columns)
         metrics = evaluation.summarize(clients)
         metrics[NUM_CLIENTS_NEVER_SELECTED] = int(np.sum(~progress.reported))
         if self.evaluate_new_clients is not None and is_last:
             new_clients = self.evaluate_new_clients(state)
-            self.log.release_table(NEW_CLIENTS, new_clients.columns())
+            self.log.release_table(NEW_CLIENTS, new_clients.columns(undefined=None))
             metrics |= evaluation.summarize(new_clients)
         snapshot = evaluation.take_snapshot(
             self.process,

@@ -3,7 +3,7 @@
 import csv
 import os
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -56,10 +56,13 @@ class ClientTable(NamedTuple):
         path: The file.
         columns: The float64 columns by name, such as `global/local_test/loss`. `client_id` has ids
             or names, int64 or text.
+        undefined: Which values of a column are undefined, bool `[clients]` by name. Their cells are
+            empty, and their NaN says nothing, unlike the NaN of a diverged model.
     """
 
     path: pathlib.Path
     columns: Mapping[str, np.ndarray]
+    undefined: Mapping[str, np.ndarray]
 
     @property
     def has_examples(self) -> np.ndarray:
@@ -113,16 +116,6 @@ class RunFiles:
         with reading(path):
             return {name: int(sign) for name, sign in read_json(path).items()}
 
-    def partial(self) -> set[str]:
-        """Returns the quantities that can be undefined for a client; see `summarize`."""
-        path = self.path / "metrics.csv"
-        if not path.exists():
-            return set()
-        with reading(path), open(path) as file:
-            names = file.readline().strip().split(",")
-        parts = (name.partition("/num_undefined_") for name in names)
-        return {quantity for _, separator, quantity in parts if separator}
-
     def sessions(self) -> list[Session]:
         """Returns the sessions of the run, in order; `[]` if they were not recorded."""
         path = self.path / SESSIONS
@@ -174,8 +167,18 @@ class RunFiles:
             raise OutputDirectoryError(
                 f"{self.path} was not evaluated at round {round_num}, but at {rounds}."
             )
-        columns = _read_table(paths[round_num], ("client_id", "num_examples"))
-        return ClientTable(paths[round_num], columns)
+        cells = _read_cells(paths[round_num], ("client_id", "num_examples"))
+        with reading(paths[round_num]):
+            undefined = {
+                name: np.array([cell == "" for cell in column], bool)
+                for name, column in cells.items()
+                if "/" in name
+            }
+            columns = {
+                name: _column(name, column, "nan" if name in undefined else "")
+                for name, column in cells.items()
+            }
+        return ClientTable(paths[round_num], columns, undefined)
 
     def snapshot_names(self) -> list[str]:
         """Returns the names of the arrays of the run's snapshots."""
@@ -218,13 +221,15 @@ class RunFiles:
 
 def _read_rounds(path: pathlib.Path) -> dict[str, np.ndarray]:
     try:
-        return _read_table(path, ("round",), empty="nan", grows=True)
+        cells = _read_cells(path, ("round",), grows=True)
+        with reading(path):
+            return {name: _column(name, column, "nan") for name, column in cells.items()}
     except FileNotFoundError as error:
         raise OutputDirectoryError(f"There is no {path}: no round was finished.") from error
 
 
-def _read_table(path, needed, empty="", grows=False) -> dict[str, np.ndarray]:
-    """Reads columns by name: float64, except `client_id`; `empty` replaces empty cells.
+def _read_cells(path, needed, grows=False) -> dict[str, Sequence[str]]:
+    """Reads the texts of columns by name.
 
     If a file `grows`, a full disk or a killed process may have cut off its last line.
     """
@@ -241,12 +246,11 @@ def _read_table(path, needed, empty="", grows=False) -> dict[str, np.ndarray]:
         if any(len(row) != len(names) for row in rows):
             raise ValueError("its rows have different numbers of cells")
         columns = zip(*rows, strict=True) if rows else [()] * len(names)
-        pairs = zip(names, columns, strict=True)
-        return {name: _column(name, cells, empty) for name, cells in pairs}
+        return dict(zip(names, columns, strict=True))
 
 
 def _column(name, cells, empty) -> np.ndarray:
-    """Returns float64; of the names or ids of clients, int64 or text."""
+    """Returns float64, with `empty` for empty cells; of names or ids of clients, int64 or text."""
     if name != "client_id":
         return np.array([cell or empty for cell in cells], np.float64)
     are_numbers = all(map(_is_whole_number, cells))

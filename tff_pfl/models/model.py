@@ -3,7 +3,6 @@
 import collections
 import dataclasses
 import functools
-import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -15,7 +14,7 @@ from tff_pfl.equality import elementwise_equality
 from tff_pfl.kinds import KindError, check_kind
 from tff_pfl.models.rows import depends_on_other_rows
 from tff_pfl.models.statistics import record_use, with_statistics
-from tff_pfl.models.task import Mean, Task, Totals, check_function
+from tff_pfl.models.task import Mean, Task, Totals, check_function, finalized
 from tff_pfl.models.weight_names import weights_like
 
 Weights = Mapping[str, Mapping[str, Any]]
@@ -219,21 +218,17 @@ class Model:
             sums[name] = totals[name] if metric.values else metric.sums(batch.y, outputs, weight)
         return sums
 
-    def finalized(self, sums: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Computes the metrics of sums: a float32 scalar, or a `Mean` as it is.
+    def finalized(self, sums: Mapping[str, Any]) -> Mapping[str, Mean]:
+        """Computes the loss and the metrics of sums, each as a `Mean`, which is divided later.
 
-        Means are divided later, in float64. Without examples, a scalar is NaN.
+        The `count` is 0 where a metric is undefined, as all are without examples that have weight.
         """
         has_examples = sums["loss"].count > 0.0
-
-        def finalized(name, metric):
-            if metric.values:
-                return sums[name]
-            value = tf.cast(metric.finalize(sums[name]), tf.float32)
-            return tf.where(has_examples, value, math.nan)
-
-        found = [(name, finalized(name, metric)) for name, metric in self.task.metrics.items()]
-        return collections.OrderedDict([("loss", sums["loss"]), *found])
+        found = collections.OrderedDict(loss=sums["loss"])
+        for name, metric in self.task.metrics.items():
+            mean = finalized(metric, sums[name])
+            found[name] = Mean(*(tf.where(has_examples, number, 0.0) for number in mean))
+        return found
 
     def totals(self, weights, batch, *, training: bool = False) -> Totals:
         """Computes the sums over a batch of the loss and the metrics that are means."""

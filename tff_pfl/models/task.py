@@ -74,7 +74,7 @@ class Metric:
     Attributes:
         sums: Returns a structure of float32 sums. The weight, float32 `[batch]`, is 0 for padding,
             whose rows may hold NaN.
-        finalize: Computes the metric; NaN where it is undefined.
+        finalize: Computes the metric; NaN of finite sums where it is undefined.
         direction: 1 if more is better, -1 if less is better.
         values: `(y, outputs) -> float32[batch]`, of which the metric is the weighted mean.
     """
@@ -254,6 +254,21 @@ class Task:
         return collections.OrderedDict(
             (name, Mean(total(value), count)) for name, value in values.items()
         )
+
+
+def finalized(metric: Metric, sums: Any) -> Mean:
+    """Computes a metric of its sums, as a `Mean` whose count is 0 where the metric is undefined.
+
+    A function of sums is undefined where it is NaN although its sums are finite. NaN of other sums
+    is the value of a diverged model.
+    """
+    if metric.values is not None:
+        return sums
+    value = tf.cast(metric.finalize(sums), tf.float32)
+    leaves = [tf.cast(leaf, tf.float64) for leaf in tf.nest.flatten(sums)]
+    finite = tf.stack([tf.reduce_all(tf.math.is_finite(leaf)) for leaf in leaves])
+    undefined = tf.logical_and(tf.math.is_nan(value), tf.reduce_all(finite))
+    return Mean(tf.where(undefined, 0.0, value), tf.where(undefined, 0.0, 1.0))
 
 
 def check_function(name: str, function: Any) -> None:

@@ -162,10 +162,12 @@ def _of_counts(name, *, macro=False) -> Metric:
 
     def sums(y, outputs, weight):
         y, logits = _columns(y, outputs)
-        positive, predicted = y > 0.5, logits > 0.0
+        positive, is_finite = y > 0.5, tf.math.is_finite(logits)
+        predicted = tf.logical_or(logits > 0.0, ~is_finite)  # so that these count as wrong
+        right = tf.logical_and(positive, tf.logical_and(predicted, is_finite))
         return tuple(
             tf.reduce_sum(tf.where(condition, weight[:, tf.newaxis], 0.0), axis=0)
-            for condition in (tf.logical_and(positive, predicted), predicted, positive)
+            for condition in (right, predicted, positive)
         )
 
     def finalize(counts):
