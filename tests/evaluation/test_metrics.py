@@ -15,6 +15,7 @@ from tff_pfl.evaluation import (
     main_metric,
     to_text,
 )
+from tff_pfl.names import known_direction
 
 
 @together(
@@ -57,6 +58,17 @@ def test_direction_follows_from_the_name():
     names = ("cross_entropy", "top_5_error_rate", "learning_rate", "terror")
     assert [direction(name) for name in names] == [-1, -1, 1, 1]
     assert direction("sparse_categorical_crossentropy") == -1
+
+
+def test_well_known_names_have_a_direction_and_others_have_none():
+    less = "mape logloss huber brier hinge squared_hinge logcosh poisson kl_divergence MAE mse_1 "
+    less += "false_positives error_in_degrees negative_log_likelihood"
+    more = "auc f1_macro recall_at_5 top_5_accuracy accuracy_no_oov num_tokens log_likelihood"
+    unknown = "within_half score terror mae_x neg_mean_squared_error"
+    for names, expected in ((less, -1), (more, 1), (unknown, None)):
+        assert {name: known_direction(name) for name in names.split()} == dict.fromkeys(
+            names.split(), expected
+        )
 
 
 def test_main_metric_is_the_first_of_the_task_of_own_models():

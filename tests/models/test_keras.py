@@ -267,7 +267,7 @@ def test_loss_and_metrics_can_be_given():
     def probabilities():
         return tf.keras.Sequential([layers.Dense(2, "softmax", input_shape=(4,))])
 
-    metrics = {"twice": Metric(values=lambda y, outputs: 2 * y)}
+    metrics = {"twice": Metric(values=lambda y, outputs: 2 * y, direction=1)}
     model = pure(probabilities, task=Task("squares", squared, metrics))
     batch = Batch(tf.zeros([2, 4]), tf.constant([1, 3]), tf.ones([2]), tf.zeros([2], tf.int32))
     totals = model.totals(model.init(0), batch)

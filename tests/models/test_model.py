@@ -115,7 +115,7 @@ def test_loss_and_metrics_must_be_one_number_per_example(where, value, message):
     if where == "loss":
         task = MODEL.task.with_loss(value)
     else:
-        task = MODEL.task.with_metrics({where: Metric(values=value)})
+        task = MODEL.task.with_metrics({where: Metric(values=value, direction=1)})
     model = dataclasses.replace(MODEL, task=task)
     with pytest.raises(ValueError, match=message):
         model.totals(weights(), make_batch(np.ones(5, np.float32)))

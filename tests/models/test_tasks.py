@@ -8,7 +8,7 @@ import tensorflow as tf
 from sklearn import metrics as sklearn
 
 from tff_pfl.local import Examples, evaluate, exact_gradient, metric_sums
-from tff_pfl.models import TASKS, Metric, Model, keras_metrics
+from tff_pfl.models import TASKS, Metric, Model, Task
 
 RNG = np.random.default_rng(0)
 ROWS, DIM = 23, 3
@@ -163,24 +163,6 @@ def test_undefined_metrics_are_nan(size):
     assert np.isnan(found["perplexity"]) and np.isnan(found["loss"])
 
 
-def test_keras_metrics_ignore_padding_and_take_weights():
-    kind = tf.keras.metrics
-    made = keras_metrics(
-        [kind.AUC(curve="PR", name="pr_auc"), kind.MeanSquaredError],
-        predictions=lambda z: tf.sigmoid(z[:, 0]),
-    )
-    assert [metric.direction for metric in made.values()] == [1, -1]
-    (other,) = keras_metrics([kind.Hinge], less_is_better=["hinge"]).values()
-    assert other.direction == -1
-    model = linear(TASKS["binary"]().with_metrics(made), 1)
-    y = RNG.integers(0, 2, ROWS).astype(np.float32)
-    found, p = measured(model, X, y), 1 / (1 + np.exp(-outputs(model, X)[:, 0]))
-    reference = kind.AUC(curve="PR")
-    reference.update_state(y, p)
-    assert found["pr_auc"] == pytest.approx(float(reference.result()), rel=1e-6)
-    assert found["mean_squared_error"] == pytest.approx(np.mean((y - p) ** 2), rel=1e-6)
-
-
 def test_sums_of_clients_add_up_to_those_of_their_pool():
     model = linear(TASKS["binary"](), 1)
     y = RNG.integers(0, 2, ROWS).astype(np.int32)
@@ -212,3 +194,15 @@ def test_metrics_are_means_or_sums():
     for options in ({}, {"sums": tf.add}, {"values": tf.add, "finalize": tf.add}):
         with pytest.raises(ValueError, match="either values, .* or sums and finalize"):
             Metric(**options)
+
+
+def absolute(y, z):
+    return tf.abs(y - z)
+
+
+def test_directions_are_stated_or_known_by_the_name_and_else_asked_for():
+    task = Task("own", absolute, {"mae": Metric(values=absolute), "auc": Metric(tf.add, tf.add)})
+    assert (task.direction("mae"), task.direction("auc"), task.direction("loss")) == (-1, 1, -1)
+    assert task.with_metrics({"mae": Metric(values=absolute, direction=1)}).direction("mae") == 1
+    with pytest.raises(ValueError, match="'within' does not say whether more of it is better"):
+        task.with_metrics({"within": Metric(values=absolute)})

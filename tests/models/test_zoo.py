@@ -84,7 +84,7 @@ def counted(image_shape, num_classes, *, width: int = 4) -> models.Model:
             ]
         )
 
-    total = models.Metric(values=lambda y, outputs: tf.reduce_sum(outputs, axis=1))
+    total = models.Metric(values=lambda y, outputs: tf.reduce_sum(outputs, axis=1), direction=1)
     task = models.TASKS["classification"]().with_metrics({"sum": total})
     return models.from_keras(network, input_shape=image_shape, task=task)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from tff_pfl.names import less_is_better
+from tff_pfl.names import known_direction
 
 if TYPE_CHECKING:  # TensorFlow would delay programs that only read files.
     from tff_pfl.models import Task
@@ -23,12 +23,13 @@ def direction(quantity: str, stated: Mapping[str, int] | None = None) -> int:
 
     Args:
         quantity: The quantity's name, which decides if nobody states the direction; see
-            `tff_pfl.names.less_is_better`.
+            `tff_pfl.names.known_direction`. More is better of others, such as of counts: a metric
+            of a task with another name states its direction.
         stated: The directions that metrics state, by quantity; see `Task.directions`.
     """
     if stated and quantity in stated:
         return stated[quantity]
-    return -1 if less_is_better(quantity) else 1
+    return known_direction(quantity) or 1
 
 
 class MetricName(NamedTuple):

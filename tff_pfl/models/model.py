@@ -215,7 +215,9 @@ class Model:
         outputs, weight, totals, _ = self._measured(weights, batch, training)
         sums = collections.OrderedDict(loss=totals["loss"])
         for name, metric in self.task.metrics.items():
-            sums[name] = totals[name] if metric.values else metric.sums(batch.y, outputs, weight)
+            sums[name] = (
+                totals[name] if metric.values else self.task.sums(name, batch.y, outputs, weight)
+            )
         return sums
 
     def finalized(self, sums: Mapping[str, Any]) -> Mapping[str, Mean]:

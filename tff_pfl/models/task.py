@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tff_pfl.kinds import KindError, check_kind
-from tff_pfl.names import IN_PARTS, check_names, is_part
+from tff_pfl.names import IN_PARTS, check_names, is_part, known_direction
 
 REDUCTIONS = ("mean", "sum")
 _COUNTS = ("num_nonfinite", "num_undefined_")
@@ -75,18 +75,22 @@ class Metric:
         sums: Returns a structure of float32 sums. The weight, float32 `[batch]`, is 0 for padding,
             whose rows may hold NaN.
         finalize: Computes the metric; NaN of finite sums where it is undefined.
-        direction: 1 if more is better, -1 if less is better.
+        direction: 1 if more is better, -1 if less is better. Default: by the metric's name in its
+            task, if it is a known one, such as "mae"; see `tff_pfl.names.known_direction`.
         values: `(y, outputs) -> float32[batch]`, of which the metric is the weighted mean.
+        of_tokens: Whether `sums` gets the ids and the weights `[batch, length]` of `tokens`, in a
+            task that has them.
     """
 
     sums: Callable[[Any, Any, Any], Any] | None = None
     finalize: Callable[[Any], Any] | None = None
-    direction: int = 1
+    direction: int | None = None
     values: Callable[[Any, Any], Any] | None = None
+    of_tokens: bool = False
 
     def __post_init__(self):
         """Checks that the metric is defined once."""
-        if self.direction not in (1, -1):
+        if self.direction not in (None, 1, -1):
             raise ValueError(
                 f"direction={self.direction!r} of a metric must be 1 if more is better, or -1."
             )
@@ -106,8 +110,8 @@ class Task:
     Example:
         >>> absolute = tff_pfl.Metric(values=lambda y, z: tf.abs(y - z[:, 0]), direction=-1)
         >>> squared = lambda y, z: tf.square(y - z[:, 0])
-        >>> ratings = tff_pfl.Task("ratings", squared, {"mae": absolute})
-        >>> ratings.direction("mae"), ratings.direction("loss")
+        >>> ratings = tff_pfl.Task("ratings", squared, {"deviation": absolute})
+        >>> ratings.direction("deviation"), ratings.direction("loss")
         (-1, -1)
 
     Attributes:
@@ -123,6 +127,8 @@ class Task:
             "any". Keras models that end in probabilities are refused for logits.
         check_labels: `(y) -> None`, which raises a `ValueError` for labels, NumPy arrays of all
             examples of a data set, that do not fit. `None` means that all labels fit.
+        tokens: `(y) -> (ids, weights)`, both `[batch, length]`, the labels of the tokens of each
+            example and their weights, for a task of tokens.
     """
 
     name: str
@@ -132,6 +138,7 @@ class Task:
     reduction: str = "mean"
     outputs: str = "any"
     check_labels: Callable[[Any], None] | None = None
+    tokens: Callable[[Any], tuple[Any, Any]] | None = None
 
     def __post_init__(self):
         """Checks the functions and the names of metrics."""
@@ -166,6 +173,8 @@ class Task:
                     "statistics over clients. Choose another name."
                 )
             check_kind(f"The metric {name!r}", metric, Metric, "Write Metric(values=...).")
+        metrics = {name: _directed(name, metric) for name, metric in self.metrics.items()}
+        object.__setattr__(self, "metrics", metrics)
 
     @property
     def means(self) -> dict[str, Callable[[Any, Any], Any]]:
@@ -243,6 +252,14 @@ class Task:
             return weight
         return tf.where(weight > 0.0, tf.cast(self.example_weight(y), tf.float32), 0.0)
 
+    def sums(self, name: str, y: Any, outputs: Any, weight: tf.Tensor) -> Any:
+        """Computes the sums of a metric with `sums`; `weight` is that of `weights_of`."""
+        metric = self.metrics[name]
+        if metric.of_tokens and self.tokens is not None:
+            y, of_tokens = self.tokens(y)
+            weight = tf.where(weight[:, tf.newaxis] > 0.0, of_tokens, 0.0)
+        return metric.sums(y, outputs, weight)
+
     def totals(self, values: Mapping[str, tf.Tensor], weight: tf.Tensor) -> Totals:
         """Computes the weighted sums of the values of a batch; padding rows may hold NaN."""
         count = tf.reduce_sum(weight)
@@ -254,6 +271,18 @@ class Task:
         return collections.OrderedDict(
             (name, Mean(total(value), count)) for name, value in values.items()
         )
+
+
+def _directed(name: str, metric: Metric) -> Metric:
+    """Returns a metric with a direction, which its name tells if the metric does not."""
+    direction = metric.direction or known_direction(name)
+    if direction is None:
+        raise ValueError(
+            f"The metric {name!r} does not say whether more of it is better. Pass direction=1 if "
+            "it is, or direction=-1, to Metric; for a Keras metric, pass "
+            f"directions={{{name!r}: 1}} or -1 to keras_metrics or from_tff."
+        )
+    return dataclasses.replace(metric, direction=direction)
 
 
 def finalized(metric: Metric, sums: Any) -> Mean:

@@ -243,7 +243,7 @@ def _errors(columns):
         return tf.reduce_mean(tf.abs(y - outputs), axis=-1)
 
     values = {"mse": squared, "mae": absolute}
-    return {name: Metric(values=function, direction=-1) for name, function in values.items()}
+    return {name: Metric(values=function) for name, function in values.items()}
 
 
 def _r2_sums(y, outputs, weight):
@@ -319,9 +319,10 @@ def sequence(*, padding_id: int | None = 0) -> Task:
 
     metrics = {
         "accuracy": Metric(values=mean_of(correct)),
-        "perplexity": Metric(loss_sums, exponential, direction=-1),
+        "perplexity": Metric(loss_sums, exponential),
     }
-    return Task("sequence", loss, metrics, example_weight=number, outputs="logits")
+    options = {"example_weight": number, "outputs": "logits", "tokens": tokens}
+    return Task("sequence", loss, metrics, **options)
 
 
 @TASKS.register("autoencoding")

@@ -12,13 +12,15 @@ from tff_pfl.models.keras import from_keras
 from tff_pfl.models.keras_metrics import keras_metrics
 from tff_pfl.models.model import Model
 from tff_pfl.models.task import Metric, Task
-from tff_pfl.names import less_is_better
+from tff_pfl.names import check_names
 
 _COUNTERS = ("loss", "num_examples", "num_batches")  # Metrics that TFF adds to each model.
 
 
 def from_tff(
     model: tff.learning.models.FunctionalModel | Callable[[], tff.learning.models.VariableModel],
+    *,
+    directions: Mapping[str, int] | None = None,
 ) -> Model:
     """Makes a pure `Model` of a model of `tff.learning`, with its loss and its metrics as the task.
 
@@ -46,13 +48,14 @@ def from_tff(
     Args:
         model: A `FunctionalModel`; or a function that returns the result of
             `tff.learning.models.from_keras_model`, as TFF's algorithms take it.
+        directions: 1 (more is better) or -1 by the name of a metric; see `keras_metrics`.
 
     Raises:
         KindError: `model` is something else.
         ValueError: See `from_keras`.
     """
     if isinstance(model, tff.learning.models.FunctionalModel):
-        return _from_functional(model)
+        return _from_functional(model, directions or {})
     if not callable(model) or isinstance(model, tf.keras.layers.Layer):
         raise KindError(
             "from_tff takes a FunctionalModel, or a function that returns a VariableModel, got "
@@ -72,11 +75,11 @@ def from_tff(
         input_shape=tf.nest.map_structure(lambda leaf: tuple(leaf.shape[1:]), x),
         input_dtype=tf.nest.map_structure(lambda leaf: leaf.dtype, x),
         preprocess=lambda inputs: inputs,
-        task=_task(learned),
+        task=_task(learned, directions),
     )
 
 
-def _task(learned) -> Task:
+def _task(learned, directions) -> Task:
     """Returns the task of a model of `tff.learning.models.from_keras_model`."""
     losses, factors = learned._loss_fns, learned._loss_weights
     is_sum = losses[0].reduction == tf.keras.losses.Reduction.SUM
@@ -97,7 +100,10 @@ def _task(learned) -> Task:
     return Task(
         "the task of tff.learning",
         example_loss,
-        {name: _of_tokens(metric) for name, metric in keras_metrics(metrics).items()},
+        {
+            name: _of_tokens(it)
+            for name, it in keras_metrics(metrics, directions=directions).items()
+        },
         reduction="sum" if is_sum else "mean",
     )
 
@@ -120,7 +126,7 @@ def _of_tokens(metric: Metric) -> Metric:
     return Metric(sums, metric.finalize, metric.direction)
 
 
-def _from_functional(model: tff.learning.models.FunctionalModel) -> Model:
+def _from_functional(model: tff.learning.models.FunctionalModel, directions) -> Model:
     trainable, constant = model.initial_weights
     container, is_mapping = type(trainable), isinstance(trainable, Mapping)
     if not is_mapping:
@@ -146,13 +152,15 @@ def _from_functional(model: tff.learning.models.FunctionalModel) -> Model:
     return Model(
         init=lambda seed: tf.nest.map_structure(tf.constant, start),
         apply=apply,
-        task=Task("the task of a FunctionalModel", example_loss, _functional_metrics(model)),
+        task=Task(
+            "the task of a FunctionalModel", example_loss, _functional_metrics(model, directions)
+        ),
         name="functional_model",
         starts_alike=True,
     )
 
 
-def _functional_metrics(model) -> dict[str, Metric]:
+def _functional_metrics(model, directions) -> dict[str, Metric]:
     """Returns the metrics of a `FunctionalModel`, each of which keeps the state of all."""
     with tf.Graph().as_default():
         names = list(model.finalize_metrics(model.initialize_metrics_state()))
@@ -180,4 +188,5 @@ def _functional_metrics(model) -> dict[str, Metric]:
 
         return of_sums
 
-    return {name: Metric(sums, finalize(name), -1 if less_is_better(name) else 1) for name in names}
+    check_names("metric of directions", directions, names)
+    return {name: Metric(sums, finalize(name), directions.get(name)) for name in names}
