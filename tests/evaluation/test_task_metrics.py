@@ -31,7 +31,7 @@ def evaluated():
             y[:] = 1
         clients.append((x[:6], y[:6], x[6:], y[6:]))
     dataset = tff_pfl.FederatedDataset.from_client_arrays(clients)
-    task = tff_pfl.TASKS["binary"](thresholds=20_000)
+    task = tff_pfl.TASKS["binary"]()
     model = tff_pfl.from_keras(network, input_shape=(DIM,), task=task)
     algorithm = tff_pfl.make("ditto", model, local_sgd())
     process = tff_pfl.compose(algorithm, dataset.examples_type)

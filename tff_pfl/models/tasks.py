@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 import tensorflow as tf
 
 from tff_pfl.kinds import check_kind
+from tff_pfl.models.area import area, area_sums
 from tff_pfl.models.task import LabelsError, Mean, Metric, Task, check_ids
 from tff_pfl.ranges import above, each, takes, whole
 from tff_pfl.registry import Registry
@@ -17,8 +18,6 @@ from tff_pfl.registry import Registry
 TASKS = Registry("task")
 """Functions `(*, <options>) -> Task`."""
 
-# Without it, nearly all logits of rare or certain labels would be between the same thresholds.
-_SPREAD = 4.0
 _ROUNDING = 1e-12  # Relative; float64 sums of squares of equal targets differ by less.
 
 
@@ -80,7 +79,7 @@ def _among_largest(k):
 
 
 @TASKS.register("binary")
-@takes(thresholds=whole(3))
+@takes(thresholds=whole(8))
 def binary(*, thresholds: int = 2000) -> Task:
     """Returns the task of a label 0 or 1 for each example, with one logit.
 
@@ -88,8 +87,12 @@ def binary(*, thresholds: int = 2000) -> Task:
     and `f1`, of the predictions with a probability above one half.
 
     Args:
-        thresholds: The number of thresholds for `auc`, evenly spaced in the sigmoid of a quarter of
-            the logit. Logits between the same thresholds count as equal.
+        thresholds: The number of thresholds for `auc`, each `32 / thresholds` of the logit beyond
+            the one before, from logits of 0.002 to 8192. Single logits are counted, too: `auc` is
+            exact for 98 % of clients with `thresholds / 20` examples, at any scale. With more, the
+            error is below 0.001 (0.005 for 500 thresholds) if logits differ by a tenth of their
+            size or more; many logits that are closer count as equal. A client's sums have 16 bytes
+            for each threshold.
     """
 
     def loss(y, outputs):
@@ -104,7 +107,7 @@ def binary(*, thresholds: int = 2000) -> Task:
 
 
 @TASKS.register("multi_label")
-@takes(thresholds=whole(3))
+@takes(thresholds=whole(8))
 def multi_label(*, thresholds: int = 500) -> Task:
     """Returns the task of several labels 0 or 1 for each example, with a logit for each label.
 
@@ -113,8 +116,7 @@ def multi_label(*, thresholds: int = 500) -> Task:
     together; and `f1_macro`, the mean over labels.
 
     Args:
-        thresholds: The number of thresholds for `auc`; see `binary`. Each client's sums have two
-            numbers for each threshold and label.
+        thresholds: The number of thresholds for `auc` of each label; see `binary`.
     """
 
     def loss(y, outputs):
@@ -189,31 +191,15 @@ def _mean_where(condition, values):
 
 
 def _auc(thresholds) -> Metric:
-    """Returns the mean area over the labels that have both values, by the trapezoidal rule."""
+    """Returns the mean area over the labels that have both values."""
 
     def sums(y, outputs, weight):
         y, logits = _columns(y, outputs)
-        labels = y.shape[-1]
-        is_row = weight[:, tf.newaxis] > 0.0
-        logits = tf.where(tf.logical_and(is_row, ~tf.math.is_nan(logits)), logits, 0.0)
-        places = tf.cast(tf.sigmoid(logits / _SPREAD) * (thresholds - 1), tf.int32)
-        places = tf.reshape(places * labels + tf.range(labels), [-1])
+        return area_sums(y > 0.5, logits, weight, thresholds)
 
-        def histogram(condition):
-            numbers = tf.reshape(tf.where(condition, weight[:, tf.newaxis], 0.0), [-1])
-            found = tf.math.unsorted_segment_sum(numbers, places, thresholds * labels)
-            return tf.reshape(found, [thresholds, labels])
-
-        return histogram(y > 0.5), histogram(y <= 0.5)
-
-    def finalize(histograms):
-        numbers = [tf.reduce_sum(it, axis=0) for it in histograms]
-        above = [tf.cumsum(it, exclusive=True, reverse=True) for it in histograms]
-        positives, above_negatives = histograms[0], histograms[1]
-        # Each negative is below the positives of higher places, and ties count half.
-        ordered = tf.reduce_sum(above_negatives * (above[0] + positives / 2), axis=0)
-        pairs = numbers[0] * numbers[1]
-        return _mean_where(pairs > 0.0, tf.math.divide_no_nan(ordered, pairs))
+    def finalize(sums):
+        areas, are_defined = area(sums)
+        return _mean_where(are_defined, areas)
 
     return Metric(sums, finalize)
 
