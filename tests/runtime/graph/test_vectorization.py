@@ -89,6 +89,7 @@ def shared_becomes_own(x):
 # Each case has something that TensorFlow's parallel-for lacks or gets wrong.
 RULES = {
     "top_k": (lambda x: (tf.math.top_k(x, 2), tf.math.top_k(x, 6)), integers(0, 4, 3, 4, 6)),
+    "bitcast": (lambda y: tf.bitcast(y, tf.int32), Y),
     "l2_loss": (tf.nn.l2_loss, Y),
     "pad": (
         lambda x: (tf.pad(x, [[1, 2], [0, 3]], constant_values=7.0), tf.pad(x, [[1, 0]] * 2)),

@@ -7,6 +7,7 @@ needs a shared input, and a few rules are wrong. `rules()` returns the following
 `vectorization` installs temporarily:
 
     top_k                   the op itself, since it works on the last axis.
+    bitcast                 the op itself, since it works on each number.
     l2_loss                 a sum over all axes except the first.
     stateless random ops    a loop over the clients, so that every client draws the same numbers as
                             it would alone. One larger draw would give other numbers.
@@ -89,6 +90,7 @@ def rules(general: Mapping[str, Callable]) -> dict[str, Callable]:
         "UpperBound": _search,
     }
     return {
+        "Bitcast": lambda pfor_input: wrap(same_op(pfor_input, [pfor_input.stacked_input(0)])[0]),
         "L2Loss": _l2_loss,
         "MatMul": _matmul,
         "PadV2": _pad,
