@@ -93,8 +93,12 @@ def test_table_and_pictures_show_the_evaluation_that_is_named(tmp_path):
     assert (last.loc["Ditto", "gain"], best.loc["Ditto", "gain"]) == (0.25, -0.125)
     assert late["clients"].tolist() == [2, 2]
     assert compared.clients(evaluation="best_on_test")["Local"].tolist() == [1.0, 0.5]
-    (panel,) = compared.plot_clients(evaluation="best_on_test").axes
-    assert panel.get_title() == "Ditto\n50 % hurt, 0 % helped"
+    figure = compared.plot_clients(evaluation="best_on_test")
+    assert figure.axes[0].get_title() == "Ditto\n50 % hurt, 0 % helped"
+    chosen = "chosen on the examples that it reports"
+    assert chosen in figure.get_supylabel().replace("\n", " ")
+    assert chosen in best.to_string() and chosen in best.to_html()
+    assert last.columns.name is None and "chosen" not in late.to_string()
     with pytest.raises(OutputDirectoryError, match="It needs validation examples"):
         compared.table(evaluation="best_on_validation")
 

@@ -110,6 +110,21 @@ def test_clients_of_a_seed_are_compared_with_themselves(runs):
     np.testing.assert_array_equal(found, [0.0, 0.1875, -0.375])
 
 
+def test_seeds_that_repeat_one_run_count_once(tmp_path, caplog):
+    """Without it, p would be 1e-9 for three repetitions of a difference that one run has."""
+    rng, runs = np.random.default_rng(0), {}
+    for label, own in (("a", rng.uniform(size=6)), ("b", rng.uniform(size=6))):
+        noise = 1e-8 * rng.normal(size=(3, 6))
+        runs[label] = [
+            write_run(tmp_path / f"{label}{seed}", own + noise[seed], seed=seed)
+            for seed in range(3)
+        ]
+    with caplog.at_level("WARNING"):
+        found = paired_differences(client_values(runs, ACCURACY), "a", "b", range(3), "accuracy")
+    assert "2 of the 3 seeds of a repeat another seed" in caplog.text
+    assert paired_test(found).num_seeds == 1 and np.isnan(paired_test(found).p_value)
+
+
 def test_client_values_are_indexed_by_seed_and_id(runs):
     found = client_values(runs, ACCURACY)
     assert found.columns.tolist() == ["a", "b"]

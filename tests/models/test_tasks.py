@@ -219,3 +219,55 @@ def test_directions_are_stated_or_known_by_the_name_and_else_asked_for():
     assert task.with_metrics({"mae": Metric(values=absolute, direction=1)}).direction("mae") == 1
     with pytest.raises(ValueError, match="'within' does not say whether more of it is better"):
         task.with_metrics({"within": Metric(values=absolute)})
+
+
+def counted(y, outputs, weight):
+    """Returns sums in which each row counts, also padding."""
+    del weight
+    return tf.reduce_sum(tf.abs(y - outputs[:, 0])), tf.cast(tf.size(y), tf.float32)
+
+
+def as_matrix(y, outputs, weight):
+    """Returns sums over a matrix of all pairs of rows."""
+    return tf.reduce_sum(weight * tf.abs(y - outputs)), tf.reduce_sum(weight)
+
+
+def of_rows(y, outputs, weight):
+    """Returns the sums that `counted` and `as_matrix` mean."""
+    return tf.reduce_sum(weight * tf.abs(y - outputs[:, 0])), tf.reduce_sum(weight)
+
+
+def test_sums_that_padding_changes_are_refused():
+    clean = X[:, 0]
+    for sums in (counted, as_matrix, of_rows):
+        metric = Metric(sums, lambda pair: pair[0] / pair[1])
+        model = linear(TASKS["regression"]().with_metrics({"own_mae": metric}), 1)
+        examples = Examples(tf.constant(X), tf.constant(clean), tf.constant(ROWS))
+        if sums is of_rows:
+            found = model.finalized(metric_sums(model, model.init(0), examples, batch_size=4))
+            expected = np.mean(np.abs(clean - outputs(model, X)[:, 0]))
+            assert float(found["own_mae"].mean) == pytest.approx(expected, rel=1e-5)
+        else:
+            with pytest.raises(ValueError, match="'own_mae' do not add up .* outputs\\[:, 0\\]"):
+                metric_sums(model, model.init(0), examples, batch_size=4)
+
+
+def test_labels_of_another_shape_are_not_compared_crosswise():
+    loss = TASKS["regression"]().example_loss
+    y = RNG.normal(size=(4, 2, 3)).astype(np.float32)
+    with pytest.raises(ValueError, match=r"shape \(2, 3\) .* have the shape \(3, 2\)"):
+        loss(tf.constant(y), tf.constant(y.reshape(4, 3, 2)))
+    for z in (y.reshape(4, 6), y[..., np.newaxis], y):
+        np.testing.assert_array_equal(loss(tf.constant(y), tf.constant(z)), np.zeros(4))
+
+
+def test_r2_of_targets_that_differ_by_a_millionth():
+    y = (1e6 + np.array([[0], [0.5], [1]])).astype(np.float32)
+    z = y + np.array([[0.25], [-0.25], [0]], np.float32)
+    for count in (1, 1000):
+        y, z = np.tile(y, (count, 1)), np.tile(z, (count, 1))
+        r2 = TASKS["regression"]().metrics["r2"]
+        sums = r2.sums(tf.constant(y), tf.constant(z), tf.ones(len(y)))
+        assert float(r2.finalize(sums)) == pytest.approx(sklearn.r2_score(y, z), abs=1e-3)
+        sums = r2.sums(tf.constant(0 * y + 0.1), tf.constant(z), tf.ones(len(y)))
+        assert np.isnan(r2.finalize(sums))

@@ -11,6 +11,7 @@ from tff_pfl import runtime
 from tff_pfl.analysis import curves, frames, paired
 from tff_pfl.analysis.compared_run import ComparedRun, Ticks, in_short
 from tff_pfl.analysis.method_table import method_table
+from tff_pfl.analysis.metric_text import EVALUATIONS
 from tff_pfl.analysis.runs import STUDY, Path, Runs, find_runs, is_run, read_record
 from tff_pfl.analysis.study import folder_name
 from tff_pfl.clients import EVERYBODY_REPORTS, Participation
@@ -246,6 +247,8 @@ class Comparison:
         few test examples make single values noisy: compare `hurt` with `helped`. The interval and
         the p value assume independent seeds, and are not corrected for the number of methods. If
         seeds cut the same rows anew, they share most training rows, and the interval is too narrow.
+        Seeds that repeat one run count once. The columns' name says when it is not the last
+        evaluation that is shown, and that "best_on_test" is chosen on the examples that it reports.
 
         Returns:
             The quantity, such as `accuracy`: its mean over clients, averaged over seeds, or NaN if
@@ -293,7 +296,8 @@ class Comparison:
         column, baseline = self._column(column), self._baseline(baseline)
         pairs = paired.against(self.clients(column, evaluation=evaluation), baseline)
         quantity = MetricName.parse(column).quantity
-        return paired.plot_against_local(pairs, quantity, self.runs.directions, baseline)
+        when = EVALUATIONS[evaluation][1]
+        return paired.plot_against_local(pairs, quantity, self.runs.directions, baseline, when)
 
     def export(
         self, method: str, output: Path, clients: Iterable | None = None, *, seed: int | None = None

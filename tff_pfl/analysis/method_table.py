@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from tff_pfl.analysis import frames, paired
+from tff_pfl.analysis.metric_text import EVALUATIONS
 from tff_pfl.analysis.runs import Runs
 from tff_pfl.evaluation import MetricName, direction
 
@@ -45,7 +46,7 @@ def method_table(runs: Runs, column: str, baseline: str, evaluation: str = "fina
     epsilon = costs["epsilon"].max()
     if np.isfinite(epsilon).any():
         table["epsilon"] = epsilon
-    return table.rename_axis("method")
+    return table.rename_axis("method").rename_axis(EVALUATIONS[evaluation][1] or None, axis=1)
 
 
 def _gains(runs, column, baseline, evaluation, seeds) -> Mapping[str, tuple[float, ...]]:

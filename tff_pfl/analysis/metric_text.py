@@ -10,6 +10,19 @@ from tff_pfl.evaluation import MARGIN, MetricName, direction
 
 ABSENT = "-"
 ACCURACY = "personalized/local_test/accuracy"
+# The evaluations by their names in `summary.json`: short words for heads, and long ones for notes.
+EVALUATIONS = {
+    "final": ("", ""),
+    "best_on_validation": (
+        "best on validation",
+        "at the evaluation that is best on validation examples",
+    ),
+    "best_on_test": (
+        "best on test",
+        "at the evaluation that is best on test examples, chosen on the examples that it reports",
+    ),
+    "late_mean": ("late mean", "mean of the late evaluations of a run"),
+}
 # Each statistic in words, and its short form.
 _STATISTICS = {
     "mean": ("mean over clients", ""),

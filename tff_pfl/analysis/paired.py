@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from absl import logging
 
 from tff_pfl import evaluation
 from tff_pfl.analysis import figures
@@ -20,6 +21,7 @@ _LEAST_WIDTH = 4.2  # inches, of the figure
 _CHARACTERS = 44  # fit in this width
 _LEVEL = 0.95  # the confidence of the interval
 _PAIR = ["label", "seed", "client_id", "own", "local"]
+_SAME = 1e-5  # relative; float32 losses of one training, computed twice, differ by less
 
 
 class PairedTest(NamedTuple):
@@ -187,14 +189,32 @@ def paired_differences(
 
     Returns:
         For each seed, the differences of the clients with a value under both labels, float64
-        `[clients]`.
+        `[clients]`. Seeds that agree to rounding are one run and count once, with a warning.
     """
-    sign = evaluation.direction(quantity, directions)
-    tables = (values.loc[seed][[label, other]].dropna() for seed in seeds)
-    return [
-        evaluation.differences(table[label].to_numpy(), table[other].to_numpy(), sign)
-        for table in tables
-    ]
+    pairs = [values.loc[seed][[label, other]].dropna().to_numpy().T for seed in seeds]
+    return _differences(pairs, label, evaluation.direction(quantity, directions))
+
+
+def _differences(pairs, label, sign) -> list[np.ndarray]:
+    """Returns the differences of `[2, clients]` arrays, of which equal ones count once."""
+    distinct = []
+    for own in pairs:
+        if not any(own.size and _are_same(own, other) for other in distinct):
+            distinct.append(own)
+    if repeated := len(pairs) - len(distinct):
+        logging.warning(
+            "%d of the %d seeds of %s repeat another seed: all clients' values agree to rounding, "
+            "as with given initial weights, all clients and full batches. They count once, because "
+            "repetitions are no evidence.",
+            repeated,
+            len(pairs),
+            label,
+        )
+    return [evaluation.differences(*own, sign) for own in distinct]
+
+
+def _are_same(own, other):
+    return own.shape == other.shape and np.allclose(own, other, rtol=_SAME, atol=0, equal_nan=True)
 
 
 def against_local(runs: Any, column: str | None = None) -> pd.DataFrame:
@@ -254,7 +274,8 @@ def hurt_table(
     """
     sign, name, rows = evaluation.direction(quantity, directions), MetricName("", "", quantity), []
     for label, group in pairs.groupby("label", sort=False):
-        of_seeds = [_differences(own, sign) for _, own in group.groupby("seed")]
+        groups = [own[["own", "local"]].to_numpy().T for _, own in group.groupby("seed")]
+        of_seeds = _differences(groups, label, sign)
         test = paired_test(of_seeds, sign).as_gain(sign)
         shares = {"hurt": test.share_worse, "helped": test.share_better}
         row = {head: f"{100 * share:.1f} %" for head, share in shares.items()}
@@ -271,16 +292,13 @@ def hurt_table(
     return table_of(rows, notes)
 
 
-def _differences(pairs, sign) -> np.ndarray:
-    return evaluation.differences(pairs["own"].to_numpy(), pairs["local"].to_numpy(), sign)
-
-
 @figures.styled
 def plot_against_local(
     pairs: pd.DataFrame,
     quantity: str = "accuracy",
     directions: Mapping[str, int] | None = None,
     baseline: str = "Local",
+    when: str = "",
 ):
     """Draws a panel for each label, with a point for each client.
 
@@ -292,6 +310,7 @@ def plot_against_local(
         quantity: The quantity of the pairs.
         directions: The directions that metrics state; see `Runs.directions`.
         baseline: The name of what clients are compared with.
+        when: The evaluation in words, if it is not the last one.
 
     Returns:
         The Matplotlib figure.
@@ -307,7 +326,7 @@ def plot_against_local(
     figure, every_axes = figures.panels(len(groups), figures.PANELS_A_ROW, **size)
     for axes, (label, group) in zip(every_axes, groups, strict=True):
         axes.plot(ends, ends, color="black", linewidth=1.0, zorder=1)
-        signed = sign * _differences(group, sign)
+        signed = sign * evaluation.differences(*group[["own", "local"]].to_numpy().T, sign)
         is_hurt = signed < 0
         handles = [
             axes.scatter(
@@ -337,7 +356,8 @@ def plot_against_local(
     words = quantity.replace("_", " ")
     below = f"{words} of the client's model under {baseline}"
     figure.supxlabel(figures.wrapped(below, _CHARACTERS), fontsize="medium")
-    figure.supylabel(f"{words} of its own model", fontsize="medium")
+    own = ", ".join(filter(None, [f"{words} of its own model", when]))
+    figure.supylabel(figures.wrapped(own, _CHARACTERS), fontsize="medium")
     outcomes = [f"better than under {baseline}, or equal", f"worse than under {baseline}: hurt"]
     if groups:
         labels = [figures.wrapped(outcome, _CHARACTERS) for outcome in outcomes]

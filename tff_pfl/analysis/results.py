@@ -10,6 +10,7 @@ import pandas as pd
 from tff_pfl.analysis import frames
 from tff_pfl.analysis.metric_text import (
     ABSENT,
+    EVALUATIONS,
     best_of,
     in_short,
     in_words,
@@ -26,19 +27,6 @@ from tff_pfl.experiment.run_directory import OutputDirectoryError
 from tff_pfl.experiment.run_files import RunFiles
 from tff_pfl.names import check_names
 
-# The evaluations by their names in `summary.json`: short words for heads, and long ones for notes.
-_EVALUATIONS = {
-    "final": ("", ""),
-    "best_on_validation": (
-        "best on validation",
-        "at the evaluation that is best on validation examples",
-    ),
-    "best_on_test": (
-        "best on test",
-        "at the evaluation that is best on test examples, chosen on the examples that it reports",
-    ),
-    "late_mean": ("late mean", "mean of the late evaluations of a run"),
-}
 # The keys in `config.paper` of FedPG's L, S (with c = 0.5), G and GM, which are shares.
 _FEDPG = {
     ("personalized", "local_test"): "l_acc",
@@ -64,13 +52,13 @@ class Column(NamedTuple):
     @property
     def head(self) -> str:
         """The short head of the column, which leaves out the usual parts of its name."""
-        words = [in_short(self.name, self.directions), _EVALUATIONS[self.evaluation][0]]
+        words = [in_short(self.name, self.directions), EVALUATIONS[self.evaluation][0]]
         return ", ".join(filter(None, words))
 
     @property
     def note(self) -> str:
         """A sentence about the metric and its evaluation."""
-        words = [in_words(self.name, self.directions), _EVALUATIONS[self.evaluation][1]]
+        words = [in_words(self.name, self.directions), EVALUATIONS[self.evaluation][1]]
         text = f"{self.head}: {', '.join(filter(None, words))}."
         return text[0].upper() + text[1:]
 

@@ -12,7 +12,7 @@ import tree
 
 from tff_pfl.equality import elementwise_equality
 from tff_pfl.kinds import KindError, check_kind
-from tff_pfl.models.rows import depends_on_other_rows
+from tff_pfl.models.rows import depends_on_other_rows, depends_on_padding, types_of
 from tff_pfl.models.statistics import record_use, with_statistics
 from tff_pfl.models.task import Mean, Task, Totals, check_function, finalized
 from tff_pfl.models.weight_names import weights_like
@@ -212,6 +212,10 @@ class Model:
 
     def sums(self, weights, batch, *, training: bool = False) -> Mapping[str, Any]:
         """Computes the sums over a batch of the loss, a `Mean`, and of all metrics by name."""
+        self._check_sums(weights, batch)
+        return self._sums(weights, batch, training)
+
+    def _sums(self, weights, batch, training=False):
         outputs, weight, totals, _ = self._measured(weights, batch, training)
         sums = collections.OrderedDict(loss=totals["loss"])
         for name, metric in self.task.metrics.items():
@@ -300,11 +304,24 @@ class Model:
     def _checked_rows(self) -> set:
         return set()
 
+    def _check_sums(self, weights, batch):
+        """Checks that rows of weight 0 do not count in sums, once for each type of inputs."""
+        model, key = self.made_of or self, ("sums", *types_of(batch))
+        if self.task.metrics.keys() == self.task.means.keys() or key in model._checked_rows:
+            return
+        initial = (lambda: weights) if model is self else (lambda: model.init(0))
+        if name := depends_on_padding(model._sums, initial, batch, self.num_classes):
+            raise ValueError(
+                f"The sums of the metric {name!r} do not add up over batches, or depend on rows of "
+                "weight 0, which are padding. Multiply each row's number by its weight before the "
+                "sum, and compare y of shape [batch] with outputs[:, 0], not with [batch, 1]."
+            )
+        model._checked_rows.add(key)
+
     def _check_rows(self, weights, batch, training):
         """Checks that a row's values depend only on that row, once for each type of inputs."""
         model = self.made_of or self
-        rows = tree.flatten_with_path((batch.x, batch.y))
-        key = training, *((path, leaf.dtype, tuple(leaf.shape[1:])) for path, leaf in rows)
+        key = training, *types_of(batch)
         if key in model._checked_rows or batch.weight.shape[0] == 1:
             return
 

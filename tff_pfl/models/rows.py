@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+import tree
 
 
 def depends_on_other_rows(
@@ -30,20 +31,55 @@ def depends_on_other_rows(
     Returns:
         The name of the first value that depends on other rows, or `None`.
     """
+    return _tried(
+        lambda seed, high: _dependent(seed, high, values, weights(), batch, num_classes), seeds=2
+    )
+
+
+def depends_on_padding(
+    sums: Callable[[Any, Any], Mapping[str, Any]],
+    weights: Callable[[], Any],
+    batch: Any,
+    num_classes: int | None,
+) -> str | None:
+    """Finds sums over a random batch that rows of weight 0 change, or that do not add up.
+
+    Sums pass if they cannot be computed on random inputs.
+
+    Args:
+        sums: `(weights, Batch) -> {name: structure}`.
+        weights: See `depends_on_other_rows`.
+        batch: See `depends_on_other_rows`.
+        num_classes: See `depends_on_other_rows`.
+
+    Returns:
+        The name of the first such sums, or `None`.
+    """
+    return _tried(lambda seed, high: _padded(seed, high, sums, weights(), batch, num_classes))
+
+
+def types_of(batch: Any) -> list[Any]:
+    """Returns the types of the rows of a batch."""
+    rows = tree.flatten_with_path((batch.x, batch.y))
+    return [(path, leaf.dtype, tuple(leaf.shape[1:])) for path, leaf in rows]
+
+
+def _tried(check, seeds=1):
+    """Returns the first result of `(seed, high) -> name or None` that is a name."""
     # Without a GPU no device scope is needed, which would cause another trace.
     on_cpu = tf.device("CPU") if tf.config.list_logical_devices("GPU") else contextlib.nullcontext()
     # Tries bytes, then small numbers, which fit smaller tables.
     for high in (256, 2):
         with tf.__internal__.eager_context.eager_mode(), on_cpu, contextlib.suppress(Exception):
-            for seed in range(2):
-                rng = np.random.default_rng(seed)
-                if name := _dependent(rng, high, values, weights(), batch, num_classes):
+            for seed in range(seeds):
+                if name := check(seed, high):
                     return name
             return None
     return None
 
 
-def _dependent(rng, high, values, weights, batch, num_classes):
+def _dependent(seed, high, values, weights, batch, num_classes):
+    rng = np.random.default_rng(seed)
     num_rows = batch.weight.shape[0] or 4
     weights = tf.nest.map_structure(lambda spec: _random_weight(rng, spec), weights)
 
@@ -70,6 +106,30 @@ def _two_batches(specs, draw):
     """Returns two structures of arrays, of the pairs that are drawn for each of the specs."""
     pairs = [draw(spec) for spec in tf.nest.flatten(specs)]
     return tuple(tf.nest.pack_sequence_as(specs, [pair[i] for pair in pairs]) for i in range(2))
+
+
+def _padded(seed, high, sums, weights, batch, num_classes):
+    rng, num_rows = np.random.default_rng(seed), max(batch.weight.shape[0] or 4, 2)
+    weights = tf.nest.map_structure(lambda spec: _random_weight(rng, spec), weights)
+    inputs = _two_batches(batch.x, lambda spec: _inputs(rng, spec, num_rows, high))
+    labels = _two_batches(batch.y, lambda spec: _labels(rng, spec, num_rows, num_classes or 2))
+    is_kept = np.arange(num_rows) < num_rows // 2
+
+    def found(x, y, weight):
+        x, y, weight = tf.nest.map_structure(tf.constant, (x, y, weight.astype(np.float32)))
+        rows = batch._replace(x=x, y=y, weight=weight, seed=tf.zeros([2], tf.int32))
+        return {name: tf.nest.flatten(it) for name, it in sums(weights, rows).items()}
+
+    whole, kept, others = (
+        found(inputs[0], labels[0], it) for it in (is_kept >= 0, is_kept, ~is_kept)
+    )
+    changed = found(*(_chosen(is_kept, *pair) for pair in (inputs, labels)), is_kept)
+    for name, total in whole.items():
+        added = [one + other for one, other in zip(kept[name], others[name], strict=True)]
+        pairs = zip([*total, *kept[name]], [*added, *changed[name]], strict=True)
+        if not all(np.allclose(*pair, rtol=1e-4, atol=1e-5, equal_nan=True) for pair in pairs):
+            return name
+    return None
 
 
 def _random_weight(rng, spec):

@@ -294,6 +294,10 @@ def finalized(metric: Metric, sums: Any) -> Mean:
     if metric.values is not None:
         return sums
     value = tf.cast(metric.finalize(sums), tf.float32)
+    if value.shape.rank:
+        raise ValueError(
+            f"finalize of a metric must return a single number, but has the shape {value.shape}."
+        )
     leaves = [tf.cast(leaf, tf.float64) for leaf in tf.nest.flatten(sums)]
     finite = tf.stack([tf.reduce_all(tf.math.is_finite(leaf)) for leaf in leaves])
     undefined = tf.logical_and(tf.math.is_nan(value), tf.reduce_all(finite))

@@ -18,7 +18,8 @@ from tff_pfl.registry import Registry
 TASKS = Registry("task")
 """Functions `(*, <options>) -> Task`."""
 
-_ROUNDING = 1e-12  # Relative; float64 sums of squares of equal targets differ by less.
+# Relative; sums of squares of equal targets, batch by batch in float64, differ by less.
+_ROUNDING = 5e-15
 
 
 def task_of(chosen: Task | str | None) -> Task:
@@ -142,10 +143,11 @@ def _check_zeros_and_ones(y):
 def _columns(y, outputs):
     """Returns labels or targets and outputs as float32 `[batch, columns]`."""
     columns = [leaf.shape[1:].num_elements() for leaf in (y, outputs)]
-    if columns[0] != columns[1]:
+    axes = [[size for size in leaf.shape[1:] if size != 1] for leaf in (y, outputs)]
+    if columns[0] != columns[1] or (axes[0] != axes[1] and min(map(len, axes)) > 1):
         raise LabelsError(
-            f"Labels of shape {tuple(y.shape[1:])} for each example need as many outputs, but the "
-            f"model's outputs have the shape {tuple(outputs.shape[1:])}."
+            f"Labels of shape {tuple(y.shape[1:])} for each example need outputs of this shape, "
+            f"but the model's outputs have the shape {tuple(outputs.shape[1:])}."
         )
     return tuple(tf.reshape(tf.cast(it, tf.float32), [-1, columns[0]]) for it in (y, outputs))
 
@@ -249,7 +251,7 @@ def _r2_sums(y, outputs, weight):
 def _r2(sums):
     count, total, squares, residuals = sums
     spread = squares - tf.math.divide_no_nan(tf.square(total), count)
-    is_defined = spread > _ROUNDING * squares
+    is_defined = spread > _ROUNDING * (1 + count / 100) * squares
     return _mean_where(is_defined, 1.0 - tf.math.divide_no_nan(residuals, spread))
 
 
