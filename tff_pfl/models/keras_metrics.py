@@ -154,6 +154,8 @@ def _keras_metric(name, make, predictions, direction, is_lazy) -> Metric:
             return tf.where(kept, leaf, leaf[first])
 
         y, found = tf.nest.map_structure(filled, _as_columns(y, found))
+        if is_lazy:  # These metrics take no integers.
+            y = tf.cast(y, tf.float32)
         batch = tff.learning.models.BatchOutput(predictions=(found, weight))
         initialize, update, _ = functions(num_labels(found))
         after = update(initialize(), y, batch)
