@@ -12,7 +12,8 @@ autoencoder, characters of Shakespeare, tags and words of Stack Overflow."""
 _SHOWN = 40  # names in a message
 # The last words of names of metrics, as patterns.
 _LESS_IS_BETTER = (
-    "loss|error|errors|error_rate|entropy|crossentropy|negative_log_likelihood|mse|rmse|mae|mape|smape|msle|rmsle|"
+    "loss|error|errors|error_rate|entropy|crossentropy|negative_log_likelihood|"
+    "mse|rmse|mae|mape|smape|msle|rmsle|"
     "medae|mre|nll|logloss|log_loss|perplexity|hinge|huber|brier|brier_score|logcosh|poisson|"
     "deviance|divergence|kld|kl|nonfinite|false_positives|false_negatives|"
     "false_positive_rate|false_negative_rate|fpr|fnr|eer|ece|wer|cer|distance"
