@@ -29,7 +29,7 @@ def shared_processes() -> Iterator[None]:
         patch.setattr(configs.build, "build_model", _once(configs.build.build_model, _key_of_model))
         build_process = _once(configs.build.build_process, _key_of_process)
         patch.setattr(configs.build, "build_process", build_process)
-        build_evaluation = _once(evaluator.build_evaluation, lambda process, model: id(process))
+        build_evaluation = _once(evaluator.build_evaluation, _key_of_evaluation)
         patch.setattr(evaluator, "build_evaluation", build_evaluation)
         yield
 
@@ -38,15 +38,22 @@ def _once(build, key_of):
     built = {}
 
     @functools.wraps(build)
-    def build_once(*args):
-        key = key_of(*args)
+    def build_once(*args, **options):
+        key = key_of(*args, **options)
         if key is None:
-            return build(*args)
+            return build(*args, **options)
         if key not in built:
-            built[key] = build(*args), args  # keeps the arguments alive, whose ids are keys
+            built[key] = (
+                build(*args, **options),
+                args,
+            )  # keeps the arguments alive, whose ids are keys
         return built[key][0]
 
     return build_once
+
+
+def _key_of_evaluation(process, model, batch_size) -> tuple:
+    return id(process), id(model), batch_size
 
 
 def _key_of_model(config, dataset) -> str | None:
@@ -61,6 +68,7 @@ def _key_of_model(config, dataset) -> str | None:
 
 def _key_of_process(config, model, dataset) -> str | None:
     from tff_pfl.experiment.run_directory import resolved
+    from tff_pfl.local import rows_of_batch
 
     if config.imports:  # other tests may use the same names for other modules
         return None
@@ -74,5 +82,6 @@ def _key_of_process(config, model, dataset) -> str | None:
             settings["privacy"]["epsilon"] and settings["rounds"],  # determine the noise
             [dataset.num_clients, dataset.num_classes, dataset.image_shape],
             str(dataset.x_dtype),
+            rows_of_batch(settings["local"]["batch_size"], int(dataset.sizes().max())),
         ]
     )

@@ -1,5 +1,7 @@
 """Tests which models and clients are evaluated, and when."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -122,6 +124,27 @@ def test_population_counts_clients_with_examples(federation):
     options = EvaluationOptions(split="validation", clients=4)
     found = Evaluator(process, MODEL, other, options)(state, other_source, is_last=False)
     assert (len(found.client_ids), found.population) == (4, 1)
+
+
+@pytest.mark.parametrize(("examples", "rows"), [(5, 16), (70, 128), (300, 200)])
+def test_evaluations_compute_the_rows_that_clients_have(examples, rows):
+    """Counts the rows of a forward pass: a power of two from 16 on, but at most 200."""
+    found = []
+
+    def apply(weights, x, **options):
+        found.append(x.shape[0])
+        return MODEL.apply(weights, x, **options)
+
+    data = random_examples(examples, seed=0)
+    dataset = FederatedDataset.from_client_arrays([(data.x[:4], data.y[:4], data.x, data.y)], 3)
+    process = tiny_process(build_local)
+    store = ClientStateStore(process.initialize_clients, process.client_state_type)
+    source = CohortDataSource(dataset, store, process.client_type, seed=0)
+    evaluator = Evaluator(
+        process, dataclasses.replace(MODEL, apply=apply), dataset, EvaluationOptions()
+    )
+    evaluator.on_own_examples(process.initialize(), source)
+    assert set(found) == {rows}
 
 
 def test_sampled_clients_are_a_uniform_function_of_the_seed():

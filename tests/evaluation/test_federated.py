@@ -8,7 +8,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.federation import EXAMPLES_TYPE, local_sgd, random_examples, tiny_model, tiny_process
-from tests.marks import slow
+from tests.marks import slow, together
 from tff_pfl.algorithms import build_ditto, make
 from tff_pfl.clients import ClientStateStore, CohortDataSource
 from tff_pfl.data import FederatedDataset
@@ -20,6 +20,7 @@ from tff_pfl.evaluation import (
     locally_trained,
     to_text,
 )
+from tff_pfl.evaluation.federated import at_once, outputs_of_row
 from tff_pfl.templates import compose
 
 pytestmark = pytest.mark.usefixtures("clients_in_a_loop")
@@ -54,6 +55,17 @@ def expected(weights, examples):
     loss = tf.keras.losses.sparse_categorical_crossentropy(examples.y, logits, from_logits=True)
     accuracy = tf.keras.metrics.sparse_categorical_accuracy(examples.y, logits)
     return float(tf.reduce_mean(loss)), float(tf.reduce_mean(accuracy))
+
+
+@together(
+    ("rows", "classes", "at_a_time"),
+    [(200, 10, 25), (16, 50_000, 20), (200, 50_000, 1), (8, 9**9, 1)],
+)
+def test_models_of_many_outputs_are_evaluated_few_at_a_time(rows, classes, at_a_time):
+    """Bounds the outputs of a call by 2^24, 64 MiB: 16 * 50,000 * 20 are 16 million."""
+    process = tiny_process(build_ditto)
+    model = dataclasses.replace(MODEL, num_classes=classes)
+    assert at_once(25, rows * outputs_of_row(process, model)) == at_a_time
 
 
 @pytest.mark.parametrize("clients_per_call", [2, slow(25)])

@@ -266,3 +266,28 @@ def test_structures_have_zeros_as_labels_of_surplus_rows():
 
     seen = scan_batches(step, tf.zeros([7]), examples, epochs=2, batch_size=4, seed=SEED)
     np.testing.assert_array_equal(seen, [2, 2, 2, 2, 2, 0, 0])
+
+
+def test_batches_have_no_more_rows_than_the_type_of_the_examples():
+    """Visits 5 examples in the same order with 16 rows as with 128, in one batch a pass."""
+
+    def scanned(capacity):
+        rows = set()
+
+        @tf.function(autograph=False, input_signature=[tf.TensorSpec([capacity, 2])])
+        def labels(x):
+            def step(carry, batch):
+                rows.add(batch.y.shape[0])
+                total = tf.reduce_sum(batch.weight * batch.x[:, 0])
+                return 10 * carry[0] + total, tf.pad(batch.y, [[0, 128 - batch.y.shape[0]]])
+
+            examples = Examples(x, tf.range(tf.shape(x)[0]), tf.constant(5))
+            examples = examples._replace(y=tf.ensure_shape(examples.y, [capacity]))
+            carry = (0.0, tf.zeros([128], tf.int32))
+            return scan_batches(step, carry, examples, epochs=2, batch_size=128, seed=SEED)
+
+        return labels(tf.random.stateless_normal([7, 2], SEED)), rows
+
+    (few, rows_of_few), (all_rows, rows_of_all) = scanned(7), scanned(None)
+    assert (rows_of_few, rows_of_all) == ({16}, {128})
+    tf.nest.map_structure(np.testing.assert_array_equal, few, all_rows)

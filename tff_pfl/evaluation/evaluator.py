@@ -1,13 +1,20 @@
 """Evaluates a federation's models as chosen by one set of options."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import numpy as np
 
 from tff_pfl.clients import CohortDataSource
 from tff_pfl.data import FederatedDataset
-from tff_pfl.evaluation.federated import build_evaluation, evaluate_federation
+from tff_pfl.evaluation.federated import (
+    at_once,
+    build_evaluation,
+    evaluate_federation,
+    evaluated_rows,
+    outputs_of_row,
+)
 from tff_pfl.evaluation.metrics import ClientMetrics
 from tff_pfl.evaluation.pooled import PooledEvaluation
 from tff_pfl.evaluation.predictions import Predictions, build_predictions, predict_federation
@@ -59,7 +66,8 @@ class EvaluationOptions:
         clients: The number of clients to evaluate, or 0 for all. The sample is drawn once (see
             `sampled_clients`) and is the same in all evaluations of all algorithms, so differences
             between them compare the same clients.
-        clients_per_call: The number of clients evaluated at a time, which bounds memory.
+        clients_per_call: The most clients evaluated at a time, which bounds memory. Fewer are, if
+            their models have more than 2^24 outputs for a batch.
         generalization: The evaluations in which models are also evaluated on the examples of other
             clients: "never", "last" or "always". This costs about `num_clients` times as much.
         synthetic: See `PooledEvaluation`.
@@ -90,8 +98,6 @@ class Evaluator:
 
     Attributes:
         client_ids: int64, the clients of the sample in ascending order, or `None` for all clients.
-        computation: The evaluation of a cohort on its own examples; see `build_evaluation`.
-        directions: Whether more or less is better, by quantity; see `Task.directions`.
     """
 
     def __init__(
@@ -119,8 +125,9 @@ class Evaluator:
         self._model = model
         self._dataset = dataset
         self._options = options
-        self.computation = build_evaluation(process, model)
-        self.directions = (process.evaluated_model or model).task.directions
+        self._evaluation = functools.cache(
+            lambda rows: build_evaluation(process, model, batch_size=rows)
+        )
         self._pooled = None
         if options.generalization != "never":
             self._pooled = PooledEvaluation(
@@ -156,13 +163,14 @@ class Evaluator:
             source: See `__call__`.
             split: The split. Default: the split of the options.
         """
+        rows = evaluated_rows(source, *EVALUATED_SPLITS)
         clients = evaluate_federation(
-            self.computation,
+            self._evaluation(rows),
             server_state,
             source,
             self._dataset,
             split=split or self._options.split,
-            clients_per_call=self._options.clients_per_call,
+            clients_per_call=self._clients_per_call(rows),
             client_ids=self.client_ids,
         )
         return clients.of_task((self._process.evaluated_model or self._model).task)
@@ -201,12 +209,17 @@ class Evaluator:
             server_state: See `__call__`.
             source: See `__call__`.
         """
+        rows = evaluated_rows(source, self._options.split)
         return predict_federation(
-            build_predictions(self._process, self._model),
+            build_predictions(self._process, self._model, batch_size=rows),
             server_state,
             source,
             self._dataset,
             split=self._options.split,
-            clients_per_call=self._options.clients_per_call,
+            clients_per_call=self._clients_per_call(rows),
             client_ids=self.client_ids,
         )
+
+    def _clients_per_call(self, rows: int) -> int:
+        outputs = rows * outputs_of_row(self._process, self._model)
+        return at_once(self._options.clients_per_call, outputs)

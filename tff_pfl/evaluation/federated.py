@@ -1,6 +1,7 @@
 """Evaluates the models of every client, and the global model, on the client's own data."""
 
 import collections
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -11,12 +12,13 @@ from tff_pfl.clients import CohortDataSource
 from tff_pfl.data import FederatedDataset
 from tff_pfl.equality import elementwise_equality
 from tff_pfl.evaluation.metrics import ClientMetrics, MetricName
-from tff_pfl.local import Examples, metric_sums
+from tff_pfl.local import Examples, metric_sums, rows_of_batch
 from tff_pfl.models import Mean, Model, Weights
 from tff_pfl.ranges import takes, whole
 from tff_pfl.templates import Client, PersonalizedProcess
 
-BATCH_SIZE = 200  # The number of examples in a forward pass.
+BATCH_SIZE = 200  # The most examples in a forward pass.
+_MOST_OUTPUTS = 1 << 24  # The most outputs of the models of all clients that are evaluated at once.
 
 
 class EvaluatedClient(NamedTuple):
@@ -30,6 +32,22 @@ class EvaluatedClient(NamedTuple):
 
     client: Client
     test: Examples
+
+
+def evaluated_rows(source: CohortDataSource, *splits: str) -> int:
+    """Returns the rows of a forward pass that suffice for all clients of the splits."""
+    return rows_of_batch(BATCH_SIZE, max(map(source.largest_capacity, splits)))
+
+
+def outputs_of_row(process: PersonalizedProcess, model: Model) -> int:
+    """Returns the number of outputs for an example: a logit for each class of each label, say."""
+    shapes = [leaf.shape[1:] for leaf in tff.structure.flatten(process.client_type.data.y)]
+    return sum(map(math.prod, shapes)) * ((process.evaluated_model or model).num_classes or 1)
+
+
+def at_once(most: int, outputs: int) -> int:
+    """Returns how many of `most` clients, or rows, with this many outputs each fit into memory."""
+    return max(1, min(most, _MOST_OUTPUTS // outputs))
 
 
 def measured(

@@ -8,7 +8,7 @@ import tensorflow_federated as tff
 
 from tff_pfl.clients import CohortDataSource
 from tff_pfl.equality import elementwise_equality
-from tff_pfl.evaluation.federated import BATCH_SIZE
+from tff_pfl.evaluation.federated import evaluated_rows
 from tff_pfl.local import evaluate
 from tff_pfl.models import Model
 from tff_pfl.ranges import takes, whole
@@ -39,12 +39,13 @@ def global_losses(
         training examples; NaN for a client without examples.
     """
     model = process.evaluated_model or model
+    rows = evaluated_rows(source, "train")
     state_type, data_type = process.initialize.type_signature.result, process.client_type.data
 
     @tff.tensorflow.computation(model.weights_type, data_type)
     @elementwise_equality()
     def loss_of_client(weights, examples):
-        return evaluate(model, weights, examples, batch_size=BATCH_SIZE)["loss"]
+        return evaluate(model, weights, examples, batch_size=rows)["loss"]
 
     @tff.federated_computation(state_type, tff.types.FederatedType(data_type, tff.CLIENTS))
     def losses_of_clients(state, examples):

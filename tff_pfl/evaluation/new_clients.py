@@ -14,8 +14,11 @@ from tff_pfl.equality import elementwise_equality
 from tff_pfl.evaluation import fine_tuning as tunings
 from tff_pfl.evaluation.federated import (
     EvaluatedClient,
+    at_once,
     evaluate_federation,
+    evaluated_rows,
     measured,
+    outputs_of_row,
     results_of_clients,
 )
 from tff_pfl.evaluation.metrics import ClientMetrics, direction
@@ -101,12 +104,15 @@ class NewClientsEvaluation:
         self._build = functools.partial(
             _build_evaluation, process, model, client_type, first_id, seed
         )
-        self._evaluation = self._build(plan, functools.partial(measured, model))
         self._dataset = dataset
         self._first_id = first_id
         self._split = split
-        self._clients_per_call = clients_per_call
         self._source = CohortDataSource(dataset, store, client_type, seed=seed, capacity=capacity)
+        rows = evaluated_rows(self._source, split)
+        measure = functools.partial(measured, model, batch_size=rows)
+        self._evaluation = self._build(plan, measure)
+        outputs = rows * outputs_of_row(process, model)
+        self._clients_per_call = at_once(clients_per_call, outputs)
 
     def __call__(self, server_state: Any) -> ClientMetrics:
         """Evaluates the new clients; see `evaluate_federation`.

@@ -25,6 +25,7 @@ import tensorflow_federated as tff
 from tff_pfl.clients import CohortDataSource
 from tff_pfl.data import FederatedDataset
 from tff_pfl.equality import elementwise_equality
+from tff_pfl.evaluation.federated import at_once, outputs_of_row
 from tff_pfl.evaluation.metrics import ClientMetrics, MetricName
 from tff_pfl.local import Batch, Examples, num_rows
 from tff_pfl.local.examples import type_of_examples
@@ -83,7 +84,7 @@ class PooledEvaluation:
             synthetic: The fractions `c` of synthetic pools, in [0, 1].
             subsample: Whether to draw only as many examples from each pool as the client has.
             seed: The seed of the draws.
-            batch_size: The number of examples in a forward pass. It does not change the result.
+            batch_size: The most examples in a forward pass. It does not change the result.
 
         Raises:
             ValueError: No client has examples in the split, two fractions agree in six digits, or
@@ -110,6 +111,10 @@ class PooledEvaluation:
                 f"subsample=True draws single examples, but the metric {min(self._summed)!r} is "
                 "not a mean over examples. Set subsample=False."
             )
+        # With very many outputs, batches are of fewer rows, and of one client at a time.
+        outputs = outputs_of_row(process, model)
+        batch_size = at_once(batch_size, outputs)
+        self._outputs = outputs * batch_size
         # The sums of such metrics are of whole clients.
         ends = self._ends if self._summed else self._ends[-1:]
         self._chunks, self._owners = [], []
@@ -137,7 +142,7 @@ class PooledEvaluation:
         Args:
             server_state: The process's `ServerState`.
             source: The source of the clients' states and training examples.
-            clients_per_call: The number of clients evaluated at a time, which bounds memory.
+            clients_per_call: The most clients evaluated at a time, which bounds memory.
             client_ids: The clients whose models are evaluated, on the same pools. `None` means all
                 clients.
 
@@ -152,6 +157,7 @@ class PooledEvaluation:
         if self._process.global_weights is not None:
             (scores,) = self._all_scores([self._process.global_weights(server_state)])
             global_scores = {"global": scores}
+        clients_per_call = at_once(clients_per_call, self._outputs)
         for start in range(0, len(client_ids), clients_per_call):
             ids = client_ids[start : start + clients_per_call]
             clients = source.clients_of_ids(ids)

@@ -2,7 +2,7 @@
 
 from tff_pfl.local import sharpness, trees
 from tff_pfl.local.augmentation import AUGMENTATIONS
-from tff_pfl.local.batches import scan_batches
+from tff_pfl.local.batches import rows_of_batch, scan_batches
 from tff_pfl.local.exact import ExactGradient, evaluate, exact_gradient, metric_sums, zero_sums
 from tff_pfl.local.examples import (
     Batch,
@@ -36,6 +36,7 @@ __all__ = [
     "metric_sums",
     "num_rows",
     "project_to_simplex",
+    "rows_of_batch",
     "sample_examples",
     "scan_batches",
     "sharpness",

@@ -7,10 +7,40 @@ import tensorflow as tf
 
 from tff_pfl.alone import alone_or
 from tff_pfl.local import trees
-from tff_pfl.local.examples import Batch, Examples, gather_rows, num_rows, random_order
+from tff_pfl.local.examples import (
+    Batch,
+    Examples,
+    gather_rows,
+    num_rows,
+    random_order,
+    static_num_rows,
+)
 
 # The most epochs whose orders are drawn side by side; more would bloat the graph.
 _AT_A_TIME = 8
+# The fewest rows to which a batch is reduced.
+_FEWEST_ROWS = 16
+
+
+def rows_of_batch(batch_size: int, capacity: int | None) -> int:
+    """Returns the rows of a batch that suffice for clients of at most `capacity` rows.
+
+    They are `batch_size`, or a smaller power of two from 16 on. Fewer rows of padding change no
+    batch, and neither the order in which TensorFlow adds a sum over the rows; they may change the
+    last bit of products of matrices.
+
+    Example:
+        >>> from tff_pfl.local import rows_of_batch
+        >>> [rows_of_batch(128, capacity) for capacity in (5, 20, 100, 300, None)]
+        [16, 32, 128, 128, 128]
+
+    Args:
+        batch_size: The number of examples in a batch.
+        capacity: The most rows of a client, padding included, or `None` if it is unknown.
+    """
+    if capacity is None:
+        return batch_size
+    return min(batch_size, max(_FEWEST_ROWS, 1 << max(capacity - 1, 0).bit_length()))
 
 
 def scan_batches(
@@ -46,7 +76,8 @@ def scan_batches(
         epochs: The number of passes. 0 returns `carry`.
         steps: The number of steps, instead of `epochs`.
         batch_size: The number of rows in a batch. The last batch of a pass may be partial; its
-            surplus rows have weight 0.
+            surplus rows have weight 0. Batches have fewer rows if the type of the examples says
+            that clients have no more; see `rows_of_batch`.
         seed: `int32[2]`, or `None` to visit the examples in their stored order.
         drop_remainder: Whether to leave out partial batches. The first batch of a pass is always
             kept, so that clients with fewer examples than `batch_size` train too.
@@ -65,6 +96,7 @@ def scan_batches(
     most_epochs = steps if epochs is None else epochs  # Each pass has at least one batch.
     if most_epochs == 0:
         return carry
+    batch_size = rows_of_batch(batch_size, static_num_rows(examples))
     size = tf.cast(examples.size, tf.int32)
     padded_steps = _steps(num_rows(examples), batch_size)
     own_steps = _steps(size, batch_size)

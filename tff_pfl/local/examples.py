@@ -31,7 +31,7 @@ class Examples(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """A mini-batch, always with `batch_size` rows.
+    """A mini-batch; all batches of a client have the same number of rows, see `rows_of_batch`.
 
     Attributes:
         x: `[batch_size, ...]` inputs, in the structure of `Examples.x`.
@@ -100,6 +100,11 @@ def type_of_examples(x_type: tff.types.Type, y_type: tff.types.Type):
 def num_rows(examples: Examples | Batch) -> tf.Tensor:
     """Returns the number of rows, padding included, as an int32 scalar."""
     return tf.shape(tf.nest.flatten((examples.y, examples.x))[0])[0]
+
+
+def static_num_rows(examples: Examples) -> int | None:
+    """Returns the number of rows, padding included, or `None` if the shapes leave it open."""
+    return tf.convert_to_tensor(tf.nest.flatten((examples.y, examples.x))[0]).shape[0]
 
 
 def gather_rows(rows: Any, indices: tf.Tensor) -> Any:

@@ -71,6 +71,8 @@ class LocalTraining:
             `steps` are given.
         steps: The number of steps, in as many passes as needed. `None` uses `epochs`.
         batch_size: The number of examples in a step. The last batch of a pass may be partial.
+            A step computes this many rows even if clients have fewer, unless their type has a fixed
+            number of rows: choose no more than the next power of two above the largest client.
         learning_rate_decay: The factor per round. 1 keeps the rate.
         weight_decay: `wd` above.
         clip_norm: The maximum norm of gradients; longer ones are scaled down to it.

@@ -29,6 +29,7 @@ from tff_pfl.experiment import (
     default_config,
 )
 from tff_pfl.experiment.config import build_algorithm, complete
+from tff_pfl.experiment.config.parts import fitted
 from tff_pfl.templates import AGGREGATORS
 from tff_pfl.testing import tiny_normalized_model
 
@@ -129,6 +130,14 @@ def test_local_training_has_the_values_of_the_config():
     assert local.optimizer.get_hparams(state) == {"learning_rate": 0.1, "momentum": 0.9}
     config.local.optimizer = "adam"
     assert "Adam" in type(build_local(config).optimizer).__name__
+
+
+def test_batches_have_no_rows_that_no_client_fills():
+    config = small()
+    config.local.batch_size = 2000
+    dataset = build_dataset(config)
+    assert 256 < dataset.sizes().max() <= 512
+    assert fitted(build_local(config), dataset).batch_size == 512
 
 
 def test_model_has_the_normalization_of_the_config():

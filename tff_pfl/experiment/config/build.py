@@ -16,6 +16,7 @@ from tff_pfl.experiment.config.parts import (
     build_local,
     build_optimizer,
     check_schedule,
+    fitted,
     participation,
     privacy_loss,
 )
@@ -229,7 +230,7 @@ def build_algorithm(
         "clients_per_round": config.clients_per_round,
         "largest_cohort": _largest_cohort(config, dataset.num_clients),
     }
-    local = build_local(config)
+    local = fitted(build_local(config), dataset)
     if local.augment is not None and not isinstance(dataset.x, np.ndarray):
         raise ConfigError(
             f"config.local.augmentation.name={config.local.augmentation.name!r} needs one array of "
@@ -250,7 +251,7 @@ def build_algorithm(
         with config_errors("compression"):
             algorithm = _compressed(algorithm, config)
     if fine_tunes_own_models(config):
-        algorithm = _evaluating("fine_tuned", algorithm, config, model)
+        algorithm = _evaluating("fine_tuned", algorithm, config, model, dataset)
     return algorithm
 
 
@@ -324,19 +325,19 @@ def build_process(
     algorithm = build_algorithm(config, model, dataset)
     with config_errors("evaluation.further_models"):
         further = {
-            name: _evaluating(name, algorithm, config, model)
+            name: _evaluating(name, algorithm, config, model, dataset)
             for name in config.evaluation.further_models
         }
     with config_errors(None):  # tracing also reports errors of attacks, privacy and compression
         return compose(algorithm, dataset.examples_type, config.seed, further_models=further)
 
 
-def _evaluating(name, algorithm, config, model) -> Algorithm:
+def _evaluating(name, algorithm, config, model, dataset) -> Algorithm:
     """Returns the algorithm with one of `FURTHER_MODELS` instead of each client's own model."""
     if name == "locally_trained":
-        return evaluation.locally_trained(algorithm, model, build_local(config))
-    epochs = config.evaluation.fine_tune_epochs
-    return evaluation.fine_tuned(algorithm, model, build_fine_tuning(config), epochs=epochs)
+        return evaluation.locally_trained(algorithm, model, fitted(build_local(config), dataset))
+    epochs, local = config.evaluation.fine_tune_epochs, build_fine_tuning(config)
+    return evaluation.fine_tuned(algorithm, model, fitted(local, dataset), epochs=epochs)
 
 
 def fine_tunes_own_models(config) -> bool:

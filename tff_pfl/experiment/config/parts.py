@@ -10,10 +10,12 @@ import tensorflow_federated as tff
 
 from tff_pfl import evaluation
 from tff_pfl.clients import Participation
+from tff_pfl.clients.padding import shared_capacity
+from tff_pfl.data import FederatedDataset
 from tff_pfl.experiment.config.errors import config_errors
 from tff_pfl.experiment.config.options import AUGMENTATION, AVAILABILITY, SCHEDULE, SELECTOR
 from tff_pfl.experiment.early_stop import EarlyStop
-from tff_pfl.local import OPTIMIZERS, LocalTraining
+from tff_pfl.local import OPTIMIZERS, LocalTraining, rows_of_batch
 from tff_pfl.privacy import Accountant, PrivacyLoss, default_delta
 
 FURTHER_MODELS = ("locally_trained", "fine_tuned")
@@ -30,6 +32,12 @@ def build_local(
     with config_errors("local"):
         values = {key: config.local[key] for key in own if key in config.local}
         return LocalTraining(optimizer=optimizer, **made, **values)
+
+
+def fitted(local: LocalTraining, dataset: FederatedDataset) -> LocalTraining:
+    """Returns local training that makes the same steps without rows that no client fills."""
+    largest = shared_capacity(dataset.sizes())
+    return dataclasses.replace(local, batch_size=rows_of_batch(local.batch_size, largest))
 
 
 def build_fine_tuning(config: ml_collections.ConfigDict) -> LocalTraining:

@@ -116,10 +116,10 @@ class BuiltRun:
             return evaluation.NewClientsEvaluation(
                 process,
                 self.model,
-                parts.build_local(config),
+                parts.fitted(parts.build_local(config), new_clients),
                 new_clients,
                 epochs=config.new_clients.fine_tune_epochs,
-                fine_tuning=parts.build_fine_tuning(config),
+                fine_tuning=parts.fitted(parts.build_fine_tuning(config), new_clients),
                 best_epoch=config.new_clients.best_epoch,
                 locally_trained="locally_trained" in config.evaluation.further_models,
                 first_id=new_clients.partition.metadata["num_trained"],
