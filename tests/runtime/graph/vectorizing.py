@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from tff_pfl.runtime.graph import vectorization
+from tff_pfl.runtime.graph import compilation, vectorization
 
 
 def vectorize(function, *stacks, jit_compile=False):
@@ -11,7 +11,7 @@ def vectorize(function, *stacks, jit_compile=False):
     stacks = [tf.constant(stack) for stack in stacks]
     specs = [tf.TensorSpec(stack.shape[1:], stack.dtype) for stack in stacks]
     axis = stacks[0].shape[0] if jit_compile else None
-    found = []
+    found, names = [], {} if jit_compile else None
 
     @tf.function(
         autograph=False,
@@ -24,9 +24,11 @@ def vectorize(function, *stacks, jit_compile=False):
             return tf.nest.flatten(found[-1])
 
         one = tf.function(flat).get_concrete_function(*specs)
-        return vectorization.vectorize(one, tf.shape(stacks[0])[0], stacks, jit_compile)
+        return vectorization.vectorize(one, tf.shape(stacks[0])[0], stacks, jit_compile, names)
 
     results = run(*stacks)
+    if jit_compile:
+        results = compilation.raising(results, names)
     return tf.nest.pack_sequence_as(found[-1], results)
 
 

@@ -15,7 +15,7 @@ The modules, from the outside to the inside:
     mapping        applies a function to every client, vectorized or in a loop
     imported       makes the TensorFlow of a TFF computation a function of this process
     vectorization  applies a function to stacked inputs, by TensorFlow's parallel-for
-    pfor_rules, pfor_random
+    pfor_rules, pfor_convolutions, pfor_random, pfor_checks
                    rules for operations that parallel-for lacks or gets wrong
     internals      private names of TFF and TensorFlow, and the versions they were checked with
 

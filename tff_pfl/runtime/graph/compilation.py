@@ -1,7 +1,7 @@
 """Decides which client work XLA compiles: all that has the same results when it is compiled."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 import tensorflow as tf
 
@@ -12,6 +12,10 @@ from tff_pfl.runtime.graph.operations import operations
 _RANDOM = ("Random", "Multinomial", "TruncatedNormal", "Shuffle")
 # Operations that check values, and that XLA drops.
 _CHECKS = ("Assert", "CheckNumerics", "CheckNumericsV2")
+# Operations that fail for some matrices, or give NaN, for which XLA computes numbers.
+_OF_MATRICES = ("MatrixInverse", "MatrixSolve", "MatrixTriangularSolve")
+FAILS = "Client work fails in "
+"""The beginning of the message of an operation that fails in compiled client work."""
 
 # The sizes that a number of clients is padded to, for each doubling of the number: few for groups,
 # whose sizes differ in each cohort; more for cohorts, which are often of one size.
@@ -42,19 +46,39 @@ def check_compilable(graph: tf.Graph, device: str) -> None:
             raise NotCompilableError(f"XLA draws other numbers for {kind}")
         if kind in _CHECKS:
             raise NotCompilableError(f"XLA drops {kind}")
+        if kind in _OF_MATRICES:
+            raise NotCompilableError(f"XLA computes {kind} of singular matrices")
         is_node = kind != "Placeholder" and not operation.graph._is_function(kind)
         if is_node and compiler not in _compilers(kind):
             raise NotCompilableError(f"XLA has no {kind}")
 
 
-def with_few_sizes(function: Callable, are_groups: bool, limit: int | None) -> Callable:
+def raising(results: Sequence[tf.Tensor], names: Mapping[str, int]) -> list[tf.Tensor]:
+    """Returns the results of compiled client work, or raises the error of an operation.
+
+    Args:
+        results: The results, and the number of an operation that fails, or 0.
+        names: The names of operations that can fail, in the order of their numbers.
+    """
+    *results, failed = results
+    texts = tf.constant(["", *(f"{FAILS}{name}." for name in names)])
+    assertion = tf.debugging.Assert(tf.equal(failed, 0), [tf.gather(texts, failed)])
+    with tf.control_dependencies([assertion] * bool(names)):
+        return list(map(tf.identity, results))
+
+
+def with_few_sizes(
+    function: Callable, names: Mapping[str, int], are_groups: bool, limit: int | None
+) -> Callable:
     """Returns a function of any number of clients that calls a compiled one with few numbers.
 
     XLA compiles a function again for each number of clients. Missing clients are copies of the last
     one, and their results are dropped.
 
     Args:
-        function: A function of a number of clients and stacks of their tensors, to stacks.
+        function: A function of a number of clients and stacks of their tensors, to stacks and the
+            number of an operation that fails, or 0.
+        names: See `raising`.
         are_groups: Whether the clients are a group of a cohort, and not all of it.
         limit: The largest number of clients, or `None`.
     """
@@ -64,7 +88,7 @@ def with_few_sizes(function: Callable, are_groups: bool, limit: int | None) -> C
         size = tf.gather(sizes, tf.searchsorted(sizes, count[tf.newaxis])[0])
         rows = tf.minimum(tf.range(size), count - 1)
         results = function(size, *(tf.gather(stack, rows) for stack in stacks))
-        return [result[:count] for result in results]
+        return [result[:count] for result in raising(results, names)]
 
     return tf.function(padded, autograph=False)
 

@@ -17,6 +17,7 @@ from tff_pfl.runtime.errors import WorkerDiedError
 from tff_pfl.runtime.graph import (
     arguments,
     client_values,
+    compilation,
     internals,
     interruption,
     lowering,
@@ -24,7 +25,7 @@ from tff_pfl.runtime.graph import (
     results,
     values,
 )
-from tff_pfl.runtime.graph.devices import lost_workers
+from tff_pfl.runtime.graph.devices import is_gpu, lost_workers
 from tff_pfl.runtime.graph.groups import Rows
 from tff_pfl.runtime.graph.results import Layout
 
@@ -136,7 +137,7 @@ class Program:
             try:
                 outputs = graph.function(*tensors)
             except _FAILURES as error:
-                if graph.client_map is None or graph.client_map.simpler() is None:
+                if self._is_final(graph.client_map, error):
                     raise
                 reason = _cause(error)[:_NAME_LENGTH]
             if reason is not None:  # outside the handler, so that later errors have no context
@@ -159,6 +160,13 @@ class Program:
                     self._graphs.popitem(last=False)
             self._graphs.move_to_end(key)
             return self._graphs[key]
+
+    def _is_final(self, client_map, error) -> bool:
+        """Returns whether another map could not do better than one that failed."""
+        if client_map is None or client_map.simpler() is None:
+            return True
+        # Without XLA, operations do not fail on GPUs.
+        return compilation.FAILS in error.message and any(map(is_gpu, self._factory.devices))
 
     def _simpler(self, graph, layout, type_signature, are_grouped, reason) -> _Graph:
         """Returns the same computation without XLA, or with loops, which raise errors of clients.

@@ -163,12 +163,14 @@ class ClientMap:
     def _vectorized(
         self, call, shard, result_types, compiles: bool
     ) -> tuple[client_values.Leaf, ...]:
+        names = {} if compiles else None
+
         def one(*rows):
             rows = iter(rows)
             return call(leaf.of(rows) for leaf in shard.leaves)
 
         def vectorized(size, *stacks):
-            return vectorization.vectorize(function, size, stacks, compiles)
+            return vectorization.vectorize(function, size, stacks, compiles, names)
 
         specs = [spec for leaf in shard.leaves for spec in leaf.row_specs()]
         limit = 1 if self._vectorize == NEVER else self._max_concurrent_clients
@@ -183,7 +185,7 @@ class ClientMap:
             if compiles:
                 graph = vectorized.get_concrete_function(*_stack_specs(specs)).graph
                 compilation.check_compilable(graph, shard.device)
-                vectorized = compilation.with_few_sizes(vectorized, are_grouped, limit)
+                vectorized = compilation.with_few_sizes(vectorized, names, are_grouped, limit)
             if are_grouped:
                 return _in_parts(vectorized, shard, specs, result_types, shard.groups.ends)
             if limit is None:

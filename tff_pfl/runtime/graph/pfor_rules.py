@@ -24,8 +24,9 @@ needs a shared input, and a few rules are wrong. `rules()` returns the following
                             TensorFlow's rule copies these for every client.
     unsorted segments       extended to negative ids, which drop a row. TensorFlow's rule gives
                             such rows to the previous client.
-    sparse segments         gradients by a loop over the clients. TensorFlow's rule returns numbers
-                            of other clients if the last segments are empty.
+    sparse segments         extended to indices out of range, which TensorFlow's rule takes from
+                            other clients. Gradients by a loop over the clients: TensorFlow's rule
+                            returns numbers of other clients if the last segments are empty.
 
 TensorFlow's rules remain for all other cases of these ops. `pfor_convolutions` and `pfor_random`
 have further rules.
@@ -87,6 +88,11 @@ def rules(general: Mapping[str, Callable]) -> dict[str, Callable]:
         "LowerBound": _search,
         "Roll": _roll,
         "Slice": _slice,
+        **{
+            f"SparseSegment{name}{number}": _sparse_segments
+            for name in ("Mean", "SqrtN", "Sum")
+            for number in ("", "WithNumSegments")
+        },
         "UpperBound": _search,
     }
     return {
@@ -145,6 +151,24 @@ def _unsorted_segments(reduce, pfor_input):
     reduced = reduce(rows, tf.where(ids < 0, tf.constant(-1, tf.int64), own), total)
     shape = tf.concat([[clients, num_segments], tf.shape(reduced, tf.int64)[1:]], axis=0)
     return wrap(tf.reshape(reduced, shape))
+
+
+def _sparse_segments(pfor_input, otherwise):
+    """Converts sparse segment ops; inputs are rows, indices of rows, their segments, a number."""
+    clients = pfor_input.pfor.loop_len_vector[0]
+
+    def outside_stays_outside(position, number):
+        values, is_stacked = pfor_input.inputs[position][:2]
+        number = tf.cast(number, values.dtype)
+        invalid = -1 - number * tf.cast(clients, values.dtype)
+        inside = (values >= 0) & (values < number)
+        pfor_input.inputs[position] = wrap(tf.where(inside, values, invalid), is_stacked)
+
+    rows = pfor_input.input(0)
+    outside_stays_outside(1, tf.shape(rows.t)[int(rows.is_stacked)])
+    if len(pfor_input.inputs) == 4:
+        outside_stays_outside(2, pfor_input.unstacked_input(3))
+    return otherwise(pfor_input)
 
 
 def _top_k(pfor_input):

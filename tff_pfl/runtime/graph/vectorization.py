@@ -11,7 +11,13 @@ import functools
 
 import tensorflow as tf
 
-from tff_pfl.runtime.graph import internals, pfor_convolutions, pfor_random, pfor_rules
+from tff_pfl.runtime.graph import (
+    internals,
+    pfor_checks,
+    pfor_convolutions,
+    pfor_random,
+    pfor_rules,
+)
 from tff_pfl.runtime.graph.pfor_rules import NotVectorizableError
 
 # The operations of lists of tensors in loops, and branches by number.
@@ -21,7 +27,9 @@ _REFUSED = ("TensorList", "Case", "StatelessCase")
 _WITH_FUNCTIONS = ("PartitionedCall", "StatelessWhile", "While")
 
 
-def vectorize(function, size: tf.Tensor, stacks, compiled: bool = False) -> list[tf.Tensor]:
+def vectorize(
+    function, size: tf.Tensor, stacks, compiled: bool = False, names: dict[str, int] | None = None
+) -> list[tf.Tensor]:
     """Calls a function on each row of its inputs.
 
     Args:
@@ -29,9 +37,11 @@ def vectorize(function, size: tf.Tensor, stacks, compiled: bool = False) -> list
         size: The number of rows.
         stacks: The inputs, stacked on a leading axis.
         compiled: Whether XLA compiles the graph.
+        names: Receives the numbers of operations that can fail, if the graph is compiled.
 
     Returns:
-        The outputs, stacked on a leading axis.
+        The outputs, stacked on a leading axis. With `names`, the last output is the number of an
+        operation that fails, or 0.
     """
     with installed(compiled):
         loop = internals.PFor(
@@ -40,13 +50,17 @@ def vectorize(function, size: tf.Tensor, stacks, compiled: bool = False) -> list
             pfor_ops=[],
             fallback_to_while_loop=False,
         )
+        if compiled:
+            loop.names, loop.failures = {} if names is None else names, []
         inputs = [*stacks, *function.captured_inputs]
         are_stacked = [True] * len(stacks) + [False] * len(function.captured_inputs)
         vectorized, are_stacked = _vectorize(function, loop, [x.shape for x in inputs], are_stacked)
-        return [
+        outputs = pfor_checks.recorded(loop, vectorized(*inputs), len(are_stacked))
+        outputs = [
             output if is_stacked else _stack(output, loop.loop_len_vector)
-            for output, is_stacked in zip(vectorized(*inputs), are_stacked, strict=True)
+            for output, is_stacked in zip(outputs, are_stacked, strict=True)
         ]
+        return outputs + pfor_checks.first_failure(loop) * (names is not None)
 
 
 @contextlib.contextmanager
@@ -68,12 +82,17 @@ def installed(compiled: bool = False):
             "While": functools.partial(_convert_while, general["While"]),
         }
         refused = {name: _refuse for name in general if name.startswith(_REFUSED)}
-        for name, rule in (general | own | refused).items():
+        rules = general | own | refused
+        if compiled:
+            rules |= pfor_checks.rules(rules)
+        for name, rule in rules.items():
             internals.pfor_rules[name] = _escaping(rule)
         own_expand = functools.partialmethod(_expand, expand)
         internals.PForInput.expanddim_inputs_for_broadcast = own_expand
         if compiled:
-            internals.pfor_always_converted.update(_WITH_FUNCTIONS, pfor_random.OPERATIONS)
+            internals.pfor_always_converted.update(
+                _WITH_FUNCTIONS, pfor_random.OPERATIONS, pfor_checks.OPERATIONS
+            )
         yield
     except _Escape as escape:
         raise NotVectorizableError(str(escape)) from escape.__cause__
@@ -173,8 +192,11 @@ def _function(pfor_input, attribute):
     return pfor_input.op.graph._get_function(pfor_input.get_attr(attribute).name)
 
 
-def _vectorize(function, pfor, shapes, are_stacked):
-    """Returns the vectorized function, and whether each of its outputs is stacked."""
+def _vectorize(function, pfor, shapes, are_stacked, may_fail: bool = True):
+    """Returns the vectorized function, and whether each of its outputs is stacked.
+
+    If it is compiled, it has a further output, see `pfor_checks.first_failure`.
+    """
     outputs_are_stacked = []
 
     def vectorized(*tensors):
@@ -187,6 +209,8 @@ def _vectorize(function, pfor, shapes, are_stacked):
             all_indices_partitioned=pfor.all_indices_partitioned,
             pfor_config=pfor.pfor_config,
         )
+        if hasattr(pfor, "failures"):
+            converter.names, converter.failures = pfor.names, []
         for inner, tensor, is_stacked in zip(
             function.graph.inputs, tensors, are_stacked, strict=True
         ):
@@ -195,7 +219,9 @@ def _vectorize(function, pfor, shapes, are_stacked):
             converter._convert_helper(operation.outputs[0] if operation.outputs else operation)
         outputs = [converter._convert_helper(output) for output in function.graph.outputs]
         outputs_are_stacked[:] = [output.is_stacked for output in outputs]
-        return [output.t for output in outputs]
+        if not may_fail and getattr(converter, "failures", ()):
+            raise NotVectorizableError("operations that can fail, in the condition of a loop")
+        return [output.t for output in outputs] + pfor_checks.first_failure(converter)
 
     dtypes = [inner.dtype for inner in function.graph.inputs]
     specs = [tf.TensorSpec(shape, dtype) for shape, dtype in zip(shapes, dtypes, strict=True)]
@@ -217,7 +243,8 @@ def _convert_call(pfor_input):
         [x.t.shape for x in inputs],
         [x.is_stacked for x in inputs],
     )
-    return _wrap_all(vectorized(*(x.t for x in inputs)), are_stacked)
+    results = vectorized(*(x.t for x in inputs))
+    return _wrap_all(pfor_checks.recorded(pfor_input.pfor, results, len(are_stacked)), are_stacked)
 
 
 def _convert_while(general_rule, pfor_input):
@@ -237,7 +264,7 @@ def _convert_while(general_rule, pfor_input):
         if all(was or not now for was, now in zip(stacked, after, strict=True)):
             break
         stacked = [was or now for was, now in zip(stacked, after, strict=True)]
-    vectorized_condition, (differs,) = _vectorize(condition, pfor, shapes, stacked)
+    vectorized_condition, (differs,) = _vectorize(condition, pfor, shapes, stacked, may_fail=False)
     if differs:
         return general_rule(pfor_input)
 
@@ -248,11 +275,18 @@ def _convert_while(general_rule, pfor_input):
             for tensor, is_stacked, in_loop in zip(tensors, are_stacked, stacked, strict=True)
         ]
 
+    number, failed = len(inputs), [tf.constant(0)] * hasattr(pfor, "failures")
+
+    def step(*tensors):
+        results = vectorized_body(*tensors[:number])
+        failed = map(tf.maximum, tensors[number:], results[number:])
+        return [*stack(results[:number], after), *failed]
+
     results = tf.while_loop(
-        lambda *tensors: vectorized_condition(*tensors)[0],
-        lambda *tensors: stack(vectorized_body(*tensors), after),
-        stack([x.t for x in inputs], [x.is_stacked for x in inputs]),
-        shape_invariants=shapes,
+        lambda *tensors: vectorized_condition(*tensors[:number])[0],
+        step,
+        [*stack([x.t for x in inputs], [x.is_stacked for x in inputs]), *failed],
+        shape_invariants=[*shapes, *(x.shape for x in failed)],
         parallel_iterations=pfor_input.get_attr("parallel_iterations"),
     )
-    return _wrap_all(results, stacked)
+    return _wrap_all(pfor_checks.recorded(pfor, results, number), stacked)

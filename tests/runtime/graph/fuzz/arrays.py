@@ -134,6 +134,42 @@ slices = family(
     },
 )
 
+# Some operands are out of range, or 0.
+failures = family(
+    "failures",
+    {
+        **{f"tf.gather(x, y, axis={axis})": [real(3, 3), integers(-1, 4, "n")] for axis in _AXES},
+        "tf.gather(x, y)": [real(3, 2), integers(-1, 4)],
+        "tf.gather(x, y, batch_dims=1)": [real(3, 4), integers(-1, 5, 3)],
+        "tf.gather_nd(x, y)": [real(3, 3), integers(0, 4, "n", 2)],
+        "tf.gather_nd(x, y) # rows": [real(3, 3), integers(-1, 4, "n", 1)],
+        "tf.slice(x, [y, 0], [2, 2])": [real(3, 3), integers(-1, 4)],
+        "x[y]": [real(3, 2), integers(-4, 5)],
+        "tf.tensor_scatter_nd_update(x, y, z)": [real(3, 2), integers(-1, 4, 1, 1), real(1, 2)],
+        "tf.tensor_scatter_nd_add(x, y, z)": [real(3, 2), integers(-1, 4, 2, 1), real(2, 2)],
+        "tf.scatter_nd(x, y, [3, 2])": [integers(-1, 4, 2, 1), real(2, 2)],
+        **{
+            f"{name}(x, y)": [integers(-9, 9, 2), integers(-1, 3, 2)]
+            for name in ("tf.math.floordiv", "tf.math.floormod", "tf.truncatediv", "tf.pow")
+        },
+        **{
+            f"tf.math.unsorted_segment_{name}(x, y, 3)": [real(4, 2), integers(-1, 4, 4)]
+            for name in ("sum", "max", "min", "prod")
+        },
+        **{
+            f"tf.sparse.segment_{name}(x, y, z, 3)": [
+                real(3, 2),
+                integers(-1, 4, 4),
+                ascending(0, 4, 4),
+            ]
+            for name in ("sum", "mean", "sqrt_n")
+        },
+        "tf.sparse.segment_sum(x, y, [0, 0, 1])": [real(3, 2), integers(-1, 4, 3)],
+        "tf.nn.sparse_softmax_cross_entropy_with_logits(y, x)": [real(2, 3), integers(-1, 4, 2)],
+    },
+    fails=True,
+)
+
 segments = family(
     "segments",
     {

@@ -21,6 +21,7 @@ class Operation:
         function: A function from tensors to a structure of tensors.
         variants: The alternative lists of operands.
         draws: Whether the function draws random numbers, which differ under XLA.
+        fails: Whether the function may fail for a client, and then must fail for all.
     """
 
     name: str
@@ -28,10 +29,16 @@ class Operation:
     function: Callable[..., Any]
     variants: Sequence[Sequence[Operand]]
     draws: bool = False
+    fails: bool = False
 
 
 def family(
-    name: str, table: Mapping[str, Sequence[Operand]], *, draws: bool = False, **helpers: Any
+    name: str,
+    table: Mapping[str, Sequence[Operand]],
+    *,
+    draws: bool = False,
+    fails: bool = False,
+    **helpers: Any,
 ) -> list[Operation]:
     """Makes operations from expressions.
 
@@ -39,11 +46,14 @@ def family(
         name: The name of the family.
         table: The operands of each expression, in which they are x, y, z, v and w in this order.
         draws: See `Operation`.
+        fails: See `Operation`.
         **helpers: Further names in expressions, besides `tf`.
     """
     operations = []
     for expression, operands in table.items():
         names = ", ".join(_NAMES[: len(operands)])
         function = eval(f"lambda {names}: {expression}", {"tf": tf} | helpers)
-        operations.append(Operation(f"{name}/{expression}", name, function, [operands], draws))
+        operations.append(
+            Operation(f"{name}/{expression}", name, function, [operands], draws, fails)
+        )
     return operations

@@ -17,6 +17,7 @@ FAMILIES = (
     arrays.shapes,
     arrays.slices,
     arrays.segments,
+    arrays.failures,
     arrays.sorting,
     algebra.operations,
     networks.convolutions,
