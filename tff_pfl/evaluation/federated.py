@@ -1,11 +1,11 @@
 """Evaluates the models of every client, and the global model, on the client's own data."""
 
 import collections
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_pfl.clients import CohortDataSource
@@ -15,6 +15,7 @@ from tff_pfl.evaluation.metrics import ClientMetrics, MetricName
 from tff_pfl.local import Examples, metric_sums, rows_of_batch
 from tff_pfl.models import Mean, Model, Weights
 from tff_pfl.ranges import takes, whole
+from tff_pfl.structures import type_of_row, type_of_rows
 from tff_pfl.templates import Client, PersonalizedProcess
 
 BATCH_SIZE = 200  # The most examples in a forward pass.
@@ -40,9 +41,19 @@ def evaluated_rows(source: CohortDataSource, *splits: str) -> int:
 
 
 def outputs_of_row(process: PersonalizedProcess, model: Model) -> int:
-    """Returns the number of outputs for an example: a logit for each class of each label, say."""
-    shapes = [leaf.shape[1:] for leaf in tff.structure.flatten(process.client_type.data.y)]
-    return sum(map(math.prod, shapes)) * ((process.evaluated_model or model).num_classes or 1)
+    """Returns the number of outputs for an example, such as a logit for each class."""
+    model = process.evaluated_model or model
+    if model.num_classes is not None:
+        return model.num_classes
+
+    def outputs(weights, x):
+        return model.apply(weights, x, training=False, seed=tf.zeros([2], tf.int32))
+
+    x_type = type_of_rows(type_of_row(process.client_type.data.x))
+    specs = map(tff.types.type_to_tf_tensor_specs, (model.weights_type, x_type))
+    found = tf.function(outputs, autograph=False).get_concrete_function(*specs)
+    shapes = [tf.TensorShape(spec.shape[1:]) for spec in tf.nest.flatten(found.structured_outputs)]
+    return sum(shape.num_elements() or 1 for shape in shapes)
 
 
 def at_once(most: int, outputs: int) -> int:
