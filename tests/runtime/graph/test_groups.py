@@ -147,10 +147,10 @@ def test_compiled_work_is_called_with_few_sizes(are_groups, limit, sizes):
     """Checks the size of each call, and that clients that fill it up leave no results."""
 
     def work(size, stack):
-        return [tf.fill([size], size), 2 * stack]
+        return [tf.fill([size], size), 2 * stack, tf.constant(0)]
 
     specs = tf.TensorSpec([], tf.int32), tf.TensorSpec([None], tf.int32)
-    padded = compilation.with_few_sizes(work, are_groups, limit)
+    padded = compilation.with_few_sizes(work, {}, are_groups, limit)
     function = padded.get_concrete_function(*specs)
     for count, size in enumerate(sizes, start=1):
         called, doubled = function(tf.constant(count), tf.range(count))
