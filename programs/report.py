@@ -11,13 +11,14 @@ import sys
 
 from tff_pfl import experiment
 from tff_pfl.analysis import command_line
+from tff_pfl.files import with_home
 from tff_pfl.runtime.startup import prepare_process
 
 prepare_process()
 
 
 def main(argv):
-    arguments = vars(command_line.parse(argv, __doc__))
+    arguments = vars(command_line.parse(with_home(argv), __doc__))
     run = command_line.SUBCOMMANDS[arguments.pop("subcommand")]
     try:
         if "output" in arguments:

@@ -20,7 +20,7 @@ from absl import app, flags
 from tff_pfl import analysis
 from tff_pfl.experiment.interruption import exit_code, interruptible
 from tff_pfl.experiment.run_directory import OutputDirectoryError
-from tff_pfl.files import whole_file
+from tff_pfl.files import whole_file, with_home
 from tff_pfl.runtime.startup import prepare_process
 
 prepare_process()
@@ -72,4 +72,4 @@ def main(argv):
 
 if __name__ == "__main__":
     flags.mark_flags_as_required(["study", "output_dir"])
-    app.run(main)
+    app.run(main, flags_parser=lambda argv: app.parse_flags_with_usage(with_home(argv)))

@@ -118,3 +118,10 @@ def test_parquet_keeps_types_and_shapes(tmp_path):
     ]
     for name, column in columns.items():
         np.testing.assert_array_equal(np.array(table[name].to_pylist()), column)
+
+
+def test_home_directory_in_values_of_flags(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/ann")
+    given = ["train.py", "--output_dir=~/runs/x", "--config.data.data_dir=~", "--x=a~/b", "~=~/x"]
+    expected = ["train.py", "--output_dir=/home/ann/runs/x", "--config.data.data_dir=/home/ann"]
+    assert files.with_home(given) == [*expected, "--x=a~/b", "~=~/x"]

@@ -8,7 +8,7 @@ import pathlib
 import re
 import shutil
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import IO, Any
 
 import numpy as np
@@ -18,6 +18,16 @@ _NOT_FINITE = {text: float(text) for text in ("nan", "inf", "-inf")}
 _LEVEL = 1
 # The temporary names of `whole_file`, and of TFF's managers, which also write folders.
 _TEMPORARY = re.compile(r".+\.\d+\.tmp|.+_temp\d{4}")
+
+
+def with_home(arguments: Iterable[str]) -> list[str]:
+    """Returns arguments of a program in which the value of `--FLAG=~/...` is a path without `~`."""
+
+    def expanded(argument):
+        name, equals, value = argument.partition("=")
+        return f"{name}={os.path.expanduser(value)}" if equals and name[:1] == "-" else argument
+
+    return list(map(expanded, arguments))
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from ml_collections.config_flags.config_flags import ConfigFileFlagParser
 from tff_pfl.experiment import config as configs
 from tff_pfl.experiment.config.errors import ConfigError
 from tff_pfl.experiment.config.imports import failure, import_modules, look_in
+from tff_pfl.files import with_home
 from tff_pfl.runtime.startup import announce_tensorflow
 
 # The errors that `ml_collections`, `absl` and config files raise for mistakes.
@@ -117,8 +118,10 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
     """Parses flags for `absl.app.run`, and prints mistakes as one message without a traceback.
 
     Flags for numbers of a config also accept `None`. A warning is printed for each flag of a config
-    that has no effect. See also `ConfigFileParser`.
+    that has no effect. `~` at the beginning of a value is the home directory, which shells only
+    expand at the beginning of a word. See also `ConfigFileParser`.
     """
+    argv = with_home(argv)
     try:
         positional = _parse(flags.FLAGS, argv)
     except _MISTAKES as error:
