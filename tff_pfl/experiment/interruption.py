@@ -1,6 +1,7 @@
 """Ends programs after errors that a user can fix, after Ctrl-C and after SIGTERM."""
 
 import contextlib
+import os
 import signal
 import sys
 import threading
@@ -79,12 +80,55 @@ def interruptible() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+class _Output:
+    """An output of a program that is dropped once its reader has ended, as `head` does.
+
+    Work whose results are files goes on, and other programs end soon.
+    """
+
+    def __init__(self, stream):
+        self._stream = stream
+
+    def __getattr__(self, name):
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Writes text, or drops it."""
+        return self._unless_broken(self._stream.write, text) or len(text)
+
+    def flush(self) -> None:
+        """Writes what has been held back, or drops it."""
+        self._unless_broken(self._stream.flush)
+
+    def _unless_broken(self, function, *args):
+        try:
+            return function(*args)
+        except BrokenPipeError:
+            nothing = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nothing, self._stream.fileno())
+            os.close(nothing)
+
+
+@contextlib.contextmanager
+def _lasting_output() -> Iterator[None]:
+    """Replaces the outputs of this process by `_Output`s for the duration of the context."""
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = map(_Output, before)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        sys.stdout, sys.stderr = before
+
+
 def exit_code(interruption: KeyboardInterrupt) -> int:
     """Returns 128 plus the signal's number, as shells do: 143 for SIGTERM, 130 for Ctrl-C."""
     is_terminated = isinstance(interruption, Terminated)
     return 128 + (signal.SIGTERM if is_terminated else signal.SIGINT)
 
 
+@_lasting_output()
 def exit_code_of(
     work: Callable[[], int | None],
     *,
@@ -92,6 +136,8 @@ def exit_code_of(
     advice: Callable[[], str] = lambda: "",
 ) -> int:
     """Runs the work of a program, and prints errors that a user can fix without a traceback.
+
+    If the reader of its output ends, as in `train.py ... | head`, the work goes on.
 
     Args:
         work: Does the work and returns an exit code, or `None` for 0.
