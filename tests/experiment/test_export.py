@@ -16,6 +16,7 @@ from tff_pfl.experiment import (
     export_run,
     restored_run,
 )
+from tff_pfl.experiment.export import folder_name
 from tff_pfl.local import ClientContext, seeds
 from tff_pfl.models import MODELS, ModelSaver
 from tff_pfl.names import UnknownNameError
@@ -133,3 +134,11 @@ def test_impossible_exports_are_refused(run_of, tmp_path, capsys):
     assert "Client '4' does not exist" in capsys.readouterr().err
     assert export_program(str(tmp_path), str(tmp_path / "models")) == 1
     assert "has no config.json of a run" in capsys.readouterr().err
+
+
+def test_folder_of_a_client_has_a_name_that_file_systems_take():
+    assert folder_name("a/b") == "a%2Fb"
+    names = ["x" * 200, "x" * 247, "x" * 248, "ä" * 100, "ä" * 101]
+    folders = list(map(folder_name, names))
+    assert folders[0] == names[0] and len(set(folders)) == len(names)
+    assert max(map(len, folders)) <= 255 - len("client_")

@@ -1,5 +1,6 @@
 """Exports the trained models of a run for programs without this library."""
 
+import hashlib
 import itertools
 import os
 import pathlib
@@ -33,6 +34,7 @@ from tff_pfl.ranges import takes, whole
 from tff_pfl.templates import PersonalizedProcess
 
 _DESCRIPTION = "models.json"
+_LONGEST_NAME = 200
 
 
 class ExportedRun(NamedTuple):
@@ -77,7 +79,7 @@ def export_models(
         output: A new or empty folder. It receives `client_ID` or `client_NAME` for each client,
             `global` if the algorithm has a global model, and `models.json` with the run, the round,
             and the shape and type of inputs. Special characters of a name are written as in URLs,
-            `%2F` for a slash.
+            `%2F` for a slash; a longer name than 200 characters is cut, and ends in its digest.
         clients: The names of the clients whose models are written, or the ids of clients without
             names; `None`: all clients that train.
         clients_per_call: The number of clients whose models are made at a time, which bounds
@@ -243,7 +245,7 @@ def _write(run: RestoredRun | TrainedRun, output, clients, models) -> ExportedRu
     clients = list(clients)
     with progress_bar(total=len(clients), desc="models", unit="client") as bar:
         for client, weights in zip(clients, models, strict=True):
-            save(f"client_{urllib.parse.quote(str(client), safe='')}", weights)
+            save(f"client_{folder_name(str(client))}", weights)
             bar.update()
     exported = ExportedRun(run.title, run.round_num, names)
     description = {
@@ -254,6 +256,14 @@ def _write(run: RestoredRun | TrainedRun, output, clients, models) -> ExportedRu
     }
     write_json(str(output / _DESCRIPTION), description)
     return exported
+
+
+def folder_name(client: str) -> str:
+    """Returns the name of a client as a part of a path, which has at most 255 bytes."""
+    name = urllib.parse.quote(client, safe="")
+    if len(name) <= _LONGEST_NAME:
+        return name
+    return f"{name[:_LONGEST_NAME]}-{hashlib.sha256(client.encode()).hexdigest()[:16]}"
 
 
 def export_program(
