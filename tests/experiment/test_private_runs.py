@@ -138,6 +138,15 @@ def test_run_without_epsilon_is_not_resumed_with_epsilon(dataset, tmp_path):
     assert trained(tmp_path, dataset, noisy_process(0.1), None, rounds=2).privacy is None
 
 
+def test_warning_says_that_epsilon_is_not_counted(dataset, tmp_path, capsys):
+    loss = PrivacyLoss(Accountant(5, 2, 0.1), noise_multiplier=5)
+    for counted in (loss, None):
+        trained(tmp_path / str(counted is None), dataset, noisy_process(5.0), counted)
+        printed = capsys.readouterr().out
+        warning = "epsilon is not counted. Pass privacy=PrivacyLoss(accountant, 5)."
+        assert (warning in printed) == (counted is None)
+
+
 def test_infinite_epsilon_is_text_in_json(dataset, tmp_path):
     loss = PrivacyLoss(Accountant(5, 2, 0.1), noise_multiplier=0)
     result = trained(tmp_path, dataset, noisy_process(0.0), loss)

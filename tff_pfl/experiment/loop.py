@@ -168,6 +168,11 @@ def train(
                 bar.write(warning)
             if is_over and verbose and not reopens:
                 bar.write(f"{title}: the run was finished before; its result is shown again.")
+            if process.noise_multiplier is not None and privacy is None:
+                bar.write(
+                    "warning: the process has noise for privacy, but epsilon is not counted. Pass "
+                    f"privacy=PrivacyLoss(accountant, {process.noise_multiplier:g})."
+                )
             Rounds(
                 process,
                 model,
