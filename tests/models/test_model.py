@@ -1,6 +1,7 @@
 """Tests `tff_pfl.models.model` on a linear model of one weight matrix."""
 
 import collections
+import copy
 import dataclasses
 
 import numpy as np
@@ -293,3 +294,9 @@ def test_merged_refuses_two_totals_of_the_same_name():
 def test_task_refuses_invalid_metric_names_and_functions(changes, error, message):
     with pytest.raises(error, match=message):
         dataclasses.replace(MODEL.task, **changes)
+
+
+def test_copy_of_a_model_is_the_model():
+    model = from_keras(network(lambda: CenteredWhile(None)), input_shape=(3,))
+    assert model.weights_type is not None  # which cannot be copied
+    assert copy.deepcopy({"model": model})["model"] is model

@@ -97,6 +97,10 @@ class Model:
         if self.postprocess is not None:
             check_function("postprocess of a model", self.postprocess)
 
+    def __deepcopy__(self, memo: Any) -> "Model":
+        """Returns the model itself, which nothing can change."""
+        return self
+
     @functools.cached_property
     def weights_type(self) -> tff.types.Type:
         """The TFF type of `W`, whose tensors must be float32 (see `check_weights`)."""
@@ -335,7 +339,9 @@ class Model:
             raise ValueError(
                 f"The {name} of an example in model {self.name!r} depends on other rows of its "
                 "batch, which may be padding. In preprocess, layers, loss and metrics, compute "
-                "each row only from its own input, and use constants for statistics of the data."
+                "each row only from its own input, and use constants for statistics of the data; "
+                "for a loss of whole batches, such as Cox's, write a method that calls "
+                "LocalTraining.train with a gradient, which gets the weights of the rows."
             )
         model._checked_rows.add(key)
 
