@@ -12,7 +12,7 @@ from tests.federation import EXAMPLES_TYPE, IMAGE_SHAPE, local_sgd
 from tests.marks import slow
 from tff_pfl import Metric, algorithms, from_keras
 from tff_pfl.clients import Participation, Selector
-from tff_pfl.evaluation import EvaluationOptions, Evaluator
+from tff_pfl.evaluation import EvaluationOptions
 from tff_pfl.experiment import identity
 from tff_pfl.kinds import described
 from tff_pfl.models import tasks
@@ -56,9 +56,7 @@ def identity_of(
     """Returns the identity of a run."""
     made = made or model()
     process = compose(algorithms.make(name, made, local or local_sgd(), **method), EXAMPLES_TYPE)
-    options = options or EvaluationOptions()
-    evaluator = Evaluator(process, made, dataset, options)
-    return identity.of_run(process, dataset, evaluator, options, every, cohort)
+    return identity.of_run(process, made, dataset, options or EvaluationOptions(), every, cohort)
 
 
 EDITS = {

@@ -120,8 +120,8 @@ def compare(
         for label, algorithm in methods.items():
             process = compose(algorithm, data[seeds[0]].examples_type)
             participation.check_process(process)
-            evaluator = Evaluator(process, algorithm.made_of.model, data[seeds[0]], evaluate)
-            computation = of_computations(process, evaluator)
+            evaluated = process.evaluated_model or algorithm.made_of.model
+            computation = of_computations(process, evaluated)
             for seed in seeds:
                 path = root / folder_name(label) / f"seed{seed}"
                 size = clients_per_round or data[seed].num_clients

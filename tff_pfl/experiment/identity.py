@@ -4,10 +4,16 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+import tensorflow_federated as tff
+
 from tff_pfl.data import FederatedDataset
-from tff_pfl.evaluation import EvaluationOptions, Evaluator
+from tff_pfl.equality import elementwise_equality
+from tff_pfl.evaluation import EvaluationOptions
 from tff_pfl.experiment.fingerprint import fingerprint
 from tff_pfl.kinds import described
+from tff_pfl.local import Batch
+from tff_pfl.models import Model
 from tff_pfl.templates import PersonalizedProcess
 
 DESCRIPTIONS = {
@@ -26,19 +32,30 @@ COMPUTATIONS = ("rounds", "models", "evaluation")
 _FREE_OPTIONS = ("clients_per_call", "generalization", "late_share", "subsample", "synthetic")
 
 
-def of_computations(
-    process: PersonalizedProcess, evaluator: Evaluator | None = None
-) -> dict[str, str]:
-    """Returns fingerprints of a process and, if there is one, of its evaluation."""
+def of_computations(process: PersonalizedProcess, evaluated: Model | None = None) -> dict[str, str]:
+    """Returns fingerprints of a process and, if a model is given, of its metrics."""
     models = [process.personalize, *process.further_models.values()]
     models += filter(None, [process.global_weights])
     found = {
         "rounds": fingerprint(process.initialize, process.next, process.initialize_client),
         "models": fingerprint(*models),
     }
-    if evaluator is not None:
-        found["evaluation"] = fingerprint(evaluator.computation)
+    if evaluated is not None:
+        found["evaluation"] = fingerprint(_metrics(process, evaluated))
     return found
+
+
+def _metrics(process, model) -> tff.Computation:
+    """Returns the computation of the loss and the metrics of a batch."""
+    examples = process.client_type.data
+    weight, seed = tff.TensorType(np.float32, [None]), tff.TensorType(np.int32, [2])
+
+    @tff.tensorflow.computation(model.weights_type, examples.x, examples.y, weight, seed)
+    @elementwise_equality()
+    def measured(weights, x, y, weight, seed):
+        return model.finalized(model.sums(weights, Batch(x, y, weight, seed)))
+
+    return measured
 
 
 def of_data(dataset: FederatedDataset) -> dict[str, str]:
@@ -48,21 +65,22 @@ def of_data(dataset: FederatedDataset) -> dict[str, str]:
 
 def of_run(
     process: PersonalizedProcess,
+    model: Model,
     dataset: FederatedDataset,
-    evaluator: Evaluator,
     options: EvaluationOptions,
     evaluate_every: int,
     clients_per_round: int,
 ) -> dict[str, Any]:
     """Returns all that a run depends on as JSON values, but for how its cohorts are drawn."""
-    evaluated = {key: v for key, v in vars(options).items() if key not in _FREE_OPTIONS}
+    model = process.evaluated_model or model
+    chosen = {key: v for key, v in vars(options).items() if key not in _FREE_OPTIONS}
     return {
         **of_data(dataset),
-        **of_computations(process, evaluator),
+        **of_computations(process, model),
         "noise_multiplier": process.noise_multiplier,
         "clients_per_round": clients_per_round,
-        "directions": dict(evaluator.directions),
-        "evaluate": described(evaluated),
+        "directions": dict(model.task.directions),
+        "evaluate": described(chosen),
         "evaluate_every": evaluate_every,
     }
 

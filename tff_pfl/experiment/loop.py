@@ -137,7 +137,7 @@ def train(
     directions = (process.evaluated_model or model).task.directions
     schedule = Schedule(rounds, evaluate_every, checkpoint_every, early_stop, directions)
     evaluator = evaluation.Evaluator(process, model, dataset, options)
-    identity = of_run(process, dataset, evaluator, options, evaluate_every, clients_per_round)
+    identity = of_run(process, model, dataset, options, evaluate_every, clients_per_round)
     with client_states(process, directory.file(CHECKPOINT)) as store:
         source = CohortDataSource(
             dataset,

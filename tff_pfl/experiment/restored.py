@@ -12,7 +12,6 @@ import numpy as np
 from tff_pfl import runtime
 from tff_pfl.clients import CohortDataSource
 from tff_pfl.data import FederatedDataset
-from tff_pfl.evaluation import Evaluator
 from tff_pfl.experiment import config as configs
 from tff_pfl.experiment.checkpoint import (
     Checkpoint,
@@ -108,9 +107,8 @@ def check_unchanged(run_dir: str | os.PathLike, config: ml_collections.ConfigDic
         ConfigError: A value of the config is wrong.
     """
     run = configs.BuiltRun(config)
-    options = configs.evaluation_options(config)
-    evaluator = Evaluator(run.process, run.model, run.dataset, options)
-    now = of_data(run.dataset) | of_computations(run.process, evaluator)
+    evaluated = run.process.evaluated_model or run.model
+    now = of_data(run.dataset) | of_computations(run.process, evaluated)
     with client_states(run.process, checkpoint_of(run_dir), read_only=True) as store:
         check_trained(store, now)
 
