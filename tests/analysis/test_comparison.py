@@ -241,6 +241,15 @@ def test_table_has_epsilon_if_a_method_is_private(written, tmp_path):
     assert "epsilon" not in written.table()
 
 
+def test_epsilon_of_a_method_that_sends_nothing_is_zero(tmp_path):
+    runs = {
+        label: [write_run(tmp_path / label, [0.5, 0.6, 0.7], **options)]
+        for label, options in [("Local", {"bytes_down": 0}), ("Private", {"epsilon": 8.0})]
+    }
+    assert dict(tff_pfl.Comparison(runs).table()["epsilon"]) == {"Local": 0.0, "Private": 8.0}
+    assert "epsilon" not in tff_pfl.Comparison({"Local": runs["Local"]}).table()
+
+
 @pytest.mark.slow
 def test_epsilon_of_private_methods_is_counted(dataset, tmp_path):
     made = {"Local": methods()["Local"], "Private": private()}

@@ -138,7 +138,8 @@ def summaries(runs: Any) -> pd.DataFrame:
     Returns:
         Columns `run`, `label`, `seed`; `algorithm` and `data`, the names in the config; `rounds`;
         `bytes_down` and `bytes_up`, which a client receives and sends in a round; `round_seconds`,
-        the median without the first two rounds; `epsilon` of all rounds, infinite without privacy.
+        the median without the first two rounds; `epsilon` of all rounds, 0 if clients send nothing
+        and infinite without privacy.
 
     Raises:
         OutputDirectoryError: A file of a finished run is damaged or missing.
@@ -149,15 +150,17 @@ def summaries(runs: Any) -> pd.DataFrame:
         of_run, numbers, seconds = files.settings(), files.metrics(), files.timings()
         with reading(path):
             seconds = pd.Series(seconds["round_seconds"])
+            bytes_up = numbers["bytes_up_per_client"][-1]
+            without_noise = [math.inf if bytes_up else 0.0]
             rows.append(
                 {
                     **run,
                     **{key: _choice(of_run.get(key)) for key in ("algorithm", "data")},
                     "rounds": finished_summary(path).final.round_num,
                     "bytes_down": numbers["bytes_down_per_client"][-1],
-                    "bytes_up": numbers["bytes_up_per_client"][-1],
+                    "bytes_up": bytes_up,
                     "round_seconds": seconds[_WARM_UP if len(seconds) > _WARM_UP else 0 :].median(),
-                    "epsilon": numbers.get("privacy/epsilon", [math.inf])[-1],
+                    "epsilon": numbers.get("privacy/epsilon", without_noise)[-1],
                 }
             )
     columns = ["algorithm", "data", "rounds", "bytes_down", "bytes_up", "round_seconds", "epsilon"]

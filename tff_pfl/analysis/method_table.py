@@ -44,7 +44,7 @@ def method_table(runs: Runs, column: str, baseline: str, evaluation: str = "fina
     table["bytes_up"] = costs["bytes_up"].first().astype(int)
     table["round_seconds"] = costs["round_seconds"].median()
     epsilon = costs["epsilon"].max()
-    if np.isfinite(epsilon).any():
+    if (np.isfinite(epsilon) & (epsilon > 0)).any():
         table["epsilon"] = epsilon
     return table.rename_axis("method").rename_axis(EVALUATIONS[evaluation][1] or None, axis=1)
 
