@@ -26,7 +26,14 @@ def assert_head_maps_features_to_outputs(model, x):
 
 def test_linear_head_maps_features_to_outputs():
     deep = sequential(lambda: layers.Dense(5, "relu"), lambda: layers.Dropout(0.5))
-    for keras_model_fn in (test_keras.branches, test_keras.nested, deep):
+    for keras_model_fn in (
+        test_keras.branches,
+        test_keras.nested,
+        test_keras.deferred,
+        test_keras.parts_made_in_reverse,
+        test_keras.predictor_made_before_its_encoder,
+        deep,
+    ):
         assert_head_maps_features_to_outputs(pure(keras_model_fn), X)
 
 
@@ -49,7 +56,6 @@ def test_models_without_a_linear_head_have_no_features():
         model_ending_in(lambda: Cosine(3)),
         test_segments.doubled,
         test_keras.Subclassed,
-        test_keras.deferred,  # It is built when it is called.
         model_ending_in(lambda: layers.Dense(3, "tanh")),
         model_ending_in(lambda: layers.Dense(3), layers.ReLU),
         model_ending_in(lambda: layers.Reshape((5, 1)), lambda: layers.Dense(1), layers.Flatten),

@@ -84,6 +84,40 @@ def convolutional():
     )
 
 
+def parts_made_in_reverse():
+    head = tf.keras.Sequential([tf.keras.Input((5,)), layers.Dense(3, name="logits")], name="head")
+    body = tf.keras.Sequential([tf.keras.Input((4,)), layers.Dense(5, name="hidden")], name="body")
+    return tf.keras.Sequential([body, head])
+
+
+def predictor_made_before_its_encoder():
+    z, x = tf.keras.Input((5,)), tf.keras.Input((4,))
+    predictor = tf.keras.Model(z, layers.Dense(3, name="logits")(z))
+    encoder = tf.keras.Model(x, layers.Dense(5, "tanh", name="hidden")(x))
+    return tf.keras.Model(x, predictor(encoder(x)))
+
+
+def head_built_first():
+    head = layers.Dense(3, name="logits")
+    head.build((None, 5))
+    return tf.keras.Sequential([layers.Dense(5, name="hidden", input_shape=(4,)), head])
+
+
+class HeadBuiltInInit(tf.keras.Model):
+    """A model that builds its head before its body, and calls both in a `tf.function`."""
+
+    def __init__(self):
+        super().__init__(name="net")
+        self.classifier = layers.Dense(3, name="logits")
+        self.classifier.build((None, 5))
+        self.body = layers.Dense(5, name="hidden")
+        self.body.build((None, 4))
+        self.forward = tf.function(lambda x: self.classifier(self.body(x)))
+
+    def call(self, x):
+        return self.forward(x)
+
+
 def recurrent():
     return tf.keras.Sequential(
         [layers.Reshape((2, 2), input_shape=(4,)), layers.SimpleRNN(3), layers.Dense(3)]
@@ -99,6 +133,10 @@ MODELS = {
     normalized: ("head",),
     convolutional: ("conv2d", "depthwise_conv2d", "layer_normalization", "dense"),
     recurrent: ("simple_rnn/simple_rnn_cell", "dense"),
+    parts_made_in_reverse: ("hidden", "logits"),
+    predictor_made_before_its_encoder: ("hidden", "logits"),
+    head_built_first: ("hidden", "logits"),
+    HeadBuiltInInit: ("hidden", "logits"),
 }
 
 
@@ -132,11 +170,9 @@ def test_outputs_and_gradients_equal_keras(keras_model_fn, names):
     reference = keras_model_fn()
     inputs = halves(x) if keras_model_fn is branches else x
     reference(inputs)
-    if keras_model_fn is Subclassed:  # Keras lists its weights in another order.
-        head, body, scale = weights["mine/head"], weights["mine/body"], weights["mine"]
-        reference.set_weights([*head.values(), *body.values(), *scale.values()])
-    else:
-        reference.set_weights(flat(weights))
+    # Keras lists the weights of the classes in the order in which they are made, in reverse.
+    is_class = isinstance(keras_model_fn, type)
+    reference.set_weights(flat(dict(reversed(weights.items())) if is_class else weights))
     with tf.GradientTape() as tape:
         logits = reference(inputs)
         loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits))

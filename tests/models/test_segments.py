@@ -281,8 +281,14 @@ def unbuilt():
     return tf.keras.Sequential([layers.Dense(5), layers.Dense(3)], name="unbuilt")
 
 
+def test_sequential_models_need_no_input_shape():
+    whole, model = (from_keras(unbuilt, input_shape=(4,), segments=n) for n in (1, 2))
+    b, weights = batch(), whole.init(0)
+    assert_close(model.gradient(weights, b), whole.gradient(weights, b), 1e-6)
+
+
 def test_split_refuses_other_models():
-    for keras_model_fn, name in ((Subclassed, "mine"), (unbuilt, "unbuilt"), (doubled, "doubled")):
+    for keras_model_fn, name in ((Subclassed, "mine"), (doubled, "doubled")):
         message = f"Keras model {name!r} cannot be cut into segments=2. Use a functional"
         with pytest.raises(ValueError, match=re.escape(message)):
             from_keras(keras_model_fn, input_shape=(4,), segments=2)

@@ -28,6 +28,22 @@ def test_numbers_of_weights_equal_the_papers(name, shape, num_classes, num_weigh
     assert all(not np.any(layer["bias"]) for layer in model.init(0).values())
 
 
+@pytest.mark.parametrize("name", ["mlp", "cnn_fedpg", "nf_resnet18", "wide_resnet"])
+def test_layers_are_in_the_order_in_which_networks_make_them(name):
+    """Keeps the order of layers, also of the parallel branches of residual blocks."""
+    made = []
+
+    def record(next_creator, **options):
+        made.append(next_creator(**options))
+        return made[-1]
+
+    with tf.variable_creator_scope(record):
+        network = models.MODELS[name]((32, 32, 3), 10)
+    weights = {id(weight) for weight in network.trainable_weights}
+    made = [variable.name.rpartition("/")[0] for variable in made if id(variable) in weights]
+    assert models.build(name, (32, 32, 3), 10).layers == tuple(dict.fromkeys(made))
+
+
 def test_build_scales_and_normalises_images():
     mean, std = (0.5, 0.25), (0.2, 0.4)
     model = models.build("mlp", (1, 1, 2), 2, mean=mean, std=std, hidden=())

@@ -17,10 +17,11 @@ from tff_pfl.models.batch_normalization import pure_batch_normalization
 from tff_pfl.models.frozen import frozen_values, frozen_weights, skipped_loading
 from tff_pfl.models.initial_values import derived_seed, seedable
 from tff_pfl.models.inputs import as_numbers, input_specs, preprocessed_zeros
+from tff_pfl.models.layer_order import from_input_to_output
 from tff_pfl.models.model import Model
 from tff_pfl.models.pure_layers import COMPUTE_TYPES, FLOAT32, in_types, pure_layers
 from tff_pfl.models.regularization import Regularized, penalty_of, regularized_weights
-from tff_pfl.models.segments import Segment, in_turn, is_graph, linear_head, split, without_head
+from tff_pfl.models.segments import Segment, built, in_turn, linear_head, split, without_head
 from tff_pfl.models.statistics import STATISTICS, fixed, with_statistics
 from tff_pfl.models.task import Task
 from tff_pfl.models.tasks import task_of
@@ -55,16 +56,17 @@ class _Record(NamedTuple):
 
     Attributes:
         name: The model's name.
+        inputs: The inputs that the model was called with, after `preprocess`.
         slots: The model's variables, in the order of their creation.
         whole: The model's segments, one or more.
         below_head: The segments below the model's linear head. Empty without such a head.
         outputs: The model's symbolic outputs for one input.
-        layers: The names of the layers with weights that are not frozen, from input to output as
-            far as known.
+        layers: The names of the layers with weights that are not frozen, from input to output.
         regularized: The weights that have a regularizer.
     """
 
     name: str
+    inputs: Any
     slots: list[_Slot]
     whole: list[Segment]
     below_head: list[Segment]
@@ -193,7 +195,8 @@ def from_keras(
                 normalization as assigned,
                 skipped_loading(),
             ):
-                segment = split(part(keras_model_fn()), segments)[index]
+                keras_model = built(keras_model_fn(), record.inputs)
+                segment = split(part(keras_model), segments)[index]
                 outputs = segment(x, training=training)
             if next(values, None) is not None:
                 raise ValueError(_BUILT_ANEW)
@@ -305,25 +308,25 @@ def _record(keras_model_fn, preprocess, inputs_spec, task, segments) -> _Record:
             raise ValueError(
                 f"keras_model_fn must return a tf.keras.Model, got {type(model).__name__}."
             )
-        head = linear_head(model)
-        parts = split(model, segments)
         inputs = example()
+        head = linear_head(built(model, inputs))
+        parts = split(model, segments)
         outputs = model(inputs, training=True)
         checks.check_weights(model, [variable for variable, _ in created])
         checks.check_loaded(loaded)
         checks.check_losses(model)
         checks.check_outputs(outputs, task)
         slots = _slots(model, created, keras_model_fn, example)
-        layers = _layers(model, slots)
+        layers = _layers(model, created, graph, inputs)
         whole = _plan(model, parts, inputs)
         below_head = []
-        if head == layers[-1]:
+        if head and layer_and_weight(head.kernel, model)[0] == layers[-1]:
             below_head = _plan(model, split(without_head(model), segments), inputs)
     checks.check_captures(graph, [variable for variable, _ in created])
     checks.check_stateless(graph)
     checks.check_not_assigned(graph)
     regularized = regularized_weights(model)
-    return _Record(model.name, slots, whole, below_head, outputs, layers, regularized)
+    return _Record(model.name, inputs, slots, whole, below_head, outputs, layers, regularized)
 
 
 def _slots(model, created, keras_model_fn, example) -> list[_Slot]:
@@ -356,14 +359,12 @@ def _is_statistic(slot) -> bool:
     return slot.constant is None and slot.weight in STATISTICS
 
 
-def _layers(model, slots) -> list[str]:
-    """Returns the layers of weights that are not frozen, in the order of calls or of the model."""
-    called = dict.fromkeys(slot.layer for slot in slots if slot.constant is None)
-    if is_graph(model) and not all("/" in weight.name for weight in model.weights):
-        frozen = {weight.ref() for weight in frozen_weights(model)}
-        others = [weight for weight in model.weights if weight.ref() not in frozen]
-        called = dict.fromkeys(layer_and_weight(weight, model)[0] for weight in others)
-    return list(called)
+def _layers(model, created, graph, inputs) -> list[str]:
+    """Returns the layers of weights that are not frozen, from input to output."""
+    frozen = {weight.ref() for weight in frozen_weights(model)}
+    refs = [variable.ref() for variable, _ in created]
+    names = {ref: layer_and_weight(ref.deref(), model)[0] for ref in refs if ref not in frozen}
+    return from_input_to_output(graph, tf.nest.flatten(inputs), names)
 
 
 def _plan(model, parts, inputs) -> list[Segment]:

@@ -111,7 +111,10 @@ class Model:
 
     @property
     def layers(self) -> tuple[str, ...]:
-        """The names of the layers that have weights, from input to output."""
+        """The names of the layers that have weights, from input to output.
+
+        Layers that do not depend on each other have the order in which they were made.
+        """
         return tuple(tff.structure.name_list(self.weights_type))
 
     @property
@@ -393,8 +396,8 @@ def linear_head_shape(model: Model, method: str) -> tuple[int, int]:
     if model.features is None:
         raise ValueError(
             f"{method} needs the inputs of the last layer, but model {model.name!r} has no "
-            "`features`. Use a Sequential or functional Keras model that begins with an Input and "
-            "ends in a Dense layer without activation."
+            "`features`. Use a Sequential or functional Keras model that ends in a Dense layer "
+            "without activation."
         )
     num_features, num_classes = model.init(0)[model.layers[-1]]["kernel"].shape
     if num_classes < 2:

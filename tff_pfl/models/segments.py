@@ -5,7 +5,7 @@ Chen et al., "Training deep nets with sublinear memory cost", 2016.
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -32,20 +32,18 @@ def split(model: tf.keras.Model, number: int) -> list[tf.keras.Model]:
     layers' outputs in each part have a similar total size.
 
     Args:
-        model: A functional model, or a sequential model with a known input shape. For one part, any
-            model.
+        model: A functional model, or a sequential model that is `built`. For one part, any model.
         number: The maximum number of parts. The model may have fewer places for cuts.
 
     Raises:
-        ValueError: The model is neither functional nor sequential with a known input shape.
+        ValueError: The model is neither functional nor sequential.
     """
     if number == 1:
         return [model]
     if not is_graph(model):
         raise ValueError(
             f"Keras model {model.name!r} cannot be cut into segments={number}. Use a functional "
-            "model, or a sequential model whose first layer has an input_shape, without overriding "
-            "call, or set segments to 1."
+            "or sequential model that does not override call, or set segments to 1."
         )
     cuts, size = _cuts(model)
     last, ends = 0, []
@@ -67,21 +65,35 @@ def is_graph(model: tf.keras.Model) -> bool:
     return type(model).call in calls and bool(getattr(model, "inputs", None))
 
 
-def linear_head(model: tf.keras.Model) -> str | None:
-    """Returns the name of the dense layer that ends a model, or `None`."""
+def built(model: tf.keras.Model, inputs: Any) -> tf.keras.Model:
+    """Makes a sequential model without an input shape a graph of layers that takes the inputs."""
+    if type(model) is tf.keras.Sequential and not is_graph(model) and tf.is_tensor(inputs):
+        model(tf.keras.Input(inputs.shape[1:], dtype=inputs.dtype))
+    return model
+
+
+def linear_head(model: tf.keras.Model) -> tf.keras.layers.Dense | None:
+    """Returns the dense layer that ends a model, also in nested models, or `None`."""
     if not is_graph(model) or len(model.outputs) != 1:
         return None
     layer = model.layers[-1]
-    if getattr(type(layer), "call", None) is not tf.keras.layers.Dense.call:
+    is_output = len(layer.inbound_nodes) == 1 and layer.inbound_nodes[0].outputs is model.outputs[0]
+    if not is_output:
         return None
-    is_linear = layer.activation is tf.keras.activations.linear
-    is_output = len(layer.inbound_nodes) == 1 and layer.output is model.outputs[0]
-    return layer.name if is_linear and is_output and len(layer.input.shape) == 2 else None
+    if isinstance(layer, tf.keras.Model):
+        return linear_head(layer) if len(layer.inputs) == 1 else None
+    is_dense = getattr(type(layer), "call", None) is tf.keras.layers.Dense.call
+    is_linear = is_dense and layer.activation is tf.keras.activations.linear
+    return layer if is_linear and len(layer.input.shape) == 2 else None
 
 
 def without_head(model: tf.keras.Model) -> tf.keras.Model:
     """Returns the part of a model before its `linear_head`."""
-    return tf.keras.Model(model.input, model.layers[-1].input)
+    head = model.layers[-1]
+    (features,) = head.inbound_nodes[0].keras_inputs
+    if isinstance(head, tf.keras.Model):
+        features = without_head(head)(features)
+    return tf.keras.Model(model.input, features)
 
 
 def _cuts(model):
