@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import scipy.sparse
 import tensorflow as tf
 
 from tests.marks import together
@@ -62,6 +63,8 @@ def test_from_client_arrays_names_the_client():
         make(x, y, x.astype(np.float64), y)
     with pytest.raises(ExamplesError, match="client 1, test: arrays are masked"):
         make(x, y, np.ma.masked_equal(x, 0), y)
+    with pytest.raises(ExamplesError, match="client 1: inputs .* got a csr_matrix"):
+        make(scipy.sparse.csr_matrix(x), y, x, y)
     with pytest.raises(ExamplesError, match="no clients"):
         FederatedDataset.from_client_arrays([], num_classes=2)
     with pytest.raises(ExamplesError, match="client 1 must be .x_train, .* found 2 values"):
@@ -80,6 +83,8 @@ def test_from_client_arrays_names_the_client():
         (np.array([0.0, 1e300]), np.array([0, 1]), "example 1 is not finite as float32"),
         (np.array([np.nan, 0], BFLOAT16), np.array([0, 1]), "example 0 is not finite"),
         (np.ma.masked_array([1.0, 2.0], [0, 1]), np.array([0, 1]), "arrays are masked"),
+        (scipy.sparse.csr_matrix(np.eye(2)), np.array([0, 1]), r"got a csr_matrix.* toarray\(\)"),
+        (np.eye(2), np.float32(1), "a row for each example, got a float32"),
     ],
 )
 def test_check_examples_names_the_problem(x, y, message):

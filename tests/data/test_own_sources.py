@@ -174,6 +174,32 @@ def test_data_sets_of_different_types_are_refused():
         FederatedDataset.from_datasets(datasets)
 
 
+@together(
+    ("x", "y", "num_classes", "message"),
+    [
+        (np.float32([[0.1]]), [0], 2, r"inputs are float32 .*\(1,\), but .* of train are uint8"),
+        (np.uint8([[1, 2]]), [0], 2, r"test: inputs .*\(2,\), but inputs of train .*\(1,\)"),
+        ({"a": np.uint8([[1]])}, [0], 2, "inputs are uint8 .* 'a', but"),
+        (np.uint8([[1]]), [0.5], None, "test: labels are float32 .* of train are int32"),
+    ],
+)
+def test_test_examples_unlike_training_examples_are_refused(x, y, num_classes, message):
+    train, test = (
+        {"ann": tf.data.Dataset.from_tensor_slices(pair)}
+        for pair in ((np.uint8([[255]]), [1]), (x, y))
+    )
+    with pytest.raises(ExamplesError, match=message):
+        FederatedDataset.from_datasets(train, test, num_classes=num_classes)
+
+
+def test_class_labels_may_be_integers_of_several_types():
+    parts = [
+        {"ann": tf.data.Dataset.from_tensors((1.0, tf.constant(1, kind)))}
+        for kind in (tf.int64, tf.int32)
+    ]
+    assert FederatedDataset.from_datasets(*parts, num_classes=2).y.tolist() == [1, 1]
+
+
 FRAME = pd.DataFrame(
     {
         "user_id": [1000003, 17, 17, 1000003, 17, 5],

@@ -17,10 +17,27 @@ class ExamplesError(ValueError):
     """An error for arrays that no model can be trained on; it names the first bad example."""
 
 
-def arrays_of(rows: Any) -> Any:
-    """Returns inputs or labels as NumPy arrays, in a structure that is `normalized`."""
-    # `asanyarray` keeps masks, which `check_examples` refuses.
-    return normalized(rows, np.asanyarray)
+def arrays_of(rows: Any, where: str) -> Any:
+    """Returns inputs or labels as NumPy arrays, in a structure that is `normalized`.
+
+    Args:
+        rows: The inputs or labels, a structure of arrays.
+        where: A name of the arrays, for the message.
+
+    Raises:
+        ExamplesError: A leaf has no rows: it is a sparse matrix or a single number, for example.
+    """
+
+    def array_of(leaf):
+        array = np.asanyarray(leaf)  # It keeps masks, which `check_examples` refuses.
+        if array.ndim == 0:
+            raise ExamplesError(
+                f"{where}: inputs and labels must be arrays with a row for each example, got a "
+                f"{type(leaf).__name__}. Make a sparse matrix dense by its toarray()."
+            )
+        return array
+
+    return normalized(rows, array_of)
 
 
 def check_examples(x: Any, y: Any, num_classes: int | None, where: str = "data set") -> None:
@@ -40,7 +57,7 @@ def check_examples(x: Any, y: Any, num_classes: int | None, where: str = "data s
     """
     if num_classes is not None:
         whole(1).check(f"{where}: num_classes", num_classes, ExamplesError)
-    inputs, labels = (tree.flatten_with_path(arrays_of(rows)) for rows in (x, y))
+    inputs, labels = (tree.flatten_with_path(arrays_of(rows, where)) for rows in (x, y))
     if any(np.ma.isMaskedArray(array) for _, array in inputs + labels):
         raise ExamplesError(f"{where}: arrays are masked. Fill them, for example by x.filled(0).")
     if num_classes is not None:
@@ -83,10 +100,10 @@ def _check_lengths(inputs, labels, where):
     """Checks that all arrays have the same number of rows."""
     if not inputs:
         raise ExamplesError(f"{where}: there are no inputs: pass at least one array.")
-    first = next((array for _, array in labels + inputs if array.ndim), None)
+    _, first = (labels + inputs)[0]
     for kind, arrays in (("inputs", inputs), ("labels", labels)):
         for path, array in arrays:
-            if array.ndim == 0 or len(array) != len(first):
+            if len(array) != len(first):
                 number = f"{len(first)} labels" if labels else f"{len(first)} rows"
                 raise ExamplesError(
                     f"{where}: {kind}{_at(path)} of shape {array.shape} for {number}; each input "
@@ -143,11 +160,7 @@ def alike(pairs: Sequence[tuple[Any, Any]], num_classes: int | None) -> list[tup
         for kind, rows, others in (("inputs", x, first[0]), ("labels", y, first[1])):
             if kind == "labels" and num_classes is not None:
                 continue
-            if _described(rows) != _described(others):
-                raise ExamplesError(
-                    f"{where}: {kind} are {_described(rows)}, but {kind} of client {known // 2} "
-                    f"are {_described(others)}. All clients need the same."
-                )
+            check_same(kind, rows, others, where, f"client {known // 2}")
         if num_classes is not None:
             y = y.astype(np.int32, copy=False)
         found.append((x, y))
@@ -160,6 +173,15 @@ def _is_empty_list(rows) -> bool:
 
 def _no_rows(rows):
     return tree.map_structure(lambda array: array[:0], rows)
+
+
+def check_same(kind: str, rows: Any, others: Any, where: str, where_others: str) -> None:
+    """Raises an `ExamplesError` if the rows of two arrays differ in data type or shape."""
+    if _described(rows) != _described(others):
+        raise ExamplesError(
+            f"{where}: {kind} are {_described(rows)}, but {kind} of {where_others} are "
+            f"{_described(others)}. Give all examples the same type, scale and shape."
+        )
 
 
 def _described(rows) -> str:

@@ -100,15 +100,17 @@ class FederatedDataset:
         """
         names = list(clients) if isinstance(clients, Mapping) else None
         clients = list(clients if names is None else clients.values())
+        if not clients:
+            raise ExamplesError("There are no clients: pass at least one tuple of arrays.")
+        pairs = []
         for i, arrays in enumerate(clients):
             if len(arrays) != 4:
                 raise ExamplesError(
                     f"client {i} must be (x_train, y_train, x_test, y_test), found {len(arrays)} "
                     "values. To have validation examples, make a Partition instead."
                 )
-        if not clients:
-            raise ExamplesError("There are no clients: pass at least one tuple of arrays.")
-        pairs = [tuple(map(arrays_of, pair)) for c in clients for pair in (c[:2], c[2:])]
+            x_train, y_train, x_test, y_test = (arrays_of(rows, f"client {i}") for rows in arrays)
+            pairs += [(x_train, y_train), (x_test, y_test)]
         pairs = alike(pairs, num_classes)
         sizes = [len(tree.flatten(x)[0]) for x, _ in pairs]
         rows = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
@@ -169,7 +171,8 @@ class FederatedDataset:
         examples and the other arguments see `from_client_data`.
 
         Raises:
-            ExamplesError: Clients have examples of different types, or see `from_client_data`.
+            ExamplesError: Clients, or training and test examples, have different types or shapes,
+                or see `from_client_data`.
         """
         pools = [tf_datasets.read_datasets(part) for part in (train, test) if part]
         return cls._of_pools(pools, num_classes, name)
@@ -177,7 +180,7 @@ class FederatedDataset:
     @classmethod
     def _of_pools(cls, pools, num_classes, name) -> "FederatedDataset":
         """Makes a data set of the `ClientExamples` for training and perhaps those for testing."""
-        names, x, y, by_pool = tf_datasets.joined(pools)
+        names, x, y, by_pool = tf_datasets.joined(pools, num_classes)
         start = 0
         rows = [ClientRows.by_owner(*np.zeros([2, 0], np.int64), len(names))] * 3
         for split, owners in zip((0, 2), by_pool, strict=False):

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import tree
 
-from tff_pfl.data.checks import ExamplesError, arrays_of
+from tff_pfl.data.checks import ExamplesError
+from tff_pfl.structures import normalized
 
 
 def mapped(x: Any, function: Callable[[Any], Any], batch_size: int) -> Any:
@@ -40,7 +41,7 @@ def _rows(x, start, number):
 
 def _results(function, rows):
     number = len(tree.flatten(rows)[0])
-    results = arrays_of(function(rows))
+    results = normalized(function(rows), np.asanyarray)
     for leaf in tree.flatten(results):
         if leaf.shape[:1] != (number,):
             raise ExamplesError(

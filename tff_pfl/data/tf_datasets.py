@@ -8,7 +8,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 import tree
 
-from tff_pfl.data.checks import ExamplesError
+from tff_pfl.data.checks import ExamplesError, check_same
 from tff_pfl.kinds import check_kind
 from tff_pfl.structures import normalized
 
@@ -68,18 +68,31 @@ def read_client_data(
     return _read(ids, keys, examples_of)
 
 
-def joined(pools: Sequence[ClientExamples]) -> tuple[list, Any, Any, list[np.ndarray]]:
-    """Joins the examples of several pools, such as those for training and for testing.
+def joined(
+    pools: Sequence[ClientExamples], num_classes: int | None
+) -> tuple[list, Any, Any, list[np.ndarray]]:
+    """Joins the examples of the pool for training and perhaps of the pool for testing.
+
+    Args:
+        pools: The examples.
+        num_classes: The number of classes, whose labels may be integers of different types.
 
     Returns:
         `(names, x, y, owners)`: the names of all clients, in the order of the pools; the examples
         of one pool after the other; and for each pool int64 `[n]`, the places in `names` of the
         clients of its examples.
+
+    Raises:
+        ExamplesError: The pools differ in the data type or the shape of an example.
     """
     names = list(dict.fromkeys(client for pool in pools for client in pool.clients))
     ids = {client: i for i, client in enumerate(names)}
     owners = [np.array([ids[c] for c in pool.clients], np.int64)[pool.owners] for pool in pools]
     pairs = [(normalized(pool.x), normalized(pool.y)) for pool in pools]
+    for x, y in pairs[1:]:
+        check_same("inputs", x, pairs[0][0], "test", "train")
+        if num_classes is None:
+            check_same("labels", y, pairs[0][1], "test", "train")
     x, y = tree.map_structure(lambda *parts: np.concatenate(parts), *pairs)
     return names, x, y, owners
 

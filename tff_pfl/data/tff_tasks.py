@@ -29,9 +29,10 @@ def read_task(name: str, task: tff.simulation.baselines.BaselineTask, title: str
         read_client_data(_first_clients(clients), preprocess)
         for clients in (datasets.train_data, datasets.test_data)
     ]
-    _, x, y, owners = joined(pools)
+    num_classes = _CLASSES.get(name)
+    _, x, y, owners = joined(pools, num_classes)
     writers = np.concatenate(owners).astype(np.int32)
-    return LabelledImages(title, x, y, _CLASSES.get(name), len(owners[0]), writers)
+    return LabelledImages(title, x, y, num_classes, len(owners[0]), writers)
 
 
 def _first_clients(clients: tff.simulation.datasets.ClientData):
