@@ -9,8 +9,10 @@ import pytest
 from tests.marks import slow
 from tests.runs import tiny_config
 from tff_pfl import analysis
+from tff_pfl.data import Partition
 from tff_pfl.experiment import (
     BuiltRun,
+    RunFiles,
     build_dataset,
     build_local,
     evaluate_run,
@@ -80,6 +82,16 @@ def test_clients_are_selected_by_name(named_run, tmp_path):
         data, local = restored.everybody.of([3, 0]), build_local(restored.config)
         method = restored.process, restored.model, local
         export_new_clients(*method, data, run, tmp_path / "refused", fine_tune_epochs=1)
+
+
+def test_names_of_digits_stay_text(tmp_path):
+    folder = tmp_path / "clients"
+    folder.mkdir()
+    (folder / "round_000001.csv").write_text("client_id,num_examples,loss\n250,1,0.5\n17,2,0.5\n")
+    partition = Partition([[0], [1]], [[], []], [[], []])
+    for names in (["250", "17"], [250, 17]):
+        partition.named(names).save(tmp_path / "partition.npz")
+        assert RunFiles(tmp_path).clients().columns["client_id"].tolist() == names
 
 
 def test_samples_are_named(named_run):

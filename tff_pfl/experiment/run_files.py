@@ -1,6 +1,7 @@
 """Reads the files of a run, for reports, evaluations and a user's own analysis."""
 
 import csv
+import functools
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -178,7 +179,18 @@ class RunFiles:
                 name: _column(name, column, "nan" if name in undefined else "")
                 for name, column in cells.items()
             }
+            columns["client_id"] = columns["client_id"].astype(self._kind_of_names)
         return ClientTable(paths[round_num], columns, undefined)
+
+    @functools.cached_property
+    def _kind_of_names(self) -> type:
+        """The type of the clients' names or ids, text or int64, which a CSV file does not tell."""
+        path = self.path / "partition.npz"
+        if not path.exists():
+            return np.int64
+        with reading(path), np.load(path) as content:
+            are_text = "names" in content and content["names"].dtype.kind == "U"
+        return np.str_ if are_text else np.int64
 
     def snapshot_names(self) -> list[str]:
         """Returns the names of the arrays of the run's snapshots."""
@@ -250,12 +262,7 @@ def _read_cells(path, needed, grows=False) -> dict[str, Sequence[str]]:
 
 
 def _column(name, cells, empty) -> np.ndarray:
-    """Returns float64, with `empty` for empty cells; of names or ids of clients, int64 or text."""
-    if name != "client_id":
-        return np.array([cell or empty for cell in cells], np.float64)
-    are_numbers = all(map(_is_whole_number, cells))
-    return np.array(cells, np.int64 if are_numbers else np.str_)
-
-
-def _is_whole_number(cell) -> bool:
-    return cell.removeprefix("-").isdecimal() and str(int(cell)) == cell
+    """Returns float64, with `empty` for empty cells; of names or ids of clients, text."""
+    if name == "client_id":
+        return np.array(cells, np.str_)
+    return np.array([cell or empty for cell in cells], np.float64)
