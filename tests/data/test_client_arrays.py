@@ -1,12 +1,15 @@
 """Tests data sets made from the arrays of each client, and the checks of examples."""
 
+from unittest import mock
+
+import absl.logging
 import numpy as np
 import pytest
 import scipy.sparse
 import tensorflow as tf
 
 from tests.marks import together
-from tff_pfl.data import ExamplesError, FederatedDataset
+from tff_pfl.data import ExamplesError, FederatedDataset, Partition
 from tff_pfl.data.checks import check_examples
 
 BFLOAT16 = tf.bfloat16.as_numpy_dtype
@@ -90,6 +93,28 @@ def test_from_client_arrays_names_the_client():
 def test_check_examples_names_the_problem(x, y, message):
     with pytest.raises(ExamplesError, match="^here: .*" + message):
         check_examples(x, y, 2, "here")
+
+
+MILLISECONDS = 1.7e12 + np.arange(600) * 1000.0  # ten minutes; float32 steps by 131 s
+
+
+@together(
+    ("x", "y", "message"),
+    [
+        (MILLISECONDS, np.zeros(600), "has only 5 of the 600 different values of inputs that"),
+        ({"t": np.stack([np.arange(600.0), MILLISECONDS], 1)}, np.zeros(600), "'t', column 1, "),
+        (np.zeros(600), 1e7 + np.linspace(0, 9, 600), "10 of the 600 different values of labels"),
+        (np.zeros(600), 2**30 + np.arange(600), "different values of labels"),
+        (np.random.default_rng(0).normal(size=(600, 2)), np.arange(600) / 7, None),
+        (2**40 + np.arange(600), np.zeros(600), None),  # Ids stay integers.
+        (MILLISECONDS[:0], np.zeros(0), None),
+    ],
+)
+def test_numbers_that_float32_merges_are_warned_of(x, y, message):
+    with mock.patch.object(absl.logging, "warning") as warning:
+        FederatedDataset(x, y, None, Partition([np.arange(len(y))], [[]], [[]]), "here")
+    found = [call.args[0] % call.args[1:] for call in warning.call_args_list]
+    assert len(found) == (message is not None) and (not found or message in found[0])
 
 
 @pytest.mark.parametrize("num_classes", [2.0, 0])

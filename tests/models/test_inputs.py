@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_pfl.local import Batch
+from tff_pfl.local import Batch, Examples, scan_batches
 from tff_pfl.models import ModelSaver, Task, from_keras
 from tff_pfl.models.inputs import input_specs
 
@@ -125,3 +125,24 @@ def test_specs_are_of_shapes_or_of_their_structure():
         tf.TensorSpec([1, 2], tf.int32, "x_0"),
         {"a": tf.TensorSpec([1], tf.int32, "x_1_a")},
     )
+
+
+def test_preprocess_takes_float64_as_it_is_stored():
+    """Subtracts milliseconds since 1970, which float32 rounds by up to a minute, in float64."""
+    start = 1.7e12
+    model = from_keras(
+        lambda: tf.keras.Sequential([tf.keras.layers.Dense(2, input_shape=(1,), name="head")]),
+        input_shape=(1,),
+        input_dtype=tf.float64,
+        preprocess=lambda x: tf.cast((x - start) / 1000, tf.float32),
+    )
+    x = start + 1000.0 * np.arange(4.0)[:, np.newaxis]
+    examples = Examples(x, np.zeros(4, np.int32), np.int32(4))
+    total = tf.zeros([2])
+
+    def step(total, batch):
+        return total + tf.reduce_sum(model.apply(weights, batch.x), axis=0)
+
+    weights = model.init(0)
+    total = scan_batches(step, total, examples, epochs=1, batch_size=2, seed=tf.constant([1, 2]))
+    np.testing.assert_allclose(total, 6 * weights["head"]["kernel"][0], rtol=1e-5)

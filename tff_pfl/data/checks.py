@@ -1,16 +1,19 @@
 """Checks arrays of examples."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tree
+from absl import logging
 
 from tff_pfl.data.sources import LabelledImages
 from tff_pfl.ranges import whole
 from tff_pfl.structures import normalized
 
 _CHECKED_AT_A_TIME = 1 << 16  # rows; bounds memory
+_COMPARED = 1 << 20  # numbers; bounds time
 
 
 class ExamplesError(ValueError):
@@ -127,6 +130,41 @@ def _check_numbers(array, kind, path, where):
                 f"{where}: {kind}{_at(path)} of example {start + bad[0]} is not finite as float32, "
                 "the type of models."
             )
+
+
+def warn_of_rounding(x: Any, y: Any, where: str) -> None:
+    """Warns of numbers of which float32 has at most half of the different values.
+
+    Models compute in float32. Integers among inputs are kept, as ids, and class labels are small.
+
+    Args:
+        x: The inputs, a structure of arrays.
+        y: The labels, a structure of arrays.
+        where: A name of the arrays, for the message.
+    """
+    for kind, rows, kinds in (("input", x, "f"), ("label", y, "fiu")):
+        for path, array in tree.flatten_with_path(arrays_of(rows, where)):
+            if array.dtype.kind in kinds and array.dtype.itemsize > 2:
+                different, left = _numbers_of_values(array)
+                if (merged := np.flatnonzero(2 * left <= different)).size:
+                    column = merged[0]
+                    logging.warning(
+                        "%s: float32, the type in which models compute, has only %d of the %d "
+                        "different values of %ss%s%s that were compared. Subtract a fixed number "
+                        "in float64 from the stored numbers%s.",
+                        *(where, left[column], different[column], kind, _at(path)),
+                        f", column {column}," if len(left) > 1 else "",
+                        ", or in preprocess before it casts them" if kind == "input" else "",
+                    )
+
+
+def _numbers_of_values(array) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the numbers of different values of each column, as stored and as float32."""
+    width = max(1, math.prod(array.shape[1:]))
+    step = -(-len(array) * width // _COMPARED) or 1
+    ordered = np.sort(array[::step].reshape(-1, width), axis=0)
+    as_float32 = ordered.astype(np.float32)
+    return tuple((rows[1:] != rows[:-1]).sum(axis=0) + 1 for rows in (ordered, as_float32))
 
 
 def _at(path) -> str:

@@ -11,7 +11,7 @@ import tree
 
 from tff_pfl.data import data_frames, tf_datasets
 from tff_pfl.data import partition as partitioners
-from tff_pfl.data.checks import ExamplesError, alike, arrays_of, check_examples
+from tff_pfl.data.checks import ExamplesError, alike, arrays_of, check_examples, warn_of_rounding
 from tff_pfl.data.client_rows import ClientRows
 from tff_pfl.data.input_digest import digest_of_rows, memory_map_of
 from tff_pfl.data.mapped import mapped
@@ -39,6 +39,9 @@ class FederatedDataset:
     advised not to read ahead. Labels, the rows of clients and inputs of floats, which must be
     finite, are also read once when the data set is made.
 
+    Inputs reach a model's `preprocess` as they are stored. Of float64 inputs, or labels, whose
+    different values float32 merges, such as seconds since 1970, a warning says so.
+
     Attributes:
         x: `[n, ...]` inputs as they are stored. Mappings are `OrderedDict`s in sorted order.
         y: int32 `[n]` class labels; without `num_classes`, `[n, ...]` labels as they are stored.
@@ -62,6 +65,7 @@ class FederatedDataset:
             PartitionError: A row of the partition does not exist or is used twice.
         """
         check_examples(x, y, num_classes, name)
+        warn_of_rounding(x, y, name)
         self._hold(x, y, num_classes, partition, name)
 
     @classmethod

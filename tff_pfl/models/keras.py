@@ -125,7 +125,8 @@ def from_keras(
             inputs or in their structure. Later inputs have the type in which they are stored.
         preprocess: A function that maps a batch of inputs, as they are stored, to inputs of the
             Keras model, row by row. Cast uint8 images to float32 before arithmetic, because
-            integers wrap around. Default: casts inputs to float32, except integers of 32 or 64
+            integers wrap around; subtract from large float64 numbers before you cast them, because
+            float32 rounds them. Default: casts inputs to float32, except integers of 32 or 64
             bits, which float32 would round.
         postprocess: A function of a batch of outputs, which exported models apply at the end, such
             as `lambda y: 1000 * y` for labels in thousands. Losses, metrics and predictions use
