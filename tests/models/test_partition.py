@@ -1,7 +1,10 @@
 """Tests `tff_pfl.models.partition`."""
 
 import collections
+import re
+from unittest import mock
 
+import absl.logging
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -9,6 +12,7 @@ import tensorflow_federated as tff
 
 from tests.federation import IMAGE_SHAPE, assert_close, assert_equal, tiny_model
 from tests.quadratics import quadratic_model
+from tff_pfl.algorithms import make
 from tff_pfl.local import Batch
 from tff_pfl.models import (
     Model,
@@ -19,6 +23,7 @@ from tff_pfl.models import (
     normalization_layers,
     partition,
 )
+from tff_pfl.testing import tiny_local
 
 MODEL = quadratic_model(1, 2, 3)
 WEIGHTS = collections.OrderedDict((name, {"w": name}) for name in MODEL.layers)
@@ -29,6 +34,31 @@ def test_default_personal_layer_is_the_last():
     assert parts.shared == ("layer0", "layer1")
     assert parts.personal == ("layer2",)
     assert parts.layers == MODEL.layers
+
+
+def warnings_of(name, model, **options):
+    with mock.patch.object(absl.logging, "warning") as warning:
+        make(name, model, tiny_local(), **options)
+    return [call.args[0] % call.args[1:] for call in warning.call_args_list]
+
+
+@pytest.mark.parametrize(
+    ("name", "layers", "options", "found"),
+    [
+        ("fedper", 1, {}, "Each of .*layer0.* is personal, so that clients share nothing"),
+        ("fedrep", 1, {}, "Each of .*layer0.* is personal, so that clients share nothing"),
+        ("fedbabu", 2, {"head_layers": ["layer0", "layer1"]}, "Each of .* share nothing"),
+        ("fedper", 2, {"personal_layers": []}, "None of .* share all, as in fedavg"),
+        ("lg_fedavg", 1, {}, "None of .* share all, as in fedavg"),
+        ("fedrep", 2, {}, None),
+        ("lg_fedavg", 2, {}, None),
+        ("fedala", 2, {"num_mixed_layers": 2}, None),
+    ],
+)
+def test_methods_of_two_parts_warn_if_one_is_empty(name, layers, options, found):
+    warnings = warnings_of(name, quadratic_model(*range(1, 1 + layers)), **options)
+    assert len(warnings) == (found is not None)
+    assert found is None or re.search(found, warnings[0])
 
 
 def test_merge_inverts_split_and_both_keep_the_models_order():

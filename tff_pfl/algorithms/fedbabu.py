@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 from tff_pfl.algorithms.fedper import OwnHead
 from tff_pfl.algorithms.registry import ALGORITHMS
 from tff_pfl.local import LocalTraining, trees
-from tff_pfl.models import Model, Weights, partition
+from tff_pfl.models import Model, Weights, two_parts
 from tff_pfl.names import check_names
 from tff_pfl.ranges import at_least, takes, whole
 from tff_pfl.templates import Algorithm, ClientOutput, averaging, extends
@@ -82,7 +82,7 @@ def fedbabu(
         **options: Options of `averaging`; the authors weigh clients uniformly.
     """
     check_names("fine_tune_part", [fine_tune_part], PARTS)
-    parts = partition(model, personal=head_layers)
+    parts = two_parts(model, personal=head_layers)
     tuning = local if fine_tune_learning_rate is None else local.at_constant_rate()
 
     def client_init(client_id, seed):

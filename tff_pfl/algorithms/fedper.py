@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from tff_pfl.algorithms.registry import ALGORITHMS
 from tff_pfl.local import LocalTraining, trees
-from tff_pfl.models import Model, Weights, partition
+from tff_pfl.models import Model, Weights, two_parts
 from tff_pfl.templates import Algorithm, ClientOutput, averaging, extends
 
 
@@ -51,7 +51,7 @@ def fedper(
         personal_layers: The names of the head's layers; default the model's last layer.
         **options: Options of `averaging`.
     """
-    parts = partition(model, personal=personal_layers)
+    parts = two_parts(model, personal=personal_layers)
 
     def client_init(client_id, seed):
         weights = model.init(seed)

@@ -23,7 +23,7 @@ from typing import Any
 from tff_pfl.algorithms.fedper import OwnHead
 from tff_pfl.algorithms.registry import ALGORITHMS
 from tff_pfl.local import ClientContext, LocalTraining, trees
-from tff_pfl.models import Model, merged, partition, prefixed
+from tff_pfl.models import Model, merged, prefixed, two_parts
 from tff_pfl.ranges import takes, whole
 from tff_pfl.templates import Algorithm, ClientOutput, averaging, extends
 
@@ -70,7 +70,7 @@ def fedrep(
             kept; the authors' code has 10 after the last round.
         **options: Options of `averaging`.
     """
-    parts = partition(model, personal=personal_layers)
+    parts = two_parts(model, personal=personal_layers)
 
     def client_init(client_id, seed):
         body, head = parts.split(model.init(seed))

@@ -5,7 +5,13 @@ from tff_pfl.models.keras import from_keras
 from tff_pfl.models.keras_metrics import keras_metrics
 from tff_pfl.models.model import Model, Weights, linear, linear_head_shape
 from tff_pfl.models.multi_branch import MultiBranch, distinct_seeds, multi_branch
-from tff_pfl.models.partition import Partition, layer_groups, normalization_layers, partition
+from tff_pfl.models.partition import (
+    Partition,
+    layer_groups,
+    normalization_layers,
+    partition,
+    two_parts,
+)
 from tff_pfl.models.pure_layers import COMPUTE_TYPES
 from tff_pfl.models.saved_model import ModelSaver
 from tff_pfl.models.statistics import with_statistics
@@ -45,5 +51,6 @@ __all__ = [
     "partition",
     "prefixed",
     "two_exits",
+    "two_parts",
     "with_statistics",
 ]

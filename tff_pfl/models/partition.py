@@ -4,6 +4,7 @@ import collections
 import dataclasses
 from collections.abc import Iterable
 
+import absl.logging
 import tensorflow_federated as tff
 
 from tff_pfl.models.model import Model, Weights
@@ -76,6 +77,21 @@ def partition(model: Model, *, personal: Iterable[str] | None = None) -> Partiti
         personal=tuple(name for name in layers if name in chosen),
         layers=layers,
     )
+
+
+def two_parts(model: Model, *, personal: Iterable[str] | None = None) -> Partition:
+    """Returns the `partition` for a method that needs both parts; warns if one is empty."""
+    parts = partition(model, personal=personal)
+    if not (parts.shared and parts.personal):
+        absl.logging.warning(
+            "%s of the layers of model %r (%s) is personal, so that clients share %s. Name other "
+            "layers, or add one to the model.",
+            "None" if parts.shared else "Each",
+            model.name,
+            ", ".join(parts.layers),
+            "all, as in fedavg" if parts.shared else "nothing, as in local",
+        )
+    return parts
 
 
 def normalization_layers(model: Model) -> tuple[str, ...]:
