@@ -135,6 +135,28 @@ def test_functional_model_gives_weights_loss_and_metrics():
     assert process.global_weights is not None
 
 
+@pytest.mark.parametrize("reduce", [tf.reduce_mean, tf.reduce_sum])
+def test_gradients_of_functional_models_are_those_of_tff(reduce):
+    learned = functional(lambda output, label, sample_weight=None: reduce(abs(output - label)))
+    model = from_tff(learned)
+    start = tf.nest.map_structure(tf.constant, learned.initial_weights)
+    with tf.GradientTape() as tape:  # as build_weighted_fed_avg does
+        tape.watch(start)
+        loss = learned.loss(learned.predict_on_batch(start, X, True), Y)
+    expected = tape.gradient(loss, start[0])
+    for found, weight in zip(
+        values(model.gradient(model.init(0), BATCH)[0]), expected, strict=True
+    ):
+        np.testing.assert_allclose(found, weight, rtol=1e-5)
+
+
+@together("loss", [lambda y, z: tf.reduce_max(abs(y - z)), lambda y, z: 0 * tf.reduce_sum(y - z)])
+def test_other_losses_of_functional_models_are_refused(loss):
+    learned = functional(lambda output, label, sample_weight=None: loss(label, output))
+    with pytest.raises(ValueError, match="neither the mean nor the sum over examples"):
+        from_tff(learned)
+
+
 @together("model", [network, network(), 3])
 def test_from_tff_refuses_other_models(model):
     with pytest.raises(KindError, match="from_tff takes|from_keras_model, got"):

@@ -28,9 +28,10 @@ def from_tff(
     weights are drawn by the layers' initializers; see `Model.starting_from` for given ones. As in
     `tff.learning`, the loss counts all tokens of a sequence, even if layers mask some.
 
-    The loss must be a mean or a sum over examples. The trainable weights of a `FunctionalModel`
-    become layers `weight_0`, `weight_1` and so on, or layers with the names of their mapping, with
-    one weight `value` each. Its other weights are constants. Its metrics must add up over examples.
+    The loss must be a mean or a sum over examples; a sum moves training steps, as in TFF. The
+    trainable weights of a `FunctionalModel` become layers `weight_0`, `weight_1` and so on, or
+    layers with the names of their mapping, with one weight `value` each. Its other weights are
+    constants. Its metrics must add up over examples.
 
     Example:
         >>> def model_fn():
@@ -52,7 +53,7 @@ def from_tff(
 
     Raises:
         KindError: `model` is something else.
-        ValueError: See `from_keras`.
+        ValueError: The loss is neither a mean nor a sum over examples; or see `from_keras`.
     """
     if isinstance(model, tff.learning.models.FunctionalModel):
         return _from_functional(model, directions or {})
@@ -153,10 +154,45 @@ def _from_functional(model: tff.learning.models.FunctionalModel, directions) -> 
         init=lambda seed: tf.nest.map_structure(tf.constant, start),
         apply=apply,
         task=Task(
-            "the task of a FunctionalModel", example_loss, _functional_metrics(model, directions)
+            "the task of a FunctionalModel",
+            example_loss,
+            _functional_metrics(model, directions),
+            reduction=_reduction(model),
         ),
         name="functional_model",
         starts_alike=True,
+    )
+
+
+def _reduction(model) -> str:
+    """Returns whether the loss of a `FunctionalModel` is the "mean" or the "sum" over examples."""
+    rng = np.random.default_rng(0)
+
+    def drawn(spec):
+        shape = [2, *(size or 2 for size in spec.shape[1:])]
+        if spec.dtype in (tf.string, tf.bool):
+            return tf.zeros(shape, spec.dtype)
+        is_float = spec.dtype.is_floating
+        return tf.cast(
+            rng.uniform(size=shape) if is_float else rng.integers(2, size=shape), spec.dtype
+        )
+
+    spec = model.input_spec
+    x, y = (spec["x"], spec["y"]) if isinstance(spec, Mapping) else spec
+    x, y = tf.nest.map_structure(drawn, (x, y))
+    outputs = model.predict_on_batch(model.initial_weights, x, False)
+
+    def loss(rows):
+        return float(model.loss(*tf.nest.map_structure(lambda leaf: leaf[rows], (outputs, y))))
+
+    total = loss(slice(0, 1)) + loss(slice(1, 2))
+    for reduction, expected in (("mean", total / 2), ("sum", total)):
+        if total and np.isclose(loss(slice(0, 2)), expected, rtol=1e-3, atol=0):
+            return reduction
+    raise ValueError(
+        f"The loss of the FunctionalModel is {loss(slice(0, 2)):.6g} for a batch of two examples "
+        f"with a total of {total:.6g}, which is neither the mean nor the sum over examples. Reduce "
+        "the losses of examples by tf.reduce_mean or tf.reduce_sum."
     )
 
 
