@@ -5,7 +5,9 @@ import os
 import subprocess
 import sys
 import time
+from unittest import mock
 
+import absl.logging
 import numpy as np
 import pandas as pd
 import pytest
@@ -198,6 +200,55 @@ def test_class_labels_may_be_integers_of_several_types():
         for kind in (tf.int64, tf.int32)
     ]
     assert FederatedDataset.from_datasets(*parts, num_classes=2).y.tolist() == [1, 1]
+
+
+def noisy(x, y):
+    return x + tf.random.uniform([]), y
+
+
+def changed_by(preprocess):
+    data = tf.data.Dataset.from_tensor_slices((np.float32([1, 2, 3, 4]), [0, 1, 0, 1]))
+    return FederatedDataset.from_datasets({"a": preprocess(data)}, num_classes=2)
+
+
+@pytest.mark.parametrize(
+    ("preprocess", "message"),
+    [
+        (lambda data: data.shuffle(4), "client 'a' is shuffled .*pass a seed"),
+        (lambda data: data.batch(2).shuffle(2).unbatch(), "client 'a' is shuffled"),
+        (lambda data: data.map(noisy), "changed at random without a seed"),
+        (lambda data: data.repeat(), "client 'a' never ends"),
+    ],
+)
+def test_data_sets_without_fixed_examples_are_refused(preprocess, message):
+    with pytest.raises(ExamplesError, match=message):
+        changed_by(preprocess)
+    client = collections.OrderedDict(x=np.float32([1, 2]), y=[0, 1])
+    clients = tff.simulation.datasets.TestClientData({"a": client})
+
+    def of_pairs(data):
+        return preprocess(data.map(lambda example: (example["x"], example["y"])))
+
+    with pytest.raises(ExamplesError, match=message):
+        FederatedDataset.from_client_data(clients, preprocess=of_pairs, num_classes=2)
+
+
+def test_seeded_and_generated_data_sets_are_read_and_repeated_ones_warned_of():
+    orders = [changed_by(lambda data: data.shuffle(4, seed=3)).x for _ in range(2)]
+    np.testing.assert_array_equal(*orders)
+    changed_by(lambda data: data.map(lambda x, y: (x + tf.random.uniform([], seed=1), y)))
+    changed_by(
+        lambda data: data.map(lambda x, y: (tf.numpy_function(np.sin, [x], x.dtype), y)).map(
+            lambda x, y: (tf.ensure_shape(x, []), y)
+        )
+    )
+    with mock.patch.object(absl.logging, "warning") as warning:
+        assert changed_by(lambda data: data.repeat(5).repeat(1)).sizes().tolist() == [20]
+    (call,) = warning.call_args_list
+    assert (
+        "1 clients repeat their examples, that of client 'a' 5 times"
+        in call.args[0] % call.args[1:]
+    )
 
 
 FRAME = pd.DataFrame(

@@ -154,7 +154,8 @@ class FederatedDataset:
             name: The name of the data set.
 
         Raises:
-            ExamplesError: `preprocess` fails, examples have another form, or see `check_examples`.
+            ExamplesError: `preprocess` fails; a data set never ends, or is shuffled without a seed;
+                examples have another form; or see `check_examples`.
         """
         parts = (train,) if test is None else (train, test)
         pools = [tf_datasets.read_client_data(part, preprocess) for part in parts]

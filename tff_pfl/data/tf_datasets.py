@@ -9,6 +9,7 @@ import tensorflow_federated as tff
 import tree
 
 from tff_pfl.data.checks import ExamplesError, check_same
+from tff_pfl.data.pipelines import check_pipelines
 from tff_pfl.kinds import check_kind
 from tff_pfl.structures import normalized
 
@@ -65,6 +66,10 @@ def read_client_data(
             )
         return dataset
 
+    with tf.__internal__.eager_context.eager_mode():
+        check_pipelines(
+            {client: examples_of(key) for client, key in zip(ids[:1], keys[:1], strict=True)}
+        )
     return _read(ids, keys, examples_of)
 
 
@@ -108,6 +113,7 @@ def read_datasets(datasets: Mapping[Any, tf.data.Dataset]) -> ClientExamples:
                 f"All clients need examples of the same types: client {first!r} has "
                 f"{dataset.element_spec}, and client {name!r} has {other.element_spec}."
             )
+    check_pipelines(datasets)
     every = list(datasets.values())
     return _read(list(datasets), _variants(every), _of_variants(every))
 

@@ -19,6 +19,30 @@ def unseeded_operations(graph: tf.Graph) -> Iterator[tuple[str, str]]:
     Yields:
         The `(name, type)` of each operation.
     """
+    for op, node, constants in _operations(graph):
+        if _has_own_generator(op, node) or _has_no_seed(op, node, constants):
+            yield node.name, node.op
+
+
+def draws_without_seed(graph: tf.Graph) -> bool:
+    """Returns whether operations of a graph that is used once draw random numbers without a seed.
+
+    Then, an operation with its own generator is determined by its seed. Python code does not count,
+    because it may read files.
+    """
+    return any(
+        _has_no_seed(op, node, constants)
+        or (
+            _has_own_generator(op, node)
+            and op.name not in _PYTHON_CODE
+            and not (node.attr["seed"].i or node.attr["seed2"].i)
+        )
+        for op, node, constants in _operations(graph)
+    )
+
+
+def _operations(graph) -> Iterator[tuple]:
+    """Yields the definition, the node and the constants beside it of each operation."""
     definition = graph.as_graph_def()
     for nodes in [definition.node, *(f.node_def for f in definition.library.function)]:
         constants = {node.name: node for node in nodes if node.op == "Const"}
@@ -27,8 +51,7 @@ def unseeded_operations(graph: tf.Graph) -> Iterator[tuple[str, str]]:
                 op = graph.op_def_for_type(node.op)
             except KeyError:  # The node calls a function.
                 continue
-            if _has_own_generator(op, node) or _has_no_seed(op, node, constants):
-                yield node.name, node.op
+            yield op, node, constants
 
 
 def described(kind: str) -> str:
