@@ -38,6 +38,34 @@ def test_from_client_arrays_accepts_iterators_empty_clients_and_mixed_label_type
     assert dataset.y.dtype == np.int32 and dataset.y.tolist() == [0, 1, 0, 1, 1]
 
 
+@pytest.mark.parametrize(
+    ("labels", "names"),
+    [
+        ([["dog", "cat"], ["emu"]], ["cat", "dog", "emu"]),
+        ([np.array(["dog", "cat"], object), ["emu"]], ["cat", "dog", "emu"]),
+        ([[1.0, 0.0], [2.0]], None),
+        ([np.array([1, 0]), np.float16([2])], None),
+        ([[True, False], [2]], None),
+    ],
+)
+def test_class_labels_of_other_types_become_integers(labels, names):
+    x = np.zeros([2, 1])
+    clients = [(x, labels[0], x[:0], []), (x[:1], labels[1], x[:0], [])]
+    dataset = FederatedDataset.from_client_arrays(clients, num_classes=3)
+    assert dataset.y.tolist() == [1, 0, 2] and dataset.y.dtype == np.int32
+    assert (dataset.class_names is None) if names is None else (list(dataset.class_names) == names)
+    mapped = dataset.map(lambda x: x)
+    assert mapped.class_names is dataset.class_names
+    assert FederatedDataset(dataset.x, dataset.y > 0, 2, dataset.partition).y.tolist() == [1, 0, 1]
+
+
+def test_names_must_be_as_many_as_classes():
+    x = np.zeros([2, 1])
+    message = r"2 names \(cat, emu\), but num_classes is 3. Pass num_classes=2, or .*codes"
+    with pytest.raises(ExamplesError, match=message):
+        FederatedDataset.from_client_arrays([(x, ["emu", "cat"], x, ["cat", "emu"])], 3)
+
+
 def test_empty_list_takes_shape_and_type_of_other_inputs():
     x, y = np.zeros((2, 3), np.float32), np.array([0, 1])
     clients = [([], [], [], []), (x, y, [], [])]
@@ -78,7 +106,9 @@ def test_from_client_arrays_names_the_client():
     ("x", "y", "message"),
     [
         (np.zeros(3), np.array([0, 2, 3]), r"label 2 of example 1 .* 0..1 \(2 such labels\)"),
-        (np.zeros(2), np.array([0.0, 1.0]), "labels must be integers .* float64"),
+        (np.zeros(2), np.array([0.5, 1.0]), "labels must be integers .* float64"),
+        (np.zeros(2), np.array([[0], [1]]), r"int64 of shape \(2, 1\). Pass y\[:, 0\]"),
+        (np.zeros(2), np.eye(2), r"shape \(2, 2\). Pass y.argmax\(axis=1\) of one-hot"),
         (np.zeros((3, 2)), np.array([0, 1]), r"inputs of shape \(3, 2\) for 2 labels"),
         (np.array(["a", "b"]), np.array([0, 1]), "inputs must be real numbers .*, got <U1"),
         (np.zeros(2, complex), np.array([0, 1]), "inputs must be real .*, got complex128"),

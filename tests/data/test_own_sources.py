@@ -292,9 +292,38 @@ def test_fractions_cut_the_rows_of_each_client():
     assert made[0].fingerprint == made[1].fingerprint != made[2].fingerprint
 
 
+def test_index_of_columns_level_of_the_index_and_times_are_taken():
+    made = [
+        FederatedDataset.from_dataframe(frame, client=client, x=x, y="rating", split="part")
+        for frame, client, x in (
+            (FRAME, "user_id", ["age", "price"]),
+            (FRAME.set_index("user_id"), "user_id", pd.Index(["age", "price"])),
+            (FRAME.astype({"user_id": float}), "user_id", np.array(["age", "price"])),
+        )
+    ]
+    assert len({dataset.fingerprint for dataset in made}) == 1
+    days = pd.to_datetime(FRAME["user_id"], unit="h")
+    arguments = {"client": "day", "x": "age", "y": "rating"}
+    dataset = FederatedDataset.from_dataframe(FRAME.assign(day=days), **arguments)
+    assert dataset.names.tolist() == [
+        "1970-01-01 05:00:00",
+        "1970-01-01 17:00:00",
+        "2084-01-29 19:00:00",
+    ]
+
+
+def test_column_of_text_has_the_names_of_classes():
+    arguments = {"client": "user_id", "x": "age", "split": "part", "num_classes": 6}
+    for frame in (FRAME, FRAME.astype({"title": "category"})):
+        dataset = FederatedDataset.from_dataframe(frame[::-1], y="title", **arguments)
+        assert dataset.class_names[dataset.y].tolist() == list("fedcba")
+        assert dataset.of([0]).class_names.tolist() == list("abcdef")
+
+
 @together(
     ("changes", "message"),
     [
+        ({"y": "title"}, r"6 names \(a, b, .*num_classes is None. Pass num_classes=6"),
         ({"x": ["age", "title"]}, "Column 'title' is object, not numbers. Encode it"),
         ({"x": "ages"}, "Unknown column of the data frame 'ages'. Did you mean 'age'"),
         ({"y": "gap"}, "Column 'gap' has no value in 2 rows. Drop them"),

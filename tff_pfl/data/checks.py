@@ -64,7 +64,7 @@ def check_examples(x: Any, y: Any, num_classes: int | None, where: str = "data s
     if any(np.ma.isMaskedArray(array) for _, array in inputs + labels):
         raise ExamplesError(f"{where}: arrays are masked. Fill them, for example by x.filled(0).")
     if num_classes is not None:
-        _check_class_shape(y, where)
+        _check_class_shape(y, num_classes, where)
     _check_lengths(inputs, labels, where)
     named = [("input", *pair) for pair in inputs]
     if num_classes is None:
@@ -75,7 +75,7 @@ def check_examples(x: Any, y: Any, num_classes: int | None, where: str = "data s
         _check_numbers(array, kind, path, where)
 
 
-def _check_class_shape(y, where):
+def _check_class_shape(y, num_classes, where):
     """Checks that class labels are one array of integers."""
     if isinstance(normalized(y), tuple | Mapping):
         raise ExamplesError(
@@ -84,9 +84,14 @@ def _check_class_shape(y, where):
         )
     y = np.asarray(y)
     if y.ndim != 1 or y.dtype.kind not in "iu":
+        tip = "num_classes=None for labels that are not classes"
+        if y.shape[1:] == (1,):
+            tip = "y[:, 0]"
+        elif y.shape[1:] == (num_classes,):
+            tip = "y.argmax(axis=1) of one-hot labels, or num_classes=None of multi-hot ones"
         raise ExamplesError(
             f"{where}: labels must be integers of shape [n], got {y.dtype} of shape {y.shape}. "
-            "Pass num_classes=None for labels that are not classes."
+            f"Pass {tip}."
         )
 
 

@@ -14,6 +14,26 @@ from tff_pfl.names import unknown_name
 _FRACTIONS = (0.8, 0.0, 0.2)
 
 
+def listed(columns) -> Any:
+    """Returns columns with lists in place of pandas indexes and arrays of names."""
+    if isinstance(columns, Mapping):
+        return {name: listed(part) for name, part in columns.items()}
+    is_array = hasattr(columns, "tolist") and not isinstance(columns, Hashable)
+    return columns.tolist() if is_array else columns
+
+
+def labels_of(frame, columns) -> Any:
+    """Returns labels like `columns_of`, but a column of names of classes as text."""
+    if isinstance(columns, list | Mapping):
+        return columns_of(frame, columns)
+    values = _present(frame, columns)
+    return values.to_numpy() if _is_text(values) else _column(frame, columns)
+
+
+def _is_text(values) -> bool:
+    return values.dtype.kind == "O" and all(isinstance(value, str) for value in values)
+
+
 def columns_of(frame, columns) -> Any:
     """Returns `[n]` of a column, `[n, k]` of a list of columns, or a structure of a mapping."""
     if isinstance(columns, Mapping):
@@ -61,7 +81,7 @@ def partition_of_frame(
             f"Rows are cut by the column split={split!r} or by fractions, not by both. Leave one "
             "of them out."
         )
-    owners, names = _present(frame, client).factorize(sort=True)
+    owners, names = _names_of_clients(_present(frame, client)).factorize(sort=True)
     names = list(names)
     everything = np.arange(len(owners))
     if split is not None:
@@ -79,12 +99,23 @@ def partition_of_frame(
     return Partition(*zip(*cut, strict=True), names=names)
 
 
+def _names_of_clients(values):
+    """Returns times as text, and whole floats, which pandas makes of gaps, as integers."""
+    if values.dtype.kind in "Mm":
+        return values.astype(str)
+    is_whole = values.dtype.kind == "f" and (values % 1 == 0).all()
+    return values.astype(np.int64) if is_whole else values
+
+
 def _present(frame, column):
-    """Returns a column without missing values."""
-    if not isinstance(column, Hashable) or column not in frame.columns:
-        known = [str(name) for name in frame.columns]
+    """Returns a column, or a level of the index, without missing values."""
+    if isinstance(column, Hashable) and column in frame.columns:
+        values = frame[column]
+    elif isinstance(column, Hashable) and column is not None and column in frame.index.names:
+        values = frame.index.get_level_values(column).to_series()
+    else:
+        known = [str(name) for name in (*frame.columns, *frame.index.names) if name is not None]
         raise ExamplesError(unknown_name("column of the data frame", column, known))
-    values = frame[column]
     if number := int(values.isna().sum()):
         raise ExamplesError(
             f"Column {column!r} has no value in {number} rows. Drop them, by "

@@ -11,7 +11,9 @@ import tree
 
 from tff_pfl.data import data_frames, tf_datasets
 from tff_pfl.data import partition as partitioners
-from tff_pfl.data.checks import ExamplesError, alike, arrays_of, check_examples, warn_of_rounding
+from tff_pfl.data.checks import ExamplesError, check_examples, warn_of_rounding
+from tff_pfl.data.class_labels import as_classes
+from tff_pfl.data.client_arrays import joined_arrays
 from tff_pfl.data.client_rows import ClientRows
 from tff_pfl.data.input_digest import digest_of_rows, memory_map_of
 from tff_pfl.data.mapped import mapped
@@ -39,13 +41,15 @@ class FederatedDataset:
     advised not to read ahead. Labels, the rows of clients and inputs of floats, which must be
     finite, are also read once when the data set is made.
 
-    Inputs reach a model's `preprocess` as they are stored. Of float64 inputs, or labels, whose
-    different values float32 merges, such as seconds since 1970, a warning says so.
+    Inputs reach a model's `preprocess` as they are stored. A warning names numbers whose different
+    values float32 merges, such as milliseconds since 1970.
 
     Attributes:
         x: `[n, ...]` inputs as they are stored. Mappings are `OrderedDict`s in sorted order.
-        y: int32 `[n]` class labels; without `num_classes`, `[n, ...]` labels as they are stored.
+        y: int32 `[n]` class labels, also of whole floats, truth values or text; without
+            `num_classes`, `[n, ...]` labels as they are stored.
         num_classes: The number of classes, or `None` if labels are not classes.
+        class_names: The names of the classes in sorted order, if labels were text, or `None`.
         partition: The rows that each client owns.
         name: The name of the data set, for titles and reports.
     """
@@ -64,18 +68,19 @@ class FederatedDataset:
             ExamplesError: See `check_examples`.
             PartitionError: A row of the partition does not exist or is used twice.
         """
+        (y,), class_names = as_classes([normalized(y, np.asanyarray)], num_classes)
         check_examples(x, y, num_classes, name)
         warn_of_rounding(x, y, name)
-        self._hold(x, y, num_classes, partition, name)
+        self._hold(x, y, num_classes, partition, name, class_names)
 
     @classmethod
-    def _of_checked(cls, x, y, num_classes, partition, name) -> "FederatedDataset":
+    def _of_checked(cls, x, y, num_classes, partition, name, names=None) -> "FederatedDataset":
         """Makes a data set of checked arrays without reading them again, which may be slow."""
         dataset = cls.__new__(cls)
-        dataset._hold(x, y, num_classes, partition, name)
+        dataset._hold(x, y, num_classes, partition, name, names)
         return dataset
 
-    def _hold(self, x, y, num_classes, partition, name):
+    def _hold(self, x, y, num_classes, partition, name, class_names):
         self.x, self.y = (normalized(rows, np.asarray) for rows in (x, y))
         partition.check(len(tree.flatten(self.x)[0]))
         if num_classes is not None:
@@ -83,6 +88,7 @@ class FederatedDataset:
         for array in tree.flatten(self.x if num_classes is not None else (self.x, self.y)):
             _advise_random(array)
         self.num_classes = num_classes
+        self.class_names = class_names
         self.partition = partition
         self.name = name
 
@@ -102,26 +108,10 @@ class FederatedDataset:
             ExamplesError: See `check_examples`; or inputs, or labels that are not classes, differ
                 in shape or data type, or there are no clients.
         """
-        names = list(clients) if isinstance(clients, Mapping) else None
-        clients = list(clients if names is None else clients.values())
-        if not clients:
-            raise ExamplesError("There are no clients: pass at least one tuple of arrays.")
-        pairs = []
-        for i, arrays in enumerate(clients):
-            if len(arrays) != 4:
-                raise ExamplesError(
-                    f"client {i} must be (x_train, y_train, x_test, y_test), found {len(arrays)} "
-                    "values. To have validation examples, make a Partition instead."
-                )
-            x_train, y_train, x_test, y_test = (arrays_of(rows, f"client {i}") for rows in arrays)
-            pairs += [(x_train, y_train), (x_test, y_test)]
-        pairs = alike(pairs, num_classes)
-        sizes = [len(tree.flatten(x)[0]) for x, _ in pairs]
-        rows = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
-        none = tuple(np.empty(0, np.int64) for _ in clients)
-        partition = Partition(tuple(rows[0::2]), none, tuple(rows[1::2]), names=names)
-        x, y = tree.map_structure(lambda *arrays: np.concatenate(arrays), *pairs)
-        return cls(x, y, num_classes, partition, name)
+        x, y, partition, class_names = joined_arrays(clients, num_classes)
+        dataset = cls(x, y, num_classes, partition, name)
+        dataset.class_names = class_names
+        return dataset
 
     @classmethod
     def from_client_data(
@@ -176,8 +166,7 @@ class FederatedDataset:
         examples and the other arguments see `from_client_data`.
 
         Raises:
-            ExamplesError: Clients, or training and test examples, have different types or shapes,
-                or see `from_client_data`.
+            ExamplesError: Examples differ in type or shape, or see `from_client_data`.
         """
         pools = [tf_datasets.read_datasets(part) for part in (train, test) if part]
         return cls._of_pools(pools, num_classes, name)
@@ -219,11 +208,11 @@ class FederatedDataset:
             (array([7, 9]), (3, 1))
 
         Args:
-            frame: The data frame.
-            client: The column of the client, numbers or text, which are the clients' names.
-            x: The columns of inputs. One column gives an array `[n]`, a list of columns one array
-                `[n, k]`, and a mapping a structure: `{"user": "user_id", "prices": ["a", "b"]}`.
-            y: The columns of labels, likewise.
+            frame: The data frame. A level of its index counts as a column.
+            client: The column of the clients' names: numbers, text or times, which become text.
+            x: The columns of inputs. One column gives an array `[n]`, a list or an index of columns
+                one array `[n, k]`, and a mapping a structure: `{"id": "id", "both": ["a", "b"]}`.
+            y: The columns of labels, likewise. A column of text has the names of classes.
             split: A column with "train", "validation" or "test".
             fractions: Without `split`, the sizes of (train, validation, test) relative to each
                 other, into which the rows of each client are cut at random. Default: (0.8, 0, 0.2).
@@ -235,10 +224,11 @@ class FederatedDataset:
             ExamplesError: A column does not exist, lacks values or is not of numbers; a label is
                 among the inputs; `split` and `fractions` are both given; or see `check_examples`.
         """
+        x, y = map(data_frames.listed, (x, y))
         data_frames.check_no_label_is_an_input(x, y)
         partition = data_frames.partition_of_frame(frame, client, split, fractions, seed)
-        arrays = (data_frames.columns_of(frame, columns) for columns in (x, y))
-        return cls(*arrays, num_classes, partition, name)
+        labels = data_frames.labels_of(frame, y)
+        return cls(data_frames.columns_of(frame, x), labels, num_classes, partition, name)
 
     @property
     def num_clients(self) -> int:
@@ -334,7 +324,8 @@ class FederatedDataset:
     def of(self, client_ids: Sequence[int], **metadata: Any) -> "FederatedDataset":
         """Returns the data set of some of the clients without a copy; see `Partition.of`."""
         partition = self.partition.of(client_ids, **metadata)
-        return self._of_checked(self.x, self.y, self.num_classes, partition, self.name)
+        about = (self.x, self.y, self.num_classes, partition, self.name, self.class_names)
+        return self._of_checked(*about)
 
     @takes(batch_size=whole(1))
     def map(self, function: Callable[[Any], Any], *, batch_size: int = 256) -> "FederatedDataset":
@@ -365,7 +356,9 @@ class FederatedDataset:
                 rows of its batch; or see `check_examples`.
         """
         results = mapped(self.x, function, batch_size)
-        return FederatedDataset(results, self.y, self.num_classes, self.partition, self.name)
+        dataset = FederatedDataset(results, self.y, self.num_classes, self.partition, self.name)
+        dataset.class_names = self.class_names
+        return dataset
 
     def __repr__(self) -> str:
         """Returns the numbers of clients and examples as text."""

@@ -1,0 +1,39 @@
+"""Joins the arrays of clients to the arrays of a data set."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import tree
+
+from tff_pfl.data.checks import ExamplesError, alike, arrays_of
+from tff_pfl.data.class_labels import as_classes
+from tff_pfl.data.partition_file import Partition
+
+
+def joined_arrays(
+    clients: Iterable[tuple] | Mapping[int | str, tuple], num_classes: int | None
+) -> tuple[Any, Any, Partition, np.ndarray | None]:
+    """Returns `(x, y, partition, names of classes)`; see `FederatedDataset.from_client_arrays`."""
+    names = list(clients) if isinstance(clients, Mapping) else None
+    clients = list(clients if names is None else clients.values())
+    if not clients:
+        raise ExamplesError("There are no clients: pass at least one tuple of arrays.")
+    inputs, labels = [], []
+    for i, arrays in enumerate(clients):
+        if len(arrays) != 4:
+            raise ExamplesError(
+                f"client {i} must be (x_train, y_train, x_test, y_test), found {len(arrays)} "
+                "values. To have validation examples, make a Partition instead."
+            )
+        arrays = [arrays_of(rows, f"client {i}") for rows in arrays]
+        inputs += arrays[0::2]
+        labels += arrays[1::2]
+    labels, class_names = as_classes(labels, num_classes)
+    pairs = alike(list(zip(inputs, labels, strict=True)), num_classes)
+    sizes = [len(tree.flatten(x)[0]) for x, _ in pairs]
+    rows = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
+    none = tuple(np.empty(0, np.int64) for _ in clients)
+    partition = Partition(tuple(rows[0::2]), none, tuple(rows[1::2]), names=names)
+    x, y = tree.map_structure(lambda *arrays: np.concatenate(arrays), *pairs)
+    return x, y, partition, class_names
