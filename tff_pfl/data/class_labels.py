@@ -11,7 +11,7 @@ from tff_pfl.data.checks import ExamplesError
 def as_classes(
     labels: Sequence[Any], num_classes: int | None
 ) -> tuple[list[Any], np.ndarray | None]:
-    """Numbers classes that have names, in sorted order, and makes integers of whole numbers.
+    """Returns class labels as integers; names of classes are numbered in sorted order.
 
     Labels of other kinds stay as they are, for `check_examples`.
 
