@@ -278,7 +278,15 @@ class Subclassed(tf.keras.Model):
 
 
 def unbuilt():
-    return tf.keras.Sequential([layers.Dense(5), layers.Dense(3)], name="unbuilt")
+    return tf.keras.Sequential(
+        [
+            layers.Dense(5),
+            layers.Dropout(0.5),
+            layers.Dense(4),
+            layers.Dropout(0.5),
+            layers.Dense(3),
+        ]
+    )
 
 
 def test_sequential_models_need_no_input_shape():

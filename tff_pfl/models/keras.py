@@ -21,7 +21,7 @@ from tff_pfl.models.layer_order import from_input_to_output
 from tff_pfl.models.model import Model
 from tff_pfl.models.pure_layers import COMPUTE_TYPES, FLOAT32, in_types, pure_layers
 from tff_pfl.models.regularization import Regularized, penalty_of, regularized_weights
-from tff_pfl.models.segments import Segment, built, in_turn, linear_head, split, without_head
+from tff_pfl.models.segments import Segment, called, in_turn, linear_head, split, without_head
 from tff_pfl.models.statistics import STATISTICS, fixed, with_statistics
 from tff_pfl.models.task import Task
 from tff_pfl.models.tasks import task_of
@@ -196,8 +196,7 @@ def from_keras(
                 normalization as assigned,
                 skipped_loading(),
             ):
-                keras_model = built(keras_model_fn(), record.inputs)
-                segment = split(part(keras_model), segments)[index]
+                segment = split(part(keras_model_fn()), segments, record.inputs)[index]
                 outputs = segment(x, training=training)
             if next(values, None) is not None:
                 raise ValueError(_BUILT_ANEW)
@@ -223,6 +222,9 @@ def from_keras(
         ]
         return in_turn(applies, plan)
 
+    def below_head(keras_model):
+        return without_head(keras_model, record.inputs)
+
     apply = applied(lambda keras_model: keras_model, record.whole)
 
     def training_pass(weights, x, *, weight, seed):
@@ -237,7 +239,7 @@ def from_keras(
     model = Model(
         init=init,
         apply=apply,
-        features=applied(without_head, record.below_head) if record.below_head else None,
+        features=applied(below_head, record.below_head) if record.below_head else None,
         task=task,
         name=record.name,
         training_pass=training_pass if has_statistics else None,
@@ -300,7 +302,7 @@ def _record(keras_model_fn, preprocess, inputs_spec, task, segments) -> _Record:
         _eager_mode(),
         graph.as_default(),
         tf.variable_creator_scope(record),
-        pure_layers(tf.zeros([2], tf.int32)),
+        pure_layers(tf.zeros([2], tf.int32)) as num_masks,
         pure_batch_normalization(tf.ones([1])),
         skipped_loading() as loaded,
     ):
@@ -310,19 +312,19 @@ def _record(keras_model_fn, preprocess, inputs_spec, task, segments) -> _Record:
                 f"keras_model_fn must return a tf.keras.Model, got {type(model).__name__}."
             )
         inputs = example()
-        head = linear_head(built(model, inputs))
-        parts = split(model, segments)
-        outputs = model(inputs, training=True)
+        outputs, masks = called(model, inputs, num_masks)
+        head, parts = linear_head(model), split(model, segments, inputs)
         checks.check_weights(model, [variable for variable, _ in created])
         checks.check_loaded(loaded)
         checks.check_losses(model)
         checks.check_outputs(outputs, task)
         slots = _slots(model, created, keras_model_fn, example)
         layers = _layers(model, created, graph, inputs)
-        whole = _plan(model, parts, inputs)
+        whole = _plan(model, parts, inputs, masks if segments > 1 else 0)
         below_head = []
         if head and layer_and_weight(head.kernel, model)[0] == layers[-1]:
-            below_head = _plan(model, split(without_head(model), segments), inputs)
+            parts = split(without_head(model, inputs), segments, inputs)
+            below_head = _plan(model, parts, inputs, masks)
     checks.check_captures(graph, [variable for variable, _ in created])
     checks.check_stateless(graph)
     checks.check_not_assigned(graph)
@@ -368,10 +370,10 @@ def _layers(model, created, graph, inputs) -> list[str]:
     return from_input_to_output(graph, tf.nest.flatten(inputs), names)
 
 
-def _plan(model, parts, inputs) -> list[Segment]:
+def _plan(model, parts, inputs, masks_before) -> list[Segment]:
     """Describes the parts of a model as `Segment`s."""
     plan = []
-    with pure_layers(tf.zeros([2], tf.int32)) as num_masks:
+    with pure_layers(tf.zeros([2], tf.int32), masks_before=masks_before) as num_masks:
         for part in parts:
             trained = part.trainable_weights
             layers = dict.fromkeys(layer_and_weight(weight, model)[0] for weight in trained)

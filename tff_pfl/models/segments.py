@@ -25,22 +25,23 @@ class Segment(NamedTuple):
     masks_before: int
 
 
-def split(model: tf.keras.Model, number: int) -> list[tf.keras.Model]:
+def split(model: tf.keras.Model, number: int, inputs: Any = None) -> list[tf.keras.Model]:
     """Cuts a Keras model into a chain of models that share its layers.
 
     Cuts are made where the remaining layers take a single tensor without a Keras mask, so that the
     layers' outputs in each part have a similar total size.
 
     Args:
-        model: A functional model, or a sequential model that is `built`. For one part, any model.
+        model: A functional or sequential model. For one part, any model.
         number: The maximum number of parts. The model may have fewer places for cuts.
+        inputs: Inputs of the model, for a sequential model that does not know their shape.
 
     Raises:
         ValueError: The model is neither functional nor sequential.
     """
     if number == 1:
         return [model]
-    if not is_graph(model):
+    if not is_graph(_built(model, inputs)):
         raise ValueError(
             f"Keras model {model.name!r} cannot be cut into segments={number}. Use a functional "
             "or sequential model that does not override call, or set segments to 1."
@@ -65,7 +66,24 @@ def is_graph(model: tf.keras.Model) -> bool:
     return type(model).call in calls and bool(getattr(model, "inputs", None))
 
 
-def built(model: tf.keras.Model, inputs: Any) -> tf.keras.Model:
+def called(model: tf.keras.Model, inputs: Any, num_masks: Callable[[], int]) -> tuple[Any, int]:
+    """Calls a model in training, and counts the dropout masks that were drawn only to build it.
+
+    A sequential model without an input shape is built at its first call, and draws masks for it.
+
+    Returns:
+        `(outputs, number of masks)`. Parts of the model must not draw the same masks again.
+    """
+    was_graph, before = is_graph(model), num_masks()
+    outputs = model(inputs, training=True)
+    if was_graph or not is_graph(model):
+        return outputs, 0
+    first = num_masks() - before
+    model(inputs, training=True)
+    return outputs, first - (num_masks() - before - first)
+
+
+def _built(model, inputs) -> tf.keras.Model:
     """Makes a sequential model without an input shape a graph of layers that takes the inputs."""
     if type(model) is tf.keras.Sequential and not is_graph(model) and tf.is_tensor(inputs):
         model(tf.keras.Input(inputs.shape[1:], dtype=inputs.dtype))
@@ -87,9 +105,9 @@ def linear_head(model: tf.keras.Model) -> tf.keras.layers.Dense | None:
     return layer if is_linear and len(layer.input.shape) == 2 else None
 
 
-def without_head(model: tf.keras.Model) -> tf.keras.Model:
-    """Returns the part of a model before its `linear_head`."""
-    head = model.layers[-1]
+def without_head(model: tf.keras.Model, inputs: Any = None) -> tf.keras.Model:
+    """Returns the part of a model, which takes `inputs`, before its `linear_head`."""
+    head = _built(model, inputs).layers[-1]
     (features,) = head.inbound_nodes[0].keras_inputs
     if isinstance(head, tf.keras.Model):
         features = without_head(head)(features)
