@@ -278,6 +278,15 @@ def test_columns_of_a_frame_keep_their_structure_and_types():
     assert dataset.sizes("train").tolist() == [1, 1, 1]
 
 
+def test_whole_numbers_that_columns_beside_them_would_round_are_refused():
+    frame = FRAME.assign(item=2**60 + np.arange(6))
+    arguments = {"client": "user_id", "y": "rating", "split": "part"}
+    with pytest.raises(ExamplesError, match="Column 'item' has whole numbers above 2"):
+        FederatedDataset.from_dataframe(frame, x=["item", "age"], **arguments)
+    made = FederatedDataset.from_dataframe(frame, x={"own": "item", "others": ["age"]}, **arguments)
+    assert made.x["own"].max() == 2**60 + 5
+
+
 def test_fractions_cut_the_rows_of_each_client():
     frame = pd.DataFrame({"user": np.repeat(["a", "b"], [10, 5]), "x": np.arange(15), "y": 1})
     made = [

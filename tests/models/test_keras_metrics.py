@@ -13,10 +13,10 @@ kind = tf.keras.metrics
 Y, SCORES = np.array([0, 0, 1, 1, 0]), np.array([0.1, 0.8, 0.7, 0.9, 0.2], np.float32)
 
 
-def value(metric, y, scores, weight=None):
+def value(metric, y, scores, weight=None, dtype="f4"):
     """Returns the metric of rows, followed by padding."""
     (made,) = keras_metrics([metric]).values()
-    y, scores = (np.concatenate([rows, rows[:2] * 0]) for rows in (np.asarray(y, "f4"), scores))
+    y, scores = (np.concatenate([rows, rows[:2] * 0]) for rows in (np.asarray(y, dtype), scores))
     weight = np.ones(len(y) - 2) if weight is None else np.array(weight)
     weight = tf.constant(np.concatenate([weight, [0, 0]]), tf.float32)
     return made.finalize(made.sums(tf.constant(y), tf.constant(scores), weight))
@@ -54,6 +54,7 @@ def test_keras_metrics_ignore_padding_and_take_weights():
         (kind.F1Score("weighted", 0.5), np.nan, 0.75),
         (kind.FalsePositives(), 3.0, 0.0),
         (kind.BinaryAccuracy(), 0.4, 0.6),
+        (kind.R2Score(), np.nan, np.nan),
     ],
 )
 def test_undefined_metrics_are_nan_as_in_tasks(metric, without_positives, without_negatives):
@@ -65,6 +66,15 @@ def test_undefined_metrics_are_nan_as_in_tasks(metric, without_positives, withou
     if not np.isnan(found):
         assert float(found) == pytest.approx(float(metric.result()), abs=1e-6)
     assert np.isnan(value(metric, Y, SCORES, weight=0 * Y))
+
+
+def test_metrics_that_know_their_labels_late_take_ids_of_classes_and_float64():
+    y, scores = np.array([0, 2, 1, 1, 2]), np.eye(3, dtype=np.float32)[[0, 1, 1, 2, 2]]
+    found = value(kind.F1Score("macro"), y, scores, dtype="i4")
+    expected = sklearn.f1_score(y, scores.argmax(axis=1), average="macro")
+    assert float(found) == pytest.approx(expected, rel=1e-6)
+    found = value(kind.R2Score(), Y + 0.5, SCORES, dtype="f8")
+    assert float(found) == pytest.approx(sklearn.r2_score(Y + 0.5, SCORES), rel=1e-5)
 
 
 @pytest.mark.parametrize("weights", [None, [1.0, 3.0, 2.0]])

@@ -41,8 +41,21 @@ def columns_of(frame, columns) -> Any:
     if isinstance(columns, list):
         if not columns:
             raise ExamplesError("A list of columns is empty: name at least one column.")
-        return np.stack([_column(frame, column) for column in columns], axis=1)
+        parts = [_column(frame, column) for column in columns]
+        stacked = np.stack(parts, axis=1)
+        for column, part in zip(columns, parts, strict=True):
+            if part.dtype.kind in "iu" and stacked.dtype.kind == "f" and _abs_max(part) > 2**53:
+                raise ExamplesError(
+                    f"Column {column!r} has whole numbers above 2**53, which the float64 of the "
+                    "columns beside it rounds. Give it a place of its own in a mapping: "
+                    f"{{'own': {column!r}, 'others': [...]}}."
+                )
+        return stacked
     return _column(frame, columns)
+
+
+def _abs_max(numbers) -> int:
+    return max(-int(numbers.min()), int(numbers.max())) if numbers.size else 0
 
 
 def check_no_label_is_an_input(x: Any, y: Any) -> None:

@@ -10,6 +10,7 @@ from tff_pfl.models.task import Metric
 from tff_pfl.names import check_names
 
 _KERAS = tf.keras.metrics
+_ROUNDING = 1e-6  # relative, of sums in float32
 _LESS_IS_BETTER = (
     _KERAS.BinaryCrossentropy,
     _KERAS.CategoricalCrossentropy,
@@ -103,7 +104,7 @@ def keras_metrics(
         if isinstance(example, _LESS_IS_BETTER + _MORE_IS_BETTER):
             known = -1 if isinstance(example, _LESS_IS_BETTER) else 1
             directions.setdefault(example.name, known)
-        if isinstance(example, _KERAS.FBetaScore):
+        if isinstance(example, _KERAS.FBetaScore | _KERAS.R2Score):
             lazy.add(example.name)
     check_names("metric of directions", directions, made)
     return {
@@ -154,8 +155,9 @@ def _keras_metric(name, make, predictions, direction, is_lazy) -> Metric:
             return tf.where(kept, leaf, leaf[first])
 
         y, found = tf.nest.map_structure(filled, _as_columns(y, found))
-        if is_lazy:  # These metrics take no integers.
-            y = tf.cast(y, tf.float32)
+        if is_lazy:  # These metrics take no integers, and no class ids.
+            is_class = y.shape.rank == 1 and found.shape.rank == 2 and y.dtype.is_integer
+            y = tf.one_hot(y, found.shape[-1]) if is_class else tf.cast(y, tf.float32)
         batch = tff.learning.models.BatchOutput(predictions=(found, weight))
         initialize, update, _ = functions(num_labels(found))
         after = update(initialize(), y, batch)
@@ -209,7 +211,7 @@ def _undefined_as_nan(metric):
         share = _defined_share(metric)
         return tf.where(share > 0.0, result() / share, float("nan"))
 
-    if isinstance(metric, (*_OF_COUNTS, _KERAS.Mean)):
+    if isinstance(metric, (*_OF_COUNTS, _KERAS.Mean, _KERAS.R2Score)):
         metric.result = defined_result
     return metric
 
@@ -221,6 +223,9 @@ def _defined_share(metric):
     """
     if isinstance(metric, _KERAS.Mean):
         return tf.cast(metric.count > 0.0, tf.float32)
+    if isinstance(metric, _KERAS.R2Score):
+        spread = metric.squared_sum - tf.math.divide_no_nan(tf.square(metric.sum), metric.count)
+        return tf.cast(tf.reduce_all(spread > metric.squared_sum * _ROUNDING), tf.float32)
     if isinstance(metric, _KERAS.Precision):
         counts = metric.true_positives + metric.false_positives
     elif isinstance(metric, _KERAS.FBetaScore):
