@@ -43,6 +43,7 @@ class Predictions(NamedTuple):
         models: The `Prediction` of each model, `n` rows each: `personalized`, the further models
             and, if the algorithm has a global model, `global`.
         names: `[n]`, the name of the client, or `None` if clients have none.
+        class_names: The names of the classes, or `None` if they have none.
     """
 
     client_ids: np.ndarray
@@ -50,17 +51,19 @@ class Predictions(NamedTuple):
     labels: Any
     models: Mapping[str, Prediction]
     names: np.ndarray | None = None
+    class_names: np.ndarray | None = None
 
     def columns(self) -> dict[str, np.ndarray]:
         """Returns the columns of a table: `client_id`, `example`, `label` and those of each model.
 
-        `client_id` has the clients' names, if they have any.
+        `client_id` and `label` have the names of clients and classes, if they have any.
         A model has the columns `MODEL`, its outputs, and `MODEL_loss`. If its outputs are several
         tensors, these are `MODEL/NAME`, or `MODEL/0`, `MODEL/1` and so on; labels likewise.
         """
         clients = self.client_ids if self.names is None else self.names
         columns = {"client_id": clients, "example": self.examples}
-        columns |= _columns("label", self.labels)
+        labels = self.labels if self.class_names is None else self.class_names[self.labels]
+        columns |= _columns("label", labels)
         for name, prediction in self.models.items():
             columns |= _columns(name, prediction.outputs)
             columns[f"{name}_loss"] = prediction.loss
@@ -166,4 +169,5 @@ def predict_federation(
         _map(lambda leaf: leaf[examples], dataset.y),
         {name: _map(lambda *rows: np.concatenate(rows), *found) for name, found in parts.items()},
         None if dataset.names is None else dataset.names[owners],
+        dataset.class_names,
     )

@@ -254,6 +254,8 @@ def _write(run: RestoredRun | TrainedRun, output, clients, models) -> ExportedRu
         "input_dtype": tree.map_structure(str, dataset.x_dtype),
         "num_classes": dataset.num_classes,
     }
+    if dataset.class_names is not None:
+        description["class_names"] = dataset.class_names.tolist()
     write_json(str(output / _DESCRIPTION), description)
     return exported
 
