@@ -31,7 +31,12 @@ def evaluated():
             y[:] = 1
         clients.append((x[:6], y[:6], x[6:], y[6:]))
     dataset = tff_pfl.FederatedDataset.from_client_arrays(clients)
-    task = tff_pfl.TASKS["binary"]()
+
+    def labels(y, outputs, weight):
+        return tf.reduce_sum(tf.one_hot(y, 2) * weight[:, tf.newaxis], axis=0)
+
+    shares = tff_pfl.Metric(labels, lambda s: s / tf.reduce_sum(s), -1, parts=("no", "yes"))
+    task = tff_pfl.TASKS["binary"]().with_metrics({"share": shares})
     model = tff_pfl.from_keras(network, input_shape=(DIM,), task=task)
     algorithm = tff_pfl.make("ditto", model, local_sgd())
     process = tff_pfl.compose(algorithm, dataset.examples_type)
@@ -58,6 +63,23 @@ def test_auc_of_clients_and_of_pools_equals_scikit_learn(evaluated):
             else:
                 scores = model.apply(weights[client_id], inputs)[:, 0]
                 assert value == pytest.approx(roc_auc_score(labels, scores), abs=1e-6)
+
+
+def test_parts_of_metrics_are_evaluated_one_by_one(evaluated):
+    """Compares the share of labels 1 with NumPy, of clients and of the pool."""
+    found, *_, clients = evaluated
+    own, pooled = (
+        found.values[MetricName("personalized", pool, "share_yes")]
+        for pool in ("local_test", "generalization_test")
+    )
+    labels = [client[3] for client in clients]
+    expected = [y.mean() if len(y) else np.nan for y in labels]
+    np.testing.assert_allclose(own, expected, rtol=1e-6)
+    np.testing.assert_allclose(pooled, np.concatenate(labels).mean(), rtol=1e-6)
+    metrics = summarize(found)
+    name = MetricName("personalized", "local_test", "share_yes", "worst_5_percent")
+    assert metrics[name] == pytest.approx(np.nanmax(expected))  # less is better
+    assert metrics[name._replace(quantity="num_undefined_share_no", statistic="")] == 0
 
 
 def test_statistics_leave_out_undefined_clients_and_count_them(evaluated):

@@ -1,6 +1,7 @@
 """Tests the shipped tasks on linear models against NumPy and scikit-learn."""
 
 import collections
+import dataclasses
 
 import numpy as np
 import pytest
@@ -172,6 +173,64 @@ def test_top_k_against_scikit_learn():
     y = RNG.integers(0, 4, ROWS).astype(np.int32)
     expected = sklearn.top_k_accuracy_score(y, outputs(model, X), k=2, labels=range(4))
     assert measured(model, X, y)["top_2_accuracy"] == pytest.approx(expected)
+
+
+def assert_of_classes(found, y, predicted, names):
+    """Compares the metrics of each class with scikit-learn's, NaN where these are undefined."""
+    functions = [sklearn.precision_score, sklearn.recall_score, sklearn.f1_score]
+    for name, function in zip(["precision", "recall", "f1"], functions, strict=True):
+        options = {"labels": range(len(names)), "average": None, "zero_division": np.nan}
+        expected = function(y, predicted, **options)
+        of_classes = [found[f"{name}_{it}"] for it in names]
+        np.testing.assert_allclose(of_classes, expected, rtol=1e-6, err_msg=name)
+    assert found["f1_macro"] == pytest.approx(sklearn.f1_score(y, predicted, average="macro"))
+
+
+def test_metrics_of_each_class_against_scikit_learn():
+    names = ["cat", "dog", "bird", "none"]
+    model = linear(TASKS["classification"](classes=names), 4)
+    z = outputs(model, X)
+    z[:, 3] = -np.inf
+    task = model.task.of(lambda outputs: outputs - tf.constant([0.0, 0.0, 0.0, 1e9]))
+    y = RNG.integers(0, 2, ROWS).astype(np.int32)  # no bird; "none" is not even predicted
+    found = measured(dataclasses.replace(model, task=task), X, y)
+    assert np.isnan(found["recall_bird"]) and np.isnan(found["f1_none"])
+    assert_of_classes(found, y, z.argmax(-1), names)
+
+
+def test_diverged_models_are_wrong_for_every_class():
+    task = TASKS["classification"](classes=2)
+    counts = task.sums("f1", tf.constant([0, 1]), tf.fill([2, 2], np.nan), tf.ones([2]))
+    assert task.metrics["f1"].finalize(counts).numpy().tolist() == [0, 0]
+    with pytest.raises(ValueError, match="names 2 classes, but the model has 3 logits"):
+        task.sums("f1", tf.constant([0]), tf.zeros([1, 3]), tf.ones([1]))
+
+
+def test_tags_of_a_sequence_against_scikit_learn():
+    model = linear(TASKS["sequence"](top=(2,), classes=4), 5 * 4, (5, 4))
+    ids = RNG.integers(0, 4, (ROWS, 5)).astype(np.int32)
+    found, z, kept = measured(model, X, ids), outputs(model, X), ids > 0
+    top = sklearn.top_k_accuracy_score(ids[kept], z[kept], k=2, labels=range(4))
+    assert found["top_2_accuracy"] == pytest.approx(top)
+    assert_of_classes(found, ids[kept], z[kept].argmax(-1), range(4))
+
+
+def test_parts_of_metrics_are_quantities_with_names_of_their_own():
+    def sums(y, z, weight):
+        return tf.reduce_sum(weight), tf.tensordot(weight, tf.abs(z - y), 1)
+
+    per_axis = Metric(sums, lambda s: s[1] / s[0], direction=-1, parts=("x", "y"))
+    task = TASKS["regression"]().with_metrics({"deviation": per_axis})
+    assert task.direction("deviation_y") == -1 and "deviation" not in task.directions
+    model, y = linear(task, 2), np.zeros([ROWS, 2], np.float32)
+    found, expected = measured(model, X, y), np.abs(outputs(model, X)).mean(0)
+    assert [found["deviation_x"], found["deviation_y"]] == pytest.approx(expected, rel=1e-5)
+    with pytest.raises(ValueError, match="'mae_y' twice"):
+        task.with_metrics({"mae": per_axis, "mae_y": task.metrics["mse"]})
+    for parts, message in (((), "one number, but has the shape"), ("xyz", "3 numbers")):
+        wrong = task.with_metrics({"deviation": dataclasses.replace(per_axis, parts=parts)})
+        with pytest.raises(ValueError, match=message):
+            measured(dataclasses.replace(model, task=wrong), X, y)
 
 
 @pytest.mark.parametrize("size", [0, 1, 5])

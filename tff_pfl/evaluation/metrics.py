@@ -134,7 +134,7 @@ class ClientMetrics(NamedTuple):
 
     def of_task(self, task: "Task") -> "ClientMetrics":
         """Returns the metrics with what a task states about them."""
-        partial = task.metrics.keys() - task.means.keys()
+        partial = task.directions.keys() - {"loss", *task.means}
         return self._replace(directions=task.directions, partial=frozenset(partial))
 
     def is_defined(self, name: MetricName) -> np.ndarray:

@@ -206,8 +206,9 @@ class PooledEvaluation:
                 sums = functools.reduce(_added, (by_owner[owner] for owner in owners))
                 if sums is not None:
                     sums = tf.nest.map_structure(tf.constant, sums)
-                    mean = finalized(self._summed[metric], sums)
-                    results[MetricName(model_name, pool, metric)][:, row] = mean
+                    means = finalized(metric, self._summed[metric], sums)
+                    for quantity, mean in means.items():
+                        results[MetricName(model_name, pool, quantity)][:, row] = mean
 
     def _mean(self, values, rows) -> Mean:
         """Returns the mean over rows, with the task's weights of examples, and 1, or zeros."""

@@ -37,7 +37,7 @@ def check_measured(metric: str, method: Algorithm | PersonalizedProcess, model: 
             f"'personalized/{quantity}'."
         )
     evaluated = method.evaluated_model or model
-    if quantity != "loss" and quantity not in evaluated.task.metrics:
+    if quantity not in evaluated.task.directions:
         raise MetricError(
             f"metric={metric!r}, but the model {evaluated.name!r} has no {quantity}. Choose "
             f"'{whose}/loss'."

@@ -239,8 +239,8 @@ class Model:
         has_examples = sums["loss"].count > 0.0
         found = collections.OrderedDict(loss=sums["loss"])
         for name, metric in self.task.metrics.items():
-            mean = finalized(metric, sums[name])
-            found[name] = Mean(*(tf.where(has_examples, number, 0.0) for number in mean))
+            for quantity, mean in finalized(name, metric, sums[name]).items():
+                found[quantity] = Mean(*(tf.where(has_examples, number, 0.0) for number in mean))
         return found
 
     def totals(self, weights, batch, *, training: bool = False) -> Totals:

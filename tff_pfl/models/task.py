@@ -71,6 +71,9 @@ class Metric:
         sums(y, outputs, weight) -> S        of the rows of a batch
         finalize(S) -> float32 scalar        of S summed over batches, or over clients
 
+    With `parts`, `finalize` returns a vector, such as the recall of each class. Each of its numbers
+    is a quantity of its own, `METRIC_PART`.
+
     Attributes:
         sums: Returns a structure of float32 sums. The weight, float32 `[batch]`, is 0 for padding,
             whose rows may hold NaN.
@@ -80,6 +83,7 @@ class Metric:
         values: `(y, outputs) -> float32[batch]`, of which the metric is the weighted mean.
         of_tokens: Whether `sums` gets the ids and the weights `[batch, length]` of `tokens`, in a
             task that has them.
+        parts: The names of the numbers of a vector, in order; empty for a scalar.
     """
 
     sums: Callable[[Any, Any, Any], Any] | None = None
@@ -87,6 +91,7 @@ class Metric:
     direction: int | None = None
     values: Callable[[Any, Any], Any] | None = None
     of_tokens: bool = False
+    parts: tuple[str, ...] = ()
 
     def __post_init__(self):
         """Checks that the metric is defined once."""
@@ -101,6 +106,19 @@ class Metric:
             )
         for name in ("sums", "finalize", "values"):
             check_function(f"{name} of a metric", getattr(self, name) or tf.identity)
+        object.__setattr__(self, "parts", tuple(self.parts))
+        if self.parts and self.values is not None:
+            raise ValueError("A metric with parts has sums and finalize, which returns a vector.")
+
+    def quantities(self, name: str) -> list[str]:
+        """Returns the names of the metric's numbers, in a task where it has this name.
+
+        Example:
+            >>> recall = tff_pfl.Metric(lambda *batch: batch, lambda sums: sums, parts=("a", "b"))
+            >>> recall.quantities("recall")
+            ['recall_a', 'recall_b']
+        """
+        return [f"{name}_{part}" for part in self.parts] or [name]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,25 +172,9 @@ class Task:
                 "metrics of a task must be a mapping from names to Metrics, got "
                 f"{self.metrics!r:.80}."
             )
-        if "loss" in self.metrics:
-            raise ValueError(
-                'metrics of a task have "loss", but this is the name of the metric of '
-                "example_loss. Choose another name."
-            )
         for name, metric in self.metrics.items():
-            if not is_part(name):
-                raise ValueError(
-                    f"metrics of a task have {name!r}. A metric's name may contain only "
-                    f"{IN_PARTS}, because it becomes part of names such as "
-                    "personalized/local_test/NAME."
-                )
-            if name.startswith(_COUNTS) or name.endswith(_ENDINGS):
-                raise ValueError(
-                    f"metrics of a task have {name!r}, but reports use names that begin with "
-                    f"{' or '.join(_COUNTS)} or end in {', '.join(_ENDINGS)} for counts and "
-                    "statistics over clients. Choose another name."
-                )
             check_kind(f"The metric {name!r}", metric, Metric, "Write Metric(values=...).")
+        _check_quantities([it for n, metric in self.metrics.items() for it in metric.quantities(n)])
         metrics = {name: _directed(name, metric) for name, metric in self.metrics.items()}
         object.__setattr__(self, "metrics", metrics)
 
@@ -183,8 +185,12 @@ class Task:
 
     @property
     def directions(self) -> dict[str, int]:
-        """The directions of the loss and of all metrics, by name."""
-        return {"loss": -1} | {name: metric.direction for name, metric in self.metrics.items()}
+        """The directions of the loss and of all metrics or their parts, by name."""
+        return {"loss": -1} | {
+            quantity: metric.direction
+            for name, metric in self.metrics.items()
+            for quantity in metric.quantities(name)
+        }
 
     def direction(self, quantity: str) -> int:
         """Returns 1 if more of a quantity is better, and -1 if less is better."""
@@ -273,6 +279,29 @@ class Task:
         )
 
 
+def _check_quantities(names: list[str]) -> None:
+    """Checks the names of metrics and of their parts."""
+    for index, name in enumerate(names):
+        if name == "loss":
+            raise ValueError(
+                'metrics of a task have "loss", but this is the name of the metric of '
+                "example_loss. Choose another name."
+            )
+        if not is_part(name):
+            raise ValueError(
+                f"metrics of a task have {name!r}. A metric's name may contain only {IN_PARTS}, "
+                "because it becomes part of names such as personalized/local_test/NAME."
+            )
+        if name.startswith(_COUNTS) or name.endswith(_ENDINGS):
+            raise ValueError(
+                f"metrics of a task have {name!r}, but reports use names that begin with "
+                f"{' or '.join(_COUNTS)} or end in {', '.join(_ENDINGS)} for counts and "
+                "statistics over clients. Choose another name."
+            )
+        if name in names[:index]:
+            raise ValueError(f"metrics of a task have {name!r} twice. Rename a metric or its part.")
+
+
 def _directed(name: str, metric: Metric) -> Metric:
     """Returns a metric with a direction, which its name tells if the metric does not."""
     direction = metric.direction or known_direction(name)
@@ -285,23 +314,29 @@ def _directed(name: str, metric: Metric) -> Metric:
     return dataclasses.replace(metric, direction=direction)
 
 
-def finalized(metric: Metric, sums: Any) -> Mean:
-    """Computes a metric of its sums, as a `Mean` whose count is 0 where the metric is undefined.
+def finalized(name: str, metric: Metric, sums: Any) -> dict[str, Mean]:
+    """Computes a metric of its sums, or its parts: `Mean`s whose count is 0 where undefined.
 
     A function of sums is undefined where it is NaN although its sums are finite. NaN of other sums
     is the value of a diverged model.
     """
     if metric.values is not None:
-        return sums
+        return {name: sums}
     value = tf.cast(metric.finalize(sums), tf.float32)
-    if value.shape.rank:
+    if not value.shape.is_compatible_with([len(metric.parts)] if metric.parts else []):
+        due = f"{len(metric.parts)} numbers, one for each part" if metric.parts else "one number"
         raise ValueError(
-            f"finalize of a metric must return a single number, but has the shape {value.shape}."
+            f"finalize of the metric {name!r} must return {due}, but has the shape {value.shape}. "
+            "Name the numbers of a vector in parts of Metric."
         )
     leaves = [tf.cast(leaf, tf.float64) for leaf in tf.nest.flatten(sums)]
     finite = tf.stack([tf.reduce_all(tf.math.is_finite(leaf)) for leaf in leaves])
     undefined = tf.logical_and(tf.math.is_nan(value), tf.reduce_all(finite))
-    return Mean(tf.where(undefined, 0.0, value), tf.where(undefined, 0.0, 1.0))
+    mean = Mean(tf.where(undefined, 0.0, value), tf.where(undefined, 0.0, 1.0))
+    if not metric.parts:
+        return {name: mean}
+    numbers = [tf.unstack(sums, len(metric.parts)) for sums in mean]
+    return dict(zip(metric.quantities(name), map(Mean, *numbers), strict=True))
 
 
 def check_function(name: str, function: Any) -> None:

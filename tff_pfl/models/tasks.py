@@ -2,9 +2,10 @@
 
 A metric is NaN where it is undefined: the area under the curve of examples of one class, R2 of a
 single example or of equal targets, precision without predicted positives, recall without positives,
-F1 without either. Means over labels leave out labels for which they are undefined.
+F1 without either. Means over labels or classes leave out those for which they are undefined.
 """
 
+import functools
 from collections.abc import Iterable, Mapping
 
 import tensorflow as tf
@@ -56,27 +57,75 @@ def correct(y, logits):
 
 @TASKS.register("classification")
 @takes(top=each(whole(2)))
-def classification(*, top: Iterable[int] = ()) -> Task:
+def classification(*, top: Iterable[int] = (), classes: int | Iterable[str] = ()) -> Task:
     """Returns the task of one class label for each example, with a logit for each class.
+
+    Example:
+        >>> task = tff_pfl.TASKS["classification"](classes=["cat", "dog"])
+        >>> [name for name in task.directions if name.startswith("recall")]
+        ['recall_cat', 'recall_dog']
 
     Args:
         top: Numbers `k` of classes, each for a metric `top_k_accuracy`, such as
             `top_5_accuracy`: the share of examples whose label is among the `k` largest logits.
+        classes: The names of all classes in order, or their number, for the metrics
+            `precision_NAME`, `recall_NAME` and `f1_NAME` of each class, and `f1_macro`, the mean
+            over classes that are among the labels or the predictions.
     """
     metrics = {"accuracy": Metric(values=correct)}
-    for k in top:
-        metrics[f"top_{k}_accuracy"] = Metric(values=_among_largest(k))
+    metrics |= {f"top_{k}_accuracy": Metric(values=_among_largest(k)) for k in top}
+    metrics |= _of_classes(classes)
     return Task("classification", sparse_cross_entropy, metrics, outputs="class_logits")
 
 
 def _among_largest(k):
     def values(y, logits):
-        own = tf.gather(logits, y, axis=-1, batch_dims=1)[:, tf.newaxis]
+        own = tf.gather(logits, y, axis=-1, batch_dims=y.shape.rank)[..., tf.newaxis]
         above_own = tf.reduce_sum(tf.cast(logits > own, tf.int32), axis=-1)
         finite = tf.reduce_all(tf.math.is_finite(logits), axis=-1)
         return tf.cast(tf.logical_and(finite, above_own < k), tf.float32)
 
     return values
+
+
+def _of_classes(classes: int | Iterable[str]) -> dict[str, Metric]:
+    """Returns precision, recall and F1 of each class, and the mean F1; none without classes."""
+    classes = tuple(map(str, range(classes) if isinstance(classes, int) else classes))
+
+    def sums(y, logits, weight):
+        if logits.shape[-1] != len(classes):
+            raise ValueError(
+                f"The task names {len(classes)} classes, but the model has {logits.shape[-1]} "
+                "logits. Name all classes in order."
+            )
+        finite = tf.reduce_all(tf.math.is_finite(logits), axis=-1)[..., tf.newaxis]
+        largest = tf.one_hot(tf.argmax(logits, axis=-1), len(classes))
+        predicted = tf.where(finite, largest, 1.0)  # so that others are wrong for each class
+        positive = tf.one_hot(y, len(classes))
+        right = tf.where(finite, largest * positive, 0.0)
+        axes = list(range(weight.shape.rank))
+        return tuple(
+            tf.reduce_sum(weight[..., tf.newaxis] * counted, axes)
+            for counted in (right, predicted, positive)
+        )
+
+    found = {
+        name: Metric(sums, functools.partial(_shares, name), of_tokens=True, parts=classes)
+        for name in ("precision", "recall", "f1")
+    }
+    macro = Metric(sums, lambda counts: _mean_defined(_shares("f1", counts)), of_tokens=True)
+    return found | {"f1_macro": macro} if classes else {}
+
+
+def _shares(name, counts):
+    """Returns precision, recall or F1 of each column; NaN where it is undefined."""
+    both, predicted, positive = counts
+    of = {"precision": predicted, "recall": positive, "f1": (predicted + positive) / 2}[name]
+    return both / of
+
+
+def _mean_defined(shares):
+    return _mean_where(~tf.math.is_nan(shares), shares)
 
 
 @TASKS.register("binary")
@@ -178,9 +227,7 @@ def _of_counts(name, *, macro=False) -> Metric:
             counts = tf.nest.map_structure(
                 lambda count: tf.reduce_sum(count, keepdims=True), counts
             )
-        both, predicted, positive = counts
-        of = {"precision": predicted, "recall": positive, "f1": (predicted + positive) / 2}[name]
-        return _mean_where(of > 0.0, tf.math.divide_no_nan(both, of))
+        return _mean_defined(_shares(name, counts))
 
     return Metric(sums, finalize)
 
@@ -255,7 +302,13 @@ def _r2(sums):
 
 
 @TASKS.register("sequence")
-def sequence(*, padding_id: int | None = 0) -> Task:
+@takes(top=each(whole(2)))
+def sequence(
+    *,
+    padding_id: int | None = 0,
+    top: Iterable[int] = (),
+    classes: int | Iterable[str] = (),
+) -> Task:
     """Returns the task of a class for each token of a sequence, such as the next word.
 
     Labels are ids `[batch, length]`, or a mapping of `ids` and a `mask` of 1 for each token that
@@ -266,6 +319,8 @@ def sequence(*, padding_id: int | None = 0) -> Task:
     Args:
         padding_id: The label that does not count. `None` if all labels count, or the mask alone
             decides.
+        top: See `classification`; metrics of tokens.
+        classes: See `classification`; the names of all ids, such as tags.
     """
 
     def tokens(y):
@@ -308,6 +363,8 @@ def sequence(*, padding_id: int | None = 0) -> Task:
         "accuracy": Metric(values=mean_of(correct)),
         "perplexity": Metric(loss_sums, exponential),
     }
+    metrics |= {f"top_{k}_accuracy": Metric(values=mean_of(_among_largest(k))) for k in top}
+    metrics |= _of_classes(classes)
     options = {"example_weight": number, "outputs": "logits", "tokens": tokens}
     return Task("sequence", loss, metrics, **options)
 

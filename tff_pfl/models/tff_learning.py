@@ -1,6 +1,7 @@
 """Makes pure models of the models of `tff.learning`."""
 
 import collections
+import dataclasses
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -124,7 +125,7 @@ def _of_tokens(metric: Metric) -> Metric:
             outputs = tf.reshape(outputs, [-1, outputs.shape[-1]])
         return metric.sums(y, outputs, weight)
 
-    return Metric(sums, metric.finalize, metric.direction)
+    return dataclasses.replace(metric, sums=sums, of_tokens=False)
 
 
 def _from_functional(model: tff.learning.models.FunctionalModel, directions) -> Model:
