@@ -14,6 +14,7 @@ __getattr__, __dir__, __all__ = offer(
     {
         "check": ("check_settings",),
         "comparison": ("Comparison", "compare"),
+        "confusion": ("confusion_matrix", "plot_confusion_matrix"),
         "curves": (
             "curves_against_bytes",
             "over_seeds",
