@@ -15,7 +15,7 @@ from tests.experiment.killed import Killed, contents_of, numbers_of
 from tests.federation import local_sgd, random_examples, tiny_model
 from tests.marks import together
 from tests.runs import run_python
-from tff_pfl.analysis import compared_run, find_runs, frames, results_table
+from tff_pfl.analysis import compared_run, confusion_matrix, find_runs, frames, results_table
 from tff_pfl.clients import Participation
 from tff_pfl.data import FederatedDataset
 from tff_pfl.evaluation import EvaluationOptions
@@ -283,6 +283,22 @@ def test_runs_are_those_of_train_and_a_study_for_reports(dataset, compared, tmp_
     assert numbers_of(tmp_path / "run") == numbers_of(folder / "Ditto_pulled" / "seed3")
     assert list(find_runs(folder).folders) == list(result.table().index) == list(methods())
     assert list(results_table(folder, against="Local").frame["seeds"]) == ["2", "2"]
+
+
+def test_constant_predictions_are_a_row_of_the_table(dataset, tmp_path):
+    made = {"Local": methods()["Local"]}
+    made["Constant"] = tff_pfl.make("constant", tiny_model(), local_sgd())
+    found = compare(dataset, tmp_path / "runs", made, rounds=1, seeds=(0,))
+    labels = [dataset.examples(i, "test").y for i in range(4)]  # also the training labels
+    expected = np.mean([np.bincount(y).max() / len(y) for y in labels])
+    row = found.table().loc["Constant"]
+    assert row["accuracy"] == pytest.approx(expected) and row["bytes_up"] == 0
+    matrix = confusion_matrix(found.predictions("Constant"))
+    assert (matrix.to_numpy().sum(1) == np.bincount(np.concatenate(labels))).all()
+    found.export("Constant", tmp_path / "models", [1])
+    outputs = tf.saved_model.load(str(tmp_path / "models" / "client_1"))(dataset.x[:2]).numpy()
+    shares = (np.bincount(labels[1], minlength=3) + 1) / (len(labels[1]) + 3)
+    np.testing.assert_allclose(np.exp(outputs), [shares, shares], rtol=1e-5)
 
 
 @pytest.mark.slow

@@ -55,6 +55,7 @@ class Subject:
             cannot be used.
         starts_global: Whether the personal model of a client that was never seen is the global
             model, if there is one; `False` if it is adapted to the client's examples.
+        reads_inputs: Whether a client reads the inputs of its examples, or their labels alone.
         model: `() -> Model`, a model for the images of the tiny federation.
     """
 
@@ -63,6 +64,7 @@ class Subject:
     knows_cohort: bool = False
     needs_uploads: bool = False
     starts_global: bool = True
+    reads_inputs: bool = True
     model: Callable[[], Model] = federation.tiny_model
 
     @classmethod
@@ -250,7 +252,7 @@ def check_nonfinite_client(subject: Subject) -> None:
         clients[1].data.x[2:4, 0, 0, 0] = bad  # one of the two may be for validation
         output = subject.next(clients)
         assert_equal(output.clients[1], clients[1].state, "the state of the client")
-        if subject.knows_cohort:
+        if subject.knows_cohort or not subject.reads_inputs:
             assert_finite((output.state, output.clients), "the round")
         else:
             _assert_left_out(subject, output, "num_nonfinite")
