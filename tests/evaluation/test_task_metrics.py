@@ -93,9 +93,9 @@ def test_statistics_leave_out_undefined_clients_and_count_them(evaluated):
 
 
 def test_clients_without_tokens_are_left_out():
-    """The rows of the second client are padding; those of the fourth have a mask of zeros."""
+    """The rows of the second and of the fourth client have a mask of zeros."""
     ids = np.array([[1, 2], [0, 0], [2, 0], [1, 1], [2, 2]], np.int32)
-    mask = np.array([[1, 1], [1, 1], [1, 1], [0, 0], [1, 1]], np.int32)
+    mask = np.array([[1, 1], [0, 0], [1, 0], [0, 0], [1, 1]], np.int32)
     x, y = np.eye(5, dtype=np.float32), {"ids": ids, "mask": mask}
     clients = [(x[[i]], {key: own[[i]] for key, own in y.items()}) * 2 for i in range(5)]
     dataset = tff_pfl.FederatedDataset.from_client_arrays(clients)

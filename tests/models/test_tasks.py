@@ -161,6 +161,23 @@ def test_sequence_counts_tokens(mask):
     np.testing.assert_allclose(gradient["head"]["kernel"], expected, rtol=1e-3, atol=1e-6)
 
 
+@pytest.mark.parametrize("padding_id", [0, -100])
+def test_tags_0_count_where_padding_is_something_else(padding_id):
+    """Padding is told by a mask, or by a label without a logit; three quarters of tags are 0."""
+    tags = np.where(RNG.random((ROWS, 5)) < 0.75, 0, 1).astype(np.int32)
+    kept = np.arange(5) < RNG.integers(1, 6, (ROWS, 1))
+    y = np.where(kept, tags, -100).astype(np.int32)
+    y = y if padding_id else {"ids": y, "mask": kept}
+    model = linear(TASKS["sequence"](padding_id=padding_id, top=(2,)), 5 * 3, (5, 3))
+    found, z = measured(model, X, y), outputs(model, X)
+    p = np.exp(z) / np.exp(z).sum(-1, keepdims=True)
+    assert found["accuracy"] == pytest.approx(np.mean(z.argmax(-1)[kept] == tags[kept]))
+    loss = sklearn.log_loss(tags[kept], p[kept], labels=range(3))
+    assert found["loss"] == pytest.approx(loss, rel=1e-5)
+    gradient = exact_gradient(model, model.init(0), padded(X, y, ROWS), batch_size=4).gradient
+    assert np.isfinite(gradient["head"]["kernel"]).all()
+
+
 def test_autoencoding_scales_bytes():
     model = linear(TASKS["autoencoding"](scale=1 / 255), 2)
     y = RNG.integers(0, 256, (ROWS, 2)).astype(np.uint8)

@@ -317,8 +317,8 @@ def sequence(
     the loss. A sequence without tokens has no weight.
 
     Args:
-        padding_id: The label that does not count. `None` if all labels count, or the mask alone
-            decides.
+        padding_id: The label that does not count where labels have no `mask`, which otherwise
+            decides alone; `None` if all labels count.
         top: See `classification`; metrics of tokens.
         classes: See `classification`; the names of all ids, such as tags.
     """
@@ -327,10 +327,9 @@ def sequence(
         """Returns the ids and the weights of tokens."""
         ids, mask = (y["ids"], y["mask"]) if isinstance(y, Mapping) else (y, None)
         check_ids(ids, 2)
-        weight = tf.ones_like(ids, tf.float32) if mask is None else tf.cast(mask, tf.float32)
-        if padding_id is not None:
-            weight = tf.where(tf.equal(ids, padding_id), 0.0, weight)
-        return ids, weight
+        if mask is None:
+            mask = tf.ones_like(ids) if padding_id is None else tf.not_equal(ids, padding_id)
+        return ids, tf.cast(mask, tf.float32)
 
     def number(y):
         return tf.reduce_sum(tokens(y)[1], axis=-1)
@@ -344,6 +343,7 @@ def sequence(
                     f"[length, ids], got the shapes {tuple(ids.shape[1:])} and "
                     f"{tuple(outputs.shape[1:])}."
                 )
+            ids = tf.where(weight > 0.0, ids, tf.zeros_like(ids))  # -100, for example, has no logit
             found = tf.where(weight > 0.0, function(ids, outputs), 0.0)
             total = tf.reduce_sum(found * weight, axis=-1)
             return tf.math.divide_no_nan(total, tf.reduce_sum(weight, axis=-1))
