@@ -1,5 +1,7 @@
 """Tests metrics of Keras against Keras itself and scikit-learn, for clients of every kind."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -8,6 +10,7 @@ from sklearn import metrics as sklearn
 from tests.marks import together
 from tests.models.test_tasks import RNG, ROWS, X, linear, measured, outputs
 from tff_pfl.models import TASKS, Task, keras_metrics
+from tff_pfl.models.task import finalized
 
 kind = tf.keras.metrics
 Y, SCORES = np.array([0, 0, 1, 1, 0]), np.array([0.1, 0.8, 0.7, 0.9, 0.2], np.float32)
@@ -84,6 +87,17 @@ def test_labels_without_both_values_are_left_out_of_the_mean_area(weights):
     areas = [sklearn.roc_auc_score(y[:, i], scores[:, i]) for i in (0, 2)]
     expected = np.average(areas, weights=weights and [1.0, 2.0])
     assert float(value(metric, y, scores)) == pytest.approx(expected, abs=1e-6)
+
+
+def test_f1_of_each_label_is_a_metric_of_parts():
+    ((name, metric),) = keras_metrics([kind.F1Score(average=None, threshold=0.5)]).items()
+    metric = dataclasses.replace(metric, parts=("a", "b", "never"))
+    y, scores = np.stack([Y, 1 - Y, 0 * Y], 1), np.stack([SCORES, SCORES, 0 * SCORES], 1)
+    sums = metric.sums(tf.constant(y, tf.float32), tf.constant(scores), tf.ones(len(y)))
+    found = [float(mean.total / mean.count) for mean in finalized(name, metric, sums).values()]
+    expected = sklearn.f1_score(y, scores > 0.5, average=None, zero_division=np.nan)
+    assert metric.quantities(name) == ["f1_score_a", "f1_score_b", "f1_score_never"]
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 def test_padding_is_a_real_row():

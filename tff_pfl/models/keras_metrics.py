@@ -82,7 +82,9 @@ def keras_metrics(
 
     In a task of tokens, such as `sequence`, each token that counts is a row. Where Keras gives 0
     because a metric is undefined, such as precision without predicted positives or the area under
-    the curve of one class, these metrics are NaN, as those of the tasks are.
+    the curve of one class, these metrics are NaN, as those of the tasks are. A metric of a vector,
+    such as the F1 score without an average, needs names of the numbers:
+    `dataclasses.replace(metric, parts=...)`.
 
     Args:
         metrics: Keras metrics, or functions without arguments that make them, such as their
@@ -219,7 +221,8 @@ def _undefined_as_nan(metric):
 def _defined_share(metric):
     """Returns the share of the labels for which a metric is defined, by their weights.
 
-    Each of several thresholds of precision and recall has its own result, and its own share.
+    Each of several thresholds of precision and recall has its own result, and its own share; so has
+    each label without an average.
     """
     if isinstance(metric, _KERAS.Mean):
         return tf.cast(metric.count > 0.0, tf.float32)
@@ -243,6 +246,8 @@ def _defined_share(metric):
     if not isinstance(metric, _KERAS.FBetaScore):
         is_defined = is_defined[0]  # The counts of all thresholds have the same sum.
     share, weights = tf.cast(is_defined, tf.float32), getattr(metric, "label_weights", None)
+    if isinstance(metric, _KERAS.FBetaScore) and metric.average is None:
+        return share
     if getattr(metric, "average", None) == "weighted":
         return tf.cast(tf.reduce_any(metric.intermediate_weights > 0.0), tf.float32)
     if weights is not None:
