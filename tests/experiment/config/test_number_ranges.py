@@ -60,9 +60,10 @@ NUMBERS = {
     "ids": "attack.client_ids",
 }
 # The options whose tuples have names instead of numbers.
-NAMES_OF_LAYERS = {
+NAMES = {
     "also_personal",
     "branched_layers",
+    "classes",
     "exit_layers",
     "head_layers",
     "personal_layers",
@@ -91,7 +92,7 @@ def numbers(config, prefix=""):
         kind, value = config.get_type(name), config[name]
         if isinstance(value, ml_collections.ConfigDict):
             yield from numbers(value, f"{prefix}{name}.")
-        elif kind in (int, float) or (kind is tuple and name not in NAMES_OF_LAYERS):
+        elif kind in (int, float) or (kind is tuple and name not in NAMES):
             yield f"{prefix}{name}"
 
 
