@@ -53,6 +53,7 @@ from tff_pfl.models import (
     partition,
     prefixed,
 )
+from tff_pfl.models.example_weights import labels_of, weights_of
 from tff_pfl.names import check_names
 from tff_pfl.ranges import each, takes, whole
 from tff_pfl.templates import Algorithm, ClientOutput, averaging, extends, last_own_model
@@ -251,10 +252,17 @@ class PersonalHeads:
 
 
 def class_shares(examples: Examples, num_classes: int) -> tf.Tensor:
-    """Computes `pi`, the share of each class among a client's examples, float32 `[classes]`."""
-    check_ids(examples.y, 1)
-    is_example = tf.range(tf.shape(examples.y)[0]) < examples.size
-    rows = tf.where(is_example[:, tf.newaxis], tf.one_hot(examples.y, num_classes), 0.0)
+    """Computes `pi`, the share of each class among a client's examples, float32 `[classes]`.
+
+    With weights of examples, it is the share of their sum.
+    """
+    y = labels_of(examples.y)
+    check_ids(y, 1)
+    is_example = tf.range(tf.shape(y)[0]) < examples.size
+    rows = tf.where(is_example[:, tf.newaxis], tf.one_hot(y, num_classes), 0.0)
+    if (weights := weights_of(examples.y)) is not None:
+        total = tf.reduce_sum(rows * weights[:, tf.newaxis], axis=0)
+        return tf.math.divide_no_nan(total, tf.reduce_sum(total))
     return tf.reduce_sum(rows, axis=0) / tf.maximum(tf.cast(examples.size, tf.float32), 1.0)
 
 

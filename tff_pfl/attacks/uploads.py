@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from tff_pfl.attacks.attackers import ATTACKS, is_attacker, with_uploads
+from tff_pfl.models.example_weights import labels_of, weights_of, with_weights
 from tff_pfl.ranges import ANY_NUMBER, at_least, each, takes, whole
 from tff_pfl.templates import Algorithm, Exchange
 from tff_pfl.templates.errors import TemplateError
@@ -118,7 +119,7 @@ def label_flip(
 
     def change(exchange: Exchange) -> Exchange:
         def client_work(message, state, examples, context):
-            y = examples.y
+            y = labels_of(examples.y)
             if not (tf.is_tensor(y) and y.shape.rank == 1 and y.dtype.is_integer):
                 raise TemplateError(
                     "The attack 'label_flip' needs class labels, one integer for each example. "
@@ -126,6 +127,7 @@ def label_flip(
                 )
             attacks = is_attacker(client_ids, context.client_id)
             labels = tf.where(attacks, num_classes - 1 - y, y)
+            labels = with_weights(labels, weights_of(examples.y))
             return exchange.client_work(message, state, examples._replace(y=labels), context)
 
         return dataclasses.replace(exchange, client_work=client_work)

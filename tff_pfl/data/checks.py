@@ -35,8 +35,9 @@ def arrays_of(rows: Any, where: str) -> Any:
         array = np.asanyarray(leaf)  # It keeps masks, which `check_examples` refuses.
         if array.ndim == 0:
             raise ExamplesError(
-                f"{where}: inputs and labels must be arrays with a row for each example, got a "
-                f"{type(leaf).__name__}. Make a sparse matrix dense by its toarray()."
+                f"{where}: inputs, labels and weights must be arrays with a row for each "
+                f"example, got a {type(leaf).__name__}. Make a sparse matrix dense by its "
+                "toarray()."
             )
         return array
 
@@ -170,6 +171,34 @@ def _numbers_of_values(array) -> tuple[np.ndarray, np.ndarray]:
     ordered = np.sort(array[::step].reshape(-1, width), axis=0)
     as_float32 = ordered.astype(np.float32)
     return tuple((rows[1:] != rows[:-1]).sum(axis=0) + 1 for rows in (ordered, as_float32))
+
+
+def checked_weights(weights: Any, num_rows: int, where: str) -> np.ndarray:
+    """Returns the weights of examples as float32 `[num_rows]`.
+
+    Args:
+        weights: The weights, an array.
+        num_rows: The number of examples.
+        where: A name of the arrays, for the message.
+
+    Raises:
+        ExamplesError: They are not finite numbers of 0 or more, one for each example.
+    """
+    weights = arrays_of(weights, where)
+    if not isinstance(weights, np.ndarray) or weights.shape != (num_rows,):
+        found = getattr(weights, "shape", type(weights).__name__)
+        raise ExamplesError(
+            f"{where}: weights must be one number for each of the {num_rows} examples, got {found}."
+        )
+    if np.ma.isMaskedArray(weights):
+        raise ExamplesError(f"{where}: weights are masked. Fill them, with 0 for no weight.")
+    _check_numbers(weights, "weight", (), where)
+    if len(bad := np.flatnonzero(weights < 0)):
+        raise ExamplesError(
+            f"{where}: weight {weights[bad[0]]} of example {bad[0]} is negative. Weights are 0 or "
+            "more."
+        )
+    return weights.astype(np.float32, copy=False)
 
 
 def _at(path) -> str:

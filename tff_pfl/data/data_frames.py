@@ -74,6 +74,17 @@ def check_no_label_is_an_input(x: Any, y: Any) -> None:
         )
 
 
+def weights_of(frame, column, x: Any, y: Any) -> np.ndarray:
+    """Returns the column of the weights of examples; it may be no input and no label."""
+    for kind, columns in (("an input", x), ("a label", y)):
+        if column in _names_in(columns):
+            raise ExamplesError(
+                f"Column {column!r} is both the weight of examples and {kind}. Leave it out of "
+                f"{'x' if columns is x else 'y'}."
+            )
+    return _column(frame, column)
+
+
 def _names_in(columns) -> list:
     if isinstance(columns, Mapping):
         return sum(map(_names_in, columns.values()), [])

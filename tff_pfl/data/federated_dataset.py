@@ -11,7 +11,7 @@ import tree
 
 from tff_pfl.data import data_frames, tf_datasets
 from tff_pfl.data import partition as partitioners
-from tff_pfl.data.checks import ExamplesError, check_examples, warn_of_rounding
+from tff_pfl.data.checks import ExamplesError, check_examples, checked_weights, warn_of_rounding
 from tff_pfl.data.class_labels import as_classes
 from tff_pfl.data.client_arrays import joined_arrays
 from tff_pfl.data.client_rows import ClientRows
@@ -20,6 +20,7 @@ from tff_pfl.data.mapped import mapped
 from tff_pfl.data.partition import PartitionError, class_counts
 from tff_pfl.data.partition_file import SPLITS, Partition, digest
 from tff_pfl.local.examples import Examples, type_of_examples
+from tff_pfl.models.example_weights import labels_of, weights_of, with_weights
 from tff_pfl.names import check_names
 from tff_pfl.ranges import takes, whole
 from tff_pfl.structures import normalized, type_of_rows
@@ -51,6 +52,9 @@ class FederatedDataset:
         num_classes: The number of classes, or `None` if labels are not classes.
         class_names: The names of the classes in sorted order, if labels were text, or `None`.
         partition: The rows that each client owns.
+        weights: float32 `[n]`, the weight of each example in losses and metrics, or `None`. The
+            loss of a batch is `sum(weight * loss) / sum(weight)`, so a weight of 2 counts like two
+            rows, and one of 0 like none.
         name: The name of the data set, for titles and reports.
     """
 
@@ -61,6 +65,7 @@ class FederatedDataset:
         num_classes: int | None,
         partition: Partition,
         name: str = "custom",
+        weights: Any = None,
     ):
         """Checks the arrays and the partition.
 
@@ -71,16 +76,20 @@ class FederatedDataset:
         (y,), class_names = as_classes([normalized(y, np.asanyarray)], num_classes)
         check_examples(x, y, num_classes, name)
         warn_of_rounding(x, y, name)
-        self._hold(x, y, num_classes, partition, name, class_names)
+        if weights is not None:
+            weights = checked_weights(weights, len(tree.flatten(y)[0]), name)
+        self._hold(x, y, num_classes, partition, name, class_names, weights)
 
     @classmethod
-    def _of_checked(cls, x, y, num_classes, partition, name, names=None) -> "FederatedDataset":
+    def _of_checked(
+        cls, x, y, num_classes, partition, name, names=None, weights=None
+    ) -> "FederatedDataset":
         """Makes a data set of checked arrays without reading them again, which may be slow."""
         dataset = cls.__new__(cls)
-        dataset._hold(x, y, num_classes, partition, name, names)
+        dataset._hold(x, y, num_classes, partition, name, names, weights)
         return dataset
 
-    def _hold(self, x, y, num_classes, partition, name, class_names):
+    def _hold(self, x, y, num_classes, partition, name, class_names, weights):
         self.x, self.y = (normalized(rows, np.asarray) for rows in (x, y))
         partition.check(len(tree.flatten(self.x)[0]))
         if num_classes is not None:
@@ -89,27 +98,28 @@ class FederatedDataset:
             _advise_random(array)
         self.num_classes = num_classes
         self.class_names = class_names
+        self.weights = weights
         self.partition = partition
         self.name = name
 
     @classmethod
     def from_client_arrays(
         cls,
-        clients: Iterable[tuple[Any, Any, Any, Any]]
-        | Mapping[int | str, tuple[Any, Any, Any, Any]],
+        clients: Iterable[tuple[Any, ...]] | Mapping[int | str, tuple[Any, ...]],
         num_classes: int | None = None,
         name: str = "custom",
     ) -> "FederatedDataset":
         """Makes a data set from `(x_train, y_train, x_test, y_test)` of each client.
 
+        With weights of examples: `(x_train, y_train, weight_train, x_test, y_test, weight_test)`.
         A mapping `{name: arrays}` names the clients: text, or whole numbers such as a user's id.
 
         Raises:
             ExamplesError: See `check_examples`; or inputs, or labels that are not classes, differ
                 in shape or data type, or there are no clients.
         """
-        x, y, partition, class_names = joined_arrays(clients, num_classes)
-        dataset = cls(x, y, num_classes, partition, name)
+        x, y, partition, class_names, weights = joined_arrays(clients, num_classes)
+        dataset = cls(x, y, num_classes, partition, name, weights)
         dataset.class_names = class_names
         return dataset
 
@@ -138,8 +148,9 @@ class FederatedDataset:
             train: The training examples.
             test: The test examples, or `None`.
             preprocess: A transformation of a client's data set, as `ClientData.preprocess` takes
-                it; the results are single examples, not batches. Examples are `(x, y)` or mappings
-                of "x" and "y"; both are tensors of known shapes, or structures of them.
+                it; the results are single examples, not batches. Examples are `(x, y)`, `(x, y,
+                weight)` or mappings of "x" and "y"; inputs and labels are tensors of known shapes,
+                or structures of them.
             num_classes: The number of classes, or `None` if labels are not classes.
             name: The name of the data set.
 
@@ -180,7 +191,8 @@ class FederatedDataset:
         for split, owners in zip((0, 2), by_pool, strict=False):
             rows[split] = ClientRows.by_owner(start + np.arange(len(owners)), owners, len(names))
             start += len(owners)
-        return cls(x, y, num_classes, Partition(*rows, names=names), name)
+        partition = Partition(*rows, names=names)
+        return cls(x, labels_of(y), num_classes, partition, name, weights_of(y))
 
     @classmethod
     @takes(range_error=PartitionError, fractions=partitioners.FRACTIONS, seed=whole(0))
@@ -191,6 +203,7 @@ class FederatedDataset:
         client: Any,
         x: Any,
         y: Any,
+        weight: Any = None,
         split: Any = None,
         fractions: Sequence[float] | None = None,
         seed: int = 0,
@@ -213,6 +226,7 @@ class FederatedDataset:
             x: The columns of inputs. One column gives an array `[n]`, a list or an index of columns
                 one array `[n, k]`, and a mapping a structure: `{"id": "id", "both": ["a", "b"]}`.
             y: The columns of labels, likewise. A column of text has the names of classes.
+            weight: The column of the weights of examples, or `None`.
             split: A column with "train", "validation" or "test".
             fractions: Without `split`, the sizes of (train, validation, test) relative to each
                 other, into which the rows of each client are cut at random. Default: (0.8, 0, 0.2).
@@ -221,14 +235,17 @@ class FederatedDataset:
             name: The name of the data set.
 
         Raises:
-            ExamplesError: A column does not exist, lacks values or is not of numbers; a label is
-                among the inputs; `split` and `fractions` are both given; or see `check_examples`.
+            ExamplesError: A column does not exist, lacks values or is not of numbers; a label or
+                the weight is also an input; `split` and `fractions` are both given; or see
+                `check_examples`.
         """
         x, y = map(data_frames.listed, (x, y))
         data_frames.check_no_label_is_an_input(x, y)
+        weights = None if weight is None else data_frames.weights_of(frame, weight, x, y)
         partition = data_frames.partition_of_frame(frame, client, split, fractions, seed)
         labels = data_frames.labels_of(frame, y)
-        return cls(data_frames.columns_of(frame, x), labels, num_classes, partition, name)
+        inputs = data_frames.columns_of(frame, x)
+        return cls(inputs, labels, num_classes, partition, name, weights)
 
     @property
     def num_clients(self) -> int:
@@ -258,6 +275,8 @@ class FederatedDataset:
     def examples_type(self) -> tff.types.StructWithPythonType:
         """The TFF type of a client's `Examples`, with an open number of rows.
 
+        With weights of examples, `y` is a mapping of "label" and "sample_weight".
+
         Example:
             >>> ids, prices = np.zeros([5, 2], np.int64), np.ones(5, np.float32)
             >>> client = {"ids": ids}, prices, {"ids": ids[:1]}, prices[:1]
@@ -266,19 +285,19 @@ class FederatedDataset:
             '<x=<ids=int64[?,2]>,y=float32[?],size=int32>'
         """
         specs = tf.nest.map_structure(
-            lambda array: tf.TensorSpec(array.shape[1:], array.dtype), (self.x, self.y)
+            lambda array: tf.TensorSpec(array.shape[1:], array.dtype), (self.x, self._y)
         )
         return type_of_examples(*map(type_of_rows, map(tff.types.tensorflow_to_type, specs)))
 
     @property
     def fingerprint(self) -> str:
-        """A digest of the inputs' shape and type, the labels and the partition; 16 hex digits."""
+        """A digest of the inputs' shape and type, labels, weights and partition; 16 hex digits."""
         if isinstance(self.x, np.ndarray) and self.num_classes is not None:
             about = f"{self.x.shape} {self.x.dtype.str} {self.num_classes}"
         else:
             about = f"{len(tree.flatten(self.x)[0])} {self.examples_type} {self.num_classes}"
         parts = self.partition.flat().values()
-        return digest(np.frombuffer(about.encode(), np.uint8), *tree.flatten(self.y), *parts)
+        return digest(np.frombuffer(about.encode(), np.uint8), *tree.flatten(self._y), *parts)
 
     @property
     def inputs_fingerprint(self) -> str:
@@ -309,6 +328,8 @@ class FederatedDataset:
     def examples(self, client_id: int, split: str = "train") -> Examples:
         """Returns a client's examples without padding: `x` and `y` as stored, `size` int32.
 
+        With weights of examples, `y` is a mapping of "label" and "sample_weight".
+
         Raises:
             IndexError: The client does not exist.
             ValueError: The split is unknown.
@@ -318,14 +339,14 @@ class FederatedDataset:
                 f"Client {client_id} does not exist: ids are 0..{self.num_clients - 1}."
             )
         rows = self._rows(split)[client_id]
-        x, y = tree.map_structure(lambda array: array[rows], (self.x, self.y))
+        x, y = tree.map_structure(lambda array: array[rows], (self.x, self._y))
         return Examples(x, y, np.int32(len(rows)))
 
     def of(self, client_ids: Sequence[int], **metadata: Any) -> "FederatedDataset":
         """Returns the data set of some of the clients without a copy; see `Partition.of`."""
         partition = self.partition.of(client_ids, **metadata)
-        about = (self.x, self.y, self.num_classes, partition, self.name, self.class_names)
-        return self._of_checked(*about)
+        about = (self.x, self.y, self.num_classes, partition, self.name)
+        return self._of_checked(*about, self.class_names, self.weights)
 
     @takes(batch_size=whole(1))
     def map(self, function: Callable[[Any], Any], *, batch_size: int = 256) -> "FederatedDataset":
@@ -356,7 +377,8 @@ class FederatedDataset:
                 rows of its batch; or see `check_examples`.
         """
         results = mapped(self.x, function, batch_size)
-        dataset = FederatedDataset(results, self.y, self.num_classes, self.partition, self.name)
+        about = (self.y, self.num_classes, self.partition, self.name, self.weights)
+        dataset = FederatedDataset(results, *about)
         dataset.class_names = self.class_names
         return dataset
 
@@ -378,6 +400,11 @@ class FederatedDataset:
                 numbers = sizes.sum(), sizes.min(), np.median(sizes), sizes.max()
                 rows.append([split, *(f"{number:,.1f}".removesuffix(".0") for number in numbers)])
         return f"{self.name}: {self.num_clients} clients{classes}", rows
+
+    @property
+    def _y(self):
+        """The labels, with the weights of examples if there are any."""
+        return with_weights(self.y, self.weights)
 
     def _rows(self, split):
         check_names("split", [split], SPLITS)

@@ -11,10 +11,14 @@ import tree
 from tff_pfl.data.checks import ExamplesError, check_same
 from tff_pfl.data.pipelines import check_pipelines
 from tff_pfl.kinds import check_kind
+from tff_pfl.models.example_weights import have_weights, with_weights
 from tff_pfl.structures import normalized
 
 _AT_A_TIME = 4096  # examples
-_MUST = "Examples must be (x, y), or mappings of 'x' and 'y', with tensors of known shapes"
+_MUST = (
+    "Examples must be (x, y), (x, y, weight) or mappings of 'x' and 'y', with tensors of known "
+    "shapes"
+)
 _TIP = "For a function f of one example, write preprocess=lambda data: data.map(f)."
 
 
@@ -24,7 +28,7 @@ class ClientExamples(NamedTuple):
     Attributes:
         clients: Their names.
         x: Inputs `[n, ...]`, a structure of arrays.
-        y: Labels `[n, ...]`, a structure of arrays.
+        y: Labels `[n, ...]`, a structure of arrays, with the weights of examples that have some.
         owners: int64 `[n]`, the place of the client of each example.
     """
 
@@ -96,6 +100,11 @@ def joined(
     pairs = [(normalized(pool.x), normalized(pool.y)) for pool in pools]
     for x, y in pairs[1:]:
         check_same("inputs", x, pairs[0][0], "test", "train")
+        if have_weights(y) != have_weights(pairs[0][1]):
+            raise ExamplesError(
+                "Only the training or only the test examples have weights. Give all of them "
+                "weights, (x, y, weight), or none."
+            )
         if num_classes is None:
             check_same("labels", y, pairs[0][1], "test", "train")
     x, y = tree.map_structure(lambda *parts: np.concatenate(parts), *pairs)
@@ -161,11 +170,14 @@ def _read(clients, keys, examples_of) -> ClientExamples:
 
 def _pair(example):
     """Returns `(x, y)` of the arguments with which `tf.data` calls a function of an example."""
-    return (example[0]["x"], example[0]["y"]) if len(example) == 1 else example
+    if len(example) == 1:
+        return example[0]["x"], example[0]["y"]
+    x, y, *weight = example
+    return x, with_weights(y, *(tf.cast(it, tf.float32) for it in weight)) if weight else y
 
 
 def _check(spec) -> None:
-    is_pair = isinstance(spec, tuple) and len(spec) == 2
+    is_pair = isinstance(spec, tuple) and len(spec) in (2, 3)
     if not (is_pair or (isinstance(spec, Mapping) and set(spec) == {"x", "y"})):
         raise ExamplesError(f"{_MUST}; they are {spec}. Let preprocess return such examples.")
     for leaf in tree.flatten(spec):

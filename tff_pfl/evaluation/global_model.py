@@ -39,7 +39,8 @@ def compose_global_evaluation(
     The process replaces `tff.learning.algorithms.build_fed_eval` in a
     `tff.learning.programs.EvaluationManager`. Its metrics, under `client_work` and `eval`, are
     `current_round_metrics` and `total_rounds_metrics`. Both have the means of the loss and of the
-    model's metrics over all examples (NaN without examples), and `num_examples`.
+    model's metrics over all examples (NaN without examples), and `num_examples`, or the
+    sum of their weights.
 
     Args:
         model: The model with weights `W`: the process's `evaluated_model`, if it has one.

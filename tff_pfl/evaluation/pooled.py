@@ -253,7 +253,7 @@ def _added(one, other):
 
 def _example_weights(task, y, number) -> np.ndarray | None:
     """Returns the weights of all examples in a task, or `None` if all are 1."""
-    if task.example_weight is None:
+    if not task.has_weights(y):
         return None
     return task.weights_of(tf.nest.map_structure(tf.constant, y), tf.ones([number])).numpy()
 

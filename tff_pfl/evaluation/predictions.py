@@ -14,6 +14,7 @@ from tff_pfl.data import FederatedDataset
 from tff_pfl.evaluation.federated import BATCH_SIZE, map_models, results_of_clients
 from tff_pfl.local import Examples, num_rows, scan_batches
 from tff_pfl.models import Model, Weights
+from tff_pfl.models.example_weights import labels_of
 from tff_pfl.ranges import takes, whole
 from tff_pfl.templates import PersonalizedProcess
 
@@ -102,7 +103,7 @@ def _predict(model: Model, weights: Weights, examples: Examples, batch_size: int
 
     def predict(x, y, seed):
         outputs = model.apply(weights, x, training=False, seed=seed)
-        prediction = Prediction(outputs, model.task.example_loss(y, outputs))
+        prediction = Prediction(outputs, model.task.example_loss(labels_of(y), outputs))
         return _map(lambda leaf: tf.cast(leaf, tf.float32), prediction)
 
     def put_batch(carry, batch):

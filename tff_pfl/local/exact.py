@@ -16,7 +16,7 @@ from tff_pfl.models.task import Totals
 class ExactGradient(NamedTuple):
     """The gradient and the loss of `f_i(w) = (1/n_i) sum_x loss(w; x)` at the same `w`.
 
-    With the task's `example_weight`, it is the weighted mean.
+    With weights of examples, it is the weighted mean.
 
     Attributes:
         gradient: `W`.
@@ -117,8 +117,8 @@ def _of_means(model: Model) -> Model:
 
 
 def _total_weight(model, examples) -> tf.Tensor:
-    """Computes the number of examples, or the sum of their weights in the task."""
-    if model.task.example_weight is None:
+    """Computes the number of examples, or the sum of their weights."""
+    if not model.task.has_weights(examples.y):
         return tf.cast(examples.size, tf.float32)
     is_example = tf.range(num_rows(examples)) < examples.size
     return tf.reduce_sum(model.task.weights_of(examples.y, tf.cast(is_example, tf.float32)))

@@ -36,8 +36,10 @@ class Batch(NamedTuple):
     Attributes:
         x: `[batch_size, ...]` inputs, in the structure of `Examples.x`.
         y: `[batch_size, ...]` labels, in the structure of `Examples.y`. Surplus rows have zeros.
+            If the data set has weights, these are a mapping of "label" and "sample_weight".
         weight: `[batch_size]` float32, 1 for an example and 0 for a surplus row. Losses and
-            gradients are weighted by it, which makes partial batches exact.
+            gradients are weighted by it, which makes partial batches exact. `Task.weights_of`
+            multiplies it by the weights of examples.
         seed: `int32[2]`, the seed of this batch for stateless operations (dropout).
     """
 

@@ -12,6 +12,7 @@ import tree
 
 from tff_pfl.equality import elementwise_equality
 from tff_pfl.kinds import KindError, check_kind
+from tff_pfl.models.example_weights import labels_of
 from tff_pfl.models.rows import depends_on_other_rows, depends_on_padding, types_of
 from tff_pfl.models.statistics import record_use, with_statistics
 from tff_pfl.models.task import Mean, Task, Totals, check_function, finalized
@@ -250,9 +251,9 @@ class Model:
     def gradient(self, weights, batch, *, training: bool = True) -> tuple[Weights, Totals]:
         """Computes the gradient of the batch's loss, and the totals of the same forward pass.
 
-        The loss is the mean, weighted by the task's `example_weight`, or the sum, as the task's
-        `reduction` says, plus the `penalty` of the weights. Totals are of metrics that are means.
-        Rows of weight 0 are ignored. The gradient of a batch without examples is 0.
+        The loss is the mean, weighted by the weights of the data set and of the task, or the sum,
+        as the task's `reduction` says, plus the `penalty` of the weights. Totals are of metrics
+        that are means. Rows of weight 0 are ignored. The gradient of a batch without examples is 0.
         """
         if training and self.training_pass is not None:
             record_use("gradient")
@@ -355,9 +356,10 @@ class Model:
 
     def _example_values(self, weights, batch, training):
         outputs, assigned = self._pass(weights, batch, training)
-        values = collections.OrderedDict(loss=self.task.example_loss(batch.y, outputs))
+        y = labels_of(batch.y)
+        values = collections.OrderedDict(loss=self.task.example_loss(y, outputs))
         for name, metric in self.task.means.items():
-            values[name] = metric(batch.y, outputs)
+            values[name] = metric(y, outputs)
         for name, value in values.items():
             shape = tf.convert_to_tensor(value).shape
             if not (shape.rank is None or shape.is_compatible_with(batch.weight.shape)):

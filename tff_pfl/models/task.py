@@ -2,13 +2,16 @@
 
 import collections
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from tff_pfl.kinds import KindError, check_kind
+from tff_pfl.models import example_weights
 from tff_pfl.names import IN_PARTS, check_names, is_part, known_direction
+from tff_pfl.ranges import at_least, each, takes
 
 REDUCTIONS = ("mean", "sum")
 _COUNTS = ("num_nonfinite", "num_undefined_")
@@ -138,7 +141,8 @@ class Task:
         metrics: The metrics by name.
         example_weight: `(y) -> float32[batch]`, 0 or more, the weight of each example in losses and
             metrics, such as its number of tokens. The loss of a batch is
-            `sum(weight * loss) / sum(weight)`. `None` means 1.
+            `sum(weight * loss) / sum(weight)`. `None` means 1. Weights of a data set multiply it;
+            no function of the task gets them.
         reduction: Whether a training step follows the gradient of the "mean" or of the "sum" of the
             losses of a batch. All other losses are means.
         outputs: The model's outputs: "class_logits", a logit for each class; other "logits"; or
@@ -221,6 +225,45 @@ class Task:
         """Returns the task with another loss."""
         return dataclasses.replace(self, example_loss=example_loss)
 
+    @takes(weights=each(at_least(0), fewest=2))
+    def with_class_weights(self, weights: Sequence[float]) -> "Task":
+        """Returns the task whose loss of an example is multiplied by the weight of its class.
+
+        The loss of a batch is still divided by the number of examples, like that of Keras with
+        `class_weight`. Metrics stay as they are.
+
+        Example:
+            >>> rare = tff_pfl.TASKS["binary"]().with_class_weights([1, 5])
+            >>> float(rare.example_loss(tf.constant([1]), tf.zeros([1, 1]))) / np.log(2)
+            5.0...
+
+        Args:
+            weights: The weight of each class, 0 or more.
+
+        Raises:
+            ValueError: The task is not of one class for each example.
+        """
+        if self.outputs != "class_logits" and self.name != "binary":
+            raise ValueError(
+                f"Task {self.name!r} has no class for each example that could have a weight. "
+                "Choose 'classification' or 'binary', or write the loss: task.with_loss(...)."
+            )
+        loss, weights = self.example_loss, np.asarray(weights, np.float32)
+
+        def example_loss(y, outputs):
+            classes = outputs.shape[-1] if self.outputs == "class_logits" else 2
+            if len(weights) != classes:
+                raise LabelsError(
+                    f"with_class_weights has {len(weights)} weights for {classes} classes. Give "
+                    "each class a weight."
+                )
+            if self.outputs == "class_logits":
+                return tf.gather(weights, y) * loss(y, outputs)
+            is_one = tf.reshape(y, [-1]) > tf.zeros([], y.dtype)
+            return tf.where(is_one, *weights[::-1]) * loss(y, outputs)
+
+        return self.with_loss(example_loss)
+
     def with_metrics(self, metrics: Mapping[str, Metric]) -> "Task":
         """Returns the task with further metrics, which replace those of the same names."""
         return dataclasses.replace(self, metrics={**self.metrics, **metrics})
@@ -253,14 +296,25 @@ class Task:
         return dataclasses.replace(self, example_loss=loss, metrics=metrics, outputs="any")
 
     def weights_of(self, y: Any, weight: tf.Tensor) -> tf.Tensor:
-        """Returns the weight of each row: `weight`, 0 for padding, times `example_weight`."""
-        if self.example_weight is None:
-            return weight
-        return tf.where(weight > 0.0, tf.cast(self.example_weight(y), tf.float32), 0.0)
+        """Returns the weight of each row, 0 for padding.
+
+        It is `weight` without padding, times `example_weight`, times the weights of the data set.
+        """
+        factors = [example_weights.weights_of(y)]
+        if self.example_weight is not None:
+            factors.append(self.example_weight(example_weights.labels_of(y)))
+        for factor in factors:
+            if factor is not None:
+                weight = tf.where(weight > 0.0, weight * tf.cast(factor, tf.float32), 0.0)
+        return weight
+
+    def has_weights(self, y: Any) -> bool:
+        """Returns whether some examples may have another weight than 1."""
+        return self.example_weight is not None or example_weights.have_weights(y)
 
     def sums(self, name: str, y: Any, outputs: Any, weight: tf.Tensor) -> Any:
         """Computes the sums of a metric with `sums`; `weight` is that of `weights_of`."""
-        metric = self.metrics[name]
+        metric, y = self.metrics[name], example_weights.labels_of(y)
         if metric.of_tokens and self.tokens is not None:
             y, of_tokens = self.tokens(y)
             weight = tf.where(weight[:, tf.newaxis] > 0.0, of_tokens, 0.0)
@@ -271,8 +325,7 @@ class Task:
         count = tf.reduce_sum(weight)
 
         def total(value):
-            value = tf.where(weight > 0.0, value, 0.0)
-            return tf.reduce_sum(value if self.example_weight is None else value * weight)
+            return tf.reduce_sum(tf.where(weight > 0.0, value, 0.0) * weight)
 
         return collections.OrderedDict(
             (name, Mean(total(value), count)) for name, value in values.items()

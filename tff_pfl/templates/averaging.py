@@ -193,7 +193,8 @@ def weighing(weighting: Weighting) -> Callable[[Examples], tf.Tensor]:
         2.0
 
     Args:
-        weighting: "num_examples", for `n_i`; "uniform", for 1; or a pure TensorFlow function
+        weighting: "num_examples", for `n_i`, in which each example counts as 1, whatever its
+            weight in the data set; "uniform", for 1; or a pure TensorFlow function
             `(Examples -> float32 scalar)`. It must ignore rows after `Examples.size`, which are
             padding. A client whose weight is negative or not finite is left out of the round.
 

@@ -15,17 +15,18 @@ import tensorflow as tf
 
 from tff_pfl.local import Examples, scan_batches, trees
 from tff_pfl.models import Model, Weights, check_ids
+from tff_pfl.models.example_weights import labels_of
 from tff_pfl.numerics.min_norm import min_norm_weights
 
 _BATCH_SIZE = 200  # examples of a forward pass; it does not change the result
 
 
 class Moments(NamedTuple):
-    """Sums over a client's examples, with `c` classes and features `f(x)` of `d` numbers.
+    """Weighted sums over a client's examples, with `c` classes and features `f(x)` of `d` numbers.
 
     Attributes:
         features: float32 `[c, d]`, the sum of the features of each class.
-        counts: float32 `[c]`, the number of examples of each class.
+        counts: float32 `[c]`, the number of examples of each class, or the sum of their weights.
         squares: float32 scalar, the sum of `||f(x)||^2`.
     """
 
@@ -46,7 +47,8 @@ class Moments(NamedTuple):
 
     @property
     def _size(self):
-        return tf.maximum(tf.reduce_sum(self.counts), 1.0)
+        size = tf.reduce_sum(self.counts)
+        return tf.where(size > 0.0, size, 1.0)
 
 
 def class_moments(model: Model, weights: Weights, examples: Examples, num_classes: int) -> Moments:
@@ -60,14 +62,15 @@ def class_moments(model: Model, weights: Weights, examples: Examples, num_classe
     """
 
     def step(moments, batch):
-        check_ids(batch.y, 1)
+        y, weight = labels_of(batch.y), model.task.weights_of(batch.y, batch.weight)
+        check_ids(y, 1)
         features = model.features(weights, batch.x, training=False, seed=batch.seed)
-        features = tf.where(batch.weight[:, tf.newaxis] > 0.0, features, 0.0)
-        of_class = tf.one_hot(batch.y, num_classes) * batch.weight[:, tf.newaxis]
+        features = tf.where(weight[:, tf.newaxis] > 0.0, features, 0.0)
+        of_class = tf.one_hot(y, num_classes) * weight[:, tf.newaxis]
         return Moments(
             moments.features + tf.matmul(of_class, features, transpose_a=True),
             moments.counts + tf.reduce_sum(of_class, axis=0),
-            moments.squares + tf.reduce_sum(tf.square(features)),
+            moments.squares + tf.reduce_sum(tf.square(features) * weight[:, tf.newaxis]),
         )
 
     dim = weights[model.layers[-1]]["kernel"].shape[0]
