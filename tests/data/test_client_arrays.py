@@ -94,7 +94,7 @@ def test_from_client_arrays_names_the_client():
         make(x, y, x.astype(np.float64), y)
     with pytest.raises(ExamplesError, match="client 1, test: arrays are masked"):
         make(x, y, np.ma.masked_equal(x, 0), y)
-    with pytest.raises(ExamplesError, match="client 1: inputs .* got a csr_matrix"):
+    with pytest.raises(ExamplesError, match="client 1: inputs.* got a csr_matrix"):
         make(scipy.sparse.csr_matrix(x), y, x, y)
     with pytest.raises(ExamplesError, match="no clients"):
         FederatedDataset.from_client_arrays([], num_classes=2)

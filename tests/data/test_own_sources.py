@@ -152,7 +152,7 @@ def test_a_thousand_clients_are_read_in_one_pipeline():
 @together(
     ("preprocess", "message"),
     [
-        (None, r"must be \(x, y\), or mappings of 'x' and 'y'.* they are .*image"),
+        (None, r"must be \(x, y\), .* or mappings of 'x' and 'y'.* they are .*image"),
         (lambda example: (example["image"], example["label"]), "For a function f of one example"),
         (lambda data: 3, "to another one, but returned 3. For a function f"),
         (lambda data: halved(data).batch(2), r"found .* unbatch them: data.unbatch\(\)"),

@@ -303,8 +303,8 @@ class FederatedDataset:
     def inputs_fingerprint(self) -> str:
         """A digest of the inputs, 32 hex digits.
 
-        It covers every bit of inputs in memory. Of memory-mapped inputs, it reads only 256 evenly
-        spaced rows, so it may miss changes of single rows.
+        It covers every bit of inputs in memory, but only 256 evenly spaced rows of memory-mapped
+        inputs, whose other rows may change unseen.
         """
         return digest_of_rows(tree.flatten(self.x))
 
