@@ -10,6 +10,7 @@ from sklearn.dummy import DummyClassifier, DummyRegressor
 import tff_pfl
 from tests.federation import local_sgd
 from tff_pfl.local import Examples, metric_sums
+from tff_pfl.models.example_weights import with_weights
 from tff_pfl.testing import EagerProcess
 
 RNG = np.random.default_rng(0)
@@ -36,7 +37,7 @@ def predicted(model, y, size=SIZE):
     """Returns the outputs and the metrics of a client's constant model on its examples."""
     algorithm = tff_pfl.make("constant", model, local_sgd())
     process, evaluated = EagerProcess(algorithm), algorithm.evaluated_model
-    examples = Examples(X, y, np.int32(size))
+    examples = Examples(X[: len(tf.nest.flatten(y)[0])], y, np.int32(size))
     client = tff_pfl.Client(np.int32(0), process.initialize_client(0), examples)
     (weights,) = process.personalize(process.initialize(), [client])
     outputs = evaluated.apply(weights, X, training=False, seed=None).numpy()
@@ -46,6 +47,26 @@ def predicted(model, y, size=SIZE):
     metrics = process.next(process.initialize(), [client]).metrics["train"]
     assert size == 0 or metrics["loss"] == pytest.approx(means["loss"])
     return outputs[0], means
+
+
+@pytest.mark.parametrize(
+    ("task", "shape", "high"),
+    [
+        ("classification", (CLASSES,), CLASSES),
+        ("binary", (1,), 2),
+        ("regression", (1,), 9),
+        ("sequence", (TIME, CLASSES), CLASSES),
+    ],
+)
+def test_whole_weights_are_repeated_rows(task, shape, high):
+    y = RNG.integers(0, high, (SIZE + 2, TIME) if task == "sequence" else SIZE + 2)
+    y = y.astype(np.float32 if task == "regression" else np.int32)
+    times = np.array([2, 0, 1, 3, 1, 1, 0, 0, 1, 7, 7])  # the last two are padding
+    model = model_of(task, *shape)
+    weighted, means = predicted(model, with_weights(y, times.astype(np.float32)))
+    repeated, others = predicted(model, np.repeat(y[:SIZE], times[:SIZE], axis=0))
+    np.testing.assert_allclose(weighted, repeated, rtol=1e-6)
+    assert means == pytest.approx(others, rel=1e-5, nan_ok=True)
 
 
 def test_classes_have_their_smoothed_shares():

@@ -21,6 +21,7 @@ import tensorflow as tf
 from tff_pfl.algorithms.registry import ALGORITHMS
 from tff_pfl.local import LocalTraining, evaluate, num_rows
 from tff_pfl.models import Model
+from tff_pfl.models.example_weights import labels_of, weights_of
 from tff_pfl.templates import (
     Algorithm,
     ClientOutput,
@@ -75,11 +76,12 @@ def constant(model: Model, local: LocalTraining) -> Algorithm:
     )
 
     def fitted(examples):
-        x, y = tf.nest.map_structure(lambda leaf: leaf[:1], (examples.x, examples.y))
+        y, weight = labels_of(examples.y), weights_of(examples.y)
+        first = tf.nest.map_structure(lambda leaf: leaf[:1], (examples.x, y))
         # Raises an error if labels do not fit.
-        task.example_loss(y, apply(init(0), x, training=False, seed=None))
+        task.example_loss(first[1], apply(init(0), first[0], training=False, seed=None))
         is_row = tf.cast(tf.range(num_rows(examples)) < examples.size, tf.float32)
-        return _weights(fit(task, examples.y, is_row, shape))
+        return _weights(fit(task, y, is_row if weight is None else is_row * weight, shape))
 
     def client_work(message, state, examples, context):
         return ClientOutput(state=(), metrics=evaluate(predicted, fitted(examples), examples))
@@ -98,7 +100,7 @@ def _weights(outputs):
 
 
 def _fit_of(model: Model):
-    """Returns `(task, y, is_row, shape) -> outputs` for the model's task."""
+    """Returns `(task, y, weight, shape) -> outputs` for the model's task."""
     if model.task.outputs == "class_logits":
         return _log_shares
     fits = {
@@ -130,29 +132,30 @@ def _shape(model: Model, x) -> list[int]:
     return traced.structured_outputs.shape[1:].as_list()
 
 
-def _log_shares(task, y, is_row, shape):
+def _log_shares(task, y, weight, shape):
     if task.tokens is None:
-        weight = task.weights_of(y, is_row)
+        weight = task.weights_of(y, weight)
     else:
         y, of_tokens = task.tokens(y)
-        weight = tf.where(is_row[:, tf.newaxis] > 0.0, of_tokens, 0.0)
+        weight = weight[:, tf.newaxis]
+        weight = tf.where(weight > 0.0, weight * of_tokens, 0.0)
     pairs = (tf.reshape(leaf, [-1]) for leaf in (weight, y))
     counts = 1.0 + tf.math.unsorted_segment_sum(*pairs, shape[0])
     return tf.math.log(counts / tf.reduce_sum(counts))
 
 
-def _log_odds(task, y, is_row, shape):
-    total, weight = _total(task, y, is_row, shape)
+def _log_odds(task, y, weight, shape):
+    total, weight = _total(task, y, weight, shape)
     return tf.math.log((total + 1.0) / (weight - total + 1.0))
 
 
-def _means(task, y, is_row, shape):
-    return tf.math.divide_no_nan(*_total(task, y, is_row, shape))
+def _means(task, y, weight, shape):
+    return tf.math.divide_no_nan(*_total(task, y, weight, shape))
 
 
-def _total(task, y, is_row, shape):
+def _total(task, y, weight, shape):
     """Returns the sum of the labels in the shape of outputs, and the sum of the weights."""
-    weight = task.weights_of(y, is_row)
+    weight = task.weights_of(y, weight)
     columns = tf.reshape(tf.cast(y, tf.float32), [tf.shape(y)[0], *shape])
     kept = tf.reshape(weight, [-1] + [1] * len(shape))
     return tf.reduce_sum(tf.where(kept > 0.0, kept * columns, 0.0), 0), tf.reduce_sum(weight)

@@ -314,9 +314,12 @@ class Task:
 
     def sums(self, name: str, y: Any, outputs: Any, weight: tf.Tensor) -> Any:
         """Computes the sums of a metric with `sums`; `weight` is that of `weights_of`."""
-        metric, y = self.metrics[name], example_weights.labels_of(y)
+        metric, own = self.metrics[name], example_weights.weights_of(y)
+        y = example_weights.labels_of(y)
         if metric.of_tokens and self.tokens is not None:
             y, of_tokens = self.tokens(y)
+            if own is not None:
+                of_tokens *= own[:, tf.newaxis]
             weight = tf.where(weight[:, tf.newaxis] > 0.0, of_tokens, 0.0)
         return metric.sums(y, outputs, weight)
 
