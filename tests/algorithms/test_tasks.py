@@ -155,7 +155,7 @@ def test_labels_that_are_no_sequences_are_refused_at_the_start():
             r"has input_shape=\(3,\), but an input of the data has the shape \(4,\)\. Pass",
         ),
         ({"a": np.ones(6), "b": np.ones([6, 3])}, r"the shape \{'a': \(\), 'b': \(3,\)\}"),
-        (np.ones([6, 3]), r"^Labels of shape \(\) .* as many outputs, .* have the shape \(2,\)"),
+        (np.ones([6, 3]), r"^Labels of shape \(\) .* of this shape, .* have the shape \(2,\)"),
     ],
 )
 def test_models_that_do_not_fit_the_data_are_refused_at_the_start(x, message):

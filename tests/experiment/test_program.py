@@ -129,7 +129,8 @@ def test_finished_run_is_not_evaluated_again(tmp_path, capsys):
     assert run_program(tiny_config(rounds=1), path) == 0
     capsys.readouterr()
     assert run_program(tiny_config(rounds=1, checkpoint_every=2), path, resume=True) == 0
-    assert capsys.readouterr().err == ""
+    note = "note: the run was finished before; its result is shown again\n"
+    assert capsys.readouterr().err == note
     other = tiny_config(rounds=1, evaluation={"generalization": "last", "synthetic": (0.1,)})
     assert run_program(other, path, resume=True) == 0
     assert capsys.readouterr().err == (

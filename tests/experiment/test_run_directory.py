@@ -131,7 +131,7 @@ def test_run_is_resumed_only_with_its_own_settings(tmp_path):
         more.changes == ["rounds: 9 then, 12 now", "data.data_dir: '/elsewhere' then, '' now"][::-1]
     )
     other = SETTINGS | {"seed": 1, "data": {"name": "mnist", "data_dir": ""}, "new": True}
-    start(tmp_path / "compared", SETTINGS | {"computation": "digest"})
+    start(tmp_path / "compared", SETTINGS | {"computation": {"rounds": "digest"}})
     with pytest.raises(OutputDirectoryError, match="is of tff_pfl.compare. Repeat that call"):
         start(tmp_path / "compared", SETTINGS, resume=True)
     with pytest.raises(

@@ -70,13 +70,13 @@ def run_program(
                 print(f"error: {error}\n{_advice(directory, output_dir)}", file=sys.stderr)
                 return os.EX_TEMPFAIL
             summary = read_summary(directory.path)
-        if is_over:
-            print(f"The run in {directory.path} was finished before; its result is shown again.")
         print(f"\n{table(summary)}\n\nresults: {directory.path}")
         for name in filter(directory.has, directory.FILES):
             print(f"  {name}")
         ignored = [change for change in directory.changes if change.startswith(RESULT_SETTINGS)]
-        if is_over and ignored:
+        if is_over and not ignored:
+            print("note: the run was finished before; its result is shown again", file=sys.stderr)
+        elif is_over:
             print(
                 "note: the run was finished already, and its results ignore these changes:\n  "
                 + "\n  ".join(ignored)
