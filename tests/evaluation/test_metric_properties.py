@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from scipy import special, stats
 from sklearn import metrics as sklearn
 
+from tests.marks import slow
 from tff_pfl.analysis.paired import paired_test
 from tff_pfl.evaluation import (
     ClientMetrics,
@@ -289,7 +290,7 @@ def check_reports(model, sizes, values, names):
 CLIENTS = st.lists(st.tuples(st.sampled_from(SIZES), st.floats(-5, 3)), min_size=1, max_size=5)
 
 
-@pytest.mark.parametrize("name", ["binary", "regression", "sequence"])
+@pytest.mark.parametrize("name", [slow("binary"), "regression", "sequence"])
 def test_metrics_of_random_clients(name):
     @settings(max_examples=4, deadline=None, derandomize=True, database=None)
     @given(st.integers(0, 2**30), CLIENTS)

@@ -184,6 +184,7 @@ def test_methods_that_read_labels_follow_weights(make, method):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_runs_follow_weights(tmp_path):
     results = []
     for name, clients in (("weighted", WEIGHTED), ("repeated", REPEATED)):

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 from sklearn import metrics as sklearn
 
-from tests.marks import together
+from tests.marks import slow
 from tests.models.test_tasks import RNG, ROWS, X, linear, measured, outputs
 from tff_pfl.models import TASKS, Task, keras_metrics
 from tff_pfl.models.task import finalized
@@ -40,23 +40,23 @@ def test_keras_metrics_ignore_padding_and_take_weights():
     assert found["mean_squared_error"] == pytest.approx(np.mean((y - p) ** 2), rel=1e-6)
 
 
-@together(
+@pytest.mark.parametrize(
     ("metric", "without_positives", "without_negatives"),
     [
         (kind.AUC(), np.nan, np.nan),
-        (kind.AUC(curve="PR"), np.nan, 1.0),
-        (kind.Precision(), 0.0, 1.0),
-        (kind.Precision(thresholds=0.95), np.nan, np.nan),  # without predicted positives
-        (kind.Recall(), np.nan, 0.6),
-        (kind.SensitivityAtSpecificity(0.5), np.nan, np.nan),
-        (kind.SpecificityAtSensitivity(0.5), np.nan, np.nan),
-        (kind.PrecisionAtRecall(0.5), np.nan, 1.0),
-        (kind.RecallAtPrecision(0.5), np.nan, 1.0),
-        (kind.F1Score("micro", 0.5), 0.0, 0.75),
-        (kind.F1Score("micro", 0.95), np.nan, 0.0),
+        slow(kind.AUC(curve="PR"), np.nan, 1.0),
+        slow(kind.Precision(), 0.0, 1.0),
+        slow(kind.Precision(thresholds=0.95), np.nan, np.nan),  # without predicted positives
+        slow(kind.Recall(), np.nan, 0.6),
+        slow(kind.SensitivityAtSpecificity(0.5), np.nan, np.nan),
+        slow(kind.SpecificityAtSensitivity(0.5), np.nan, np.nan),
+        slow(kind.PrecisionAtRecall(0.5), np.nan, 1.0),
+        slow(kind.RecallAtPrecision(0.5), np.nan, 1.0),
+        slow(kind.F1Score("micro", 0.5), 0.0, 0.75),
+        slow(kind.F1Score("micro", 0.95), np.nan, 0.0),
         (kind.F1Score("weighted", 0.5), np.nan, 0.75),
-        (kind.FalsePositives(), 3.0, 0.0),
-        (kind.BinaryAccuracy(), 0.4, 0.6),
+        slow(kind.FalsePositives(), 3.0, 0.0),
+        slow(kind.BinaryAccuracy(), 0.4, 0.6),
         (kind.R2Score(), np.nan, np.nan),
     ],
 )

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.marks import together
+from tests.marks import slow, together
 from tff_pfl import models
 
 
@@ -28,7 +28,7 @@ def test_numbers_of_weights_equal_the_papers(name, shape, num_classes, num_weigh
     assert all(not np.any(layer["bias"]) for layer in model.init(0).values())
 
 
-@pytest.mark.parametrize("name", ["mlp", "cnn_fedpg", "nf_resnet18", "wide_resnet"])
+@pytest.mark.parametrize("name", ["mlp", "cnn_fedpg", slow("nf_resnet18"), slow("wide_resnet")])
 def test_layers_are_in_the_order_in_which_networks_make_them(name):
     """Keeps the order of layers, also of the parallel branches of residual blocks."""
     made = []
