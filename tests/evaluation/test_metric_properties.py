@@ -219,7 +219,8 @@ def check_equal(found, expected, where):
     if expected > 1e30:  # float32 of the exponential of a large loss
         assert found > 1e30, where
         return
-    tolerance = 3e-2 if "auc" in where else 1e-4
+    # Few scores in one bin are ordered by a normal distribution; see `area`.
+    tolerance = 0.1 if where.startswith("auc") else 3e-2 if "auc" in where else 1e-4
     assert found == pytest.approx(expected, rel=1e-3, abs=tolerance, nan_ok=True), (
         f"{where}: {found}, not {expected}"
     )

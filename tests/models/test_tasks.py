@@ -78,12 +78,11 @@ def test_binary_against_scikit_learn():
 
 # The mean and the spread of logits, and the largest mean and single errors of 20 examples.
 SCALES = [
-    *(((0, spread), 1e-4, 1e-3) for spread in (0.01, 1, 100)),
-    ((0, 0.001), 1e-3, 5e-3),
+    *(((0, spread), 1e-4, 1e-3) for spread in (1e-4, 0.01, 1, 100)),
     ((-5, 1), 1e-3, 1e-2),
     ((60, 1), 1e-2, 3e-2),
     ((-5, 0.01), 3e-2, 8e-2),
-    ((0, 1e-6), 3e-2, 8e-2),
+    ((0, 1e-9), 5e-2, 0.1),
 ]
 
 

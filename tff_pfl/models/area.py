@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 # Bins are of equal width below 1 / _FINEST. Scores beyond _LARGEST share the outermost ones.
-_FINEST, _LARGEST = 512.0, 8192.0
+_FINEST, _LARGEST = 131_072.0, 8192.0
 _TIE = 1e-9  # squared widths of a bin; scores that differ by less count as equal
 
 

@@ -138,10 +138,10 @@ def binary(*, bins: int = 8000) -> Task:
 
     Args:
         bins: The number of bins of logits for `auc`; see `models/area.py`. With 8000, a bin is as
-            wide as 0.4 % of a logit. `auc` is exact if no bin has both labels and several examples
+            wide as 0.5 % of a logit. `auc` is exact if no bin has both labels and several examples
             of one. If the logits of 20 examples spread by 20, 2 and 0.2 % of their size, it is off
-            by 0.0001, 0.002 and 0.013 on average, in both directions; of 1,000 examples by less
-            than 0.001. A client's sums have 24 bytes for each bin.
+            by 0.0002, 0.002 and 0.016 on average, in both directions; of 1,000 examples by 0.001 or
+            less. A client's sums have 24 bytes for each bin.
     """
 
     def loss(y, outputs):
