@@ -2,12 +2,14 @@
 
 import concurrent.futures
 import threading
+import types
 
 import pytest
 import tensorflow_federated as tff
 
 from tests.runs import run_python
 from tff_pfl import runtime
+from tff_pfl.runtime.graph import contexts
 
 STACK = tff.framework.get_context_stack()
 
@@ -65,3 +67,9 @@ def test_default_of_tff_is_told_from_a_context_that_a_program_sets(tmp_path, set
     program.write_text(PROGRAM.format(set_context=set_context))
     ended = run_python(program)
     assert ended.stdout == f"{is_kept}\n", ended.stderr
+
+
+def test_context_of_before_a_fork_does_not_count_as_set():
+    """Its thread is gone, so that it would wait for results forever."""
+    ended = types.SimpleNamespace(_thread=threading.Thread())
+    assert not contexts._was_set(types.SimpleNamespace(_async_runner=ended))

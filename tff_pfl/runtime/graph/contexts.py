@@ -121,7 +121,10 @@ def _was_set(context) -> bool:
     # that of the default, which is set while TFF is imported.
     loops = (thread for thread in threading.enumerate() if thread.name.endswith(_EVENT_LOOP))
     runner = getattr(context, "_async_runner", None)
-    return runner is None or runner._thread is not next(loops, None)
+    if runner is None:
+        return True
+    # In a forked process, threads of before have ended, and contexts can compute nothing.
+    return runner._thread.is_alive() and runner._thread is not next(loops, None)
 
 
 def current_devices() -> tuple[str, ...] | None:
