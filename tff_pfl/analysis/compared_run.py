@@ -122,8 +122,8 @@ class ComparedRun:
         _, changed = changed_settings(self.path, self.settings)
         known = [change for change in changed if not change.startswith("computation")]
         if changed:
-            keys = [key for key in self.computation if f"computation.{key}" in " ".join(changed)]
-            code = [f"{DESCRIPTIONS[key]} has changed" for key in keys]
+            keys = [change.partition(":")[0].removeprefix("computation.") for change in changed]
+            code = [f"{DESCRIPTIONS[key]} has changed" for key in keys if key in self.computation]
             what = "; ".join(known[:3] or code)
             raise OutputDirectoryError(
                 f"{self.path} is a run of something else ({what}). Pass another folder, or "

@@ -120,8 +120,7 @@ def compare(
         for label, algorithm in methods.items():
             process = compose(algorithm, data[seeds[0]].examples_type)
             participation.check_process(process)
-            evaluated = process.evaluated_model or algorithm.made_of.model
-            computation = of_computations(process, evaluated)
+            computation = of_computations(process, algorithm.made_of.model)
             for seed in seeds:
                 path = root / folder_name(label) / f"seed{seed}"
                 size = clients_per_round or data[seed].num_clients

@@ -21,7 +21,7 @@ from tff_pfl.clients import (
 )
 from tff_pfl.data import FederatedDataset
 from tff_pfl.evaluation import from_text, to_text
-from tff_pfl.experiment import identity
+from tff_pfl.experiment import identity as identities
 from tff_pfl.experiment.run_directory import CHECKPOINT, OutputDirectoryError
 from tff_pfl.experiment.summary import Evaluation
 from tff_pfl.experiment.versions import other_software
@@ -116,8 +116,8 @@ def trained_state(
     Raises:
         OutputDirectoryError: See `check_trained`.
     """
-    of_data = {} if dataset is None else identity.of_data(dataset)
-    check_trained(store, of_data | identity.of_computations(process))
+    of_data = {} if dataset is None else identities.of_data(dataset)
+    check_trained(store, of_data | identities.of_computations(process))
     return _server_state(store, process)
 
 
@@ -140,7 +140,9 @@ def _changes(run, committed: Mapping[str, Any], now: Mapping[str, Any]) -> list[
     if committed.get("format") != FORMAT:
         found = committed.get("format")
         return [f"the format of its checkpoint was {found}, with this tff_pfl it is {FORMAT}"]
-    return identity.changes(committed["identity"], now, are_versions_equal=not other_software(run))
+    return identities.changes(
+        committed["identity"], now, are_versions_equal=not other_software(run)
+    )
 
 
 def _state_type(process) -> tff.types.Type:
@@ -168,8 +170,8 @@ class Checkpoint:
         Args:
             store: The client states.
             process: The run's process.
-            identity: All that the run's numbers depend on, as JSON values; see `identity`. A run
-                can only be resumed with the same values.
+            identity: All that the run's numbers depend on, as JSON values; see `identity.of_run`. A
+                run can only be resumed with the same values.
         """
         self._store = store
         self._process = process

@@ -32,16 +32,16 @@ COMPUTATIONS = ("rounds", "models", "evaluation")
 _FREE_OPTIONS = ("clients_per_call", "generalization", "late_share", "subsample", "synthetic")
 
 
-def of_computations(process: PersonalizedProcess, evaluated: Model | None = None) -> dict[str, str]:
-    """Returns fingerprints of a process and, if a model is given, of its metrics."""
+def of_computations(process: PersonalizedProcess, model: Model | None = None) -> dict[str, str]:
+    """Returns fingerprints of a process and, if its model is given, of the metrics."""
     models = [process.personalize, *process.further_models.values()]
     models += filter(None, [process.global_weights])
     found = {
         "rounds": fingerprint(process.initialize, process.next, process.initialize_client),
         "models": fingerprint(*models),
     }
-    if evaluated is not None:
-        found["evaluation"] = fingerprint(_metrics(process, evaluated))
+    if model is not None:
+        found["evaluation"] = fingerprint(_metrics(process, process.evaluated_model or model))
     return found
 
 
@@ -72,14 +72,14 @@ def of_run(
     clients_per_round: int,
 ) -> dict[str, Any]:
     """Returns all that a run depends on as JSON values, but for how its cohorts are drawn."""
-    model = process.evaluated_model or model
+    directions = (process.evaluated_model or model).task.directions
     chosen = {key: v for key, v in vars(options).items() if key not in _FREE_OPTIONS}
     return {
         **of_data(dataset),
         **of_computations(process, model),
         "noise_multiplier": process.noise_multiplier,
         "clients_per_round": clients_per_round,
-        "directions": dict(model.task.directions),
+        "directions": dict(directions),
         "evaluate": described(chosen),
         "evaluate_every": evaluate_every,
     }

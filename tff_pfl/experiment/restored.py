@@ -107,8 +107,7 @@ def check_unchanged(run_dir: str | os.PathLike, config: ml_collections.ConfigDic
         ConfigError: A value of the config is wrong.
     """
     run = configs.BuiltRun(config)
-    evaluated = run.process.evaluated_model or run.model
-    now = of_data(run.dataset) | of_computations(run.process, evaluated)
+    now = of_data(run.dataset) | of_computations(run.process, run.model)
     with client_states(run.process, checkpoint_of(run_dir), read_only=True) as store:
         check_trained(store, now)
 
