@@ -97,8 +97,8 @@ from benchmarks.workloads import (
     UNEQUAL_WORKLOADS,
     WORKLOADS,
 )
-from tff_pfl.files import to_json
-from tff_pfl.names import check_names
+from tff_pfl.arguments.names import check_names
+from tff_pfl.output.files import to_json
 
 _FIXED_COST = ["fedavg", "ditto", "pgfed", "fedpg"]
 _OVERRIDE = "Replaces the workload's own number."

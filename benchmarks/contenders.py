@@ -19,7 +19,7 @@ import tensorflow_federated as tff
 from benchmarks.timing import in_turns, memory_mib, ratio, spread
 from benchmarks.workloads import RUNTIMES, SEED, Workload, cohort_of, installed
 from tff_pfl.algorithms import ALGORITHMS
-from tff_pfl.names import check_names
+from tff_pfl.arguments.names import check_names
 
 Round = Callable[[], float]
 

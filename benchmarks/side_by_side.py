@@ -40,9 +40,9 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 from benchmarks.contestants import driver
 from benchmarks.timing import hardware
+from tff_pfl.arguments.names import check_names
 from tff_pfl.experiment.interruption import exit_code, interruptible
-from tff_pfl.files import to_json
-from tff_pfl.names import check_names
+from tff_pfl.output.files import to_json
 
 flags.DEFINE_string("pfllib", None, "PYTHON:CHECKOUT of PFLlib.")
 flags.DEFINE_string("pgfed_authors", None, "PYTHON:CHECKOUT of the code of PGFed's authors.")

@@ -3,7 +3,7 @@
 No paper has this protocol: it is for trying things. `--config=configs/digits.py:ALGORITHM`.
 """
 
-from tff_pfl.experiment import default_config
+from tff_pfl.config import default_config
 
 
 def get_config(algorithm: str = "ditto"):

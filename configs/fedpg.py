@@ -18,8 +18,8 @@ more than 1.
 """
 
 from tff_pfl.algorithms import ALGORITHMS
-from tff_pfl.experiment import default_config
-from tff_pfl.names import parts_of_choice
+from tff_pfl.arguments.names import parts_of_choice
+from tff_pfl.config import default_config
 
 _VARIANTS = {
     "fedpg_gamma0.3": ("fedpg", {"gamma_mode": "constant", "gamma": 0.3}),

@@ -20,8 +20,8 @@ state the concentration of its Dirichlet distribution. The values here are our c
 """
 
 from tff_pfl.algorithms import ALGORITHMS
-from tff_pfl.experiment import default_config
-from tff_pfl.names import check_names, parts_of_choice
+from tff_pfl.arguments.names import check_names, parts_of_choice
+from tff_pfl.config import default_config
 
 _PARTITIONS = {"pairs": ("10",), "two_classes": ("15", "50"), "dirichlet": ("15", "50")}
 _COLUMNS = [(partition, clients) for partition, sizes in _PARTITIONS.items() for clients in sizes]

@@ -24,8 +24,8 @@ data after 6 rounds. `docs/results/pgfed.md` has later trials of other methods.
 """
 
 from tff_pfl.algorithms import ALGORITHMS
-from tff_pfl.experiment import default_config
-from tff_pfl.names import parts_of_choice
+from tff_pfl.arguments.names import parts_of_choice
+from tff_pfl.config import default_config
 
 _COLUMNS = [
     ("cifar10", "25"),

@@ -22,8 +22,8 @@ the global model (Table 1) and of the personal models (Table 2), or those of Tab
 """
 
 from tff_pfl.algorithms import ALGORITHMS
-from tff_pfl.experiment import default_config
-from tff_pfl.names import check_names, parts_of_choice
+from tff_pfl.arguments.names import check_names, parts_of_choice
+from tff_pfl.config import default_config
 
 _DATA = {
     # Clients, labels of each client, cohort sizes, network, shares of training and test examples.

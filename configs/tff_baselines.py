@@ -8,8 +8,8 @@ order of magnitude and not tuned.
 """
 
 from tff_pfl.algorithms import ALGORITHMS
-from tff_pfl.experiment import default_config
-from tff_pfl.names import TFF_TASKS, parts_of_choice
+from tff_pfl.arguments.names import TFF_TASKS, parts_of_choice
+from tff_pfl.config import default_config
 
 # The layers that a client of FedPer and related methods keeps, and the learning rate.
 _HEADS = {

@@ -26,13 +26,14 @@ if `--imports` names them.
 
 from absl import app, flags
 
+from tff_pfl import config as configs
 from tff_pfl import experiment
 from tff_pfl.runtime.flags import set_context_from_flags
 from tff_pfl.runtime.startup import announce_tensorflow, prepare_process
 
 prepare_process()
 
-_trusted_imports = experiment.define_import_flags()
+_trusted_imports = configs.define_import_flags()
 flags.DEFINE_string("run_dir", None, "The run's output directory.")
 flags.DEFINE_string("output", None, "The prefix of the result files.")
 flags.DEFINE_string("baseline", None, "The output directory of a run on the same partition.")
@@ -74,4 +75,4 @@ def main(argv):
 
 if __name__ == "__main__":
     flags.mark_flags_as_required(["run_dir", "output"])
-    app.run(main, flags_parser=experiment.parse_flags)
+    app.run(main, flags_parser=configs.parse_flags)

@@ -18,13 +18,14 @@ are imported only with `--trust_imports` or if `--imports` names them.
 
 from absl import app, flags
 
+from tff_pfl import config as configs
 from tff_pfl import experiment
 from tff_pfl.runtime.flags import set_context_from_flags
 from tff_pfl.runtime.startup import announce_tensorflow, prepare_process
 
 prepare_process()
 
-_trusted_imports = experiment.define_import_flags()
+_trusted_imports = configs.define_import_flags()
 _RUN_DIR = flags.DEFINE_string("run_dir", None, "The run's output directory.")
 _OUTPUT = flags.DEFINE_string("output", None, "The folder of the models.")
 _CLIENTS = flags.DEFINE_list("clients", None, "Clients, by name or id; by default all that train.")
@@ -45,4 +46,4 @@ def main(argv):
 
 if __name__ == "__main__":
     flags.mark_flags_as_required(["run_dir", "output"])
-    app.run(main, flags_parser=experiment.parse_flags)
+    app.run(main, flags_parser=configs.parse_flags)

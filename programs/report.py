@@ -10,8 +10,8 @@ import os
 import sys
 
 from tff_pfl import experiment
-from tff_pfl.analysis import command_line
-from tff_pfl.files import with_home
+from tff_pfl.config import command_line
+from tff_pfl.output.files import with_home
 from tff_pfl.runtime.startup import prepare_process
 
 prepare_process()

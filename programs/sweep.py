@@ -2,7 +2,7 @@
 
     sweep.py --study=configs/studies/NAME.py[:CHOICE] --output_dir=DIR [--jobs=2]
 
-`tff_pfl.analysis.study` describes the file of a study. If a study was stopped or some of its runs
+`tff_pfl.config.study` describes the file of a study. If a study was stopped or some of its runs
 failed, the same command continues it; finished runs are not repeated. A study with tuning first
 chooses settings on validation data, and evaluates only these settings on test data.
 
@@ -18,9 +18,10 @@ import sys
 from absl import app, flags
 
 from tff_pfl import analysis
+from tff_pfl import config as configs
 from tff_pfl.experiment.interruption import exit_code, interruptible
 from tff_pfl.experiment.run_directory import OutputDirectoryError
-from tff_pfl.files import whole_file, with_home
+from tff_pfl.output.files import whole_file, with_home
 from tff_pfl.runtime.startup import prepare_process
 
 prepare_process()
@@ -44,10 +45,10 @@ def main(argv):
         raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
     output_dir = pathlib.Path(_OUTPUT_DIR.value)
     try:
-        study = analysis.load_study(_STUDY.value)
+        study = configs.load_study(_STUDY.value)
         with interruptible():
-            analysis.check_settings(study, output_dir)
-            failed = analysis.run_study(
+            configs.check_settings(study, output_dir)
+            failed = configs.run_study(
                 study,
                 output_dir,
                 _TRAIN,

@@ -2,7 +2,7 @@
 
     train.py --config=configs/NAME.py[:ALGORITHM] [--config.KEY=VALUE ...] --output_dir=DIR
 
-`tff_pfl/experiment/config/keys.py` explains all keys of a config. A flag sets a key, as in
+`tff_pfl/config/keys.py` explains all keys of a config. A flag sets a key, as in
 `--config.rounds=50 --config.data.dirichlet.alpha=0.1`. DIR receives the metrics (`metrics.csv`,
 `clients/`, `tensorboard/`), the partition and a picture of it, the resolved config, a checkpoint
 and a summary. `--resume` continues a stopped run. `--runtime` and `--devices` choose the runtime
@@ -13,6 +13,7 @@ which the run can be resumed; 130 after Ctrl-C; and 143 after SIGTERM.
 from absl import app, flags
 from ml_collections import config_flags
 
+from tff_pfl import config as configs
 from tff_pfl import experiment
 from tff_pfl.runtime.flags import restart, set_context_from_flags
 from tff_pfl.runtime.startup import prepare_process
@@ -61,4 +62,4 @@ def _restart(resume):
 if __name__ == "__main__":
     flags.mark_flags_as_required(["config", "output_dir"])
     flags.mark_bool_flags_as_mutual_exclusive(["resume", "overwrite"])
-    app.run(main, flags_parser=experiment.parse_flags)
+    app.run(main, flags_parser=configs.parse_flags)

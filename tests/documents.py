@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from tests.runs import ROOT
-from tff_pfl.analysis import command_line
+from tff_pfl.config import command_line
 
 GUIDES = sorted((ROOT / "docs" / "guides").glob("*.md"))
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *GUIDES]

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from tff_pfl.algorithms import ALGORITHMS
 from tff_pfl.attacks import ATTACKS
 from tff_pfl.compression import COMPRESSORS
-from tff_pfl.data import DATASETS, PARTITIONERS
+from tff_pfl.data import PARTITIONERS
+from tff_pfl.datasets import DATASETS
 from tff_pfl.local import OPTIMIZERS
 from tff_pfl.models import MODELS
 from tff_pfl.templates import AGGREGATORS

@@ -1,7 +1,7 @@
 """Shares the models and processes of configs, which take most of the time of tiny runs.
 
 They are pure functions of their arguments, so that runs can share them. The tests of
-`tests/experiment/config/test_build.py` build their own processes.
+`tests/config/test_build.py` build their own processes.
 """
 
 import contextlib

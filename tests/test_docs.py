@@ -19,12 +19,12 @@ import tff_pfl
 from tests.documents import DOCUMENTS, NOTEBOOKS, commands, flags_of, python_blocks, statements
 from tests.own_modules import own_modules
 from tests.runs import ROOT, config_of_flags
+from tff_pfl import config as configs
 from tff_pfl import testing
 from tff_pfl.algorithms import ALGORITHMS
-from tff_pfl.analysis.command_line import parse
-from tff_pfl.experiment import config as configs
-from tff_pfl.experiment import default_config
-from tff_pfl.experiment.config.options import CHOICES, Choice
+from tff_pfl.config import default_config
+from tff_pfl.config.command_line import parse
+from tff_pfl.config.options import CHOICES, Choice
 from tff_pfl.experiment.metrics_log import TIMINGS
 from tff_pfl.runtime import set_graph_context
 

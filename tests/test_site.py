@@ -41,11 +41,9 @@ def test_readme_lists_methods_as_their_index_does():
 
 
 def test_links_to_files_point_to_pages():
-    text = (
-        "[a](docs/results/digits.md) [b](tff_pfl/names.py#L1) [c](https://a.b)\n```\n[d](e)\n```\n"
-    )
+    text = "[a](docs/results/digits.md) [b](tff_pfl/arguments/names.py#L1) [c](https://a.b)\n```\n[d](e)\n```\n"
     assert links.rewritten(text, "index.md") == (
-        "[a](results/digits.md) [b](source/tff_pfl/names.py.md#L1) [c](https://a.b)\n"
+        "[a](results/digits.md) [b](source/tff_pfl/arguments/names.py.md#L1) [c](https://a.b)\n"
         "```\n[d](e)\n```\n"
     )
     found = links.sources({"results/digits.md": "[a](../../configs)"})

@@ -9,11 +9,12 @@ import tensorflow_federated as tff
 
 import tff_pfl
 from tff_pfl import runtime
-from tff_pfl.evaluation import Evaluator, MetricName, compose_global_evaluation
-from tff_pfl.experiment import BuiltRun
+from tff_pfl.arguments.names import TFF_TASKS
+from tff_pfl.config import BuiltRun
+from tff_pfl.deployment import compose_global_evaluation
+from tff_pfl.evaluation import Evaluator, MetricName
 from tff_pfl.local import batches, num_rows
 from tff_pfl.models.tff_tasks import tff_task
-from tff_pfl.names import TFF_TASKS
 
 get_config = importlib.import_module("configs.tff_baselines").get_config
 BATCH_SIZE, ROUNDS = 4, 5

@@ -8,6 +8,7 @@ import statistics
 import tempfile
 import time
 
+from tff_pfl import config as configs
 from tff_pfl.runtime.startup import prepare_process
 
 prepare_process()
@@ -19,7 +20,7 @@ from benchmarks.gpu.device import require
 from benchmarks.gpu.report import CheckError, Report
 from benchmarks.gpu.trainings import config_of
 from benchmarks.workloads import installed
-from tff_pfl import clients, experiment
+from tff_pfl import clients
 from tff_pfl.runtime import create_graph_context
 
 # The methods whose rounds are compared, in the order of their worth.
@@ -42,7 +43,7 @@ def compare_rounds(report: Report) -> None:
 
 
 def _compare(config):
-    run = experiment.BuiltRun(config)
+    run = configs.BuiltRun(config)
     # On GPUs, the default is compiled; at toy sizes, on CPUs, it is asked for.
     contexts = {
         "default": create_graph_context(jit_compile=True),
@@ -86,7 +87,7 @@ def count_compilations(report: Report) -> None:
     require(report)
     config = config_of("fedavg", report)
     number = config.clients_per_round if report.is_toy else _COHORT
-    run, seconds, modules = experiment.BuiltRun(config), [], []
+    run, seconds, modules = configs.BuiltRun(config), [], []
     with installed(create_graph_context(jit_compile=True)), _cohorts(run, number) as cohorts:
         state = run.process.initialize()
         for _ in range(_ROUNDS):

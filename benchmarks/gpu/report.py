@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from tff_pfl.files import to_json
+from tff_pfl.output.files import to_json
 
 FIGURES = "figures.jsonl"
 

@@ -5,6 +5,7 @@ import os
 import pathlib
 import tempfile
 
+from tff_pfl import config as configs
 from tff_pfl.runtime.startup import prepare_process
 
 prepare_process()
@@ -101,7 +102,7 @@ def config_of(algorithm: str, report: Report):
 
 
 def _read(config: str, *flags: str):
-    return experiment.read_config([f"--config={ROOT / 'configs' / config}", *flags])
+    return configs.read_config([f"--config={ROOT / 'configs' / config}", *flags])
 
 
 def _train(config, devices: list[str]) -> dict:

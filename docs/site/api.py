@@ -9,7 +9,7 @@ import sys
 
 import tff_pfl
 from tff_pfl.algorithms import ALGORITHMS
-from tff_pfl.registry import Registry
+from tff_pfl.arguments.registry import Registry
 
 PACKAGES = [
     f"tff_pfl.{module.name}" for module in pkgutil.iter_modules(tff_pfl.__path__) if module.ispkg

@@ -14,8 +14,8 @@ from docs.results.data import over_seeds, pick
 from docs.site.links import ROOT
 from tff_pfl import models, testing
 from tff_pfl.algorithms import ALGORITHMS, make
-from tff_pfl.kinds import function_of
-from tff_pfl.ranges import ranges_of
+from tff_pfl.arguments.kinds import function_of
+from tff_pfl.arguments.ranges import ranges_of
 
 _INDEX = ROOT / "docs" / "methods" / "index.md"
 

@@ -14,6 +14,7 @@ import datetime
 
 from absl import app, flags
 
+from tff_pfl import config as configs
 from tff_pfl.runtime.startup import prepare_process
 
 prepare_process()
@@ -22,8 +23,7 @@ import tensorflow_federated as tff  # noqa: E402
 
 import tff_pfl  # noqa: E402
 from tff_pfl import experiment  # noqa: E402
-from tff_pfl.clients import ExamplesDataSource  # noqa: E402
-from tff_pfl.evaluation import compose_global_evaluation  # noqa: E402
+from tff_pfl.deployment import ExamplesDataSource, compose_global_evaluation  # noqa: E402
 from tff_pfl.runtime.flags import async_context_from_flags  # noqa: E402
 
 _OUTPUT_DIR = flags.DEFINE_string("output_dir", None, "Directory of the program's results.")
@@ -44,9 +44,9 @@ def _run():
     config.rounds = _ROUNDS.value
     config.data.num_clients = _CLIENTS.value
     config.clients_per_round = _COHORT_SIZE.value
-    dataset = experiment.build_dataset(config)
-    model = experiment.build_model(config, dataset)
-    process = experiment.build_process(config, model, dataset)
+    dataset = configs.build_dataset(config)
+    model = configs.build_model(config, dataset)
+    process = configs.build_process(config, model, dataset)
 
     # TFF's context takes sequences at clients, but not structures such as `Examples`.
     states = tff_pfl.ClientStateStore(process.initialize_clients, process.client_state_type)

@@ -14,6 +14,8 @@ import asyncio
 
 from absl import app, flags
 
+from tff_pfl import config as configs
+from tff_pfl import deployment
 from tff_pfl.runtime.startup import prepare_process
 
 prepare_process()
@@ -47,9 +49,9 @@ def _run():
     config.rounds = _ROUNDS.value
     config.data.num_clients = _CLIENTS.value
     config.clients_per_round = _COHORT_SIZE.value
-    dataset = experiment.build_dataset(config)
-    model = experiment.build_model(config, dataset)
-    process = experiment.build_process(config, model, dataset)
+    dataset = configs.build_dataset(config)
+    model = configs.build_model(config, dataset)
+    process = configs.build_process(config, model, dataset)
 
     # Client states are in memory; the iterator saves them with the program's state.
     states = tff_pfl.ClientStateStore(process.initialize_clients, process.client_state_type)
@@ -77,7 +79,7 @@ def _run():
                 model_output_manager=tff.program.SavedModelFileReleaseManager(
                     directory.file("model"), prefix="after_round_"
                 ),
-                program_state_manager=experiment.CheckedStateManager(
+                program_state_manager=deployment.CheckedStateManager(
                     program_state_manager, directory, _TABLES
                 ),
             )

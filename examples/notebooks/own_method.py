@@ -28,7 +28,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import tff_pfl
-from tff_pfl import ranges, testing, trees
+from tff_pfl import testing, trees
+from tff_pfl.arguments import ranges
 
 tff_pfl.set_graph_context()
 sns.set_theme(style="whitegrid", palette="colorblind")

@@ -14,7 +14,8 @@ from typing import NamedTuple
 import tensorflow as tf
 
 import tff_pfl
-from tff_pfl import ranges, trees
+from tff_pfl import trees
+from tff_pfl.arguments import ranges
 
 
 class OwnModel(NamedTuple):

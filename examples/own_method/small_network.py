@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 import tff_pfl
-from tff_pfl import ranges
+from tff_pfl.arguments import ranges
 
 
 @tff_pfl.MODELS.register("small_network")

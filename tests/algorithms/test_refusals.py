@@ -1,11 +1,11 @@
-"""Tests options that methods refuse; `tests/experiment/config` tests the ranges of numbers."""
+"""Tests options that methods refuse; `tests/config` tests the ranges of numbers."""
 
 import pytest
 
 from tests.federation import local_sgd, tiny_model
 from tests.marks import together
 from tff_pfl.algorithms import ALGORITHMS, hyperparameters, make
-from tff_pfl.names import UnknownNameError
+from tff_pfl.arguments.names import UnknownNameError
 
 FEDERATION = {"num_clients": 4, "clients_per_round": 2}
 # Variants and extensions, which inherit their options.

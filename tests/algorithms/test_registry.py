@@ -9,7 +9,7 @@ from tests.federation import local_sgd, tiny_model
 from tests.marks import together
 from tff_pfl.algorithms import ALGORITHMS, trains_where
 from tff_pfl.algorithms.registry import make, training_switch
-from tff_pfl.ranges import RangeError, between, takes
+from tff_pfl.arguments.ranges import RangeError, between, takes
 from tff_pfl.templates import Federation
 from tff_pfl.templates.errors import TemplateError
 

@@ -6,7 +6,7 @@ import pathlib
 import pytest
 import sqlalchemy
 
-from tff_pfl.analysis import check
+from tff_pfl.config import study_check as check
 
 
 class Program:

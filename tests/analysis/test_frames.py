@@ -8,8 +8,8 @@ import pytest
 from tests.analysis.hand_written import keep_evaluated_rounds, write_run
 from tff_pfl import analysis
 from tff_pfl.analysis import frames
+from tff_pfl.arguments.names import UnknownNameError
 from tff_pfl.experiment import OutputDirectoryError
-from tff_pfl.names import UnknownNameError
 
 ACCURACY = "personalized/local_test/accuracy"
 LOSS = "personalized/local_test/loss"

@@ -11,8 +11,9 @@ from tests.runs import tiny_config, train_run
 from tff_pfl import experiment
 from tff_pfl.analysis import LossSurfaces, loss_surfaces_of_run, plot_loss_surfaces
 from tff_pfl.analysis.loss_surface import rise_at_the_rim, training_examples
+from tff_pfl.config import ConfigError
 from tff_pfl.data import FederatedDataset, Partition
-from tff_pfl.experiment import ConfigError, restored_run
+from tff_pfl.experiment import restored_run
 
 pytestmark = pytest.mark.usefixtures("clients_in_a_loop")
 

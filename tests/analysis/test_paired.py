@@ -6,9 +6,9 @@ from scipy import stats
 
 from tests.analysis.hand_written import write_run
 from tff_pfl.analysis import client_values, paired_differences, paired_test
+from tff_pfl.arguments.names import UnknownNameError
 from tff_pfl.evaluation import differences
 from tff_pfl.experiment import OutputDirectoryError
-from tff_pfl.names import UnknownNameError
 
 ACCURACY = "personalized/local_test/accuracy"
 

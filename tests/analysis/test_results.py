@@ -12,10 +12,10 @@ from tff_pfl.analysis import cross_table, cross_values, results_table
 from tff_pfl.analysis.page import costs_to_target, default_target, target_table, versions_tables
 from tff_pfl.analysis.results import paper_value
 from tff_pfl.analysis.tables import Table, table_of, to_csv, to_latex, to_markdown
+from tff_pfl.arguments.names import UnknownNameError
 from tff_pfl.attacks import drawn_attackers
 from tff_pfl.evaluation import MARGIN, MetricName
 from tff_pfl.experiment import OutputDirectoryError, RunFiles, resolved
-from tff_pfl.names import UnknownNameError
 
 ACCURACY = "personalized/local_test/accuracy"
 LOSS = "personalized/local_test/loss"

@@ -6,7 +6,8 @@ import re
 import pytest
 
 from tests.analysis.hand_written import write_run
-from tff_pfl.analysis import Study, Variant, find_runs
+from tff_pfl.analysis import find_runs
+from tff_pfl.config import Study, Variant
 from tff_pfl.experiment import OutputDirectoryError
 
 

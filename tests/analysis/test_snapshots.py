@@ -8,9 +8,9 @@ from matplotlib.text import Text
 from tests.marks import together
 from tff_pfl.analysis import plot_influence, plot_mixtures, plot_timeline
 from tff_pfl.analysis.snapshots import spans_of_round
+from tff_pfl.arguments.names import UnknownNameError
 from tff_pfl.data import Partition
 from tff_pfl.experiment import OutputDirectoryError
-from tff_pfl.names import UnknownNameError
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,7 @@ from tff_pfl import attacks, runtime
 from tff_pfl.aggregators import StackFactory
 from tff_pfl.algorithms import make
 from tff_pfl.attacks import ATTACKS
+from tff_pfl.attacks.inner_product import inner_product
 from tff_pfl.local import ClientContext
 from tff_pfl.templates import AGGREGATORS, ClientOutput, compose, errors, with_aggregator
 from tff_pfl.testing.eager import EagerProcess
@@ -136,7 +137,7 @@ def attacked_mean(aggregator=None, values=(4.0, 3.0, 7.0), sizes=(1, 1, 1), **op
     honest = algorithm(mean_exchange())
     if aggregator is not None:
         honest = with_aggregator(honest, aggregator)
-    process = compose(attacks.inner_product(honest, client_ids=[1], **options), EXAMPLES_TYPE)
+    process = compose(inner_product(honest, client_ids=[1], **options), EXAMPLES_TYPE)
     state = process.initialize()
     data = [examples(*[value] * size) for value, size in zip(values, sizes, strict=True)]
     output = process.next(state, clients(process, *data))
@@ -167,7 +168,7 @@ class TestInnerProduct:
         np.testing.assert_allclose(found, [0.0, 0.0], atol=1e-6)
 
     def test_aggregator_must_be_chosen_before_the_attack(self):
-        attacked = attacks.inner_product(algorithm(mean_exchange()), client_ids=[0])
+        attacked = inner_product(algorithm(mean_exchange()), client_ids=[0])
         with pytest.raises(errors.AggregatorError, match="choose the aggregator before the attack"):
             with_aggregator(attacked, AGGREGATORS["median"]())
 
@@ -184,7 +185,7 @@ class TestInnerProduct:
             aggregator=StackFactory(),
             finalize=lambda server, stack, round_num: (server, dict(stack.value)),
         )
-        attacked = attacks.inner_product(algorithm(exchange), client_ids=[1], epsilon=10.0)
+        attacked = inner_product(algorithm(exchange), client_ids=[1], epsilon=10.0)
         process = compose(attacked, EXAMPLES_TYPE)
         cohort = clients(process, *map(examples, (1.0, 2.0, 4.0)))
         sent = process.next(process.initialize(), cohort).metrics["train"]["server"]

@@ -17,10 +17,10 @@ from tests.federation import (
 from tests.templates.mean_process import Visits, algorithm, clients, examples, mean_exchange
 from tff_pfl.aggregators import Shares, StackFactory
 from tff_pfl.algorithms import make
+from tff_pfl.arguments.names import UnknownNameError
 from tff_pfl.attacks import ATTACKS, scaled_uploads
 from tff_pfl.attacks.attackers import are_attacked
 from tff_pfl.local import trees
-from tff_pfl.names import UnknownNameError
 from tff_pfl.templates import ClientOutput
 from tff_pfl.testing.eager import EagerProcess
 

@@ -13,7 +13,6 @@ from tests.marks import together
 from tff_pfl.clients import (
     BySize,
     CohortIterator,
-    ExamplesDataSource,
     History,
     KnownClients,
     Participation,
@@ -22,6 +21,7 @@ from tff_pfl.clients import (
     Uniform,
 )
 from tff_pfl.clients.availability import ByClass
+from tff_pfl.deployment import ExamplesDataSource
 
 IDS = np.array([2, 3, 5, 8])
 LOSSES = {2: 0.5, 3: np.nan, 5: 2.0, 8: 2.0}

@@ -13,7 +13,7 @@ from tests.templates.mean_process import algorithm as algorithm_of
 from tests.templates.mean_process import clients, examples, mean_exchange
 from tff_pfl import testing
 from tff_pfl.algorithms import make
-from tff_pfl.attacks import inner_product
+from tff_pfl.attacks.inner_product import inner_product
 from tff_pfl.compression import Compensated, compressed, half, quantized, top_k
 from tff_pfl.local import examples_type
 from tff_pfl.templates import (

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from tests.marks import together
+from tff_pfl.arguments.names import UnknownNameError
 from tff_pfl.data import FederatedDataset, Partition
-from tff_pfl.names import UnknownNameError
 
 X, Y = np.zeros((6, 2), np.float32), np.arange(6) % 3
 

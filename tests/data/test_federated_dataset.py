@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from tests.marks import together
-from tff_pfl.data import ExamplesError, FederatedDataset, federate
+from tff_pfl.data import ExamplesError, FederatedDataset, LabelledImages, federate
 from tff_pfl.data.partition import PARTITIONERS, PartitionError
 from tff_pfl.data.partition_file import SPLITS, Partition
-from tff_pfl.data.sources import LabelledImages, load
+from tff_pfl.datasets import load
 
 N_TRAIN, N_TEST = 500, 100
 LABELS = (np.arange(600) % 5).astype(np.int32)

@@ -5,8 +5,8 @@ import pytest
 import tensorflow as tf
 
 from tests.marks import together
+from tff_pfl.arguments.ranges import RangeError
 from tff_pfl.data import ExamplesError, FederatedDataset
-from tff_pfl.ranges import RangeError
 
 X = np.random.default_rng(0).integers(0, 256, (11, 2, 2)).astype(np.uint8)
 

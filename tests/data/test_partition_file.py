@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from tff_pfl.data import FederatedDataset, federate, partition_file
+from tff_pfl.data.labelled_images import LabelledImages
 from tff_pfl.data.partition import PartitionError
 from tff_pfl.data.partition_file import SPLITS, Partition, PartitionFileError
-from tff_pfl.data.sources import LabelledImages
 
 LABELS = (np.arange(60) % 3).astype(np.int32)
 IMAGES = LabelledImages("toy", np.zeros((60, 2, 2, 1), np.uint8), LABELS, 3, 50)

@@ -8,6 +8,7 @@ import pytest
 from tests.federation import random_examples, tiny_model, tiny_process
 from tests.marks import together
 from tff_pfl.algorithms import build_local
+from tff_pfl.arguments.names import UnknownNameError
 from tff_pfl.clients import ClientStateStore, CohortDataSource
 from tff_pfl.data import FederatedDataset, Partition
 from tff_pfl.evaluation import (
@@ -17,7 +18,6 @@ from tff_pfl.evaluation import (
     PooledEvaluation,
     sampled_clients,
 )
-from tff_pfl.names import UnknownNameError
 
 pytestmark = pytest.mark.usefixtures("clients_in_a_loop")
 MODEL = tiny_model()

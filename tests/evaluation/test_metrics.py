@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 
 from tests.marks import together
+from tff_pfl.arguments.names import known_direction
 from tff_pfl.evaluation import (
     MARGIN,
     STATISTICS,
@@ -15,7 +16,6 @@ from tff_pfl.evaluation import (
     main_metric,
     to_text,
 )
-from tff_pfl.names import known_direction
 
 
 @together(

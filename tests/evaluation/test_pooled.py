@@ -15,6 +15,7 @@ from tests.federation import (
 )
 from tests.marks import together
 from tff_pfl.algorithms import build_ditto, build_fedavg
+from tff_pfl.arguments.ranges import RangeError
 from tff_pfl.clients import ClientStateStore, CohortDataSource
 from tff_pfl.data import FederatedDataset
 from tff_pfl.evaluation import (
@@ -25,7 +26,6 @@ from tff_pfl.evaluation import (
 )
 from tff_pfl.local import examples_type
 from tff_pfl.models import Model, Task
-from tff_pfl.ranges import RangeError
 
 FRACTIONS = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)
 TEST_SIZES = (7, 0, 4, 1, 5, 3)

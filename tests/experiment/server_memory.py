@@ -19,8 +19,8 @@ from tff_pfl import runtime, testing  # noqa: E402
 from tff_pfl.algorithms import make  # noqa: E402
 from tff_pfl.data import FederatedDataset  # noqa: E402
 from tff_pfl.experiment import RunDirectory, train  # noqa: E402
-from tff_pfl.structures import tensor_sizes  # noqa: E402
 from tff_pfl.templates import compose  # noqa: E402
+from tff_pfl.tracing.structures import tensor_sizes  # noqa: E402
 
 _COHORT = 3
 

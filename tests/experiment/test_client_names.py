@@ -9,17 +9,9 @@ import pytest
 from tests.marks import slow
 from tests.runs import tiny_config
 from tff_pfl import analysis
+from tff_pfl.config import BuiltRun, build_dataset, build_local
 from tff_pfl.data import Partition
-from tff_pfl.experiment import (
-    BuiltRun,
-    RunFiles,
-    build_dataset,
-    build_local,
-    evaluate_run,
-    export_new_clients,
-    export_run,
-    restored_run,
-)
+from tff_pfl.experiment import RunFiles, evaluate_run, export_new_clients, export_run, restored_run
 
 NAMES = ["user_17", "a, b", "1000003", "x/y"]
 

@@ -7,9 +7,9 @@ import pytest
 from configs import fedpg, pfedmb, pgfed, plgu
 from tests.marks import slow, together
 from tff_pfl import algorithms
-from tff_pfl.experiment import check_config
-from tff_pfl.experiment.config.options import value_of
-from tff_pfl.names import UnknownNameError
+from tff_pfl.arguments.names import UnknownNameError
+from tff_pfl.config import check_config
+from tff_pfl.config.options import value_of
 
 METHODS = {
     "fedpg_gamma0.3": {"gamma_mode": "constant", "gamma": 0.3},

@@ -9,8 +9,9 @@ import pytest
 from tests.experiment.killed import contents_of
 from tests.permissions import read_only
 from tests.runs import with_settings
+from tff_pfl.config import ConfigError
 from tff_pfl.evaluation import MARGIN, MetricName, mean_margin, sampled_clients, to_text
-from tff_pfl.experiment import ConfigError, RunFiles, evaluate_program, evaluate_run
+from tff_pfl.experiment import RunFiles, evaluate_program, evaluate_run
 
 MODELS = ("personalized", "global")
 

@@ -9,13 +9,8 @@ import pytest
 from tests.marks import together
 from tests.runs import tiny_config, with_settings
 from tff_pfl.clients import ClientStateStore
-from tff_pfl.experiment import (
-    ConfigError,
-    OutputDirectoryError,
-    evaluate_program,
-    evaluate_run,
-    run_program,
-)
+from tff_pfl.config import ConfigError
+from tff_pfl.experiment import OutputDirectoryError, evaluate_program, evaluate_run, run_program
 
 
 def damaged(run, path):

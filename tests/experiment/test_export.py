@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from tests.federation import assert_close, local_sgd
 from tests.marks import slow
+from tff_pfl.arguments.names import UnknownNameError
 from tff_pfl.experiment import (
     OutputDirectoryError,
     export_models,
@@ -19,7 +20,6 @@ from tff_pfl.experiment import (
 from tff_pfl.experiment.export import folder_name
 from tff_pfl.local import ClientContext, seeds
 from tff_pfl.models import MODELS, ModelSaver
-from tff_pfl.names import UnknownNameError
 
 
 @MODELS.register("batch_normalized")

@@ -11,10 +11,10 @@ import tensorflow_federated as tff
 from tests.federation import EXAMPLES_TYPE, IMAGE_SHAPE, local_sgd
 from tests.marks import slow
 from tff_pfl import Metric, algorithms, from_keras
+from tff_pfl.arguments.kinds import described
 from tff_pfl.clients import Participation, Selector
 from tff_pfl.evaluation import EvaluationOptions
 from tff_pfl.experiment import identity
-from tff_pfl.kinds import described
 from tff_pfl.models import tasks
 from tff_pfl.templates import compose
 

@@ -9,6 +9,7 @@ from tests.experiment.killed import run, with_validation
 from tests.federation import EXAMPLES_TYPE, local_sgd, tiny_model, tiny_process
 from tff_pfl import algorithms, runtime
 from tff_pfl.algorithms import build_ditto, build_fedavg, build_local
+from tff_pfl.arguments.kinds import KindError
 from tff_pfl.clients import ForeignStateError, Participation
 from tff_pfl.data import FederatedDataset, Partition
 from tff_pfl.evaluation import EvaluationOptions, sampled_clients
@@ -20,7 +21,6 @@ from tff_pfl.experiment import (
     train,
 )
 from tff_pfl.experiment import checkpoint as checkpoints
-from tff_pfl.kinds import KindError
 from tff_pfl.privacy import Accountant, PrivacyLoss
 from tff_pfl.templates import compose
 from tff_pfl.templates.federation import Federation

@@ -12,18 +12,11 @@ from tests.federation import assert_close, assert_equal
 from tests.marks import slow
 from tests.runs import tiny_config
 from tff_pfl import runtime
+from tff_pfl.config import BuiltRun, ConfigError, build_dataset, build_local, hold_out
 from tff_pfl.evaluation import ClientMetrics, MetricName
 from tff_pfl.evaluation.fine_tuning import fine_tuning
 from tff_pfl.evaluation.new_clients import with_best_epoch
-from tff_pfl.experiment import (
-    BuiltRun,
-    ConfigError,
-    build_dataset,
-    build_local,
-    evaluate_run,
-    export_run,
-    hold_out,
-)
+from tff_pfl.experiment import evaluate_run, export_run
 from tff_pfl.local import ClientContext, evaluate, seeds
 from tff_pfl.templates import Client
 

@@ -6,9 +6,10 @@ import pytest
 
 from tests.marks import slow
 from tests.runs import run_main, tiny_config
+from tff_pfl.config import build_dataset
 from tff_pfl.data import Partition
 from tff_pfl.evaluation import sampled_clients
-from tff_pfl.experiment import RunFiles, build_dataset, evaluate_program, evaluate_run
+from tff_pfl.experiment import RunFiles, evaluate_program, evaluate_run
 
 TEST_SIZES = [210, 1, 0, 30]
 

@@ -6,13 +6,8 @@ import os
 import numpy as np
 import pytest
 
-from tff_pfl.experiment import (
-    OutputDirectoryError,
-    RunDirectory,
-    check_writable,
-    default_config,
-    resolved,
-)
+from tff_pfl.config import default_config
+from tff_pfl.experiment import OutputDirectoryError, RunDirectory, check_writable, resolved
 
 SETTINGS = {"rounds": 3, "seed": 0, "data": {"name": "digits", "data_dir": ""}}
 

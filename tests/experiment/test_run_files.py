@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.runs import tiny_config
-from tff_pfl.clients.attackers import drawn_attackers
+from tff_pfl.attacks.drawn import drawn_attackers
 from tff_pfl.evaluation import MetricName
 from tff_pfl.experiment import OutputDirectoryError, RunFiles, read_summary, resolved
 

@@ -145,7 +145,7 @@ def test_damaged_versions_are_refused(directory, tmp_path):
 
 
 def test_checkout_has_a_commit_and_whether_it_is_changed(tmp_path, monkeypatch):
-    answers = {"rev-parse": "abc", "status": " M tff_pfl/names.py"}
+    answers = {"rev-parse": "abc", "status": " M tff_pfl/arguments/names.py"}
     monkeypatch.setattr(versions, "_git", lambda folder, command, *rest: answers[command])
     package = tmp_path / "tff_pfl"
     assert versions._checkout(package) == (None, None)  # an installed package

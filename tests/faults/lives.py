@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import tensorflow_federated as tff
 
+from tff_pfl import config as configs
 from tff_pfl import experiment
 from tff_pfl.clients import ClientStateStore
 from tff_pfl.clients.records import DiskRecords
@@ -28,7 +29,7 @@ FAILED = 99  # the exit code of a life that ended with a traceback
 
 def config():
     """Returns the config of a run that takes some seconds, most of them for tracing."""
-    of_run = experiment.default_config("fedper")
+    of_run = configs.default_config("fedper")
     of_run.rounds = ROUNDS
     of_run.clients_per_round = 2
     of_run.checkpoint_every = 2

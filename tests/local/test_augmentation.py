@@ -9,7 +9,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.marks import together
-from tff_pfl.kinds import KindError
+from tff_pfl.arguments.kinds import KindError
 from tff_pfl.local import AUGMENTATIONS, ClientContext, Examples, LocalTraining, evaluate
 from tff_pfl.models import Model, Task
 

@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_pfl.arguments.ranges import RangeError
 from tff_pfl.local import OPTIMIZERS
-from tff_pfl.ranges import RangeError
 
 BUILDERS = {
     name: getattr(tff.learning.optimizers, f"build_{name}")

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tests.models import test_keras, test_segments
-from tests.models.test_keras import layers, pure, sequential
+from tests.models.keras.test_adapter import layers, pure, sequential
 from tests.quadratics import quadratic_model
 from tff_pfl.models import TASKS, linear, linear_head_shape, multi_branch, partition, two_exits
 

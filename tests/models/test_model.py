@@ -12,7 +12,7 @@ from tests.federation import local_sgd
 from tests.marks import together
 from tests.quadratics import quadratic_model
 from tff_pfl import algorithms
-from tff_pfl.kinds import KindError
+from tff_pfl.arguments.kinds import KindError
 from tff_pfl.local import Batch, ClientContext, examples_type, trees
 from tff_pfl.models import TASKS, Mean, Metric, Model, from_keras, merged, prefixed
 from tff_pfl.models.tasks import correct, sparse_cross_entropy

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.models import test_keras
-from tff_pfl.kinds import KindError
+from tff_pfl.arguments.kinds import KindError
 from tff_pfl.models import ModelSaver, build, from_keras
 
 X = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)

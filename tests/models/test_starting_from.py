@@ -9,7 +9,7 @@ import tensorflow_federated as tff
 
 from tests.federation import assert_equal, eager, local_sgd, tiny_model
 from tests.marks import together
-from tests.models.test_keras import Subclassed, branches, halves, nested, pure
+from tests.models.keras.test_adapter import Subclassed, branches, halves, nested, pure
 from tff_pfl import algorithms
 from tff_pfl.models import multi_branch
 

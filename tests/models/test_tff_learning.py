@@ -9,7 +9,7 @@ import tensorflow_federated as tff
 
 import tff_pfl
 from tests.marks import together
-from tff_pfl.kinds import KindError
+from tff_pfl.arguments.kinds import KindError
 from tff_pfl.local import Batch, Examples, exact_gradient
 from tff_pfl.models import Task, from_keras, from_tff, tasks
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.analysis.hand_written import write_run
 from tests.runs import ROOT, run_main, tiny_config, train_run
-from tff_pfl.analysis.command_line import SUBCOMMANDS
+from tff_pfl.config.command_line import SUBCOMMANDS
 
 
 @pytest.fixture(scope="module")

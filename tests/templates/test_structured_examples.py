@@ -10,23 +10,20 @@ import tensorflow_federated as tff
 from tests.marks import slow
 from tff_pfl import runtime
 from tff_pfl.algorithms import make
+from tff_pfl.arguments.kinds import KindError
 from tff_pfl.attacks import label_flip
-from tff_pfl.clients import ClientStateStore, CohortDataSource, ExamplesDataSource
+from tff_pfl.clients import ClientStateStore, CohortDataSource
 from tff_pfl.data import FederatedDataset
-from tff_pfl.evaluation import (
-    PooledEvaluation,
-    build_predictions,
+from tff_pfl.deployment import (
+    ExamplesDataSource,
     compose_global_evaluation,
-    predict_federation,
-)
-from tff_pfl.kinds import KindError
-from tff_pfl.local import AUGMENTATIONS, LocalTraining
-from tff_pfl.models import Model, Task
-from tff_pfl.templates import (
-    compose,
     compose_stateless_view,
     compose_with_sequence_data,
 )
+from tff_pfl.evaluation import PooledEvaluation, build_predictions, predict_federation
+from tff_pfl.local import AUGMENTATIONS, LocalTraining
+from tff_pfl.models import Model, Task
+from tff_pfl.templates import compose
 from tff_pfl.templates.errors import BlockTracingError, TemplateError
 
 LARGE = 1 << 24  # float32 cannot hold the next integer

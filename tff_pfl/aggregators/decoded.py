@@ -8,8 +8,8 @@ import tensorflow_federated as tff
 
 from tff_pfl.aggregators import branch_mean
 from tff_pfl.aggregators.branch_mean import Shares
-from tff_pfl.equality import elementwise_equality
 from tff_pfl.local import trees
+from tff_pfl.tracing.equality import elementwise_equality
 
 
 class DecodedMeanFactory(tff.aggregators.WeightedAggregationFactory):

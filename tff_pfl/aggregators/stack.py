@@ -8,8 +8,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_pfl.equality import elementwise_equality
 from tff_pfl.local import trees
+from tff_pfl.tracing.equality import elementwise_equality
 
 
 class Stack(NamedTuple):

@@ -39,12 +39,13 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tff_pfl.algorithms.registry import ALGORITHMS, idle_where
+from tff_pfl.arguments.extension import extends
+from tff_pfl.arguments.names import check_names
+from tff_pfl.arguments.ranges import at_least, between, takes
 from tff_pfl.local import LocalTraining, trees
 from tff_pfl.models import Mean, Model, Totals, Weights, merged, prefixed
 from tff_pfl.models.statistics import only_statistics, with_statistics
-from tff_pfl.names import check_names
-from tff_pfl.ranges import at_least, between, takes
-from tff_pfl.templates import Algorithm, ClientOutput, averaging, extends
+from tff_pfl.templates import Algorithm, ClientOutput, averaging
 
 
 class OwnMixture(NamedTuple):

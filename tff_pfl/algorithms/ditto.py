@@ -21,17 +21,11 @@ lambda = 0: `v_i` is Local, `w` is FedAvg. The global model never depends on lam
 import tensorflow as tf
 
 from tff_pfl.algorithms.registry import ALGORITHMS
+from tff_pfl.arguments.extension import extends
+from tff_pfl.arguments.ranges import at_least, takes, whole
 from tff_pfl.local import LocalTraining, trees
 from tff_pfl.models import Model, merged, prefixed
-from tff_pfl.ranges import at_least, takes, whole
-from tff_pfl.templates import (
-    Algorithm,
-    ClientOutput,
-    OwnModel,
-    averaging,
-    extends,
-    last_own_model,
-)
+from tff_pfl.templates import Algorithm, ClientOutput, OwnModel, averaging, last_own_model
 
 
 @ALGORITHMS.register("ditto")

@@ -34,11 +34,12 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tff_pfl.algorithms.registry import ALGORITHMS
+from tff_pfl.arguments.extension import extends
+from tff_pfl.arguments.names import check_names
+from tff_pfl.arguments.ranges import at_least, between, takes, whole
 from tff_pfl.local import LocalTraining, sample_examples, scan_batches, trees
 from tff_pfl.models import Model, Weights, partition
-from tff_pfl.names import check_names
-from tff_pfl.ranges import at_least, between, takes, whole
-from tff_pfl.templates import Algorithm, ClientOutput, averaging, extends, last_own_model
+from tff_pfl.templates import Algorithm, ClientOutput, averaging, last_own_model
 
 _WINDOW = 10  # the number of passes whose losses are compared
 

@@ -26,10 +26,11 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tff_pfl.algorithms.registry import ALGORITHMS
+from tff_pfl.arguments.extension import extends
+from tff_pfl.arguments.names import check_names
 from tff_pfl.local import LocalTraining, trees
 from tff_pfl.models import Model, Weights
-from tff_pfl.names import check_names
-from tff_pfl.templates import Algorithm, ClientOutput, averaging, extends, last_own_model
+from tff_pfl.templates import Algorithm, ClientOutput, averaging, last_own_model
 
 PERSONALIZED = ("global", "local")
 

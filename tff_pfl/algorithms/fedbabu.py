@@ -31,11 +31,12 @@ from typing import Any, NamedTuple
 
 from tff_pfl.algorithms.fedper import OwnHead
 from tff_pfl.algorithms.registry import ALGORITHMS
+from tff_pfl.arguments.extension import extends
+from tff_pfl.arguments.names import check_names
+from tff_pfl.arguments.ranges import at_least, takes, whole
 from tff_pfl.local import LocalTraining, trees
 from tff_pfl.models import Model, Weights, two_parts
-from tff_pfl.names import check_names
-from tff_pfl.ranges import at_least, takes, whole
-from tff_pfl.templates import Algorithm, ClientOutput, averaging, extends
+from tff_pfl.templates import Algorithm, ClientOutput, averaging
 
 PARTS = ("full", "body", "head")
 

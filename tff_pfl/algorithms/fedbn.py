@@ -24,9 +24,10 @@ from collections.abc import Iterable
 
 from tff_pfl.algorithms.fedper import fedper
 from tff_pfl.algorithms.registry import ALGORITHMS
+from tff_pfl.arguments.extension import extends
 from tff_pfl.local import LocalTraining
 from tff_pfl.models import Model, normalization_layers, partition
-from tff_pfl.templates import Algorithm, Weighting, extends
+from tff_pfl.templates import Algorithm, Weighting
 
 
 @ALGORITHMS.register("fedbn")

@@ -40,10 +40,10 @@ from typing import Any, NamedTuple
 from tff_pfl.aggregators import Counted, CountedFactory
 from tff_pfl.algorithms.fedavg import fedavg
 from tff_pfl.algorithms.registry import ALGORITHMS
+from tff_pfl.arguments.ranges import above, takes, whole
 from tff_pfl.local import LocalTraining, trees
 from tff_pfl.models import Model, Weights
 from tff_pfl.models.statistics import without_statistics
-from tff_pfl.ranges import above, takes, whole
 from tff_pfl.templates import Algorithm, ClientOutput, Federation
 
 

@@ -28,12 +28,12 @@ import tensorflow as tf
 
 from tff_pfl.aggregators import StackFactory
 from tff_pfl.algorithms.registry import ALGORITHMS, idle_where
+from tff_pfl.arguments.names import check_names
+from tff_pfl.arguments.ranges import at_least, between, inside, takes, whole
 from tff_pfl.local import LocalTraining, evaluate, split_examples, trees
 from tff_pfl.local.seeds import client_seed, run_seed
 from tff_pfl.models import Model, Weights
 from tff_pfl.models.statistics import trained_leaves
-from tff_pfl.names import check_names
-from tff_pfl.ranges import at_least, between, inside, takes, whole
 from tff_pfl.templates import Algorithm, ClientOutput, Exchange, Federation, Personalization
 
 _DISTANCE_OFFSET = 1e-5

@@ -31,12 +31,13 @@ import tensorflow as tf
 from tff_pfl.aggregators import StackFactory
 from tff_pfl.algorithms.fedavg import fedavg
 from tff_pfl.algorithms.registry import ALGORITHMS
+from tff_pfl.arguments.extension import extends
+from tff_pfl.arguments.names import check_names
+from tff_pfl.arguments.ranges import above, between, takes
 from tff_pfl.local import LocalTraining, trees
 from tff_pfl.models import Model
-from tff_pfl.names import check_names
 from tff_pfl.numerics.box_min_norm import bounded_min_norm_weights
-from tff_pfl.ranges import above, between, takes
-from tff_pfl.templates import Algorithm, extends
+from tff_pfl.templates import Algorithm
 from tff_pfl.templates.averaging import WEIGHTINGS
 
 

@@ -20,9 +20,10 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from tff_pfl.algorithms.registry import ALGORITHMS
+from tff_pfl.arguments.extension import extends
 from tff_pfl.local import LocalTraining, trees
 from tff_pfl.models import Model, Weights, two_parts
-from tff_pfl.templates import Algorithm, ClientOutput, averaging, extends
+from tff_pfl.templates import Algorithm, ClientOutput, averaging
 
 
 class OwnHead(NamedTuple):

@@ -12,10 +12,11 @@ mu = 0: FedAvg.
 
 from tff_pfl.algorithms.fedavg import fedavg
 from tff_pfl.algorithms.registry import ALGORITHMS
+from tff_pfl.arguments.extension import extends
+from tff_pfl.arguments.ranges import at_least, takes
 from tff_pfl.local import LocalTraining, trees
 from tff_pfl.models import Model
-from tff_pfl.ranges import at_least, takes
-from tff_pfl.templates import Algorithm, extends
+from tff_pfl.templates import Algorithm
 
 
 @ALGORITHMS.register("fedprox")

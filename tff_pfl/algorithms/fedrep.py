@@ -22,10 +22,11 @@ from typing import Any
 
 from tff_pfl.algorithms.fedper import OwnHead
 from tff_pfl.algorithms.registry import ALGORITHMS
+from tff_pfl.arguments.extension import extends
+from tff_pfl.arguments.ranges import takes, whole
 from tff_pfl.local import ClientContext, LocalTraining, trees
 from tff_pfl.models import Model, merged, prefixed, two_parts
-from tff_pfl.ranges import takes, whole
-from tff_pfl.templates import Algorithm, ClientOutput, averaging, extends
+from tff_pfl.templates import Algorithm, ClientOutput, averaging
 
 
 @ALGORITHMS.register("fedrep")

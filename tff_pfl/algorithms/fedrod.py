@@ -41,6 +41,9 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tff_pfl.algorithms.registry import ALGORITHMS, idle_where
+from tff_pfl.arguments.extension import extends
+from tff_pfl.arguments.names import check_names
+from tff_pfl.arguments.ranges import each, takes, whole
 from tff_pfl.local import Examples, LocalTraining, trees
 from tff_pfl.models import (
     Hypernetwork,
@@ -54,9 +57,7 @@ from tff_pfl.models import (
     prefixed,
 )
 from tff_pfl.models.example_weights import labels_of, weights_of
-from tff_pfl.names import check_names
-from tff_pfl.ranges import each, takes, whole
-from tff_pfl.templates import Algorithm, ClientOutput, averaging, extends, last_own_model
+from tff_pfl.templates import Algorithm, ClientOutput, averaging, last_own_model
 
 SMALLEST_SHARE = 1e-12  # of a class in a prior, because log 0 is infinite
 

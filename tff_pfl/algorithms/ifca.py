@@ -37,10 +37,10 @@ import tensorflow as tf
 
 from tff_pfl.aggregators import StackFactory
 from tff_pfl.algorithms.registry import ALGORITHMS, idle_where, trains_where
+from tff_pfl.arguments.names import check_names
+from tff_pfl.arguments.ranges import between, each, takes, whole
 from tff_pfl.local import LocalTraining, evaluate, exact_gradient, trees
 from tff_pfl.models import Model, Weights, distinct_seeds
-from tff_pfl.names import check_names
-from tff_pfl.ranges import between, each, takes, whole
 from tff_pfl.templates import (
     Algorithm,
     ClientOutput,

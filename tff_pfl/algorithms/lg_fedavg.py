@@ -31,10 +31,11 @@ from typing import Any, NamedTuple
 
 from tff_pfl.algorithms.fedper import fedper
 from tff_pfl.algorithms.registry import ALGORITHMS
+from tff_pfl.arguments.extension import extends
+from tff_pfl.arguments.ranges import takes
 from tff_pfl.local import ClientContext, Examples, LocalTraining, TrainResult
 from tff_pfl.models import Model, Partition, Weights, partition
-from tff_pfl.ranges import takes
-from tff_pfl.templates import Algorithm, extends
+from tff_pfl.templates import Algorithm
 
 
 @ALGORITHMS.register("lg_fedavg")

@@ -41,11 +41,12 @@ import tensorflow_federated as tff
 
 from tff_pfl.algorithms.fedavg import fedavg
 from tff_pfl.algorithms.registry import ALGORITHMS, idle_where
+from tff_pfl.arguments.extension import extends
+from tff_pfl.arguments.names import check_names
+from tff_pfl.arguments.ranges import above, at_least, takes, whole
 from tff_pfl.local import Batch, LocalTraining, gather_rows, trees
 from tff_pfl.models import Model
-from tff_pfl.names import check_names
-from tff_pfl.ranges import above, at_least, takes, whole
-from tff_pfl.templates import Algorithm, extends
+from tff_pfl.templates import Algorithm
 
 # The number of mini-batches in a step.
 VARIANTS = {"first_order": 2, "hessian_free": 3}

@@ -41,12 +41,12 @@ import tensorflow_federated as tff
 
 from tff_pfl.aggregators import StackFactory
 from tff_pfl.algorithms.registry import ALGORITHMS, idle_where
+from tff_pfl.arguments.names import check_names
+from tff_pfl.arguments.ranges import above_or_infinite, at_least, takes, up_to, whole
 from tff_pfl.local import LocalTraining, sharpness, trees
 from tff_pfl.local.optimizers import sgd
 from tff_pfl.models import Hypernetwork, Model, Weights, partition
 from tff_pfl.models.statistics import has_statistics
-from tff_pfl.names import check_names
-from tff_pfl.ranges import above_or_infinite, at_least, takes, up_to, whole
 from tff_pfl.templates import (
     Algorithm,
     ClientOutput,

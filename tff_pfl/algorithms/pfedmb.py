@@ -39,11 +39,12 @@ import tensorflow as tf
 
 from tff_pfl.aggregators import BranchMeanFactory, Shares
 from tff_pfl.algorithms.registry import ALGORITHMS
+from tff_pfl.arguments.extension import extends
+from tff_pfl.arguments.names import check_names
+from tff_pfl.arguments.ranges import at_least, ranges_of, takes, whole
 from tff_pfl.local import LocalTraining, project_to_simplex, trees
 from tff_pfl.models import Model, merged, multi_branch, prefixed
-from tff_pfl.names import check_names
-from tff_pfl.ranges import at_least, ranges_of, takes, whole
-from tff_pfl.templates import Algorithm, ClientOutput, averaging, extends
+from tff_pfl.templates import Algorithm, ClientOutput, averaging
 
 
 class OwnMixture(NamedTuple):

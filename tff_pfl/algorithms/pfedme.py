@@ -31,18 +31,12 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_pfl.algorithms.registry import ALGORITHMS
+from tff_pfl.arguments.extension import extends
+from tff_pfl.arguments.ranges import at_least, takes, whole
 from tff_pfl.local import LocalTraining, trees
 from tff_pfl.models import Model
 from tff_pfl.models.statistics import with_statistics
-from tff_pfl.ranges import at_least, takes, whole
-from tff_pfl.templates import (
-    Algorithm,
-    ClientOutput,
-    OwnModel,
-    averaging,
-    extends,
-    last_own_model,
-)
+from tff_pfl.templates import Algorithm, ClientOutput, OwnModel, averaging, last_own_model
 
 _SGD = type(tff.learning.optimizers.build_sgdm())
 

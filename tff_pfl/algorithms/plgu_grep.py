@@ -34,10 +34,11 @@ import dataclasses
 
 from tff_pfl.algorithms.fedrep import fedrep
 from tff_pfl.algorithms.registry import ALGORITHMS
+from tff_pfl.arguments.extension import extends
+from tff_pfl.arguments.ranges import above_or_infinite, at_least, takes
 from tff_pfl.local import LocalTraining, sharpness, trees
 from tff_pfl.models import Model, layer_groups, partition
-from tff_pfl.ranges import above_or_infinite, at_least, takes
-from tff_pfl.templates import Algorithm, Weighting, extends
+from tff_pfl.templates import Algorithm, Weighting
 
 
 @ALGORITHMS.register("plgu_grep")

@@ -40,17 +40,17 @@ import dataclasses
 import tensorflow as tf
 
 from tff_pfl.algorithms.registry import ALGORITHMS
+from tff_pfl.arguments.extension import extends
+from tff_pfl.arguments.names import check_names
+from tff_pfl.arguments.ranges import above_or_infinite, at_least, takes, whole
 from tff_pfl.local import LocalTraining, sharpness, trees
 from tff_pfl.models import Model, layer_groups
-from tff_pfl.names import check_names
-from tff_pfl.ranges import above_or_infinite, at_least, takes, whole
 from tff_pfl.templates import (
     Algorithm,
     ClientOutput,
     OwnModel,
     Weighting,
     averaging,
-    extends,
     last_own_model,
 )
 

@@ -15,11 +15,11 @@ import absl.logging
 import numpy as np
 import tensorflow_federated as tff
 
-from tff_pfl.kinds import check_kind, function_of
+from tff_pfl.arguments.kinds import check_kind, function_of
+from tff_pfl.arguments.names import check_names
+from tff_pfl.arguments.registry import Registry
 from tff_pfl.local import LocalTraining
 from tff_pfl.models import Model
-from tff_pfl.names import check_names
-from tff_pfl.registry import Registry
 from tff_pfl.templates import Algorithm, Federation, Ingredients, PersonalizedProcess, compose
 from tff_pfl.templates.errors import TemplateError
 

@@ -39,11 +39,11 @@ import tensorflow_federated as tff
 from tff_pfl.aggregators import Counted, CountedFactory
 from tff_pfl.algorithms.fedavg import fedavg
 from tff_pfl.algorithms.registry import ALGORITHMS
+from tff_pfl.arguments.names import check_names
+from tff_pfl.arguments.ranges import takes, whole
 from tff_pfl.local import LocalTraining, exact_gradient, trees
 from tff_pfl.models import Model, Weights
 from tff_pfl.models.statistics import without_statistics
-from tff_pfl.names import check_names
-from tff_pfl.ranges import takes, whole
 from tff_pfl.templates import Algorithm, ClientOutput, Federation
 
 

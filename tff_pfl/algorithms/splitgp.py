@@ -36,11 +36,12 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tff_pfl.algorithms.registry import ALGORITHMS
+from tff_pfl.arguments.extension import extends
+from tff_pfl.arguments.names import check_names
+from tff_pfl.arguments.ranges import at_least_or_infinite, between, takes
 from tff_pfl.local import LocalTraining, trees
 from tff_pfl.models import Model, Weights, two_exits
-from tff_pfl.names import check_names
-from tff_pfl.ranges import at_least_or_infinite, between, takes
-from tff_pfl.templates import Algorithm, ClientOutput, Exchange, averaging, extends
+from tff_pfl.templates import Algorithm, ClientOutput, Exchange, averaging
 
 STARTS = ("own", "mean")
 

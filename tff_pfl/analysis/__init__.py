@@ -12,7 +12,6 @@ from tff_pfl.lazy import offer
 __getattr__, __dir__, __all__ = offer(
     __name__,
     {
-        "check": ("check_settings",),
         "comparison": ("Comparison", "compare"),
         "confusion": ("confusion_matrix", "plot_confusion_matrix"),
         "curves": (
@@ -55,22 +54,6 @@ __getattr__, __dir__, __all__ = offer(
         "results": ("cross_table", "cross_values", "results_table"),
         "runs": ("Runs", "find_runs"),
         "snapshots": ("plot_influence", "plot_mixtures", "plot_timeline"),
-        "study": (
-            "Run",
-            "SEPARATOR",
-            "Search",
-            "Settings",
-            "Study",
-            "Tuning",
-            "Variant",
-            "draws",
-            "grid",
-            "load_study",
-            "log_uniform",
-            "one_of",
-            "uniform",
-        ),
-        "sweep": ("run_study",),
         "tables": ("FORMATS", "Table", "to_csv", "to_latex", "to_markdown"),
         "metric_text": ("in_words",),
     },

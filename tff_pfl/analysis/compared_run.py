@@ -9,17 +9,17 @@ from typing import Any
 import tensorflow_federated as tff
 
 from tff_pfl import evaluation
+from tff_pfl.arguments.kinds import described
+from tff_pfl.config.run import suitable_capacity
 from tff_pfl.data import FederatedDataset
-from tff_pfl.experiment.config.run import suitable_capacity
 from tff_pfl.experiment.identity import DESCRIPTIONS
 from tff_pfl.experiment.loop import train
 from tff_pfl.experiment.run_directory import OutputDirectoryError, RunDirectory, changed_settings
 from tff_pfl.experiment.summary import Result, finished_summary
 from tff_pfl.experiment.trackers import tracking
-from tff_pfl.kinds import described
 from tff_pfl.models import Model
+from tff_pfl.output.progress import Bar
 from tff_pfl.privacy import Accountant, PrivacyLoss, default_delta
-from tff_pfl.progress import Bar
 from tff_pfl.templates import Algorithm, PersonalizedProcess, compose
 
 

@@ -13,8 +13,11 @@ from tff_pfl.analysis.compared_run import ComparedRun, Ticks, in_short
 from tff_pfl.analysis.method_table import method_table
 from tff_pfl.analysis.metric_text import EVALUATIONS
 from tff_pfl.analysis.runs import STUDY, Path, Runs, find_runs, is_run, read_record
-from tff_pfl.analysis.study import folder_name
+from tff_pfl.arguments.kinds import KindError, check_kind
+from tff_pfl.arguments.names import check_names
+from tff_pfl.arguments.ranges import RangeError, each, takes, whole
 from tff_pfl.clients import EVERYBODY_REPORTS, Participation
+from tff_pfl.config.study import folder_name
 from tff_pfl.data import ExamplesError, FederatedDataset
 from tff_pfl.evaluation import EvaluationOptions, Evaluator, MetricName
 from tff_pfl.experiment.early_stop import EarlyStop
@@ -22,12 +25,9 @@ from tff_pfl.experiment.export import ExportedRun, export_models, export_new_cli
 from tff_pfl.experiment.identity import of_computations
 from tff_pfl.experiment.restored import trained_run
 from tff_pfl.experiment.trackers import check_tracker
-from tff_pfl.files import write_json
-from tff_pfl.kinds import KindError, check_kind
-from tff_pfl.names import check_names
+from tff_pfl.output.files import write_json
+from tff_pfl.output.progress import progress_bar
 from tff_pfl.privacy import Accountant
-from tff_pfl.progress import progress_bar
-from tff_pfl.ranges import RangeError, each, takes, whole
 from tff_pfl.templates import Algorithm, compose
 
 Data = FederatedDataset | Callable[[int], FederatedDataset]

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from tff_pfl.analysis import figures
-from tff_pfl.names import check_names
+from tff_pfl.arguments.names import check_names
 
 _MOST_WRITTEN = 15  # classes whose numbers fit into a figure
 

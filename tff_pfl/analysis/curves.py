@@ -10,7 +10,7 @@ from tff_pfl.analysis import figures
 from tff_pfl.analysis.frames import column_of, means, metrics, select, summaries
 from tff_pfl.analysis.metric_text import in_words
 from tff_pfl.analysis.runs import find_runs
-from tff_pfl.analysis.study import SEPARATOR
+from tff_pfl.config.study import SEPARATOR
 from tff_pfl.evaluation import MetricName
 from tff_pfl.experiment.run_directory import OutputDirectoryError
 

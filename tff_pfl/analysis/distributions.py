@@ -10,7 +10,7 @@ from tff_pfl.analysis.frames import column_of, select
 from tff_pfl.analysis.metric_text import in_words
 from tff_pfl.analysis.tables import Table, table_of
 from tff_pfl.evaluation import MetricName, direction, over_clients
-from tff_pfl.tables import decimal
+from tff_pfl.output.tables import decimal
 
 _BINS = 20
 # The vertical lines in a histogram: label, colour, line style.

@@ -29,11 +29,11 @@ import pandas as pd
 from absl import logging
 
 from tff_pfl.analysis.runs import find_runs, seed_of
+from tff_pfl.arguments.names import UnknownNameError, unknown_name
 from tff_pfl.evaluation import MetricName, main_metric
 from tff_pfl.experiment.run_directory import OF_NO_NUMBER, OutputDirectoryError, flatten, reading
 from tff_pfl.experiment.run_files import RunFiles
 from tff_pfl.experiment.summary import finished_summary
-from tff_pfl.names import UnknownNameError, unknown_name
 
 _RUN = ["run", "label", "seed"]
 _NAME = list(MetricName._fields)

@@ -9,9 +9,9 @@ import tree
 
 from tff_pfl import evaluation, experiment
 from tff_pfl.analysis import figures
-from tff_pfl.experiment import ConfigError
-from tff_pfl.files import whole_file
-from tff_pfl.names import UnknownNameError
+from tff_pfl.arguments.names import UnknownNameError
+from tff_pfl.config import ConfigError
+from tff_pfl.output.files import whole_file
 
 if TYPE_CHECKING:  # most reports work without TensorFlow
     from tff_pfl.experiment import RestoredRun
@@ -62,7 +62,7 @@ def loss_surfaces_of_run(
         points: See `tff_pfl.evaluation.loss_surface`.
         radius: See `tff_pfl.evaluation.loss_surface`.
         max_examples: The most examples to use. A larger set is sampled.
-        trust_imports: See `tff_pfl.experiment.config_of_run`.
+        trust_imports: See `tff_pfl.config.config_of_run`.
 
     Raises:
         OutputDirectoryError: The run does not exist or has no checkpoint.

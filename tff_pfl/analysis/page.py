@@ -23,7 +23,7 @@ from tff_pfl.analysis.runs import find_runs
 from tff_pfl.analysis.tables import Table, table_of
 from tff_pfl.evaluation import MetricName, without_rounding
 from tff_pfl.experiment.run_directory import OutputDirectoryError
-from tff_pfl.files import whole_file
+from tff_pfl.output.files import whole_file
 
 _TARGET_SHARE = 0.95  # the default target, as a share of the best final mean
 _DIGITS = 12  # enough of a commit's hash to find it

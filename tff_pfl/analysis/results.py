@@ -20,12 +20,12 @@ from tff_pfl.analysis.metric_text import (
 )
 from tff_pfl.analysis.paired import client_values, paired_differences, paired_test
 from tff_pfl.analysis.runs import find_runs
-from tff_pfl.analysis.study import SEPARATOR
 from tff_pfl.analysis.tables import Table, table_of
+from tff_pfl.arguments.names import check_names
+from tff_pfl.config.study import SEPARATOR
 from tff_pfl.evaluation import MARGIN, MetricName, direction, main_metric
 from tff_pfl.experiment.run_directory import OutputDirectoryError
 from tff_pfl.experiment.run_files import RunFiles
-from tff_pfl.names import check_names
 
 # The keys in `config.paper` of FedPG's L, S (with c = 0.5), G and GM, which are shares.
 _FEDPG = {

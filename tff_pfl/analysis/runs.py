@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from tff_pfl.analysis.study import load_study
+from tff_pfl.config.study import load_study
 from tff_pfl.experiment.run_directory import OutputDirectoryError, read_json, reading
 from tff_pfl.experiment.run_files import RunFiles
 from tff_pfl.experiment.summary import finished_summary

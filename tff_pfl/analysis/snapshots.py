@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from tff_pfl.analysis import figures
+from tff_pfl.arguments.names import check_names, unknown_name
 from tff_pfl.experiment.run_directory import OutputDirectoryError
 from tff_pfl.experiment.run_files import RunFiles
-from tff_pfl.names import check_names, unknown_name
 
 _MOST_MATRICES = 4
 _MOST_CLIENTS = 15  # to show by default

@@ -7,9 +7,9 @@ from typing import Any
 import tensorflow as tf
 
 from tff_pfl.aggregators import Shares
+from tff_pfl.arguments.names import check_names
+from tff_pfl.arguments.registry import Registry
 from tff_pfl.local import ClientContext, trees
-from tff_pfl.names import check_names
-from tff_pfl.registry import Registry
 from tff_pfl.templates import Algorithm, Exchange
 from tff_pfl.templates.errors import TemplateError
 

@@ -13,13 +13,13 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_pfl.aggregators import Aggregator, DecodedMeanFactory
+from tff_pfl.arguments.ranges import at_least, each, takes, whole
 from tff_pfl.attacks.attackers import (
     ATTACKS,
     are_attacked,
     is_attacker,
     with_attacked_exchange,
 )
-from tff_pfl.ranges import at_least, each, takes, whole
 from tff_pfl.templates import Algorithm, Exchange
 from tff_pfl.templates.errors import AggregatorError
 

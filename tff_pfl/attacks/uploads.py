@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from tff_pfl.arguments.ranges import ANY_NUMBER, at_least, each, takes, whole
 from tff_pfl.attacks.attackers import ATTACKS, is_attacker, with_uploads
 from tff_pfl.models.example_weights import labels_of, weights_of, with_weights
-from tff_pfl.ranges import ANY_NUMBER, at_least, each, takes, whole
 from tff_pfl.templates import Algorithm, Exchange
 from tff_pfl.templates.errors import TemplateError
 

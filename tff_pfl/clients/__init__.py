@@ -8,7 +8,6 @@ __getattr__, __dir__, __all__ = offer(
         "availability": ("AVAILABILITIES", "Availability", "Devices"),
         "cohort": ("CohortDataSource", "CohortIterator", "UnknownCohortSourceError"),
         "errors": ("CorruptStateError", "ForeignStateError", "StateStoreError"),
-        "examples_source": ("ExamplesDataSource", "ExamplesIterator"),
         "padding": ("Ladder", "pad_examples"),
         "participation": ("EVERYBODY_REPORTS", "Participants", "Participation"),
         "selectors": (

@@ -10,8 +10,8 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from tff_pfl.ranges import above, between, each, takes
-from tff_pfl.registry import Registry
+from tff_pfl.arguments.ranges import above, between, each, takes
+from tff_pfl.arguments.registry import Registry
 
 AVAILABILITIES = Registry("availability")
 

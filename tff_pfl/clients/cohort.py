@@ -11,6 +11,8 @@ from typing import Any, Literal
 import numpy as np
 import tensorflow_federated as tff
 
+from tff_pfl.arguments.kinds import described
+from tff_pfl.arguments.ranges import whole
 from tff_pfl.clients.client_type import check_client_type
 from tff_pfl.clients.errors import ForeignStateError
 from tff_pfl.clients.padding import Ladder, capacities_of, pad_examples
@@ -18,9 +20,7 @@ from tff_pfl.clients.participation import EVERYBODY_REPORTS, Participants, Parti
 from tff_pfl.clients.selectors import History, KnownClients, Losses, no_losses
 from tff_pfl.clients.serialization import deserialize, serialize
 from tff_pfl.clients.state_store import ClientStateStore
-from tff_pfl.kinds import described
 from tff_pfl.local.examples import Examples
-from tff_pfl.ranges import whole
 from tff_pfl.templates.blocks import is_empty
 from tff_pfl.templates.process import Client
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import tensorflow as tf
 
+from tff_pfl.arguments.ranges import at_least, takes, whole
 from tff_pfl.local.examples import Examples
-from tff_pfl.ranges import at_least, takes, whole
 
 
 def pad_examples(examples: Examples, capacity: int) -> Examples:

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from absl import logging
 
+from tff_pfl.arguments.names import check_names
+from tff_pfl.arguments.ranges import above, at_least, between, each, takes, whole
 from tff_pfl.clients.availability import Always, Availability, Devices
 from tff_pfl.clients.selectors import KnownClients, Selector, Uniform, check_selector, selected
-from tff_pfl.names import check_names
-from tff_pfl.ranges import above, at_least, between, each, takes, whole
 
 SAMPLINGS = ("fixed", "poisson")
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 import lmdb
 
 from tff_pfl.clients.errors import CorruptStateError, ForeignStateError, StateStoreError
-from tff_pfl.files import sync_folder
+from tff_pfl.output.files import sync_folder
 
 _DATA_FILE = "data.mdb"
 _LOCK_FILE = "client_states.lock"  # identifies a directory of records

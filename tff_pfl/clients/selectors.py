@@ -10,8 +10,8 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from tff_pfl.ranges import takes, whole
-from tff_pfl.registry import Registry
+from tff_pfl.arguments.ranges import takes, whole
+from tff_pfl.arguments.registry import Registry
 
 SELECTORS = Registry("selector")
 

@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow_federated as tff
 
 from tff_pfl.clients.errors import CorruptStateError, ForeignStateError
-from tff_pfl.structures import container_of
+from tff_pfl.tracing.structures import container_of
 
 _NUMBER = struct.Struct("<I")  # for a checksum, or the length of a type
 

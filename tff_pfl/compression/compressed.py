@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from tff_pfl.arguments.kinds import check_kind
+from tff_pfl.arguments.ranges import takes
 from tff_pfl.compression.averaged_part import AveragedPart, averaged_part
 from tff_pfl.compression.compressors import Compressor, rescaled
-from tff_pfl.kinds import check_kind
-from tff_pfl.ranges import takes
 from tff_pfl.templates import Algorithm, Exchange
 from tff_pfl.templates.errors import AggregatorError
 

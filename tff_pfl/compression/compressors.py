@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from tff_pfl.arguments.names import check_names
+from tff_pfl.arguments.ranges import between, takes, whole
+from tff_pfl.arguments.registry import Registry
 from tff_pfl.compression.rotation import rotated, rotated_back
-from tff_pfl.names import check_names
-from tff_pfl.ranges import between, takes, whole
-from tff_pfl.registry import Registry
 
 PRECISIONS = ("bfloat16", "float16")
 # Folded into a message's seed, for its rotation and its rounding.

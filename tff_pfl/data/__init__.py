@@ -12,13 +12,6 @@ __getattr__, __dir__, __all__ = offer(
         "partition_file": ("SPLITS", "Partition", "PartitionFileError"),
         "pictures": ("plot_partition",),
         "protocols": ("federate",),
-        "sources": (
-            "DATASETS",
-            "NORMALIZATIONS",
-            "DataNotFoundError",
-            "LabelledImages",
-            "load",
-            "normalization",
-        ),
+        "labelled_images": ("LabelledImages",),
     },
 )

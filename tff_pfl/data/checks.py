@@ -8,9 +8,8 @@ import numpy as np
 import tree
 from absl import logging
 
-from tff_pfl.data.sources import LabelledImages
-from tff_pfl.ranges import whole
-from tff_pfl.structures import normalized
+from tff_pfl.arguments.ranges import whole
+from tff_pfl.tracing.structures import normalized
 
 _CHECKED_AT_A_TIME = 1 << 16  # rows; bounds memory
 _COMPARED = 1 << 20  # numbers; bounds time
@@ -262,49 +261,3 @@ def _described(rows) -> str:
         f"{array.dtype} of shape {array.shape[1:]}{_at(path)}"
         for path, array in tree.flatten_with_path(rows)
     )
-
-
-def checked_images(images: LabelledImages, *, takes_original_split: bool) -> LabelledImages:
-    """Checks that a data set can be divided among clients.
-
-    Args:
-        images: The data set.
-        takes_original_split: Whether the original training split is used; if not, `num_train` may
-            be 0.
-
-    Returns:
-        The same data set with NumPy arrays: class labels of int32, `writer` of int64.
-
-    Raises:
-        ExamplesError: See `check_examples`; or `images` is not `LabelledImages` or has no rows, or
-            `num_train` or `writer` do not fit the rows.
-    """
-    if not isinstance(images, LabelledImages):
-        raise ExamplesError(
-            "images, the result of a function in DATASETS, must be LabelledImages, got "
-            f"{repr(images).splitlines()[0]:.80}."
-        )
-    check_examples(images.x, images.y, images.num_classes, images.name)
-    x, y = (normalized(rows, np.asarray) for rows in (images.x, images.y))
-    num_rows = len(tree.flatten(x)[0])
-    if not num_rows:
-        raise ExamplesError(f"{images.name}: there are no examples to divide among clients.")
-    num_train = whole(int(takes_original_split), num_rows)
-    num_train.check(f"{images.name}: num_train", images.num_train, ExamplesError)
-    if images.num_classes is not None:
-        y = y.astype(np.int32, copy=False)
-    images = images._replace(x=x, y=y)
-    if images.writer is None:
-        return images
-    writer = np.asarray(images.writer)
-    if writer.shape != (num_rows,) or writer.dtype.kind not in "iu":
-        raise ExamplesError(
-            f"{images.name}: writer must be integers of shape [{num_rows}], one a row, got "
-            f"{writer.dtype} of shape {writer.shape}."
-        )
-    if writer.min() < 0 or writer.max() >= num_rows:
-        raise ExamplesError(
-            f"{images.name}: writers {writer.min()}..{writer.max()} of {num_rows} rows must be "
-            "numbered from 0 without gaps, as np.unique(writer, return_inverse=True)[1] does."
-        )
-    return images._replace(writer=writer.astype(np.int64, copy=False))

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from tff_pfl.names import UnknownNameError, unknown_name
+from tff_pfl.arguments.names import UnknownNameError, unknown_name
 
 _INT64 = range(-(2**63), 2**63)
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
+from tff_pfl.arguments.names import unknown_name
 from tff_pfl.data import partition as partitioners
 from tff_pfl.data.checks import ExamplesError
 from tff_pfl.data.client_rows import ClientRows
 from tff_pfl.data.partition_file import SPLITS, Partition
-from tff_pfl.names import unknown_name
 
 _FRACTIONS = (0.8, 0.0, 0.2)
 

@@ -9,6 +9,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 import tree
 
+from tff_pfl.arguments.names import check_names
+from tff_pfl.arguments.ranges import takes, whole
 from tff_pfl.data import data_frames, tf_datasets
 from tff_pfl.data import partition as partitioners
 from tff_pfl.data.checks import ExamplesError, check_examples, checked_weights, warn_of_rounding
@@ -21,10 +23,8 @@ from tff_pfl.data.partition import PartitionError, class_counts
 from tff_pfl.data.partition_file import SPLITS, Partition, digest
 from tff_pfl.local.examples import Examples, type_of_examples
 from tff_pfl.models.example_weights import labels_of, weights_of, with_weights
-from tff_pfl.names import check_names
-from tff_pfl.ranges import takes, whole
-from tff_pfl.structures import normalized, type_of_rows
-from tff_pfl.tables import aligned, to_html
+from tff_pfl.output.tables import aligned, to_html
+from tff_pfl.tracing.structures import normalized, type_of_rows
 
 
 class FederatedDataset:

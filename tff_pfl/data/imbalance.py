@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from tff_pfl.arguments.ranges import at_least, takes
 from tff_pfl.data.partition import PartitionError
-from tff_pfl.ranges import at_least, takes
 
 _ROUNDING = 1e-9  # how far below its exact integer a product of floats may be
 

@@ -7,7 +7,7 @@ import numpy as np
 import tree
 
 from tff_pfl.data.checks import ExamplesError
-from tff_pfl.structures import normalized
+from tff_pfl.tracing.structures import normalized
 
 
 def mapped(x: Any, function: Callable[[Any], Any], batch_size: int) -> Any:

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import tree
 
-from tff_pfl.names import check_names
-from tff_pfl.ranges import Range, at_least, each, takes, whole
-from tff_pfl.registry import Registry
+from tff_pfl.arguments.names import check_names
+from tff_pfl.arguments.ranges import Range, at_least, each, takes, whole
+from tff_pfl.arguments.registry import Registry
 
 PARTITIONERS = Registry("partitioner", "labels", "num_clients", "rng")
 

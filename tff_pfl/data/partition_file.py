@@ -14,7 +14,7 @@ import tree
 from tff_pfl.data.client_names import checked_names, id_of, ids_by_text
 from tff_pfl.data.client_rows import ClientRows
 from tff_pfl.data.partition import PartitionError
-from tff_pfl.files import save_compressed, whole_file
+from tff_pfl.output.files import save_compressed, whole_file
 
 SPLITS = ("train", "validation", "test")
 

@@ -6,7 +6,7 @@ import absl.logging
 import tensorflow as tf
 
 from tff_pfl.data.checks import ExamplesError
-from tff_pfl.models.randomness import draws_without_seed
+from tff_pfl.tracing.randomness import draws_without_seed
 
 
 def check_pipelines(datasets: Mapping[int | str, tf.data.Dataset]) -> None:

@@ -20,17 +20,16 @@ from typing import Any
 import numpy as np
 import tree
 
+from tff_pfl.arguments.names import check_names
+from tff_pfl.arguments.ranges import at_least, takes, whole
 from tff_pfl.data import partition as partitioners
-from tff_pfl.data.checks import checked_images
 from tff_pfl.data.client_rows import ClientRows
 from tff_pfl.data.federated_dataset import FederatedDataset
 from tff_pfl.data.imbalance import long_tailed
+from tff_pfl.data.labelled_images import LabelledImages, checked_images
 from tff_pfl.data.partition import PARTITIONERS, PartitionError
 from tff_pfl.data.partition_file import Partition, label_digest
-from tff_pfl.data.sources import LabelledImages
-from tff_pfl.generators import made_of_shared_draws
-from tff_pfl.names import check_names
-from tff_pfl.ranges import at_least, takes, whole
+from tff_pfl.tracing.generators import made_of_shared_draws
 
 
 @takes(

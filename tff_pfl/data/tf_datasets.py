@@ -8,11 +8,11 @@ import tensorflow as tf
 import tensorflow_federated as tff
 import tree
 
+from tff_pfl.arguments.kinds import check_kind
 from tff_pfl.data.checks import ExamplesError, check_same
 from tff_pfl.data.pipelines import check_pipelines
-from tff_pfl.kinds import check_kind
 from tff_pfl.models.example_weights import have_weights, with_weights
-from tff_pfl.structures import normalized
+from tff_pfl.tracing.structures import normalized
 
 _AT_A_TIME = 4096  # examples
 _MUST = (

@@ -9,7 +9,6 @@ __getattr__, __dir__, __all__ = offer(
         "federated": ("EvaluatedClient", "build_evaluation", "evaluate_federation"),
         "fine_tuning": ("fine_tuned", "locally_trained"),
         "gain": ("Gain", "differences", "gains", "gains_of_clients", "without_rounding"),
-        "global_model": ("compose_global_evaluation",),
         "losses": ("global_losses",),
         "loss_plane": ("grid_axis", "loss_surface", "random_direction"),
         "metrics": (

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from tff_pfl.arguments.names import check_names
+from tff_pfl.arguments.ranges import between, each, takes, whole
 from tff_pfl.clients import CohortDataSource
 from tff_pfl.data import FederatedDataset
 from tff_pfl.evaluation.federated import (
@@ -19,8 +21,6 @@ from tff_pfl.evaluation.metrics import ClientMetrics
 from tff_pfl.evaluation.pooled import PooledEvaluation
 from tff_pfl.evaluation.predictions import Predictions, build_predictions, predict_federation
 from tff_pfl.models import Model
-from tff_pfl.names import check_names
-from tff_pfl.ranges import between, each, takes, whole
 from tff_pfl.templates import PersonalizedProcess
 
 EVALUATED_SPLITS = ("test", "validation")

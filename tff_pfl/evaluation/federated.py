@@ -8,15 +8,15 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_pfl.arguments.ranges import takes, whole
 from tff_pfl.clients import CohortDataSource
 from tff_pfl.data import FederatedDataset
-from tff_pfl.equality import elementwise_equality
 from tff_pfl.evaluation.metrics import ClientMetrics, MetricName
 from tff_pfl.local import Examples, metric_sums, rows_of_batch
 from tff_pfl.models import Mean, Model, Weights
-from tff_pfl.ranges import takes, whole
-from tff_pfl.structures import type_of_row, type_of_rows
 from tff_pfl.templates import Client, PersonalizedProcess
+from tff_pfl.tracing.equality import elementwise_equality
+from tff_pfl.tracing.structures import type_of_row, type_of_rows
 
 BATCH_SIZE = 200  # The most examples in a forward pass.
 _MOST_OUTPUTS = 1 << 24  # The most outputs of the models of all clients that are evaluated at once.

@@ -10,9 +10,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from tff_pfl.arguments.ranges import takes, whole
 from tff_pfl.local import ClientContext, Examples, LocalTraining, trees
 from tff_pfl.models import Model, Weights
-from tff_pfl.ranges import takes, whole
 from tff_pfl.templates import Algorithm, Personalization
 
 

@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import tensorflow_federated as tff
 
+from tff_pfl.arguments.ranges import takes, whole
 from tff_pfl.clients import CohortDataSource
-from tff_pfl.equality import elementwise_equality
 from tff_pfl.evaluation.federated import evaluated_rows
 from tff_pfl.local import evaluate
 from tff_pfl.models import Model
-from tff_pfl.ranges import takes, whole
 from tff_pfl.templates import PersonalizedProcess
+from tff_pfl.tracing.equality import elementwise_equality
 
 
 @takes(clients_per_call=whole(1))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from tff_pfl.names import known_direction
+from tff_pfl.arguments.names import known_direction
 
 if TYPE_CHECKING:  # TensorFlow would delay programs that only read files.
     from tff_pfl.models import Task
@@ -23,7 +23,7 @@ def direction(quantity: str, stated: Mapping[str, int] | None = None) -> int:
 
     Args:
         quantity: The quantity's name, which decides if nobody states the direction; see
-            `tff_pfl.names.known_direction`. More is better of others, such as of counts: a metric
+            `arguments.names.known_direction`. More is better of others, such as of counts: a metric
             of a task with another name states its direction.
         stated: The directions that metrics state, by quantity; see `Task.directions`.
     """

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow_federated as tff
 
+from tff_pfl.arguments.ranges import takes, whole
 from tff_pfl.clients import ClientStateStore, CohortDataSource, Ladder
 from tff_pfl.data import FederatedDataset
-from tff_pfl.equality import elementwise_equality
 from tff_pfl.evaluation import fine_tuning as tunings
 from tff_pfl.evaluation.federated import (
     EvaluatedClient,
@@ -25,8 +25,8 @@ from tff_pfl.evaluation.metrics import ClientMetrics, direction
 from tff_pfl.local import ClientContext, LocalTraining
 from tff_pfl.local.seeds import FINE_TUNING, client_seed, run_seed
 from tff_pfl.models import Model, Weights
-from tff_pfl.ranges import takes, whole
 from tff_pfl.templates import Client, PersonalizedProcess, blocks
+from tff_pfl.tracing.equality import elementwise_equality
 
 _BY_EPOCH = "fine_tuned_by_epoch"
 

@@ -22,18 +22,18 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_pfl.arguments.ranges import between, each, takes, whole
 from tff_pfl.clients import CohortDataSource
 from tff_pfl.data import FederatedDataset
-from tff_pfl.equality import elementwise_equality
 from tff_pfl.evaluation.federated import at_once, outputs_of_row
 from tff_pfl.evaluation.metrics import ClientMetrics, MetricName
 from tff_pfl.local import Batch, Examples, num_rows
 from tff_pfl.local.examples import type_of_examples
 from tff_pfl.models import Mean, Model
 from tff_pfl.models.task import finalized
-from tff_pfl.ranges import between, each, takes, whole
-from tff_pfl.structures import type_of_row, type_of_rows
 from tff_pfl.templates import PersonalizedProcess
+from tff_pfl.tracing.equality import elementwise_equality
+from tff_pfl.tracing.structures import type_of_row, type_of_rows
 
 # Separate the random numbers of these draws from others with the same seed.
 _CLIENTS_STREAM, _EXAMPLES_STREAM = 0x5ACC, 0x5ACC5

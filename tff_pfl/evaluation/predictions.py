@@ -9,13 +9,13 @@ import tensorflow as tf
 import tensorflow_federated as tff
 import tree
 
+from tff_pfl.arguments.ranges import takes, whole
 from tff_pfl.clients import CohortDataSource
 from tff_pfl.data import FederatedDataset
 from tff_pfl.evaluation.federated import BATCH_SIZE, map_models, results_of_clients
 from tff_pfl.local import Examples, num_rows, scan_batches
 from tff_pfl.models import Model, Weights
 from tff_pfl.models.example_weights import labels_of
-from tff_pfl.ranges import takes, whole
 from tff_pfl.templates import PersonalizedProcess
 
 _map = tf.nest.map_structure

@@ -5,21 +5,6 @@ from tff_pfl.lazy import offer
 __getattr__, __dir__, __all__ = offer(
     __name__,
     {
-        "config": (
-            "BuiltRun",
-            "ConfigError",
-            "build_dataset",
-            "build_local",
-            "build_model",
-            "build_process",
-            "check_config",
-            "config_of_run",
-            "default_config",
-            "define_import_flags",
-            "hold_out",
-            "parse_flags",
-            "read_config",
-        ),
         "early_stop": ("EarlyStop", "MetricError", "check_measured"),
         "evaluate": ("EvaluatedRun", "evaluate_program", "evaluate_run"),
         "export": (
@@ -32,7 +17,6 @@ __getattr__, __dir__, __all__ = offer(
         "interruption": ("NobodyReportedError", "exit_code_of", "user_errors"),
         "loop": ("train",),
         "program": ("run_program",),
-        "program_state": ("CheckedStateManager",),
         "restored": ("RestoredRun", "TrainedRun", "restored_run", "trained_run"),
         "run_directory": ("OutputDirectoryError", "RunDirectory", "check_writable", "resolved"),
         "run_files": ("ClientTable", "RunFiles", "Session"),

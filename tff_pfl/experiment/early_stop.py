@@ -4,11 +4,11 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 
+from tff_pfl.arguments.ranges import at_least, takes, whole
 from tff_pfl.data import FederatedDataset
 from tff_pfl.evaluation import EvaluationOptions, MetricName, direction, sampled_clients
 from tff_pfl.experiment.summary import Evaluation, model_and_quantity
 from tff_pfl.models import Model
-from tff_pfl.ranges import at_least, takes, whole
 from tff_pfl.templates import Algorithm, PersonalizedProcess
 
 SPLIT = "validation"

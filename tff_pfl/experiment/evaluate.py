@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tff_pfl import config as configs
+from tff_pfl.config.errors import config_errors
 from tff_pfl.evaluation import (
     ClientMetrics,
     Distribution,
@@ -21,8 +23,6 @@ from tff_pfl.evaluation import (
     summarize,
     to_text,
 )
-from tff_pfl.experiment import config as configs
-from tff_pfl.experiment.config.errors import config_errors
 from tff_pfl.experiment.interruption import exit_code_of
 from tff_pfl.experiment.metrics_log import write_table
 from tff_pfl.experiment.restored import changed_config, restored_by
@@ -33,8 +33,8 @@ from tff_pfl.experiment.run_directory import (
     is_run_directory,
 )
 from tff_pfl.experiment.summary import Evaluation, rows
-from tff_pfl.files import write_json, write_parquet
-from tff_pfl.tables import aligned, decimal
+from tff_pfl.output.files import write_json, write_parquet
+from tff_pfl.output.tables import aligned, decimal
 
 _PREDICTIONS_SUFFIX = "_predictions.parquet"
 RESULT_SUFFIXES = (".json", "_table.csv", ".csv", "_new_clients.csv", _PREDICTIONS_SUFFIX)

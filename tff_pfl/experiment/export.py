@@ -11,10 +11,12 @@ from typing import NamedTuple
 import tree
 
 from tff_pfl import runtime
+from tff_pfl.arguments.kinds import check_kind
+from tff_pfl.arguments.ranges import takes, whole
+from tff_pfl.config.errors import ConfigError
 from tff_pfl.data import FederatedDataset
 from tff_pfl.evaluation import NewClientsEvaluation
 from tff_pfl.experiment.checkpoint import checkpoint_of, client_states, trained_state
-from tff_pfl.experiment.config.errors import ConfigError
 from tff_pfl.experiment.interruption import exit_code_of
 from tff_pfl.experiment.restored import (
     RestoredRun,
@@ -25,12 +27,10 @@ from tff_pfl.experiment.restored import (
 )
 from tff_pfl.experiment.run_directory import check_empty_folder
 from tff_pfl.experiment.run_files import RunFiles
-from tff_pfl.files import write_json
-from tff_pfl.kinds import check_kind
 from tff_pfl.local import LocalTraining
 from tff_pfl.models import Model, ModelSaver, Weights
-from tff_pfl.progress import progress_bar
-from tff_pfl.ranges import takes, whole
+from tff_pfl.output.files import write_json
+from tff_pfl.output.progress import progress_bar
 from tff_pfl.templates import PersonalizedProcess
 
 _DESCRIPTION = "models.json"

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import tensorflow_federated as tff
 
+from tff_pfl.arguments.kinds import described
 from tff_pfl.data import FederatedDataset
-from tff_pfl.equality import elementwise_equality
 from tff_pfl.evaluation import EvaluationOptions
 from tff_pfl.experiment.fingerprint import fingerprint
-from tff_pfl.kinds import described
 from tff_pfl.local import Batch
 from tff_pfl.models import Model
 from tff_pfl.templates import PersonalizedProcess
+from tff_pfl.tracing.equality import elementwise_equality
 
 DESCRIPTIONS = {
     "data": "the fingerprint of its data and their partition (partition.npz)",

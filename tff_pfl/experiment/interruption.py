@@ -8,9 +8,9 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 
 from tff_pfl import clients, data, runtime
-from tff_pfl.experiment.config.errors import ConfigError
+from tff_pfl.arguments.names import UnknownNameError
+from tff_pfl.config.errors import ConfigError
 from tff_pfl.experiment.run_directory import OutputDirectoryError
-from tff_pfl.names import UnknownNameError
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 

@@ -8,6 +8,8 @@ from typing import Literal
 import tensorflow_federated as tff
 
 from tff_pfl import evaluation, runtime
+from tff_pfl.arguments.kinds import check_kind
+from tff_pfl.arguments.ranges import takes, whole
 from tff_pfl.clients import EVERYBODY_REPORTS, CohortDataSource, Ladder, Participation
 from tff_pfl.data import FederatedDataset
 from tff_pfl.experiment.checkpoint import Checkpoint, client_states
@@ -21,11 +23,9 @@ from tff_pfl.experiment.run_directory import CHECKPOINT, OutputDirectoryError, R
 from tff_pfl.experiment.run_files import write_directions
 from tff_pfl.experiment.summary import LateMean, Result, best_on, write_summary
 from tff_pfl.experiment.versions import record_versions
-from tff_pfl.kinds import check_kind
 from tff_pfl.models import Model
+from tff_pfl.output.progress import progress_bar
 from tff_pfl.privacy import PrivacyLoss
-from tff_pfl.progress import progress_bar
-from tff_pfl.ranges import takes, whole
 from tff_pfl.templates import PersonalizedProcess
 
 

@@ -6,8 +6,8 @@ large populations has their sizes as functions of the number of clients.
 
 import os
 
-from tff_pfl.structures import tensor_sizes
 from tff_pfl.templates import PersonalizedProcess
+from tff_pfl.tracing.structures import tensor_sizes
 
 COPIES = 5
 """The least number of copies of a state in a run: before, during and after a round, and written.

@@ -14,7 +14,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_pfl.experiment.run_directory import OutputDirectoryError, RunDirectory, reading
-from tff_pfl.files import save_compressed, whole_file, writing
+from tff_pfl.output.files import save_compressed, whole_file, writing
 
 # These numbers differ between two runs of the same config on the same machine.
 WHOLE_SECONDS = ("round_seconds", "evaluation_seconds")

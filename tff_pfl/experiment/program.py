@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import ml_collections
 
+from tff_pfl import config as configs
 from tff_pfl import runtime
-from tff_pfl.experiment import config as configs
 from tff_pfl.experiment.interruption import exit_code_of
 from tff_pfl.experiment.loop import train
 from tff_pfl.experiment.memory import check_server_memory

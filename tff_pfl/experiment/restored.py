@@ -9,10 +9,10 @@ import absl.logging
 import ml_collections
 import numpy as np
 
+from tff_pfl import config as configs
 from tff_pfl import runtime
 from tff_pfl.clients import CohortDataSource
 from tff_pfl.data import FederatedDataset
-from tff_pfl.experiment import config as configs
 from tff_pfl.experiment.checkpoint import (
     Checkpoint,
     check_trained,

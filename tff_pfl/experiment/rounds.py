@@ -23,7 +23,7 @@ from tff_pfl.experiment.round_warnings import NOBODY, RoundWarnings, exchanges, 
 from tff_pfl.experiment.run_directory import flatten
 from tff_pfl.experiment.summary import NUM_CLIENTS_NEVER_SELECTED, Evaluation
 from tff_pfl.models import Model
-from tff_pfl.progress import Bar
+from tff_pfl.output.progress import Bar
 from tff_pfl.templates import PersonalizedProcess
 
 

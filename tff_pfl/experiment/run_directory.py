@@ -12,7 +12,7 @@ from typing import Any
 
 from ml_collections import config_dict
 
-from tff_pfl.files import not_spelled_out, remove_temporary_files, spelled_out, write_json
+from tff_pfl.output.files import not_spelled_out, remove_temporary_files, spelled_out, write_json
 
 # Settings that do not change any number of a run.
 OF_NO_NUMBER = (

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tff_pfl.clients.attackers import attackers_of
+from tff_pfl.arguments.names import unknown_name
+from tff_pfl.attacks.drawn import attackers_of
 from tff_pfl.data import Partition
 from tff_pfl.evaluation import direction
 from tff_pfl.experiment.run_directory import (
@@ -19,7 +20,6 @@ from tff_pfl.experiment.run_directory import (
     read_settings,
     reading,
 )
-from tff_pfl.names import unknown_name
 
 SESSIONS = "versions.json"
 DIRECTIONS = "directions.json"

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tff_pfl.arguments.names import check_names
 from tff_pfl.evaluation import (
     MARGIN,
     STATISTICS,
@@ -19,9 +20,8 @@ from tff_pfl.evaluation import (
     to_text,
 )
 from tff_pfl.experiment.run_directory import OutputDirectoryError, RunDirectory, read_json, reading
-from tff_pfl.files import finite, spelled_out
-from tff_pfl.names import check_names
-from tff_pfl.tables import aligned, decimal, to_html
+from tff_pfl.output.files import finite, spelled_out
+from tff_pfl.output.tables import aligned, decimal, to_html
 
 # The number of clients that have not been in a cohort, which are evaluated nevertheless.
 NUM_CLIENTS_NEVER_SELECTED = MetricName("", "", "num_clients_never_selected")

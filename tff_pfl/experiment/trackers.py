@@ -21,10 +21,10 @@ from typing import Any
 
 import tensorflow_federated as tff
 
-from tff_pfl.experiment.config.errors import ConfigError
+from tff_pfl.arguments.names import check_names
+from tff_pfl.arguments.registry import Registry
+from tff_pfl.config.errors import ConfigError
 from tff_pfl.experiment.run_directory import RunDirectory, flatten, read_json
-from tff_pfl.names import check_names
-from tff_pfl.registry import Registry
 
 TRACKERS = Registry("tracker", "directory")
 """Classes `(directory: RunDirectory, **options)` of release managers that are context managers."""

@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from tff_pfl.ranges import takes, whole
-from tff_pfl.registry import Registry
+from tff_pfl.arguments.ranges import takes, whole
+from tff_pfl.arguments.registry import Registry
 
 AUGMENTATIONS = Registry("augmentation")
 

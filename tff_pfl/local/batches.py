@@ -5,7 +5,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from tff_pfl.alone import alone_or
 from tff_pfl.local import trees
 from tff_pfl.local.examples import (
     Batch,
@@ -15,6 +14,7 @@ from tff_pfl.local.examples import (
     random_order,
     static_num_rows,
 )
+from tff_pfl.tracing.alone import alone_or
 
 # The most epochs whose orders are drawn side by side; more would bloat the graph.
 _AT_A_TIME = 8

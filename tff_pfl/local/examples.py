@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_pfl.ranges import takes, whole
+from tff_pfl.arguments.ranges import takes, whole
 
 
 class Examples(NamedTuple):

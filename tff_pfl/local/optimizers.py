@@ -8,8 +8,8 @@ import inspect
 
 import tensorflow_federated as tff
 
-from tff_pfl.ranges import at_least, takes, up_to
-from tff_pfl.registry import Registry
+from tff_pfl.arguments.ranges import at_least, takes, up_to
+from tff_pfl.arguments.registry import Registry
 
 OPTIMIZERS = Registry("optimizer", "learning_rate")
 

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from tff_pfl.ranges import above, between, takes, whole
-from tff_pfl.registry import Registry
+from tff_pfl.arguments.ranges import above, between, takes, whole
+from tff_pfl.arguments.registry import Registry
 
 SCHEDULES = Registry("schedule")
 

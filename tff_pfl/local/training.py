@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_pfl.kinds import KindError, check_kind, described
+from tff_pfl.arguments.kinds import KindError, check_kind, described
+from tff_pfl.arguments.ranges import RangeError, above, above_or_infinite, at_least, takes, whole
 from tff_pfl.local import trees
 from tff_pfl.local.augmentation import AUGMENTATIONS, Augmentation
 from tff_pfl.local.batches import scan_batches
@@ -16,7 +17,6 @@ from tff_pfl.local.schedules import SCHEDULES, Schedule
 from tff_pfl.models.model import Model, Weights, check_weights
 from tff_pfl.models.statistics import with_statistics, without_statistics
 from tff_pfl.models.task import Totals
-from tff_pfl.ranges import RangeError, above, above_or_infinite, at_least, takes, whole
 
 # Augmentation folds this number into a batch's seed; dropout layers fold in numbers from 1 on.
 _AUGMENTATION = 0

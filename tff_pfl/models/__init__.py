@@ -1,8 +1,7 @@
 """Pure functional models, and partitions of their layers."""
 
 from tff_pfl.models.hypernetwork import Hypernetwork
-from tff_pfl.models.keras import from_keras
-from tff_pfl.models.keras_metrics import keras_metrics
+from tff_pfl.models.keras import COMPUTE_TYPES, from_keras, keras_metrics
 from tff_pfl.models.model import Model, Weights, linear, linear_head_shape
 from tff_pfl.models.multi_branch import MultiBranch, distinct_seeds, multi_branch
 from tff_pfl.models.partition import (
@@ -12,7 +11,6 @@ from tff_pfl.models.partition import (
     partition,
     two_parts,
 )
-from tff_pfl.models.pure_layers import COMPUTE_TYPES
 from tff_pfl.models.saved_model import ModelSaver
 from tff_pfl.models.statistics import with_statistics
 from tff_pfl.models.task import Mean, Metric, Task, Totals, check_ids, merged, prefixed

@@ -7,7 +7,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 import tree
 
-from tff_pfl.structures import normalized
+from tff_pfl.tracing.structures import normalized
 
 if TYPE_CHECKING:
     from tff_pfl.models.model import Model

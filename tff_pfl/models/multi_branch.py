@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import tensorflow as tf
 
+from tff_pfl.arguments.ranges import above, takes, whole
 from tff_pfl.models.model import Model, Weights
 from tff_pfl.models.partition import partition
 from tff_pfl.models.statistics import has_statistics
-from tff_pfl.ranges import above, takes, whole
 
 # A layer is linear in its weights if these are one of the following and at most a bias.
 _LINEAR = ("kernel", "depthwise_kernel", "embeddings")

@@ -17,8 +17,8 @@ import math
 
 import tensorflow as tf
 
+from tff_pfl.arguments.ranges import at_least, each, takes, whole
 from tff_pfl.models import residual
-from tff_pfl.ranges import at_least, each, takes, whole
 
 _RELU_SCALE = 1.71396
 _LEAST_VARIANCE = 1e-4  # A floor for a kernel's variance times its fan-in.

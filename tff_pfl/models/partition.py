@@ -7,9 +7,9 @@ from collections.abc import Iterable
 import absl.logging
 import tensorflow_federated as tff
 
+from tff_pfl.arguments.names import check_names
 from tff_pfl.models.model import Model, Weights
 from tff_pfl.models.statistics import STATISTICS
-from tff_pfl.names import check_names
 
 _NORMALIZATION = {"gamma", "beta", *STATISTICS}
 

@@ -20,8 +20,8 @@ import math
 
 import tensorflow as tf
 
-from tff_pfl.names import check_names
-from tff_pfl.ranges import each, takes, up_to, whole
+from tff_pfl.arguments.names import check_names
+from tff_pfl.arguments.ranges import each, takes, up_to, whole
 
 _STAGES = {"width": whole(1), "blocks": each(whole(1), fewest=1), "groups": whole(1)}
 

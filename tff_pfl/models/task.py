@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tff_pfl.kinds import KindError, check_kind
+from tff_pfl.arguments.kinds import KindError, check_kind
+from tff_pfl.arguments.names import IN_PARTS, check_names, is_part, known_direction
+from tff_pfl.arguments.ranges import at_least, each, takes
 from tff_pfl.models import example_weights
-from tff_pfl.names import IN_PARTS, check_names, is_part, known_direction
-from tff_pfl.ranges import at_least, each, takes
 
 REDUCTIONS = ("mean", "sum")
 _COUNTS = ("num_nonfinite", "num_undefined_")
@@ -82,7 +82,7 @@ class Metric:
             whose rows may hold NaN.
         finalize: Computes the metric; NaN of finite sums where it is undefined.
         direction: 1 if more is better, -1 if less is better. Default: by the metric's name in its
-            task, if it is a known one, such as "mae"; see `tff_pfl.names.known_direction`.
+            task, if it is a known one, such as "mae"; see `arguments.names.known_direction`.
         values: `(y, outputs) -> float32[batch]`, of which the metric is the weighted mean.
         of_tokens: Whether `sums` gets the ids and the weights `[batch, length]` of `tokens`, in a
             task that has them.

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping
 
 import tensorflow as tf
 
-from tff_pfl.kinds import check_kind
+from tff_pfl.arguments.kinds import check_kind
+from tff_pfl.arguments.ranges import above, each, takes, whole
+from tff_pfl.arguments.registry import Registry
 from tff_pfl.models.area import area, area_sums
 from tff_pfl.models.task import LabelsError, Mean, Metric, Task, check_ids
-from tff_pfl.ranges import above, each, takes, whole
-from tff_pfl.registry import Registry
 
 TASKS = Registry("task")
 """Functions `(*, <options>) -> Task`."""

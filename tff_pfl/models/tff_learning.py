@@ -8,12 +8,12 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_pfl.kinds import KindError
-from tff_pfl.models.keras import from_keras
-from tff_pfl.models.keras_metrics import keras_metrics
+from tff_pfl.arguments.kinds import KindError
+from tff_pfl.arguments.names import check_names
+from tff_pfl.models.keras.adapter import from_keras
+from tff_pfl.models.keras.metrics import keras_metrics
 from tff_pfl.models.model import Model
 from tff_pfl.models.task import Metric, Task
-from tff_pfl.names import check_names
 
 _COUNTERS = ("loss", "num_examples", "num_batches")  # Metrics that TFF adds to each model.
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import tensorflow_federated as tff
 
+from tff_pfl.arguments.ranges import takes, whole
 from tff_pfl.models.model import Model
 from tff_pfl.models.tff_learning import from_tff
-from tff_pfl.ranges import takes, whole
 
 
 def tff_task(
@@ -17,7 +17,7 @@ def tff_task(
     """Makes a task of TFF, with batches of one example in stored order.
 
     Args:
-        name: One of `tff_pfl.names.TFF_TASKS`.
+        name: One of `tff_pfl.arguments.names.TFF_TASKS`.
         data_dir: The folder of TFF's data, to which missing data are downloaded. Default: TFF's.
         synthetic: Whether to take the small data that TFF ships for tests.
         cnn: TFF's name of the model of "emnist".

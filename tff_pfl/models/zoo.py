@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tff_pfl.kinds import signature_of
+from tff_pfl.arguments.kinds import signature_of
+from tff_pfl.arguments.names import TFF_TASKS, check_names
+from tff_pfl.arguments.ranges import each, takes, whole
+from tff_pfl.arguments.registry import Registry
 from tff_pfl.models import normalizer_free, residual, tff_tasks
 from tff_pfl.models.inputs import is_shape
-from tff_pfl.models.keras import from_keras
+from tff_pfl.models.keras.adapter import from_keras
 from tff_pfl.models.model import Model
 from tff_pfl.models.task import Task
 from tff_pfl.models.tasks import task_of
-from tff_pfl.names import TFF_TASKS, check_names
-from tff_pfl.ranges import each, takes, whole
-from tff_pfl.registry import Registry
 
 MODELS = Registry("model", "image_shape", "num_classes")
 """Functions `(image_shape, num_classes, *, <options>) -> tf.keras.Model`, or `-> Model` with this

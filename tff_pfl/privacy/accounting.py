@@ -28,9 +28,9 @@ import numpy as np
 from dp_accounting import rdp
 from scipy import optimize
 
+from tff_pfl.arguments.names import check_names
+from tff_pfl.arguments.ranges import above, at_least, inside, takes, whole
 from tff_pfl.clients import EVERYBODY_REPORTS, Participation
-from tff_pfl.names import check_names
-from tff_pfl.ranges import above, at_least, inside, takes, whole
 
 _RELATIONS = {
     "poisson": dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE,

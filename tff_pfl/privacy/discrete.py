@@ -26,9 +26,9 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from tff_pfl.arguments.ranges import above, at_least, takes, whole
 from tff_pfl.compression.rotation import rotated, rotated_back
 from tff_pfl.local import trees
-from tff_pfl.ranges import above, at_least, takes, whole
 from tff_pfl.templates.errors import AggregatorError
 
 # Folded into a client's seed, so that noise and training draw different numbers.

@@ -13,8 +13,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 import tensorflow_privacy as tfp
 
+from tff_pfl.arguments.ranges import above, at_least, takes
 from tff_pfl.local.seeds import NOISE_OF_COUNTS, NOISE_OF_UPLOADS, run_seed
-from tff_pfl.ranges import above, at_least, takes
 
 # The noise of the count of clipped uploads, as a share of the expected number of clients, and the
 # rate and quantile of the adaptive norm, as recommended by Andrew et al.

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 import tensorflow_federated as tff
 
 from tff_pfl.aggregators import BranchMeanFactory, CountedFactory, FieldsFactory
-from tff_pfl.names import check_names
+from tff_pfl.arguments.names import check_names
+from tff_pfl.arguments.ranges import above, at_least, takes, whole
 from tff_pfl.privacy.branches import ShareMeanFactory, noise_of_shares
 from tff_pfl.privacy.noise import (
     adaptive_clipping,
@@ -14,7 +15,6 @@ from tff_pfl.privacy.noise import (
     noise_of_mean,
     noise_without,
 )
-from tff_pfl.ranges import above, at_least, takes, whole
 from tff_pfl.templates import Algorithm, Exchange, with_aggregator
 from tff_pfl.templates.errors import AggregatorError
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow_federated as tff
 
-from tff_pfl.structures import container_of, elements_of
+from tff_pfl.tracing.structures import container_of, elements_of
 
 
 class ProgramContext(tff.program.FederatedContext):

@@ -37,7 +37,7 @@ from typing import Any, NoReturn
 import grpc
 import tensorflow_federated as tff
 
-from tff_pfl.ranges import whole
+from tff_pfl.arguments.ranges import whole
 from tff_pfl.runtime.errors import WorkerDiedError
 from tff_pfl.runtime.graph import arguments
 

@@ -14,11 +14,8 @@ from tff_pfl.templates.exchange import (
     Personalization,
     last_own_model,
 )
-from tff_pfl.templates.extension import extends
 from tff_pfl.templates.federation import Federation
 from tff_pfl.templates.process import Client, PersonalizedProcess, ProcessOutput, ServerState
-from tff_pfl.templates.sequence_data import compose_with_sequence_data
-from tff_pfl.templates.stateless_view import compose_stateless_view
 
 __all__ = [
     "AGGREGATORS",
@@ -40,9 +37,6 @@ __all__ = [
     "Weighting",
     "averaging",
     "compose",
-    "compose_stateless_view",
-    "compose_with_sequence_data",
-    "extends",
     "last_own_model",
     "moved",
     "no_client_state",

@@ -13,9 +13,9 @@ from tff_pfl.aggregators import (
     quiet_secure_sums,
     robust_rules,
 )
-from tff_pfl.kinds import check_kind
-from tff_pfl.ranges import above, at_least, takes, up_to, whole
-from tff_pfl.registry import Registry
+from tff_pfl.arguments.kinds import check_kind
+from tff_pfl.arguments.ranges import above, at_least, takes, up_to, whole
+from tff_pfl.arguments.registry import Registry
 from tff_pfl.templates.algorithm import Algorithm
 from tff_pfl.templates.errors import AggregatorError
 from tff_pfl.templates.exchange import Aggregator, Exchange

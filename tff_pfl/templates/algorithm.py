@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tff_pfl.kinds import check_kind, described
+from tff_pfl.arguments.kinds import check_kind, described
+from tff_pfl.arguments.names import IN_PARTS, check_names, is_part
 from tff_pfl.local import LocalTraining
 from tff_pfl.models import Model
-from tff_pfl.names import IN_PARTS, check_names, is_part
-from tff_pfl.tables import to_html
+from tff_pfl.output.tables import to_html
 from tff_pfl.templates.exchange import Exchange, NewClientModel, Personalization
 from tff_pfl.templates.federation import ANY_FEDERATION, Federation
 from tff_pfl.templates.report import REPORTS

@@ -20,14 +20,14 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_pfl.kinds import check_kind
+from tff_pfl.arguments.kinds import check_kind
+from tff_pfl.arguments.names import check_names
 from tff_pfl.local import ClientContext, Examples, trees
 from tff_pfl.models.statistics import (
     with_statistics,
     with_valid_variances,
     without_statistics,
 )
-from tff_pfl.names import check_names
 from tff_pfl.templates import blocks, errors
 from tff_pfl.templates.algorithm import Algorithm, no_client_state
 from tff_pfl.templates.exchange import Aggregator, ClientOutput, Exchange, Personalization

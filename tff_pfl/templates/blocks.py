@@ -9,19 +9,19 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_pfl.equality import elementwise_equality
-from tff_pfl.generators import made_of_shared_draws
+from tff_pfl.arguments.names import UnknownNameError
 from tff_pfl.local import ClientContext, trees
 from tff_pfl.local.seeds import client_seed, run_seed
-from tff_pfl.models.randomness import described, unseeded_operations
 from tff_pfl.models.statistics import recorded_uses
 from tff_pfl.models.task import LabelsError
-from tff_pfl.names import UnknownNameError
 from tff_pfl.templates import errors
 from tff_pfl.templates.exchange import Message
 from tff_pfl.templates.federation import Federation
 from tff_pfl.templates.process import Client
-from tff_pfl.tracebacks import place
+from tff_pfl.tracing.equality import elementwise_equality
+from tff_pfl.tracing.generators import made_of_shared_draws
+from tff_pfl.tracing.randomness import described, unseeded_operations
+from tff_pfl.tracing.tracebacks import place
 
 
 def trace(block: str, fn: Callable[..., Any], *types: tff.types.Type) -> tff.Computation:

@@ -12,11 +12,11 @@ import numpy as np
 import tensorflow_federated as tff
 
 from tff_pfl.aggregators import is_secure, quiet_secure_sums, sums_securely
-from tff_pfl.kinds import check_kind
+from tff_pfl.arguments.kinds import check_kind
+from tff_pfl.arguments.ranges import takes, whole
 from tff_pfl.local.examples import readable
 from tff_pfl.local.seeds import FINE_TUNING, client_seed, run_seed
 from tff_pfl.models.inputs import check_inputs
-from tff_pfl.ranges import takes, whole
 from tff_pfl.templates import acceptance, blocks, errors
 from tff_pfl.templates.algorithm import Algorithm
 from tff_pfl.templates.exchange import Exchange

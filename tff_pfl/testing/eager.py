@@ -20,7 +20,6 @@ from tff_pfl.aggregators import (
     branch_mean,
     is_plain_mean,
 )
-from tff_pfl.equality import elementwise_equality
 from tff_pfl.local import ClientContext, trees
 from tff_pfl.local.examples import readable
 from tff_pfl.local.seeds import FINE_TUNING, client_seed, run_seed
@@ -34,6 +33,7 @@ from tff_pfl.templates import (
     blocks,
 )
 from tff_pfl.templates.acceptance import accepting, guarded
+from tff_pfl.tracing.equality import elementwise_equality
 
 
 class EagerProcess:

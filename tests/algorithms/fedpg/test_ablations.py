@@ -7,7 +7,8 @@ from tests.federation import local_sgd
 from tff_pfl import models
 from tff_pfl.algorithms import build_fedpg
 from tff_pfl.clients import ClientStateStore, CohortDataSource
-from tff_pfl.data import federate, load
+from tff_pfl.data import federate
+from tff_pfl.datasets import load
 from tff_pfl.evaluation import build_evaluation, evaluate_federation
 from tff_pfl.local import examples_type
 

@@ -5,8 +5,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.marks import together
-from tff_pfl.alone import alone_or
 from tff_pfl.runtime.graph import imported, values
+from tff_pfl.tracing.alone import alone_or
 
 SCALAR = tf.TensorSpec([])
 

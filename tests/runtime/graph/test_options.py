@@ -14,7 +14,7 @@ from tests.federation import assert_close, assert_equal
 from tests.marks import slow, together
 from tests.runtime.conformance.cases import at_clients, identity, mapped, tensor
 from tff_pfl import runtime
-from tff_pfl.names import UnknownNameError
+from tff_pfl.arguments.names import UnknownNameError
 from tff_pfl.runtime.graph import client_values
 from tff_pfl.runtime.graph.pfor_rules import NotVectorizableError
 from tff_pfl.runtime.graph.values import CannotLowerError

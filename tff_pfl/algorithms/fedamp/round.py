@@ -32,18 +32,12 @@ from tff_pfl.aggregators import StackFactory
 from tff_pfl.algorithms.fedamp.server import FedAMPServer, OwnUpload
 from tff_pfl.algorithms.local_training import OwnModel
 from tff_pfl.algorithms.registry import ALGORITHMS, idle_where
+from tff_pfl.arguments.extension import extends
+from tff_pfl.arguments.names import check_names
+from tff_pfl.arguments.ranges import at_least, takes
 from tff_pfl.local import LocalTraining, trees
 from tff_pfl.models import Model
-from tff_pfl.names import check_names
-from tff_pfl.ranges import at_least, takes
-from tff_pfl.templates import (
-    Algorithm,
-    ClientOutput,
-    Exchange,
-    Federation,
-    Personalization,
-    extends,
-)
+from tff_pfl.templates import Algorithm, ClientOutput, Exchange, Federation, Personalization
 
 
 @ALGORITHMS.register("fedamp")

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tff_pfl.algorithms.fedamp import attention
+from tff_pfl.arguments.names import check_names
+from tff_pfl.arguments.ranges import above, between, takes, whole
 from tff_pfl.local import trees
 from tff_pfl.models import Weights
 from tff_pfl.models.statistics import trained_leaves
-from tff_pfl.names import check_names
-from tff_pfl.ranges import above, between, takes, whole
 
 
 class FedAMPState(NamedTuple):

@@ -38,10 +38,11 @@ from tff_pfl.algorithms.fedpac import alignment, collaboration, server
 from tff_pfl.algorithms.fedper import OwnHead
 from tff_pfl.algorithms.fedrep import fedrep
 from tff_pfl.algorithms.registry import ALGORITHMS
+from tff_pfl.arguments.extension import extends
+from tff_pfl.arguments.ranges import at_least, takes, whole
 from tff_pfl.local import LocalTraining, trees
 from tff_pfl.models import Model, linear_head_shape, merged, partition, prefixed
-from tff_pfl.ranges import at_least, takes, whole
-from tff_pfl.templates import Algorithm, ClientOutput, Exchange, averaging, extends
+from tff_pfl.templates import Algorithm, ClientOutput, Exchange, averaging
 
 
 @ALGORITHMS.register("fedpac")

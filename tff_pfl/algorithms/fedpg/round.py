@@ -46,17 +46,11 @@ from tff_pfl.algorithms.fedpg.server import (
     own_gamma,
 )
 from tff_pfl.algorithms.registry import ALGORITHMS, idle_where, trains_where
+from tff_pfl.arguments.extension import extends
+from tff_pfl.arguments.names import check_names
 from tff_pfl.local import ExactGradient, LocalTraining, evaluate, exact_gradient, trees
 from tff_pfl.models import Model, Weights
-from tff_pfl.names import check_names
-from tff_pfl.templates import (
-    Algorithm,
-    ClientOutput,
-    Exchange,
-    Personalization,
-    extends,
-    last_own_model,
-)
+from tff_pfl.templates import Algorithm, ClientOutput, Exchange, Personalization, last_own_model
 
 GRADIENTS = ("full", "pseudo")
 

@@ -17,10 +17,11 @@ from tff_pfl.algorithms.fedpg import step_ladder
 from tff_pfl.algorithms.fedpg.round import fedpg
 from tff_pfl.algorithms.fedpg.server import FedPGServer, moved, stepped
 from tff_pfl.algorithms.registry import ALGORITHMS, trains_where
+from tff_pfl.arguments.extension import extends
+from tff_pfl.arguments.ranges import between, takes, whole
 from tff_pfl.local import LocalTraining, evaluate, trees
 from tff_pfl.models import Model
-from tff_pfl.ranges import between, takes, whole
-from tff_pfl.templates import Algorithm, ClientOutput, Exchange, extends
+from tff_pfl.templates import Algorithm, ClientOutput, Exchange
 
 
 class Search(NamedTuple):

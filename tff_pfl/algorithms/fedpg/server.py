@@ -7,10 +7,10 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tff_pfl.algorithms.fedpg import common_descent, gradient_memory
+from tff_pfl.arguments.names import check_names
+from tff_pfl.arguments.ranges import at_least_or_infinite, between, takes, whole
 from tff_pfl.local import LocalTraining, trees
 from tff_pfl.models import Weights
-from tff_pfl.names import check_names
-from tff_pfl.ranges import at_least_or_infinite, between, takes, whole
 
 DIRECTIONS = ("mgda", "mean")
 GAMMA_MODES = ("auto", "constant", "at_least")

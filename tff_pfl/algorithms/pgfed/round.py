@@ -39,9 +39,9 @@ from tff_pfl.aggregators import FieldsFactory, StackFactory
 from tff_pfl.algorithms.pgfed.server import PGFedCEServer, PGFedServer, Risk
 from tff_pfl.algorithms.pgfed.sparse_matrix import dense
 from tff_pfl.algorithms.registry import ALGORITHMS
+from tff_pfl.arguments.ranges import at_least, between, takes, whole
 from tff_pfl.local import LocalTraining, exact_gradient, trees
 from tff_pfl.models import Model, Weights
-from tff_pfl.ranges import at_least, between, takes, whole
 from tff_pfl.templates import (
     Algorithm,
     ClientOutput,

@@ -14,7 +14,7 @@ from tff_pfl.runtime.graph import client_values, internals, values
 from tff_pfl.runtime.graph.groups import Rows
 from tff_pfl.runtime.graph.mapping import ClientMap
 from tff_pfl.runtime.graph.results import Layout, ResidentArray
-from tff_pfl.structures import elements_of
+from tff_pfl.tracing.structures import elements_of
 
 _copies = itertools.count()
 _STRING = tff.types.TensorType(np.str_).dtype.type

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 import absl.logging
 import tensorflow_federated as tff
 
-from tff_pfl.names import check_names
-from tff_pfl.ranges import takes, whole
+from tff_pfl.arguments.names import check_names
+from tff_pfl.arguments.ranges import takes, whole
 from tff_pfl.runtime.graph import devices as device_names
 from tff_pfl.runtime.graph import executor, interruption, mapping
 from tff_pfl.runtime.startup import ignore_failures_at_exit

@@ -9,7 +9,7 @@ from typing import NoReturn
 import absl.logging
 import tensorflow as tf
 
-from tff_pfl.names import unknown_name
+from tff_pfl.arguments.names import unknown_name
 from tff_pfl.runtime import cuda
 from tff_pfl.runtime.errors import DeviceError, WorkerDiedError
 

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from tff_pfl.alone import choose
 from tff_pfl.runtime.graph import internals
 from tff_pfl.runtime.graph.inlining import inline_calls, separate_steps
 from tff_pfl.runtime.graph.operations import operations
+from tff_pfl.tracing.alone import choose
 
 # TensorFlow makes a new variable of this name at each run of its operation (`ResourceHandle`).
 _ANONYMOUS = "cd2c89b7-88b7-44c8-ad83-06c2a9158347"
@@ -46,7 +46,7 @@ class ImportedFunction:
             message: The field `tensorflow` of a TFF `Computation` message.
             input_specs: The specs of the inputs, in the order of the flattened parameter. A tuple
                 stands for a sequence of one element, and has the specs of its components.
-            alone: Whether each client is computed alone; see `tff_pfl.alone`.
+            alone: Whether each client is computed alone; see `tff_pfl.tracing.alone`.
 
         Raises:
             NotSingleElementError: The computation does more with such a sequence than take its

@@ -9,10 +9,10 @@ from typing import Any
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_pfl.alone import is_marked
 from tff_pfl.runtime.graph import client_values, imported, intrinsics, values
 from tff_pfl.runtime.graph.client_values import Clients, Shared
 from tff_pfl.runtime.graph.values import CannotLowerError, Function
+from tff_pfl.tracing.alone import is_marked
 
 # The name scope of operations of client work, in graphs and in profiles.
 CLIENT_WORK = "clients"

@@ -9,7 +9,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_pfl.runtime.graph import client_values, values
-from tff_pfl.structures import container_of
+from tff_pfl.tracing.structures import container_of
 
 
 class ResidentArray(np.ndarray):

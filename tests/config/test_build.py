@@ -1,0 +1,416 @@
+"""Tests that runs are built from the values of their config."""
+
+import dataclasses
+import functools
+import importlib
+import pathlib
+import unittest.mock
+
+import ml_collections
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tests.config.small import algorithm_of, run_client, small
+from tests.federation import assert_equal, leaves
+from tests.marks import slow, together
+from tff_pfl import algorithms, data, models
+from tff_pfl.attacks import ATTACKS, drawn_attackers, label_flip
+from tff_pfl.config import (
+    ConfigError,
+    build_algorithm,
+    build_dataset,
+    build_local,
+    build_model,
+    build_process,
+    check_config,
+    complete,
+    default_config,
+)
+from tff_pfl.config.parts import fitted
+from tff_pfl.data import FederatedDataset
+from tff_pfl.evaluation import sampled_clients
+from tff_pfl.templates import AGGREGATORS
+from tff_pfl.testing import tiny_normalized_model
+
+CONFIGS = sorted(
+    path.stem for path in (pathlib.Path(__file__).parents[3] / "configs").glob("[!_]*.py")
+)
+# The text before the algorithm in `--config=configs/NAME.py:`.
+CHOICES = {
+    "fedpg": "dir,fmnist,",
+    "pgfed": "cifar10,25,",
+    "plgu": "cifar10,10,",
+    "pfedmb": "dirichlet,15,",
+}
+
+
+def shrunk(name, algorithm):
+    """Returns a config of `configs/`, with digits and a small network of enough layers."""
+    choice = CHOICES.get(name, "") + algorithm
+    config = importlib.import_module(f"configs.{name}").get_config(choice)
+    assert isinstance(config, ml_collections.ConfigDict)
+    check_config(config)
+    assert config.algorithm.name == algorithm
+    config.data.update(name="digits", num_clients=5, num_validation=0)
+    config.data.dirichlet.min_examples = 1
+    config.clients_per_round = 2
+    if algorithm == "fedfomo":
+        config.algorithm.num_models = 2
+    config.model.name = "mlp"
+    config.model.options = {"hidden": (4,) * 4}
+    return config
+
+
+@functools.cache
+def model_of_shrunk():
+    """Builds the model of all shrunk configs once, because it takes longer than a config."""
+    config = shrunk("digits", "fedavg")
+    return build_model(config, build_dataset(config))
+
+
+@pytest.mark.parametrize("name", [name if name == "plgu" else slow(name) for name in CONFIGS])
+@pytest.mark.parametrize(
+    "algorithm", [name if name == "ditto" else slow(name) for name in algorithms.ALGORITHMS]
+)
+def test_every_config_builds_every_algorithm(name, algorithm, monkeypatch):
+    made = unittest.mock.Mock(wraps=algorithms.make)
+    monkeypatch.setattr(algorithms, "make", made)
+    config = shrunk(name, algorithm)
+    model = tiny_normalized_model() if algorithm == "fedbn" else model_of_shrunk()
+    assert build_algorithm(config, model, build_dataset(config)).exchanges
+    ((built, *_), options) = made.call_args
+    assert built == algorithm
+    federation = {"num_clients": 5, "clients_per_round": 2, "largest_cohort": 2}
+    expected = config.algorithm.to_dict() | federation
+    del expected["name"]
+    assert options == expected
+
+
+def test_model_has_the_task_of_the_config():
+    config = default_config()
+    dataset = build_dataset(config)
+    config.task.name = "regression"
+    complete(config)
+    model = build_model(config, dataset)
+    assert model.task.name == "regression"
+    assert model.init(0)["head"]["bias"].shape == [1]
+    config.task.name = "binary"
+    complete(config)
+    with pytest.raises(ConfigError, match="needs labels 0 or 1, but 'digits' has 10 classes"):
+        build_model(config, dataset)
+    ratings = FederatedDataset(dataset.x, dataset.y / 2, None, dataset.partition, "ratings")
+    with pytest.raises(ConfigError, match="labels of 'ratings' do not fit task 'binary'.*0 or 1"):
+        build_model(config, ratings)
+    with pytest.raises(ConfigError, match="task .classification. takes two logits"):
+        build_model(default_config(), ratings)
+
+
+def test_local_training_has_the_values_of_the_config():
+    config = default_config()
+    config.local.update(epochs=3, batch_size=7, momentum=0.9, weight_decay=0.01, steps=5)
+    config.local.update(clip_norm=2.0, drop_remainder=True, persist_optimizer_state=True)
+    config.local.update(learning_rate_decay=0.9, warm_up_rounds=4)
+    local = build_local(config)
+    assert {name: getattr(local, name) for name in config.local if hasattr(local, name)} == {
+        "epochs": 3,
+        "batch_size": 7,
+        "weight_decay": 0.01,
+        "steps": 5,
+        "clip_norm": 2.0,
+        "drop_remainder": True,
+        "persist_optimizer_state": True,
+        "learning_rate_decay": 0.9,
+        "warm_up_rounds": 4,
+        "optimizer": local.optimizer,
+        "schedule": local.schedule,
+        "learning_rate": local.learning_rate,
+    }
+    state = local.optimizer.initialize(())
+    assert local.optimizer.get_hparams(state) == {"learning_rate": 0.1, "momentum": 0.9}
+    config.local.optimizer = "adam"
+    assert "Adam" in type(build_local(config).optimizer).__name__
+
+
+def test_batches_have_no_rows_that_no_client_fills():
+    config = small()
+    config.local.batch_size = 2000
+    dataset = build_dataset(config)
+    assert 256 < dataset.sizes().max() <= 512
+    assert fitted(build_local(config), dataset).batch_size == 512
+
+
+def test_model_has_the_normalization_of_the_config():
+    config = small(normalization="half")
+    dataset = build_dataset(config)
+    model = build_model(config, dataset)
+    expected = models.build("mlp", (8, 8, 1), 10, mean=(0.5,), std=(0.5,), hidden=(4,))
+    x = dataset.examples(0).x[:3]
+    assert model.apply(model.init(0), x).numpy() == pytest.approx(
+        expected.apply(expected.init(0), x).numpy()
+    )
+
+
+def test_inputs_other_than_bytes_are_not_divided_by_255():
+    found = build_dataset(small())
+    dataset = FederatedDataset(found.x.astype(np.float32), found.y, 10, found.partition, "measured")
+    with pytest.raises(ConfigError, match="'unit' divides uint8 images.*'measured' are float32"):
+        build_model(small(), dataset)
+    model = build_model(small(normalization="none"), dataset)
+    weights, x = model.init(0), dataset.examples(0).x[:3]
+    of_bytes = build_model(small(), found)
+    expected = of_bytes.apply(weights, x).numpy()
+    assert model.apply(weights, x / 255).numpy() == pytest.approx(expected, abs=1e-5)
+
+
+def test_saved_partition_is_used(tmp_path):
+    first = build_dataset(small())
+    path = str(tmp_path / "partition.npz")
+    first.partition.save(path)
+    again = build_dataset(small(partition_file=path, partitioner="iid"))
+    assert again.fingerprint == first.fingerprint
+
+
+def test_splits_are_kept_without_merge():
+    dataset = build_dataset(small(merge=False, num_validation=200))
+    assert dataset.sizes("validation").sum() == 200
+    assert dataset.sizes("test").sum() == 360
+    assert dataset.sizes("train").sum() == 1797 - 360 - 200
+
+
+@together(
+    ("changes", "message"),
+    [
+        ({"data": {"name": "digit"}}, "config.data: Unknown data set 'digit'. Did you mean 'digi"),
+        (
+            {"data": {"num_clients": 2}},
+            "config.clients_per_round: A cohort of 3 clients .* federation.* 2",
+        ),
+        ({"data": {"normalization": "cifar"}}, "config.data: normalization='cifar' .* 3 channels"),
+        (
+            {"evaluation": {"split": "validation"}},
+            "no client has validation .*before a run",
+        ),
+        ({"evaluation": {"clients": 7}}, "config.evaluation: clients=7 .* only 6 that train"),
+        ({"new_clients": {"number": 6}}, "new_clients.number=6, .* only 6 clients"),
+        (
+            {"new_clients": {"number": 4}},
+            "config.clients_per_round: A cohort of 3 .* federation.* 2",
+        ),
+        (
+            {"attack": {"client_ids": (0, -1, 6)}},
+            r"client_ids has \[-1, 6\], .* are 0 to 5",
+        ),
+        (
+            {"participation": {"over_selection": 2.5}},
+            "config.clients_per_round: .*over_selection=2.5.* asks for 8",
+        ),
+        ({"model": {"compute_type": "float16"}}, "config.model: Unknown compute type 'float16'"),
+        ({"local": {"learning_rate": -1.0}}, "config.local: .*learning_rate"),
+        (
+            {"privacy": {"epsilon": 1e-5, "delta": 1e-9}},
+            "config.privacy: epsilon of 20 rounds of 3 of 6 clients must be",
+        ),
+        (
+            {"aggregator": {"name": "mean"}, "algorithm": {"name": "local"}},
+            "config.aggregator: The aggregator of .*cannot be repl",
+        ),
+        (
+            {"server": {"optimizer": "sgd"}, "algorithm": {"name": "fedfomo"}},
+            "config.server.optimizer='sgd', but the server of 'fedfomo' does not take steps",
+        ),
+    ],
+)
+def test_impossible_configs_are_refused(changes, message):
+    config = small(changes.get("algorithm", {}).get("name", "fedavg"))
+    for section, values in changes.items():
+        config[section].update(values)
+    with pytest.raises(ConfigError, match=message):
+        dataset = build_dataset(config)
+        build_algorithm(config, build_model(config, dataset), dataset)
+
+
+@pytest.mark.parametrize(
+    ("with_tests", "changes", "message"),
+    [
+        (
+            [0],
+            {"evaluation.clients": 1},
+            "no client of the sample \\(config.evaluation.clients=1\\) has",
+        ),
+        ([5], {"new_clients.number": 1}, "no client that trains has test examples"),
+        ([0], {"new_clients.number": 1}, "no new client has test examples"),
+        ([0], {"new_clients.number": 1, "new_clients.evaluated": False}, None),
+    ],
+)
+def test_evaluated_clients_must_have_examples(monkeypatch, with_tests, changes, message):
+    assert sampled_clients(0, 6, 1) == [3]
+    rng = np.random.default_rng(0)
+
+    def arrays(has_tests):
+        x, y = rng.integers(256, size=(9, 2, 2, 1), dtype=np.uint8), np.arange(9) % 3
+        tests = slice(None if has_tests else 0)
+        return x, y, x[tests], y[tests]
+
+    clients = [arrays(i in with_tests) for i in range(6)]
+    dataset = FederatedDataset.from_client_arrays(clients, 3)
+    monkeypatch.setattr(data, "federate", lambda *_, **__: dataset)
+    config = small()
+    with config.unlocked():
+        config.update_from_flattened_dict(changes)
+    if message is None:
+        assert build_dataset(config) is dataset
+        return
+    with pytest.raises(ConfigError, match=message):
+        build_dataset(config)
+
+
+@pytest.mark.parametrize("learning_rate", [slow(None), 0.02])
+def test_models_are_fine_tuned_with_the_values_of_the_config(learning_rate):
+    config = small()
+    config.evaluation.update(fine_tune_epochs=2, fine_tune_learning_rate=learning_rate)
+    config.local.learning_rate_decay = 0.5
+    _, received, examples, context, model, algorithm = run_client(config)
+    context = context._replace(round_num=tf.constant(3))
+    if learning_rate is not None:  # the rate is constant over rounds
+        config.local.update(learning_rate=learning_rate, learning_rate_decay=1.0)
+    expected = build_local(config).train(model, received, examples, context, epochs=2)
+    assert_equal(algorithm.personalize.fine_tune(received, examples, context), expected.weights)
+
+
+def test_local_training_has_the_schedule_and_augmentation_of_the_config():
+    config = default_config()
+    config.local.schedule.name = "step"
+    config.local.augmentation.name = "crop_and_flip"
+    complete(config)
+    config.local.update(learning_rate=0.5, learning_rate_decay=0.5, warm_up_rounds=2)
+    config.local.schedule.every = 1
+    config.local.augmentation.update(padding=1, flip=False)
+    check_config(config)
+    local = build_local(config)
+    rates = [float(local.learning_rate(tf.constant(t))) for t in range(3)]
+    np.testing.assert_allclose(
+        rates, [0.5 * 0.5, 0.5 * 0.5 * 0.1, 0.5 * 0.5**2 * 0.1**2], rtol=1e-5
+    )
+    images = tf.ones([20, 3, 3, 1])
+    black = tf.reduce_sum(1 - local.augment(images, tf.constant([1, 2])), axis=[1, 2, 3])
+    assert set(black.numpy()) <= {0, 3, 5} and len(set(black.numpy())) == 3
+    plain = build_local(default_config())
+    assert plain.augment is None
+    assert float(plain.learning_rate(tf.constant(7))) == np.float32(0.1)
+
+
+def test_uploads_are_compressed_with_the_options_of_the_config():
+    config = small()
+    complete(config, {"compression.name": "top_k"})
+    assert config.compression.to_dict() == {"name": "top_k", "error_feedback": False, "share": 0.1}
+    config.compression.update(share=0.01, error_feedback=True)
+    config.attack.update(client_ids=(2,), factor=0.0)  # uploads of attackers are compressed, too
+    check_config(config)
+    output, *_ = run_client(config, 2)
+    assert not np.any(output.upload.values)
+    size = sum(leaf.size for leaf in leaves(output.state.residuals))
+    assert output.upload.values.shape == (-(-size // 100),)
+    config = small("fedpg")
+    complete(config, {"compression.name": "half"})
+    with pytest.raises(ConfigError, match="config.compression: Uploads of fedpg .* averaged by a"):
+        run_client(config)
+
+
+def test_model_has_the_segments_and_compute_type_of_the_config(monkeypatch):
+    built = unittest.mock.Mock()
+    monkeypatch.setattr(models, "build", built)
+    config = small()
+    build_model(config, build_dataset(config))
+    assert {"segments": 1, "compute_type": "float32"}.items() <= built.call_args.kwargs.items()
+    config.model.update(segments=3, compute_type="bfloat16")
+    build_model(config, build_dataset(config))
+    assert {"segments": 3, "compute_type": "bfloat16"}.items() <= built.call_args.kwargs.items()
+
+
+def test_error_of_tracing_names_its_key():
+    config = small("fedavg")
+    config.privacy.update(
+        mechanism="distributed", clipping="fixed", noise_multiplier=20.0, clip_norm=0.3, bits=8
+    )
+    dataset = build_dataset(config)
+    with pytest.raises(ConfigError, match="^config.privacy.bits=8 are too few for"):
+        build_process(config, build_model(config, dataset), dataset)
+
+
+def test_fraction_of_the_clients_attacks():
+    config = small()
+    complete(config, {"attack.name": "inner_product"})
+    config.attack.fraction = 0.34
+    config.local.epochs = 1
+    check_config(config)
+    attackers = drawn_attackers(0.34, 6, config.seed)
+    assert len(attackers) == 2
+    honest = min(set(range(6)) - set(attackers))
+    for client_id, attacks in ((attackers[0], 1.0), (honest, 0.0)):
+        output, *_ = run_client(config, client_id)
+        assert output.upload.attacks == attacks
+
+
+def test_label_flip_receives_the_classes_of_the_data():
+    config = small()
+    complete(config, {"attack.name": "label_flip"})
+    config.attack.client_ids = (2,)
+    with unittest.mock.patch.dict(ATTACKS._registered):
+        called = unittest.mock.Mock(return_value=algorithm_of("fedavg"))
+        ATTACKS._registered["label_flip"] = functools.wraps(label_flip)(called)
+        dataset = build_dataset(config)
+        build_algorithm(config, build_model(config, dataset), dataset)
+    assert called.call_args.kwargs == {"client_ids": (2,), "num_classes": 10}
+
+
+def test_own_attack_can_be_chosen_and_removed(monkeypatch):
+    def renamed(algorithm, *, name_of: str = "nobody"):
+        return dataclasses.replace(algorithm, name=name_of)
+
+    monkeypatch.setitem(ATTACKS._registered, "renamed", renamed)
+    config = small()
+    complete(config, {"attack.name": "renamed"})
+    assert config.attack.to_dict() == {"name": "renamed", "name_of": "nobody", "fraction": 0.0}
+    config.attack.name_of = "somebody"
+    check_config(config)
+    assert run_client(config)[-1].name == "somebody"
+    complete(config, {"attack.name": ""})
+    check_config(config)
+    assert run_client(config)[-1].name == "fedavg"
+
+
+def test_server_has_the_optimizer_of_the_config():
+    assert algorithm_of("fedavg").server_init(0).optimizer == ()
+    momentum = {"optimizer": "sgd", "learning_rate": 0.5, "momentum": 0.9}
+    state = algorithm_of("ditto", server=momentum).server_init(0).optimizer
+    assert (state["learning_rate"], state["momentum"]) == (0.5, 0.9)
+    adam = {"optimizer": "adam", "options": {"beta_1": 0.7}}
+    state = algorithm_of("fedper", server=adam).server_init(0).optimizer
+    assert (state["learning_rate"], state["beta_1"], state["beta_2"]) == (1.0, 0.7, 0.999)
+
+
+@pytest.mark.parametrize("name", [slow("robust"), "ddp_secure"])
+def test_algorithm_has_the_aggregator_of_the_config(name, monkeypatch):
+    factory, options = tff.aggregators.MeanFactory(), []
+
+    @functools.wraps(AGGREGATORS[name])
+    def make(**chosen):
+        options.append(chosen)
+        return factory
+
+    monkeypatch.setitem(AGGREGATORS._registered, name, make)
+    chosen = {"name": name, "options": {"zeroing": False} if name == "robust" else {}}
+    (exchange,) = algorithm_of("fedavg", aggregator=chosen).exchanges
+    assert exchange.aggregator is factory
+    expected = {"clients_per_round": 3} if name == "ddp_secure" else {}
+    assert options == [expected | chosen["options"]]
+
+
+def test_largest_cohort_is_all_clients_with_poisson_sampling():
+    for participation, largest in (({"sampling": "poisson"}, 6), ({"over_selection": 1.5}, 3)):
+        (exchange,) = (algorithm := algorithm_of("pgfed", participation=participation)).exchanges
+        server = algorithm.server_init(0)
+        assert exchange.distribute(server).intercepts.shape == [largest]
+        assert server.alpha.values[-1] == np.float32(1 / 3)

@@ -1,0 +1,199 @@
+"""Tests how studies are run, resumed and interrupted."""
+
+import concurrent.futures
+import csv
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from tests.analysis.hand_written import write_run
+from tests.runs import ROOT, run_main, tiny_config, wait_until, write_study
+from tff_pfl.config import Study, Tuning, Variant, grid, run_study
+from tff_pfl.config.sweep import shares_chosen_with
+from tff_pfl.data import Partition
+from tff_pfl.experiment import OutputDirectoryError, resolved
+
+STUDY = Study("Two", {"A": Variant("a.py"), "B": Variant("b.py", {"x": 1})}, seeds=(0, 7))
+
+
+def study_of(**settings):
+    return Study("One", {"one": Variant("a.py", settings)})
+
+
+def test_each_run_is_run_once(tmp_path, program):
+    folder = tmp_path / "study"
+    assert run_study(STUDY, folder, program.path, jobs=2) == []
+    first = program.started()
+    assert first == [f"--config={x} seed={seed}" for x in ("a.py", "b.py x=1") for seed in (0, 7)]
+    (folder / "A/seed7/summary.json").unlink()
+    (folder / "A/seed0/summary.json").write_text("{")  # damaged; the program may repair it
+    assert run_study(STUDY, folder, program.path) == []
+    assert program.started() == sorted(first + first[:2])
+    assert (folder / "A/seed7.log").read_text() == "started\n"
+
+
+def test_failed_run_does_not_stop_the_others(tmp_path, program, capsys, monkeypatch):
+    variants = {"bad": Variant("a.py", {"fails": True}), "good": Variant("b.py")}
+    study = Study("Both", variants)
+    failed = run_study(study, tmp_path / "study", program.path)
+    assert [run.folder for run in failed] == ["bad/seed0"]
+    assert "It failed." in (tmp_path / "study/bad/seed0.log").read_text()
+    assert (tmp_path / "study/good/seed0/summary.json").exists()
+    assert "bad/seed0 failed: It failed.\n" in "".join(capsys.readouterr())
+    monkeypatch.setenv("MENDED", "1")
+    assert run_study(study, tmp_path / "study", program.path) == []
+
+
+def test_checkpoints_of_finished_runs_can_be_discarded(tmp_path, program):
+    folder = tmp_path / "study"
+    variants = {"a": Variant("a.py", {"saves": True})}
+    run_study(Study("One", variants), folder, program.path)
+    assert len(list(folder.rglob("checkpoint"))) == 1
+    bad = {"bad": Variant("a.py", {"fails": True})}
+    for left in (folder / "bad/seed0/checkpoint", folder / "elsewhere/checkpoint"):
+        left.mkdir(parents=True)
+    failing = Study("Two", variants | bad, seeds=(0, 1))
+    run_study(failing, folder, program.path, keep_checkpoints=False)
+    # Checkpoints of earlier runs are removed, too; failed runs and other folders keep theirs.
+    found = {path.parent.relative_to(folder).as_posix() for path in folder.rglob("checkpoint")}
+    assert found == {"bad/seed0", "elsewhere"}
+
+
+def test_runs_with_other_settings_are_refused(tmp_path, program):
+    run_study(study_of(rounds=3), tmp_path / "study", program.path)
+    with pytest.raises(OutputDirectoryError, match="(?s)settings:.*rounds=3.*now has:.*rounds=4"):
+        run_study(study_of(rounds=4), tmp_path / "study", program.path)
+    assert len(program.started()) == 1
+    # A run that failed before it had results may be run with other settings.
+    assert run_study(study_of(fails=True), tmp_path / "b", program.path)
+    assert run_study(study_of(rounds=3), tmp_path / "b", program.path) == []
+    (tmp_path / "b/study.json").write_text("{")
+    with pytest.raises(OutputDirectoryError, match="study.json is damaged"):
+        run_study(study_of(rounds=3), tmp_path / "b", program.path)
+    (tmp_path / "file").touch()
+    with pytest.raises(FileExistsError):
+        run_study(STUDY, tmp_path / "file", program.path)
+
+
+def test_folder_allows_one_process_at_a_time(tmp_path, program):
+    folder, waiting = tmp_path / "study", study_of(waits=True)
+    with concurrent.futures.ThreadPoolExecutor() as executor:
+        first = executor.submit(run_study, waiting, folder, program.path)
+        wait_until(program.is_running)
+        with pytest.raises(OutputDirectoryError, match="already runs a study in .*/study"):
+            run_study(waiting, folder, program.path)
+        os.kill(program.process(), signal.SIGTERM)
+        assert [run.folder for run in first.result(timeout=30)] == ["one/seed0"]
+
+
+def test_interruption_ends_the_runs(tmp_path, program):
+    def interrupt():
+        wait_until(program.is_running)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    timer = threading.Timer(0.0, interrupt)
+    timer.start()
+    before = time.monotonic()
+    variants = {str(i): Variant("a.py", {"waits": True}) for i in range(3)}
+    with pytest.raises(KeyboardInterrupt):
+        run_study(Study("Waiting", variants), tmp_path / "study", program.path)
+    timer.join()
+    assert time.monotonic() - before < 60
+    assert len(program.started()) == 1 and not cmdline(program.process())
+
+
+def test_run_ends_with_the_process_that_started_it(tmp_path, program):
+    """Lets the same study be started again after a kill."""
+    script = (
+        "from tff_pfl.analysis import Study, Variant, run_study\n"
+        "study = Study('One', {'one': Variant('a.py', {'waits': True})})\n"
+        f"run_study(study, {str(tmp_path / 'study')!r}, {str(program.path)!r})\n"
+    )
+    study = subprocess.Popen([sys.executable, "-c", script], env=os.environ | {"PYTHONPATH": ROOT})
+    wait_until(program.is_running)
+    run = program.process()
+    assert cmdline(run)
+    study.kill()
+    study.wait()
+    wait_until(lambda: not cmdline(run))
+
+
+def cmdline(process):
+    """Returns the command line of a process; empty if the process has ended."""
+    try:
+        return pathlib.Path(f"/proc/{process}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def test_results_have_a_row_for_each_finished_run(tmp_path, program):
+    study = Study("Two", {"A, b": Variant("a.py"), "C": Variant("c.py")}, seeds=(0, 1))
+    run = write_run(tmp_path / "A_b/seed1", [0.5, 1.0], seed=1, global_accuracies=[0.25, 0.5])
+    write_run(tmp_path / "C/seed0", [0.5], bytes_down=7, seconds=0.1)
+    run_study(study, tmp_path, program.path)
+    with open(tmp_path / "results.csv", newline="") as file:
+        head, *rows = csv.reader(file)
+    assert ",".join(head) == "label,seed,personalized,global,bytes_down,bytes_up,round_seconds"
+    assert rows == [
+        ["A, b", "1", "0.75", "0.375", "1000.0", "2000.0", "0.5"],
+        ["C", "0", "0.5", "nan", "7.0", "14.0", "0.1"],
+    ]
+    assert run.exists()
+
+
+def test_note_reports_test_examples_used_in_tuning(tmp_path, program, capsys):
+    """Uses ten examples and two clients; the table has seeds 3 and 4, and the tuning has seed 0."""
+
+    def write(folder, train, validation, test):
+        (tmp_path / folder).mkdir(parents=True)
+        parts = ([np.array(rows) for rows in clients] for clients in (train, validation, test))
+        Partition(*map(tuple, parts)).save(str(tmp_path / folder / "partition.npz"))
+
+    rates = grid({"rate": (1.0, 2.0)})
+    variants = {"A": Variant("a.py"), "B": Variant("b.py", trials=[{"rate": 5.0}])}
+    study = Study("Rates", variants, seeds=(3, 4), tuning=Tuning(rates))
+    for rate in (1.0, 2.0):
+        write(f"tuning/A/rate_{rate}/seed0", [[0, 1], [2]], [[3], []], [[4, 5], [6, 7, 8, 9]])
+    write("A/seed3", [[4, 5, 6, 7], [8]], [[], []], [[0, 9], [3, 1]])
+    write("A/seed4", [[0, 1], [2, 3]], [[], []], [[4, 5], [6, 7]])
+    chosen = {"B": {"rate": 5.0}, "A": {"rate": 1.0}}
+    assert shares_chosen_with(study, tmp_path, {"B": {"rate": 5.0}}) == {}  # B was not tuned
+    assert shares_chosen_with(study, tmp_path, chosen) == {3: 0.75}
+    write("tuning/B/rate_5.0/seed0", [[0, 1], [2]], [[3], []], [[4, 5], [6, 7, 8, 9]])
+    write("B/seed3", [[0, 1], [2]], [[], []], [[4, 5], [6]])  # shares none, though it is first
+    assert shares_chosen_with(study, tmp_path, chosen) == {3: 0.75}
+    run_study(study, tmp_path, program.path)
+    assert "some of the test examples: 75% of seed 3." in "".join(capsys.readouterr())
+
+
+def test_program_writes_the_table(tmp_path, in_this_process):
+    """Runs `sweep.py` on a study whose run is finished."""
+    file = write_study(tmp_path, f"{tmp_path}/a.py:choice")
+    out = f"--output_dir={tmp_path / 'out'}"
+    missing = run_main("sweep.py", f"--study={file}", out)
+    assert missing.stderr.startswith(
+        f"error: The config of 'a', '{tmp_path}/a.py', does not exist."
+    )
+    assert missing.returncode == 1 and not (tmp_path / "out").exists()
+    (tmp_path / "a.py").write_text(
+        "from tests.runs import tiny_config\ndef get_config(_): return tiny_config('fedavg')"
+    )
+    run = write_run(tmp_path / "out/a/seed0", [0.5, 1.0])
+    (run / "config.json").write_text(json.dumps(resolved(tiny_config("fedavg"))))
+    ended = run_main("sweep.py", f"--study={file}", out)
+    assert (ended.returncode, ended.stdout) == (0, (tmp_path / "out/table.md").read_text())
+    assert ended.stdout.splitlines()[2].startswith("| a | 75.00 | ")
+    table = run_main("report.py", "table", tmp_path / "out", "--format=latex")
+    assert (table.returncode, table.stderr) == (0, "")
+    assert r"\begin{tabular}{lrrrrr}" in table.stdout
+    assert len((tmp_path / "out/results.csv").read_text().splitlines()) == 2
+    ended = run_main("sweep.py", f"--study={file}x", out)
+    assert ended.returncode == 1 and "There is no study" in ended.stderr

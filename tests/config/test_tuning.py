@@ -1,0 +1,255 @@
+"""Tests the choice of settings on validation data, by lists, stages and searches."""
+
+import csv
+import dataclasses
+import math
+import shutil
+
+import optuna
+import pytest
+
+from tff_pfl import analysis
+from tff_pfl import config as configs
+from tff_pfl.config import Search, Study, Tuning, Variant, grid, run_study, sweep
+from tff_pfl.config.tuning import Tuner
+from tff_pfl.experiment import OutputDirectoryError
+
+RATES = grid({"rate": (1.0, 4.0, 2.0, 3.0)})
+TUNING = Tuning(RATES, {"data.fractions": (0.6, 0.1, 0.3)}, rounds=(1, 5, 9))
+HALVING = Study(
+    "Rates",
+    {"A": Variant("a.py"), "B": Variant("b.py", {"rate": 7.0}, trials=[{"rate": 5.0}])},
+    seeds=(3, 4),
+    tuning=TUNING,
+)
+SEARCH = Search({"rate": configs.log_uniform(1.0, 9.0)}, number=4)
+SEARCHING = Study("Found", {"A": Variant("a.py")}, tuning=Tuning(SEARCH))
+
+
+@pytest.fixture(autouse=True)
+def quick_starts(monkeypatch):
+    """Starts runs that do not end with this process, because a tie needs a copy of its memory."""
+    monkeypatch.setattr(sweep, "_ends_with_its_parent", lambda: None)
+
+
+def with_tuning(study, **changes):
+    return dataclasses.replace(study, tuning=dataclasses.replace(study.tuning, **changes))
+
+
+def rows(folder):
+    with open(folder / "tuning.csv", newline="") as file:
+        return [list(row.values()) for row in csv.DictReader(file)]
+
+
+def test_better_half_of_trials_continues(tmp_path, program):
+    """Uses a program whose accuracy is the rate after one round, then rounds * (10 - rate)."""
+    folder = tmp_path / "study"
+    assert run_study(HALVING, folder, program.path, jobs=2) == []
+    assert rows(folder) == [
+        *(["A", f"rate {rate}", "1", f"{rate}", "False"] for rate in (1.0, 4.0, 2.0)),
+        ["A", "rate 3.0", "1", "3.0", "True"],
+        ["A", "rate 4.0", "5", "30.0", "False"],
+        ["A", "rate 3.0", "5", "35.0", "True"],
+        ["A", "rate 3.0", "9", "63.0", "True"],
+    ]
+    started = program.started()
+    trials = [flags for flags in started if "validation" in flags]
+    assert len(trials) == 4 + 2 + 1 and all("(0.6, 0.1, 0.3)" in flags for flags in trials)
+    assert [flags for flags in started if "validation" not in flags] == [
+        f"--config={config} rate={rate} seed={seed}"
+        for config, rate in (("a.py", 3.0), ("b.py", 5.0))
+        for seed in (3, 4)
+    ]
+    # A second time, nothing is run, even without the trials' folders: the scores are stored.
+    shutil.rmtree(folder / "tuning")
+    assert run_study(HALVING, folder, program.path) == []
+    assert program.started() == started
+
+
+def test_scores_are_means_over_seeds_and_the_lowest_loss_is_the_best(tmp_path, program):
+    study = with_tuning(HALVING, rounds=(), seeds=(0, 1), metric="personalized/loss")
+    run_study(study, tmp_path, program.path)
+    assert [row[1:4] for row in rows(tmp_path)] == [
+        [f"rate {rate}", "nan", f"{-3 * (10 - rate)}"] for rate in (1.0, 4.0, 2.0, 3.0)
+    ]
+    assert [row[1] for row in rows(tmp_path) if row[4] == "True"] == ["rate 1.0"]
+    assert len([flags for flags in program.started() if "validation" in flags]) == 8
+
+
+def test_trials_that_fail_or_diverge_are_not_chosen(tmp_path, program, capsys, monkeypatch):
+    trials = [{"rate": math.inf}, {"rate": 2.0, "fails": True}, {"rate": 3.0}]
+    variants = {
+        "A": Variant("a.py"),
+        "all fail": Variant("b.py", trials=grid({"rate": (1.0, 2.0), "fails": (True,)})),
+        "all diverge": Variant("c.py", trials=grid({"rate": (math.inf, -math.inf)})),
+    }
+    study = Study("Bad", variants, tuning=Tuning(trials))
+    folder = tmp_path / "study"
+    failed = run_study(study, folder, program.path)
+    assert [run.folder for run in failed] == [
+        "tuning/A/rate_2.0_fails_True/seed0",
+        "tuning/all_fail/rate_1.0_fails_True/seed0",
+        "tuning/all_fail/rate_2.0_fails_True/seed0",
+    ]
+    assert [row[:2] for row in rows(folder) if row[4] == "True"] == [["A", "rate 3.0"]]
+    assert rows(folder)[0][3] == "nan"
+    printed = "".join(capsys.readouterr())
+    for label in ("all fail", "all diverge"):
+        assert f"{label}: no trial has a finite score" in printed
+    assert not (folder / "all_fail").exists()
+    # The same command retries failed trials, which may then be the best.
+    shutil.rmtree(folder / "A")
+    monkeypatch.setenv("MENDED", "1")
+    assert run_study(study, folder, program.path) == []
+    chosen = [row[:2] for row in rows(folder) if row[4] == "True"]
+    assert chosen == [["A", "rate 2.0, fails True"], ["all fail", "rate 1.0, fails True"]]
+
+
+def test_changed_metric_seeds_or_settings_start_a_new_tuning(tmp_path, program):
+    study = with_tuning(HALVING, rounds=())
+    run_study(study, tmp_path, program.path)
+    for other in (with_tuning(study, metric="personalized/loss"), with_tuning(study, seeds=(0, 1))):
+        tuner = Tuner(other, "A", tmp_path)
+        assert tuner.chosen() is None and list(tuner.scores()) == []
+    with pytest.raises(OutputDirectoryError, match="(?s)other settings.*0.6.*now has.*0.5"):
+        run_study(
+            with_tuning(study, settings={"data.fractions": (0.5, 0.2, 0.3)}), tmp_path, program.path
+        )
+    with pytest.raises(OutputDirectoryError, match="Runs of 'A' have no global/accuracy"):
+        run_study(with_tuning(study, metric="global/accuracy"), tmp_path, program.path)
+
+
+@pytest.mark.slow
+def test_longer_run_is_not_compared_after_fewer_rounds(tmp_path, program):
+    run_study(HALVING, tmp_path, program.path)
+    with pytest.raises(
+        OutputDirectoryError, match="rate_4.0/seed0 has already done 5 rounds, .* after 1 "
+    ):
+        run_study(with_tuning(HALVING, seeds=(0, 1)), tmp_path, program.path)
+
+
+def test_better_trial_does_not_replace_runs_silently(tmp_path, program):
+    few = with_tuning(HALVING, rounds=(), trials=RATES[1:3])
+    run_study(few, tmp_path, program.path)
+    more = with_tuning(few, trials=RATES)
+    with pytest.raises(OutputDirectoryError, match="A/seed3 was run with other settings"):
+        run_study(more, tmp_path, program.path)
+    assert analysis.find_runs(tmp_path).chosen == {"A": "rate 2.0", "B": "rate 5.0"}
+
+
+def test_damaged_storage_is_refused(tmp_path, program):
+    (tmp_path / "tuning.db").write_text("no database" * 99)
+    with pytest.raises(OutputDirectoryError, match="tuning.db cannot be .* not a database"):
+        run_study(HALVING, tmp_path, program.path)
+
+
+def trials_of(folder):
+    return [trial.params for trial in Tuner(SEARCHING, "A", folder)._trials()]
+
+
+def test_search_is_reproducible_and_chooses_the_best(tmp_path, program):
+    """Uses a program whose best rate is the lowest."""
+    run_study(SEARCHING, tmp_path / "a", program.path)
+    found = trials_of(tmp_path / "a")
+    assert len(found) == 4 and found[0] == {"rate": 3.0}  # the centre
+    assert len({trial["rate"] for trial in found}) == 4
+    assert all(1 <= trial["rate"] <= 9 for trial in found)
+    run_study(SEARCHING, tmp_path / "b", program.path, jobs=2)
+    assert trials_of(tmp_path / "b") == found
+    (best,) = [row for row in rows(tmp_path / "a") if row[4] == "True"]
+    lowest = min(trial["rate"] for trial in found)
+    assert best[1] == f"rate {float(f'{lowest:.3g}')}"
+    # A second time, nothing is run. A larger number continues the search.
+    started = program.started()
+    run_study(SEARCHING, tmp_path / "a", program.path)
+    assert program.started() == started
+    shutil.rmtree(tmp_path / "a/A")
+    longer = with_tuning(SEARCHING, trials=dataclasses.replace(SEARCH, number=5))
+    run_study(longer, tmp_path / "a", program.path)
+    assert len(trials_of(tmp_path / "a")) == 5 and trials_of(tmp_path / "a")[:4] == found
+
+
+def test_killed_search_resumes_with_the_same_trials(tmp_path, program, monkeypatch):
+    run_study(SEARCHING, tmp_path / "whole", program.path)
+    add = Tuner._add
+    for kill_at in (1, 3):
+
+        def killed(self, name, *args, number=kill_at):
+            add(self, name, *args)
+            if len(self._trials()) == number:
+                raise SystemExit  # writes nothing more, like SIGKILL
+
+        with monkeypatch.context() as patch, pytest.raises(SystemExit):
+            patch.setattr(Tuner, "_add", killed)
+            run_study(SEARCHING, tmp_path / "killed", program.path)
+    run_study(SEARCHING, tmp_path / "killed", program.path)
+    assert trials_of(tmp_path / "killed") == trials_of(tmp_path / "whole")
+    assert rows(tmp_path / "killed") == rows(tmp_path / "whole")
+
+
+@pytest.mark.slow
+def test_searches_in_parallel_use_halving(tmp_path, program):
+    """Continues a trial that is in the better half of all trials at its stage so far."""
+    single = dataclasses.replace(SEARCH, number=6)
+    pairs = dataclasses.replace(SEARCH, at_a_time=2, number=5)
+    variants = {"A": Variant("a.py"), "B": Variant("b.py", trials=pairs)}
+    study = Study("Two", variants, tuning=Tuning(single, rounds=(1, 5)))
+    assert run_study(study, tmp_path, program.path, jobs=2) == []
+    found = rows(tmp_path)
+    assert [[row[0] for row in found if row[2] == "1"].count(label) for label in "AB"] == [6, 5]
+    storage = optuna.storages.RDBStorage(f"sqlite:///{tmp_path}/tuning.db")
+    found = {of.study_name[0]: of.study_name for of in optuna.get_all_study_summaries(storage)}
+    for label, batches in {"A": [1] * 6, "B": [2, 2, 1]}.items():
+        trials = optuna.load_study(study_name=found[label], storage=storage).trials
+        # The accuracy after one round equals the rate.
+        reached, expected = [trial.intermediate_values[1] for trial in trials], []
+        for size in batches:
+            so_far = reached[: len(expected) + size]
+            bound = sorted(so_far, reverse=True)[(len(so_far) + 1) // 2 - 1]
+            expected += [rate >= bound for rate in so_far[-size:]]
+        assert [5 in trial.intermediate_values for trial in trials] == expected
+
+
+def test_search_has_values_of_any_type(tmp_path, program):
+    """Stores the indices of values in Optuna."""
+    values = {
+        "rate": configs.log_uniform(0.001, 1.0),
+        "share": configs.uniform(0.0, 1.0),
+        "kind": configs.one_of("plain", ("a", "b"), True),
+    }
+    study = with_tuning(SEARCHING, trials=Search(values, number=4, seed=3))
+    other = with_tuning(SEARCHING, trials=Search(values, number=4, seed=4))
+    found = {}
+    for name, of in (("a", study), ("b", other)):
+        run_study(of, tmp_path / name, program.path)
+        tuner = Tuner(of, "A", tmp_path / name)
+        found[name] = [tuner._settings(trial) for trial in tuner._trials()]
+    first, *rest = found["a"]
+    assert first == {"rate": 0.0316, "share": 0.5, "kind": "plain"}
+    assert {trial["kind"] for trial in rest} <= {"plain", ("a", "b"), True}
+    for trial in rest:
+        assert all(trial[key] == float(f"{trial[key]:.3g}") for key in ("rate", "share"))
+    assert found["b"][0] == first and found["b"][1:] != rest
+
+
+def test_search_stops_proposing_after_failures(tmp_path, program):
+    study = Study("Bad", {"A": Variant("a.py", {"fails": True})}, tuning=Tuning(SEARCH))
+    assert len(run_study(study, tmp_path, program.path)) == 1
+
+
+def test_search_avoids_diverged_trials(tmp_path, program):
+    """Finds few later trials in the range of rates that diverge, above 5."""
+    search = Search({"rate": configs.uniform(1.0, 9.0)}, number=20)
+    study = with_tuning(SEARCHING, trials=search)
+    tuner = Tuner(study, "A", tmp_path)
+    for _ in range(20):
+        assert tuner.propose()
+        (trial,) = tuner._open()
+        rate = trial.params["rate"]
+        ongoing = optuna.trial.Trial(tuner._optuna, trial._trial_id)
+        ongoing.report(math.nan if rate > 5 else -rate, 0)
+        tuner.score(None)
+    assert not tuner.propose()
+    rates = [trial.params["rate"] for trial in tuner._trials()]
+    assert sum(rate > 5 for rate in rates[10:]) <= 3
+    assert tuner.chosen()["rate"] == float(f"{min(rates):.3g}") < 2

@@ -1,0 +1,150 @@
+"""Builds local training, privacy and other parts of a run from sections of a config."""
+
+import dataclasses
+import functools
+
+import ml_collections
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_pfl import evaluation
+from tff_pfl.clients import Participation
+from tff_pfl.clients.padding import shared_capacity
+from tff_pfl.config.errors import config_errors
+from tff_pfl.config.options import AUGMENTATION, AVAILABILITY, SCHEDULE, SELECTOR
+from tff_pfl.data import FederatedDataset
+from tff_pfl.experiment.early_stop import EarlyStop
+from tff_pfl.local import OPTIMIZERS, LocalTraining, rows_of_batch
+from tff_pfl.privacy import Accountant, PrivacyLoss, default_delta
+
+FURTHER_MODELS = ("locally_trained", "fine_tuned")
+"""The names that are valid in `config.evaluation.further_models`."""
+
+
+def build_local(
+    config: ml_collections.ConfigDict, learning_rate: float | None = None
+) -> LocalTraining:
+    """Builds the local training of a config, optionally with another learning rate."""
+    optimizer = build_optimizer(config, "local", learning_rate)
+    made = {"schedule": SCHEDULE.make(config), "augment": AUGMENTATION.make(config)}
+    own = {field.name for field in dataclasses.fields(LocalTraining)} - {"optimizer", *made}
+    with config_errors("local"):
+        values = {key: config.local[key] for key in own if key in config.local}
+        return LocalTraining(optimizer=optimizer, **made, **values)
+
+
+def fitted(local: LocalTraining, dataset: FederatedDataset) -> LocalTraining:
+    """Returns local training that makes the same steps without rows that no client fills."""
+    largest = shared_capacity(dataset.sizes())
+    return dataclasses.replace(local, batch_size=rows_of_batch(local.batch_size, largest))
+
+
+def build_fine_tuning(config: ml_collections.ConfigDict) -> LocalTraining:
+    """Builds the fine-tuning of evaluations, whose own learning rate is constant over rounds."""
+    rate = config.evaluation.fine_tune_learning_rate
+    fine_tuning = build_local(config, rate)
+    return fine_tuning if rate is None else fine_tuning.at_constant_rate()
+
+
+def check_schedule(local: LocalTraining, config: ml_collections.ConfigDict) -> None:
+    """Checks that a schedule's factors in all rounds are finite and at least 0.
+
+    Raises:
+        ConfigError: A factor is negative or not finite. The message has the first such round.
+    """
+    if SCHEDULE.name_in(config) == "constant":
+        return
+
+    @functools.partial(tf.function, autograph=False)
+    def all_rounds():
+        return tf.map_fn(local.schedule_factor, tf.range(config.rounds, dtype=tf.float32))
+
+    with config_errors("local.schedule"):
+        factors = all_rounds().numpy()
+        (wrong,) = np.nonzero(~((factors >= 0) & np.isfinite(factors)))
+        if wrong.size:
+            raise ValueError(
+                f"{SCHEDULE.name_in(config)!r} has the factor {factors[wrong[0]]:g} in round "
+                f"{wrong[0]} (from 0) of config.rounds={config.rounds}. It must be 0 or more in "
+                "all rounds."
+            )
+
+
+def build_optimizer(
+    config: ml_collections.ConfigDict, section: str, learning_rate: float | None = None
+) -> tff.learning.optimizers.Optimizer:
+    """Builds the optimizer of a section, optionally with another learning rate.
+
+    The section's momentum is passed to optimizers that take it, such as SGD.
+    """
+    chosen = config[section]
+    options = chosen.options.to_dict()
+    if "momentum" in OPTIMIZERS.parameters(chosen.optimizer):
+        options["momentum"] = chosen.momentum
+    rate = chosen.learning_rate if learning_rate is None else learning_rate
+    with config_errors(section):
+        return OPTIMIZERS[chosen.optimizer](rate, **options)
+
+
+def evaluation_options(config: ml_collections.ConfigDict) -> evaluation.EvaluationOptions:
+    """Returns the evaluation options of a config."""
+    options = config.evaluation
+    own = [field.name for field in dataclasses.fields(evaluation.EvaluationOptions)]
+    values = {key: options[key] for key in own if key in options}
+    values["synthetic"] = tuple(options.synthetic)
+    return evaluation.EvaluationOptions(seed=config.seed, **values)
+
+
+def participation(config: ml_collections.ConfigDict) -> Participation:
+    """Returns the participation of a config: how clients are selected and report.
+
+    Raises:
+        ConfigError: A value is wrong, or values contradict each other.
+    """
+    with config_errors("participation"):
+        made = {"availability": AVAILABILITY.make(config), "selector": SELECTOR.make(config)}
+        return Participation(**config.participation.to_dict() | made)
+
+
+def early_stop(config: ml_collections.ConfigDict) -> EarlyStop | None:
+    """Returns the early stop of a config, or `None`.
+
+    Raises:
+        ConfigError: A value is wrong, or only the last round is evaluated.
+    """
+    with config_errors("early_stop"):
+        if not config.early_stop.patience:
+            return None
+        stop = EarlyStop(**config.early_stop.to_dict())
+        stop.check_every(config.evaluation.every)
+        return stop
+
+
+def is_private(config: ml_collections.ConfigDict) -> bool:
+    """Returns whether a config has differential privacy."""
+    return config.privacy.epsilon is not None or config.privacy.noise_multiplier is not None
+
+
+def privacy_loss(config: ml_collections.ConfigDict, num_clients: int) -> PrivacyLoss | None:
+    """Returns the privacy loss of a config's rounds, or `None` without privacy.
+
+    Args:
+        config: The config.
+        num_clients: The number of clients that train.
+
+    Raises:
+        ConfigError: A value is wrong, or no noise is large enough for the epsilon.
+    """
+    if not is_private(config):
+        return None
+    privacy = config.privacy
+    with config_errors("privacy"):
+        delta = default_delta(num_clients) if privacy.delta is None else privacy.delta
+        accountant = Accountant(
+            num_clients, config.clients_per_round, delta, config.participation.sampling
+        )
+        noise = privacy.noise_multiplier
+        if noise is None:
+            noise = accountant.noise_multiplier(privacy.epsilon, config.rounds)
+        return PrivacyLoss(accountant, noise)

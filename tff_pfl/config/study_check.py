@@ -1,0 +1,127 @@
+"""Checks the settings of all runs of a study before the first run starts."""
+
+import concurrent.futures
+import functools
+import multiprocessing
+import os
+import pathlib
+from collections.abc import Mapping, Sequence
+
+from tff_pfl import config as configs
+from tff_pfl import datasets, experiment
+from tff_pfl.analysis.runs import is_run, read_record
+from tff_pfl.config.study import Run, Study
+from tff_pfl.experiment.run_directory import changed_settings
+from tff_pfl.runtime.startup import prepare_process
+
+
+def check_settings(study: Study, output_dir: str | os.PathLike) -> None:
+    """Checks that `train.py` would accept all runs of a study, including finished runs.
+
+    The check finds a mistake in the last variant before the others are trained for hours. It also
+    finds runs whose config was edited since they began; they cannot be compared with new runs. For
+    each variant, or its first trial, it builds the data, the model and the algorithm. For other
+    listed trials it only reads the config. For runs that have begun, it compares the config with
+    the run's settings. Each folder of configs is checked in its own process, because modules that
+    configs import may have the same names.
+
+    Args:
+        study: The study.
+        output_dir: The study's folder. A run that has a folder in it has begun.
+
+    Raises:
+        ConfigError: A run has a mistake, or began with other settings than its config has now. The
+            message names the first such run.
+        FileNotFoundError: A config file does not exist.
+        OutputDirectoryError: The study's record is damaged.
+    """
+    for label, variant in study.variants.items():
+        path = variant.config.partition(":")[0]
+        if not pathlib.Path(path).is_file():
+            raise FileNotFoundError(
+                f"The config of {label!r}, {path!r}, does not exist. Paths of configs are "
+                f"relative to the current directory, {os.getcwd()}."
+            )
+    root = pathlib.Path(output_dir)
+    metrics = {label: study.tuning.metric for label in filter(study.is_tuned, study.variants)}
+    runs_by_folder = {}
+    for run in sorted(_runs(study, root), key=lambda run: not is_run(root / run.folder)):
+        folder = os.path.dirname(study.variants[run.label].config)
+        runs_by_folder.setdefault(folder, []).append(run)
+    for runs in runs_by_folder.values():
+        spawn = multiprocessing.get_context("spawn")
+        with concurrent.futures.ProcessPoolExecutor(1, spawn, prepare_process) as process:
+            problem = process.submit(first_problem, runs, root, metrics).result()
+        if problem is not None:
+            raise configs.ConfigError(problem)
+
+
+def first_problem(
+    runs: Sequence[Run], root: pathlib.Path, metrics: Mapping[str, str] = {}
+) -> str | None:
+    """Returns why the first run that would fail does so, or `None` if all runs would succeed.
+
+    Args:
+        runs: The runs, in order. For each label, the first run that has not begun is built. Runs
+            that differ only in their seeds are checked once.
+        root: The study's folder.
+        metrics: For labels with several trials, the metric that compares the trials.
+    """
+    load, labels, seen = functools.cache(datasets.load), set(), set()
+    for run in runs:
+        settings = tuple(flag for flag in run.flags if not flag.startswith("--config.seed="))
+        if not (has_begun := is_run(root / run.folder)) and settings in seen:
+            continue
+        seen.add(settings)
+        try:
+            config = configs.read_config(run.flags)
+            if has_begun:
+                if changes := _changes(root / run.folder, config):
+                    return changes
+            elif run.label not in labels:
+                labels.add(run.label)
+                _build(config, load, metrics.get(run.label))
+        except experiment.MetricError as error:
+            return f"Trials of {run.label!r} cannot be compared by tuning's {error}"
+        except experiment.user_errors() as error:
+            return f"{root / run.folder} would fail: {error}"
+        except Exception as error:  # a user's code may raise any exception
+            return f"{root / run.folder} would fail: {type(error).__name__}: {error}"
+    return None
+
+
+def _build(config, load, metric):
+    """Builds the parts of a run, and checks that its evaluations measure `metric`."""
+    run = configs.BuiltRun(config, load)
+    run.early_stop(run.algorithm)
+    if metric is not None:
+        experiment.check_measured(metric, run.algorithm, run.model)
+
+
+def _changes(folder, config) -> str | None:
+    """Returns a message if the config of a run has changed since the run began, or `None`."""
+    configs.complete(config)
+    _, changed = changed_settings(folder, experiment.resolved(config))
+    if not changed:
+        return None
+    return (
+        f"{folder} was run with other settings than its config has now:\n  "
+        + "\n  ".join(changed)
+        + "\nDelete the folder, undo the change, or give another output directory."
+    )
+
+
+def _runs(study, root) -> list[Run]:
+    """Returns the runs whose settings are known. Runs that have begun keep their recorded flags."""
+    recorded, runs = read_record(root)["flags"], list(study.runs())
+    if study.tuning:  # only the flags of runs that have begun tell the chosen settings
+        runs = [run for run in runs if run.folder in recorded and is_run(root / run.folder)]
+        for label in study.variants:
+            for trial in study.trials(label):
+                runs += study.tuning_runs(label, trial, study.tuning.stages[0])
+    return [
+        run._replace(flags=tuple(recorded.get(run.folder, run.flags)))
+        if is_run(root / run.folder)
+        else run
+        for run in runs
+    ]

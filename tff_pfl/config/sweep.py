@@ -1,0 +1,298 @@
+"""Runs a study: each run once, in its own process, several in parallel."""
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import numpy as np
+import pandas as pd
+
+from tff_pfl.analysis.frames import evaluations, main_column, summaries
+from tff_pfl.analysis.runs import STUDY, Runs, find_runs, read_record
+from tff_pfl.config.study import Run, Study, trial_name
+from tff_pfl.config.tuning import Tuner, storage_errors
+from tff_pfl.evaluation import MetricName
+from tff_pfl.experiment.run_directory import CHECKPOINT, OutputDirectoryError
+from tff_pfl.experiment.run_files import RunFiles
+from tff_pfl.experiment.summary import finished_summary
+from tff_pfl.output.files import whole_file, write_json
+from tff_pfl.output.progress import Bar
+
+_PAUSE = 0.02  # seconds between two checks of the processes
+_PR_SET_PDEATHSIG = 1  # from Linux's <sys/prctl.h>
+
+
+def run_study(
+    study: Study,
+    output_dir: str | os.PathLike,
+    program: str | os.PathLike,
+    jobs: int = 1,
+    *,
+    keep_checkpoints: bool = True,
+) -> list[Run]:
+    """Runs all unfinished runs of a study, first the trials that choose settings.
+
+    Interrupted runs are resumed. A run that fails is reported, and does not stop the others. The
+    scores of trials are written to `tuning.csv`, and the results of finished runs to `results.csv`.
+
+    Args:
+        study: The study.
+        output_dir: The study's folder. Each run has a folder in it.
+        program: The training program, such as `programs/train.py`.
+        jobs: The number of parallel runs.
+        keep_checkpoints: Whether finished runs of the table keep their checkpoints. Evaluating or
+            continuing a run needs its checkpoint; reports do not.
+
+    Returns:
+        The runs that failed.
+
+    Raises:
+        OSError: The directory or a record cannot be written.
+        OutputDirectoryError: A record is damaged, a run in the directory has other settings, or
+            another process runs a study there.
+    """
+    root = pathlib.Path(output_dir)
+    root.mkdir(parents=True, exist_ok=True)
+    with _alone_in(root), _Pool(root, program, jobs, study.title) as pool:
+        with storage_errors(root):
+            chosen = None if study.tuning is None else _tune(study, pool)
+        runs = list(study.runs(chosen))
+        _record(root, study, runs, chosen)
+        pool.run(runs, keep_checkpoints)
+        if chosen and (shares := shares_chosen_with(study, root, chosen)):
+            by_seed = ", ".join(f"{share:.0%} of seed {seed}" for seed, share in shares.items())
+            pool.write(
+                f"note: settings were chosen with some of the test examples: {by_seed}. Each seed "
+                "divides all examples anew; config.data.merge=False, or one "
+                "config.data.partition_file, gives all seeds the same test examples."
+            )
+    write_results(root / "results.csv", find_runs(root))
+    return pool.failed
+
+
+def write_results(path: str | os.PathLike, runs: Runs) -> None:
+    """Writes the results of finished runs as CSV, with a row for each run.
+
+    `personalized` and `global` are means over clients of the quantity of the `main_metric` after
+    the last round, in the first pool that has it, or NaN. The other columns are columns of
+    `summaries`.
+    """
+    final = evaluations(runs).query("evaluation == 'final' and statistic == 'mean'")
+    quantity = None if final.empty else MetricName.parse(main_column(final)).quantity
+    means = final[final["quantity"] == quantity].drop_duplicates(["run", "model"])
+    wide = means.pivot(index="run", columns="model", values="value")
+    wide = wide.reindex(columns=["personalized", "global"])
+    table = summaries(runs).join(wide, on="run")
+    heads = ["label", "seed", "personalized", "global", "bytes_down", "bytes_up", "round_seconds"]
+    _write_csv(path, table[heads])
+
+
+def _write_csv(path, frame):
+    with whole_file(path, newline="") as file:
+        frame.to_csv(file, index=False, na_rep="nan", lineterminator="\n")
+
+
+def _tune(study: Study, pool: "_Pool") -> dict:
+    """Runs the trials; returns the chosen settings of each variant that has any, by labels."""
+    tuners = [Tuner(study, label, pool.root) for label in study.variants if study.is_tuned(label)]
+    # The list makes all tuners propose; a generator would stop at the first one.
+    while any([tuner.propose() for tuner in tuners]):
+        for rounds in study.tuning.stages:
+            runs = [run for tuner in tuners for run in tuner.runs(rounds)]
+            _record(pool.root, study, runs)
+            pool.run(runs)
+            for tuner in tuners:
+                tuner.score(rounds)
+    scores = pd.DataFrame([score for tuner in tuners for score in tuner.scores()])
+    if not scores.empty:
+        _write_csv(pool.root / "tuning.csv", scores.astype({"rounds": "Int64"}))
+    chosen = {tuner.label: tuner.chosen() for tuner in tuners}
+    for label in study.variants:
+        if label not in chosen:
+            chosen[label] = next(iter(study.trials(label)), {})
+        elif chosen[label] is None:
+            pool.write(f"{label}: no trial has a finite score, so it is not run.")
+    return {label: chosen[label] for label in study.variants if chosen[label] is not None}
+
+
+def _record(root: pathlib.Path, study: Study, runs: Sequence[Run], chosen=None) -> None:
+    """Writes the flags of each run, and the information that reports need.
+
+    Raises:
+        OutputDirectoryError: An existing run has other settings. Nothing is written then.
+    """
+    record = read_record(root)
+    for run in runs:
+        found, wanted = record["flags"].get(run.folder), list(run.flags)
+        if found not in (None, wanted) and (root / run.folder).exists():
+            raise OutputDirectoryError(
+                f"{root / run.folder} was run with other settings:\n  {' '.join(found)}\n"
+                f"The study now has:\n  {' '.join(wanted)}\n"
+                "Delete it, or give another output directory."
+            )
+        record["flags"][run.folder] = wanted
+    if chosen is not None:  # keep the previous choice until then
+        record["chosen"] = {label: trial_name(trial) for label, trial in chosen.items()}
+    write_json(str(root / STUDY), record | study.record())
+
+
+def shares_chosen_with(study: Study, root: pathlib.Path, chosen) -> dict[int, float]:
+    """Returns the share of each seed's test examples that tuning trained or validated on.
+
+    Args:
+        study: A study with tuning.
+        root: The study's folder.
+        chosen: The chosen settings of its variants, by labels.
+
+    Returns:
+        The shares above zero by seed, for the first variant that has any, or `{}`. Runs without a
+        partition file do not count.
+    """
+
+    def partitions(runs):
+        exist = [run for run in runs if (root / run.folder / "partition.npz").exists()]
+        return {run.seed: RunFiles(root / run.folder).partition() for run in exist}
+
+    for label, trial in chosen.items():
+        tuned = partitions(study.tuning_runs(label, trial, None)).values()
+        rows = [rows for part in tuned for rows in (*part.train, *part.validation)]
+        if rows:
+            shares = {
+                seed: float(np.isin(np.concatenate(part.test), np.concatenate(rows)).mean())
+                for seed, part in partitions(study.runs({label: trial})).items()
+            }
+            if any(shares.values()):
+                return {seed: share for seed, share in shares.items() if share > 0}
+    return {}
+
+
+@contextlib.contextmanager
+def _alone_in(root: pathlib.Path) -> Iterator[None]:
+    """Locks a study's folder, so that a second process does not disturb the runs of the first."""
+    directory = os.open(root, os.O_RDONLY)
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as e:
+        raise OutputDirectoryError(
+            f"Another process already runs a study in {root}. Wait until it ends, stop it, or give "
+            "another output directory."
+        ) from e
+    else:
+        yield
+    finally:
+        os.close(directory)
+
+
+class _Pool:
+    """The processes of runs, `jobs` in parallel. All end when the study is interrupted."""
+
+    def __init__(self, root, program, jobs, title):
+        self.failed = []
+        self.root = root
+        self._program = os.fspath(program)
+        self._jobs = jobs
+        self._bar = Bar(total=0, desc=title, unit="run")
+        self._counted = set()
+        self._processes = {}
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        for process in self._processes:
+            process.send_signal(signal.SIGTERM)  # a process may ignore SIGINT
+        for process in self._processes:
+            process.wait()
+        self._bar.close()
+
+    def run(self, runs: Iterable[Run], keep_checkpoints: bool = True) -> None:
+        """Runs the unfinished runs, and waits for them."""
+        waiting, runs = [], dict.fromkeys(runs)  # a search may propose equal trials
+        self._bar.total = len(self._counted | runs.keys())
+        for run in runs:
+            finished = finished_summary(self.root / run.folder, run.rounds) is not None
+            if finished or run in self.failed:
+                self._count(run, keep_checkpoints)
+            else:
+                waiting.append(run)
+        while waiting or self._processes:
+            while waiting and len(self._processes) < self._jobs:
+                self._start(waiting.pop(0))
+            time.sleep(_PAUSE)
+            for process, run in list(self._processes.items()):
+                if process.poll() is not None:
+                    del self._processes[process]
+                    self._end(run, process.returncode)
+                    self._count(run, keep_checkpoints)
+            folders = (run.folder for run in self._processes.values())
+            self._bar.set_postfix_str(", ".join(folders), refresh=False)
+
+    def write(self, message: str) -> None:
+        """Prints a line to stderr, above the progress bar."""
+        self._bar.write(message, file=sys.stderr)
+
+    def _start(self, run):
+        folder = self.root / run.folder
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        rounds = [] if run.rounds is None else [f"--config.rounds={run.rounds}"]
+        with open(f"{folder}.log", "w") as log:
+            process = subprocess.Popen(
+                [
+                    *(sys.executable, self._program, *run.flags, *rounds),
+                    *(f"--output_dir={folder}", "--resume"),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C reaches only the study, which then ends its runs
+                preexec_fn=_ends_with_its_parent(),
+            )
+        self._processes[process] = run
+
+    def _end(self, run, status):
+        if status != 0:
+            self.failed.append(run)
+            log = pathlib.Path(f"{self.root / run.folder}.log")
+            self.write(f"{run.folder} failed: {_reason(log)}\n  {log} has its whole output.")
+
+    def _count(self, run, keep_checkpoints):
+        """Counts a run as done, once, and removes its checkpoint if it is not to be kept."""
+        if run not in self._counted:
+            self._counted.add(run)
+            self._bar.update(1)
+        checkpoint = self.root / run.folder / CHECKPOINT
+        if not keep_checkpoints and run not in self.failed and checkpoint.exists():
+            shutil.rmtree(checkpoint)
+
+
+def _ends_with_its_parent() -> Callable[[], None] | None:
+    """Returns a function that a new process calls to end with this process, even if it is killed.
+
+    The run is then left as after a crash, and the same study can be started again.
+    """
+    if sys.platform != "linux":
+        return None
+    prctl, parent = ctypes.CDLL(None).prctl, os.getpid()
+
+    def tie():
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # the parent has already ended
+            os._exit(1)
+
+    return tie
+
+
+def _reason(log: pathlib.Path) -> str:
+    """Returns the error message in a log, or else its last line."""
+    lines = list(filter(None, map(str.strip, log.read_text(errors="replace").splitlines())))
+    last = lines[-3:]  # lines after a message point to more information
+    messages = [line for line in last if line.startswith("error: ")]
+    return (messages or last or ["it printed nothing."])[-1].removeprefix("error: ")

@@ -1,0 +1,79 @@
+"""Whole data sets, before they are spread over clients."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import tree
+
+from tff_pfl.arguments.ranges import whole
+from tff_pfl.data.checks import ExamplesError, check_examples
+from tff_pfl.tracing.structures import normalized
+
+
+class LabelledImages(NamedTuple):
+    """A whole data set; arrays may be memory-mapped.
+
+    Attributes:
+        name: The name of the data set, as given to `load`.
+        x: uint8 `[n, height, width, channels]`, 0..255. Inputs that are not images may have
+            another type or shape, or be a structure of arrays, as in `FederatedDataset`.
+        y: int32 `[n]` class labels, 0..num_classes-1; other labels if `num_classes` is `None`.
+        num_classes: The number of classes, or `None`.
+        num_train: The first `num_train` rows are the original training split, the rest the test
+            split.
+        writer: int32 `[n]`, the natural client of each row of both splits, numbered from 0, for the
+            partitioner `natural`; `None` if the data set has no natural clients.
+    """
+
+    name: str
+    x: Any
+    y: Any
+    num_classes: int | None
+    num_train: int
+    writer: np.ndarray | None = None
+
+
+def checked_images(images: LabelledImages, *, takes_original_split: bool) -> LabelledImages:
+    """Checks that a data set can be divided among clients.
+
+    Args:
+        images: The data set.
+        takes_original_split: Whether the original training split is used; if not, `num_train` may
+            be 0.
+
+    Returns:
+        The same data set with NumPy arrays: class labels of int32, `writer` of int64.
+
+    Raises:
+        ExamplesError: See `check_examples`; or `images` is not `LabelledImages` or has no rows, or
+            `num_train` or `writer` do not fit the rows.
+    """
+    if not isinstance(images, LabelledImages):
+        raise ExamplesError(
+            "images, the result of a function in DATASETS, must be LabelledImages, got "
+            f"{repr(images).splitlines()[0]:.80}."
+        )
+    check_examples(images.x, images.y, images.num_classes, images.name)
+    x, y = (normalized(rows, np.asarray) for rows in (images.x, images.y))
+    num_rows = len(tree.flatten(x)[0])
+    if not num_rows:
+        raise ExamplesError(f"{images.name}: there are no examples to divide among clients.")
+    num_train = whole(int(takes_original_split), num_rows)
+    num_train.check(f"{images.name}: num_train", images.num_train, ExamplesError)
+    if images.num_classes is not None:
+        y = y.astype(np.int32, copy=False)
+    images = images._replace(x=x, y=y)
+    if images.writer is None:
+        return images
+    writer = np.asarray(images.writer)
+    if writer.shape != (num_rows,) or writer.dtype.kind not in "iu":
+        raise ExamplesError(
+            f"{images.name}: writer must be integers of shape [{num_rows}], one a row, got "
+            f"{writer.dtype} of shape {writer.shape}."
+        )
+    if writer.min() < 0 or writer.max() >= num_rows:
+        raise ExamplesError(
+            f"{images.name}: writers {writer.min()}..{writer.max()} of {num_rows} rows must be "
+            "numbered from 0 without gaps, as np.unique(writer, return_inverse=True)[1] does."
+        )
+    return images._replace(writer=writer.astype(np.int64, copy=False))

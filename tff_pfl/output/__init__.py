@@ -1,0 +1,1 @@
+"""Writes files, tables and progress bars."""

@@ -1,0 +1,1 @@
+"""How a user's function becomes a computation: equality, randomness, structures, errors."""
