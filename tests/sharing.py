@@ -22,10 +22,11 @@ _TUNING = ("fine_tune_epochs", "fine_tune_learning_rate", "further_models")
 @contextlib.contextmanager
 def shared_processes() -> Iterator[None]:
     """Makes runs and evaluations in its body share models, processes and their evaluations."""
-    from tff_pfl import evaluation, experiment  # imported after the process is prepared
+    from tff_pfl import config as configs  # imported after the process is prepared
+    from tff_pfl import evaluation
 
     with pytest.MonkeyPatch.context() as patch:
-        configs, evaluator = experiment.config, evaluation.evaluator
+        evaluator = evaluation.evaluator
         patch.setattr(configs.build, "build_model", _once(configs.build.build_model, _key_of_model))
         build_process = _once(configs.build.build_process, _key_of_process)
         patch.setattr(configs.build, "build_process", build_process)
