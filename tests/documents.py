@@ -42,7 +42,7 @@ def flags_of(program: pathlib.Path) -> set[str]:
     """Returns the flags that a program defines, in its file or in files that programs share."""
     texts = [program.read_text(), (ROOT / "tff_pfl" / "runtime" / "flags.py").read_text()]
     if "define_import_flags" in texts[0]:
-        texts.append((ROOT / "tff_pfl" / "experiment" / "config" / "flags.py").read_text())
+        texts.append((ROOT / "tff_pfl" / "config" / "flags.py").read_text())
     if "command_line" in texts[0]:
         texts += (f'flags.DEFINE_x("{name}"' for name in (*command_line.OPTIONS, "output"))
     names = re.findall(r'flags\.DEFINE_\w+\(\s*"(\w+)"', "".join(texts))

@@ -31,7 +31,7 @@ def test_import_does_not_import_tensorflow(tmp_path):
 
 
 def test_packages_do_not_offer_names_of_modules():
-    for name in ("clients", "data", "evaluation", "experiment", "config", "runtime"):
+    for name in ("clients", "data", "evaluation", "config", "runtime"):
         package = importlib.import_module(f"tff_pfl.{name}")
         modules = {module.name for module in pkgutil.iter_modules(package.__path__)}
         assert not modules & set(package.__all__)

@@ -25,7 +25,7 @@ def folder(tmp_path_factory):
     (root / "damaged").mkdir()
     (root / "damaged/study.json").write_text("{}")
     (root / "study.py").write_text(
-        "from tff_pfl.analysis import Study, Variant\n"
+        "from tff_pfl.config import Study, Variant\n"
         "def get_study():\n"
         "    return Study('By its file', {'Ditto': Variant('y')}, seeds=(7,))\n"
     )

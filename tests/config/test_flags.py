@@ -112,7 +112,7 @@ def test_flags_for_numbers_accept_none(monkeypatch):
 
 MODULE = """
 from tff_pfl.algorithms import ALGORITHMS, fedavg
-from tff_pfl.templates import extends
+from tff_pfl.arguments.extension import extends
 
 @ALGORITHMS.register("fedavg_of_a_user")
 @extends(fedavg)

@@ -153,7 +153,7 @@ def test_mistakes_in_files_of_studies_are_refused(tmp_path, content, error, mess
 def test_file_may_define_several_studies(tmp_path):
     path = tmp_path / "study.py"
     path.write_text(
-        "from tff_pfl.analysis import Study, Variant\n"
+        "from tff_pfl.config import Study, Variant\n"
         "def get_study(choice): return Study(choice, {'a': Variant('x')})"
     )
     assert load_study(f"{path}:two,three").title == "two,three"

@@ -113,7 +113,7 @@ def test_interruption_ends_the_runs(tmp_path, program):
 def test_run_ends_with_the_process_that_started_it(tmp_path, program):
     """Lets the same study be started again after a kill."""
     script = (
-        "from tff_pfl.analysis import Study, Variant, run_study\n"
+        "from tff_pfl.config import Study, Variant, run_study\n"
         "study = Study('One', {'one': Variant('a.py', {'waits': True})})\n"
         f"run_study(study, {str(tmp_path / 'study')!r}, {str(program.path)!r})\n"
     )

@@ -27,8 +27,7 @@ from tff_pfl.evaluation import (
     summarize,
 )
 from tff_pfl.local import Examples, metric_sums
-from tff_pfl.models import TASKS, Model
-from tff_pfl.models.keras import metrics as keras_metrics
+from tff_pfl.models import TASKS, Model, keras_metrics
 
 CAPACITY, CLASSES, LABELS, LENGTH = 30, 4, 3, 2
 SIZES = (0, 1, 2, 5, CAPACITY)

@@ -12,9 +12,8 @@ from tests.marks import together
 from tests.models.test_tasks import linear, measured, outputs
 from tff_pfl.attacks import label_flip
 from tff_pfl.local import ClientContext, Examples, LocalTraining, exact_gradient
-from tff_pfl.models import TASKS, Metric, Task
+from tff_pfl.models import TASKS, Metric, Task, keras_metrics
 from tff_pfl.models.example_weights import with_weights
-from tff_pfl.models.keras import metrics as keras_metrics
 from tff_pfl.models.task import LabelsError
 from tff_pfl.testing import EagerProcess
 

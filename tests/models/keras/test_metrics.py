@@ -9,8 +9,7 @@ from sklearn import metrics as sklearn
 
 from tests.marks import slow
 from tests.models.test_tasks import RNG, ROWS, X, linear, measured, outputs
-from tff_pfl.models import TASKS, Task
-from tff_pfl.models.keras import metrics as keras_metrics
+from tff_pfl.models import TASKS, Task, keras_metrics
 from tff_pfl.models.task import finalized
 
 kind = tf.keras.metrics

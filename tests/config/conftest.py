@@ -6,6 +6,7 @@ import pathlib
 import pytest
 import sqlalchemy
 
+from tests.experiment.conftest import finished_run, in_a_loop  # noqa: F401  fixtures
 from tff_pfl.config import study_check as check
 
 
