@@ -27,7 +27,6 @@ if `--imports` names them.
 from absl import app, flags
 
 from tff_pfl import config as configs
-from tff_pfl import experiment
 from tff_pfl.runtime.flags import set_context_from_flags
 from tff_pfl.runtime.startup import announce_tensorflow, prepare_process
 
@@ -59,7 +58,7 @@ def main(argv):
     changes = {flag.name: flag.value for flag in _CHANGES if flag.value is not None}
     if given.generalization or given["synthetic"].present:
         changes["synthetic"] = given.synthetic
-    return experiment.evaluate_program(
+    return configs.evaluate_program(
         given.run_dir,
         given.output,
         baseline=given.baseline,

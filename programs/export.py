@@ -19,7 +19,6 @@ are imported only with `--trust_imports` or if `--imports` names them.
 from absl import app, flags
 
 from tff_pfl import config as configs
-from tff_pfl import experiment
 from tff_pfl.runtime.flags import set_context_from_flags
 from tff_pfl.runtime.startup import announce_tensorflow, prepare_process
 
@@ -35,7 +34,7 @@ def main(argv):
     if len(argv) > 1:
         raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
     announce_tensorflow()
-    return experiment.export_program(
+    return configs.export_program(
         _RUN_DIR.value,
         _OUTPUT.value,
         clients=_CLIENTS.value,

@@ -19,7 +19,7 @@ from absl import app, flags
 
 from tff_pfl import analysis
 from tff_pfl import config as configs
-from tff_pfl.experiment.interruption import exit_code, interruptible
+from tff_pfl.config.interruption import exit_code, interruptible
 from tff_pfl.experiment.run_directory import OutputDirectoryError
 from tff_pfl.output.files import whole_file, with_home
 from tff_pfl.runtime.startup import prepare_process

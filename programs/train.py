@@ -14,7 +14,6 @@ from absl import app, flags
 from ml_collections import config_flags
 
 from tff_pfl import config as configs
-from tff_pfl import experiment
 from tff_pfl.runtime.flags import restart, set_context_from_flags
 from tff_pfl.runtime.startup import prepare_process
 
@@ -42,7 +41,7 @@ _RESTARTS = flags.DEFINE_integer(
 def main(argv):
     if len(argv) > 1:
         raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
-    return experiment.run_program(
+    return configs.run_program(
         _CONFIG.value,
         _OUTPUT_DIR.value,
         resume=_RESUME.value,

@@ -41,7 +41,7 @@ __getattr__, __dir__, __all__ = offer(
             "Participation",
             "SELECTORS",
         ),
-        "config": ("default_config",),
+        "config": ("default_config", "run_program"),
         "compression": ("COMPRESSORS", "compressed"),
         "data": (
             "FederatedDataset",
@@ -52,14 +52,8 @@ __getattr__, __dir__, __all__ = offer(
         ),
         "datasets": ("DATASETS", "load"),
         "deployment": ("compose_stateless_view", "compose_with_sequence_data"),
-        "evaluation": ("EvaluationOptions", "MetricName", "fine_tuned", "locally_trained"),
-        "experiment": (
-            "RunDirectory",
-            "export_models",
-            "export_new_clients",
-            "run_program",
-            "train",
-        ),
+        "evaluation": ("Evaluation", "MetricName", "fine_tuned", "locally_trained"),
+        "experiment": ("EarlyStop", "Experiment", "NewClients", "Run", "RunDirectory", "train"),
         "local": (
             "AUGMENTATIONS",
             "Batch",

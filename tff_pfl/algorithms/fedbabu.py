@@ -84,7 +84,8 @@ def fedbabu(
     """
     check_names("fine_tune_part", [fine_tune_part], PARTS)
     parts = two_parts(model, personal=head_layers)
-    tuning = local if fine_tune_learning_rate is None else local.at_constant_rate()
+    rate = fine_tune_learning_rate
+    tuning = local if rate is None else local.at_constant_rate(rate)
 
     def client_init(client_id, seed):
         body, head = parts.split(model.init(seed))
@@ -112,7 +113,6 @@ def fedbabu(
                 examples,
                 context,
                 epochs=fine_tune_epochs,
-                learning_rate=fine_tune_learning_rate,
                 optimizer_state=(),
             ).weights
 

@@ -1,64 +1,60 @@
-"""Trains methods that were made in Python, and compares them as studies compare configs."""
+"""Trains experiments with several seeds, and compares them as studies compare configs."""
 
+import dataclasses
+import functools
 import os
 import pathlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
+import tensorflow_federated as tff
 
 from tff_pfl import runtime
 from tff_pfl.analysis import curves, frames, paired
-from tff_pfl.analysis.compared_run import ComparedRun, Ticks, in_short
 from tff_pfl.analysis.method_table import method_table
 from tff_pfl.analysis.metric_text import EVALUATIONS
 from tff_pfl.analysis.runs import STUDY, Path, Runs, find_runs, is_run, read_record
 from tff_pfl.arguments.kinds import KindError, check_kind
 from tff_pfl.arguments.names import check_names
-from tff_pfl.arguments.ranges import RangeError, each, takes, whole
-from tff_pfl.clients import EVERYBODY_REPORTS, Participation
-from tff_pfl.config.study import folder_name
-from tff_pfl.data import ExamplesError, FederatedDataset
-from tff_pfl.evaluation import EvaluationOptions, Evaluator, MetricName
-from tff_pfl.experiment.early_stop import EarlyStop
-from tff_pfl.experiment.export import ExportedRun, export_models, export_new_clients
-from tff_pfl.experiment.identity import of_computations
-from tff_pfl.experiment.restored import trained_run
-from tff_pfl.experiment.trackers import check_tracker
-from tff_pfl.output.files import write_json
-from tff_pfl.output.progress import progress_bar
-from tff_pfl.privacy import Accountant
-from tff_pfl.templates import Algorithm, compose
+from tff_pfl.arguments.ranges import RangeError, each, whole
+from tff_pfl.data import FederatedDataset
+from tff_pfl.evaluation import MetricName, main_metric
+from tff_pfl.experiment import Experiment, Run, train
+from tff_pfl.experiment.identity import COMPUTATIONS, DESCRIPTIONS, of_computations
+from tff_pfl.experiment.run_directory import OutputDirectoryError, changed_settings
+from tff_pfl.experiment.summary import Result, finished_summary
+from tff_pfl.experiment.trackers import check_trackers
+from tff_pfl.output.files import folder_name, write_json
+from tff_pfl.output.progress import Bar, progress_bar
+from tff_pfl.templates import Algorithm
 
 Data = FederatedDataset | Callable[[int], FederatedDataset]
 """The data of all runs, or a function from a run's seed to its data."""
 
 
-@takes(rounds=whole(1), clients_per_round=whole(1), evaluate_every=whole(0))
 def compare(
-    dataset: Data,
-    methods: Mapping[str, Algorithm],
+    experiments: Mapping[str, Experiment | Callable[[int], Experiment]] | Data,
+    methods: Mapping[str, Algorithm] | None = None,
     *,
-    rounds: int,
     seeds: Sequence[int] = (0,),
-    clients_per_round: int | None = None,
-    evaluate_every: int = 5,
-    evaluate: EvaluationOptions | None = None,
-    participation: Participation = EVERYBODY_REPORTS,
-    early_stop: EarlyStop | None = None,
-    accountant: Accountant | None = None,
     baseline: str | None = None,
     folder: Path = "runs/compare",
     overwrite: bool = False,
     tracker: str | None = None,
+    **options: Any,
 ) -> "Comparison":
-    """Trains each method with each seed, and compares what every client gets.
+    """Trains each experiment with each seed, and compares what every client gets.
 
-    Each run has a folder as `programs/train.py` writes it, `FOLDER/METHOD/seed0`; `report.py` and
+        compare({"Local": experiment, "Ditto": replace(experiment, algorithm=ditto)}, seeds=(0, 1))
+        compare(dataset, {"Local": local, "Ditto": ditto}, rounds=30, seeds=(0, 1))      # in short
+
+    Each run has a folder as `programs/train.py` writes it, `FOLDER/LABEL/seed0`; `report.py` and
     `tff_pfl.analysis` read FOLDER, with the runs of all calls, as a study. If the same call is
-    repeated, finished runs are not trained again, and a stopped run continues. A run whose method,
-    model, data, metrics or options have changed since is refused. A line with the main metric is
-    printed when a run ends. Rounds are computed in the context that `train` chooses.
+    repeated, finished runs are not trained again, and a stopped run continues. A run whose
+    experiment has changed since, in its method, model, data, metrics or options, is refused. A line
+    with the main metric is printed when a run ends. Rounds are computed in the context that `train`
+    chooses.
 
     Example:
         >>> model, local = testing.tiny_model(), testing.tiny_local()
@@ -72,93 +68,76 @@ def compare(
         ['Local']
 
     Args:
-        dataset: The data of all runs, or a function from a seed to the data of its runs. With one
-            data set, seeds differ in initial weights, cohorts and batches only; with a function
-            that partitions data by the seed, they also differ in the clients.
-        methods: The methods by labels, made by `tff_pfl.make`.
-        rounds: The number of rounds of each run.
-        seeds: The seeds. Each method has a run for each seed.
-        clients_per_round: The number of clients in a cohort; by default all clients.
-        evaluate_every: Rounds between evaluations; 0: only after the last round.
-        evaluate: See `train`.
-        participation: See `train`.
-        early_stop: See `train`.
-        accountant: Computes epsilon of methods with noise, made by `tff_pfl.privacy`. By default
-            its cohorts are those of the runs, and its delta is `privacy.default_delta`.
+        experiments: The experiments by labels, whose seed is replaced; or functions from a seed to
+            an experiment. In short, the data of all runs, or a function from a seed to the data of
+            its runs. With one data set, seeds differ in initial weights, cohorts and batches only;
+            with a function that partitions data by the seed, they also differ in the clients.
+        methods: In short, the algorithms by labels, made by `tff_pfl.make`.
+        seeds: The seeds. Each label has a run for each seed.
         baseline: The label that gains are over; by default the first one.
         folder: The folder of the runs.
-        overwrite: Whether to delete earlier runs of these methods and seeds.
+        overwrite: Whether to delete earlier runs of these labels and seeds.
         tracker: A name in `tff_pfl.experiment.TRACKERS` that also receives the metrics.
+        **options: In short, further fields of `Experiment`, such as `rounds`. An accountant counts
+            for the methods with noise.
 
     Raises:
-        KindError: A method was not made by `tff_pfl.make`, or the data set is of another class.
-        OutputDirectoryError: A run in the folder is of another method, model or data, or of other
-            options.
-        ValueError: A label, a seed or a number is wrong; the cohorts differ from those of
-            `accountant`; no client has examples to evaluate on; or see `train`.
+        KindError: See `Experiment`.
+        OutputDirectoryError: A run in the folder is of another experiment.
+        ValueError: A label or a seed is wrong; no client has examples to evaluate on; or see
+            `Experiment`.
     """
-    _check(methods, seeds, baseline)
-    _check_accountant(accountant, methods)
-    check_tracker(tracker)
-    evaluate, seeds = evaluate or EvaluationOptions(), list(map(int, seeds))
-    data = {seed: dataset(seed) if callable(dataset) else dataset for seed in seeds}
-    tip = (
-        "FederatedDataset.from_dataframe makes one of a data frame, tff_pfl.federate of a data set."
-    )
-    for of_seed in data.values():
-        check_kind("The data set", of_seed, FederatedDataset, tip)
-        _check_evaluated(of_seed, evaluate.split)
-    options = {
-        "rounds": rounds,
-        "evaluate_every": evaluate_every,
-        "evaluate": evaluate,
-        "participation": participation,
-        "early_stop": early_stop,
-    }
-    runs, root = [], pathlib.Path(folder)
+    if methods is not None or not isinstance(experiments, Mapping):
+        experiments = _of_methods(experiments, methods, options)
+    elif options:
+        raise TypeError(f"compare has no argument {min(options)!r}: set it in the experiments.")
+    _check(experiments, seeds, baseline)
+    trackers = [tracker] if tracker else []
+    check_trackers(trackers)
+    root, runs = pathlib.Path(folder), {}
     with runtime.current_or_graph_context():
-        for label, algorithm in methods.items():
-            process = compose(algorithm, data[seeds[0]].examples_type)
-            participation.check_process(process)
-            computation = of_computations(process, algorithm.made_of.model)
-            for seed in seeds:
-                path = root / folder_name(label) / f"seed{seed}"
-                size = clients_per_round or data[seed].num_clients
-                algorithm.made_for.check(data[seed].num_clients, size)
-                of_run = label, seed, algorithm, data[seed], path, size
-                run = ComparedRun(*of_run, computation, options, accountant)
-                runs.append(run)
+        for label, of_label in experiments.items():
+            computation = None
+            for seed in map(int, seeds):
+                run, computation = _run(root, label, of_label, seed, computation)
+                runs[label, seed] = run
                 if not overwrite:
-                    run.check_folder()
-        found = _record(root, runs, baseline or next(iter(methods)))
-        runs.sort(key=lambda run: seeds.index(run.seed))
-        with progress_bar(total=rounds * len(runs), unit="round") as bar:
-            for number, run in enumerate(runs):
-                bar.set_description(run.title)
-                result = run.train(overwrite, tracker, Ticks(bar, rounds * number))
-                bar.update(rounds * (number + 1) - bar.n)
-                what = "was finished before" if result is None else in_short(result)
-                bar.write(f"{run.title} ({number + 1} of {len(runs)}): {what}")
+                    _check_folder(run)
+        found = _record(root, runs, baseline or next(iter(experiments)))
+        _train(runs, overwrite, trackers)
     return Comparison(found, runs)
 
 
-def _check(methods, seeds, baseline) -> None:
-    """Checks the labels, the methods and the seeds before anything is trained."""
+def _of_methods(data, methods, options) -> dict[str, Callable[[int], Experiment]]:
+    """Returns the experiments of the short form of `compare`, as functions of the seed."""
     if not isinstance(methods, Mapping) or not methods:
         raise KindError(f'The methods must be a mapping such as {{"Ditto": ...}}, got {methods!r}.')
-    each(whole(0), fewest=1).check("seeds", list(seeds) if isinstance(seeds, range) else seeds)
-    if len(set(seeds)) < len(seeds):
-        raise RangeError(f"seeds must be different, got {seeds!r}.")
-    check_names("baseline", filter(None, [baseline]), methods)
-    folders = {}
     for label, algorithm in methods.items():
         tip = "tff_pfl.make('ditto', model, local) makes one."
         check_kind(f"The method {label!r}", algorithm, Algorithm, tip)
-        if algorithm.made_of is None:
-            raise KindError(
-                f"The method {label!r} does not say of which model and local training it was made. "
-                "Register its function by tff_pfl.ALGORITHMS.register, and make it by tff_pfl.make."
-            )
+    accountant = options.pop("accountant", None)
+    if accountant and all(it.noise_multiplier is None for it in methods.values()):
+        raise ValueError(
+            "There is an accountant, but no method has noise. Add it by "
+            "tff_pfl.privacy.with_privacy, or leave out the accountant."
+        )
+    data_of = functools.cache(data if callable(data) else lambda seed: data)
+
+    def of(algorithm, seed):
+        counts = {} if algorithm.noise_multiplier is None else {"accountant": accountant}
+        return Experiment(algorithm, data_of(seed), seed=seed, **options, **counts)
+
+    return {label: functools.partial(of, algorithm) for label, algorithm in methods.items()}
+
+
+def _check(experiments, seeds, baseline) -> None:
+    """Checks the labels and the seeds before anything is trained."""
+    each(whole(0), fewest=1).check("seeds", list(seeds) if isinstance(seeds, range) else seeds)
+    if len(set(seeds)) < len(seeds):
+        raise RangeError(f"seeds must be different, got {seeds!r}.")
+    check_names("baseline", filter(None, [baseline]), experiments)
+    folders = {}
+    for label in experiments:
         other = folders.setdefault(folder_name(label), label)
         if other != label or not folder_name(label):
             raise ValueError(
@@ -167,34 +146,94 @@ def _check(methods, seeds, baseline) -> None:
             )
 
 
-def _check_accountant(accountant, methods) -> None:
-    """Checks that there is noise to account for."""
-    if accountant is None:
+def _run(root, label, of_label, seed, computation) -> tuple[Run, Mapping[str, str]]:
+    """Returns the run of a label and a seed, and the fingerprints of what it computes."""
+    if isinstance(of_label, Experiment):
+        experiment = dataclasses.replace(of_label, seed=seed)
+    else:
+        experiment = of_label(seed)
+    check_kind(f"The experiment {label!r}", experiment, Experiment)
+    experiment.check_evaluated()
+    if computation is None:  # The same seed makes the fingerprints of all seeds comparable.
+        process = dataclasses.replace(experiment, seed=0).process
+        computation = of_computations(process, experiment.model)
+    experiment = dataclasses.replace(
+        experiment,
+        title=f"{label}, seed {seed}",
+        written={**experiment.settings, "computation": computation},
+    )
+    return Run(root / folder_name(label) / f"seed{seed}", experiment), computation
+
+
+def _check_folder(run: Run) -> None:
+    """Raises an error if the folder has a run of another experiment."""
+    if not os.path.exists(os.path.join(run.folder, "config.json")):
         return
-    tip = "tff_pfl.privacy.Accountant(num_clients, clients_per_round, delta) makes one."
-    check_kind("The accountant", accountant, Accountant, tip)
-    if all(algorithm.noise_multiplier is None for algorithm in methods.values()):
-        raise ValueError(
-            "There is an accountant, but no method has noise. Add it by "
-            "tff_pfl.privacy.with_privacy, or leave out the accountant."
+    settings = run.experiment.settings
+    _, changed = changed_settings(run.folder, settings)
+    if changed:
+        known = [change for change in changed if not change.startswith("computation")]
+        keys = [change.partition(":")[0].removeprefix("computation.") for change in changed]
+        code = [f"{DESCRIPTIONS[key]} has changed" for key in keys if key in COMPUTATIONS]
+        raise OutputDirectoryError(
+            f"{run.folder} is a run of something else ({'; '.join(known[:3] or code)}). Pass "
+            "another folder, or overwrite=True to train it again."
         )
 
 
-def _check_evaluated(dataset, split) -> None:
-    """Checks that there are examples to compare the methods on."""
-    if not dataset.sizes(split).any():
-        raise ExamplesError(
-            f"Methods are compared on {split} examples, but no client of {dataset.name!r} has any. "
-            "Cut some of the rows off for that, or pass evaluate=EvaluationOptions(split=...)."
-        )
+def _train(runs: Mapping[tuple[str, int], Run], overwrite: bool, trackers: Sequence[str]) -> None:
+    """Trains the runs that are not finished, seed by seed."""
+    seeds = list(dict.fromkeys(seed for _, seed in runs))
+    ordered = sorted(runs, key=lambda label_and_seed: seeds.index(label_and_seed[1]))
+    total = sum(run.experiment.rounds for run in runs.values())
+    with progress_bar(total=total, unit="round") as bar:
+        for number, run in enumerate(map(runs.__getitem__, ordered)):
+            experiment, before = run.experiment, bar.n
+            bar.set_description(experiment.title)
+            summary = None if overwrite else finished_summary(run.folder, experiment.rounds)
+            if summary is not None and summary.final.round_num <= experiment.rounds:
+                what = "was finished before"
+            else:
+                trained = train(
+                    experiment,
+                    run.folder,
+                    resume=not overwrite,
+                    overwrite=overwrite,
+                    release_managers=(*trackers, _Ticks(bar, before)),
+                    verbose=False,
+                )
+                what = in_short(trained.result)
+            bar.update(before + experiment.rounds - bar.n)
+            bar.write(f"{experiment.title} ({number + 1} of {len(runs)}): {what}")
+
+
+class _Ticks(tff.program.ReleaseManager[Mapping[str, float], int]):
+    """A release manager that moves a progress bar after each round of a run."""
+
+    def __init__(self, bar: Bar, before: int):
+        """Begins after `before` rounds of the bar."""
+        self._bar = bar
+        self._before = before
+
+    async def release(self, value: Mapping[str, float], key: int) -> None:
+        """Moves the bar to round `key` of the run."""
+        self._bar.update(self._before + key - self._bar.n)
+
+
+def in_short(result: Result) -> str:
+    """Returns the main metric of the last evaluation, and epsilon of a private run, as text."""
+    metrics = result.final.metrics
+    main = main_metric(metrics)
+    text = f"{main._replace(statistic='')} {metrics[main]:.4f}"
+    return text if result.privacy is None else f"{text}, epsilon {result.privacy['epsilon']:.4g}"
 
 
 def _record(root, runs, baseline) -> Runs:
     """Adds the runs to the record of a study, by which `find_runs` finds them, and returns them."""
     root.mkdir(parents=True, exist_ok=True)
     before, folders = read_record(root), {}
-    for run in runs:
-        folders.setdefault(run.label, []).append(run.path)
+    for (label, _), run in runs.items():
+        folders.setdefault(label, []).append(pathlib.Path(run.folder))
     variants = dict(before.get("variants", {}))
     for label, paths in folders.items():
         relative = [os.path.relpath(path, root) for path in paths]
@@ -212,6 +251,7 @@ class Comparison:
         compared = tff_pfl.Comparison("runs/compare")     # or what tff_pfl.compare returns
         compared.table()
         compared.plot_clients()
+        compared.run("Ditto").export("deployed")          # see `Run`
 
     Arguments `column` name a quantity as "MODEL/POOL/QUANTITY", such as "global/local_test/loss",
     or as "loss" for each client's own model. By default it is the main one. Arguments `baseline`
@@ -223,12 +263,12 @@ class Comparison:
         runs: The runs by labels. All functions of `tff_pfl.analysis` that read runs take them.
     """
 
-    def __init__(self, runs: Any, trained: Sequence[ComparedRun] = ()):
+    def __init__(self, runs: Any, trained: Mapping[tuple[str, int], Run] = {}):
         """Finds the finished runs; see `find_runs` for what names them.
 
         Args:
             runs: See `find_runs`.
-            trained: The runs of a call of `compare`, which `export` and others need.
+            trained: The runs of a call of `compare` by label and seed, which `run` returns.
         """
         self.runs = find_runs(runs).finished
         self._trained = trained
@@ -298,65 +338,21 @@ class Comparison:
         when = EVALUATIONS[evaluation][1]
         return paired.plot_against_local(pairs, quantity, self.runs.directions, baseline, when)
 
-    def export(
-        self, method: str, output: Path, clients: Iterable | None = None, *, seed: int | None = None
-    ) -> ExportedRun:
-        """Writes the models of a method's run, by default of the first seed; see `export_models`.
+    def run(self, label: str, *, seed: int | None = None) -> Run:
+        """Returns the run of a label, by default of the first seed, to evaluate or export it.
 
-        Only a comparison that `compare` returned knows the methods and the data.
+        Only a comparison that `compare` returned knows its experiments.
 
         Raises:
-            ValueError: The method or the seed does not exist, or `compare` did not return this.
-            OutputDirectoryError: See `export_models`.
+            ValueError: The label or the seed does not exist, or `compare` did not return this.
         """
-        return export_models(*self._trained_run(method, seed).parts, output, clients)
-
-    def predictions(self, method: str, *, seed: int | None = None) -> pd.DataFrame:
-        """Predicts the examples of all clients, by default by the models of the first seed.
-
-        Returns:
-            A row for each example, in the columns of `Predictions.columns`. The examples are those
-            that `compare` evaluated; outputs for several classes are arrays.
-
-        Raises:
-            ValueError: See `export`.
-        """
-        run = self._trained_run(method, seed)
-        process, model, dataset, path = run.parts
-        with trained_run(process, model, dataset, path) as found:
-            evaluator = Evaluator(process, model, dataset, run.options["evaluate"])
-            predicted = evaluator.predictions(found.server_state, found.source)
-        return pd.DataFrame({name: list(values) for name, values in predicted.columns().items()})
-
-    def export_new_clients(
-        self,
-        method: str,
-        new_clients: FederatedDataset,
-        output: Path,
-        *,
-        fine_tune_epochs: int,
-        seed: int | None = None,
-    ) -> ExportedRun:
-        """Writes a model for each client that did not train; see `tff_pfl.export_new_clients`.
-
-        The clients fine-tune by the local training of which the method was made. For the method and
-        the seed, see `export`.
-        """
-        run = self._trained_run(method, seed)
-        made_of, epochs = run.algorithm.made_of, fine_tune_epochs
-        method = run.process, made_of.model, made_of.local
-        return export_new_clients(
-            *method, new_clients, run.path, output, fine_tune_epochs=epochs, seed=run.seed
-        )
-
-    def _trained_run(self, method, seed) -> ComparedRun:
         if not self._trained:
             raise ValueError(
-                "A comparison of folders knows no methods and data. Repeat the call of "
+                "A comparison of folders knows no experiments. Repeat the call of "
                 "tff_pfl.compare, which trains nothing again, and use what it returns."
             )
-        check_names("method", [method], dict.fromkeys(run.label for run in self._trained))
-        runs = {str(run.seed): run for run in self._trained if run.label == method}
+        check_names("label", [label], dict.fromkeys(label for label, _ in self._trained))
+        runs = {str(number): run for (of, number), run in self._trained.items() if of == label}
         seed = next(iter(runs)) if seed is None else str(seed)
         check_names("seed", [seed], runs)
         return runs[seed]

@@ -1,4 +1,4 @@
-"""Builds data, model, algorithm and process from a config."""
+"""Builds the experiment of a config: data, model and algorithm."""
 
 import functools
 from collections.abc import Callable
@@ -6,29 +6,18 @@ from collections.abc import Callable
 import ml_collections
 import numpy as np
 
-from tff_pfl import algorithms, data, datasets, evaluation, models
+from tff_pfl import algorithms, data, datasets, models
 from tff_pfl.arguments.kinds import check_kind
 from tff_pfl.attacks import ATTACKS, attackers_of
 from tff_pfl.compression import COMPRESSORS, compressed
+from tff_pfl.config import parts
 from tff_pfl.config.errors import ConfigError, config_errors
 from tff_pfl.config.options import ERROR_FEEDBACK, FRACTION, TASK
-from tff_pfl.config.parts import (
-    build_fine_tuning,
-    build_local,
-    build_optimizer,
-    check_schedule,
-    fitted,
-    participation,
-    privacy_loss,
-)
+from tff_pfl.config.parts import build_local, build_optimizer, check_schedule, privacy_loss
+from tff_pfl.experiment.experiment import Experiment, fitted
+from tff_pfl.experiment.run_directory import resolved
 from tff_pfl.privacy import with_distributed_privacy, with_privacy
-from tff_pfl.templates import (
-    AGGREGATORS,
-    Algorithm,
-    PersonalizedProcess,
-    compose,
-    with_aggregator,
-)
+from tff_pfl.templates import AGGREGATORS, Algorithm, with_aggregator
 
 
 def build_dataset(
@@ -67,21 +56,12 @@ def build_dataset(
                 imbalanced_test=config.data.imbalanced_test,
                 seed=config.seed,
             )
-    if config.new_clients.number >= dataset.num_clients:
-        raise ConfigError(
-            f"config.new_clients.number={config.new_clients.number}, but the federation has only "
-            f"{dataset.num_clients} clients. Choose 0 to {dataset.num_clients - 1}, so that at "
-            "least one client trains."
-        )
     num_clients = dataset.num_clients - config.new_clients.number
     unknown = [i for i in config.attack.get("client_ids", ()) if not 0 <= i < num_clients]
     if unknown:
         raise ConfigError(
             f"config.attack.client_ids has {unknown}, but clients are 0 to {num_clients - 1}."
         )
-    with config_errors("clients_per_round"):
-        participation(config).check(num_clients, config.clients_per_round)
-    _check_splits(config, dataset, num_clients)
     return dataset
 
 
@@ -93,59 +73,8 @@ def _check_whole(partition, config):
             "clients that trained in a run, without its new clients, and "
             f"config.new_clients.number={number} would hold out more of them. Set it to 0, or save "
             "a partition of all clients with the config of that run: "
-            "experiment.build_dataset(config).partition.save(path)."
+            "tff_pfl.config.build_dataset(config).partition.save(path)."
         )
-
-
-def _check_splits(config, dataset, num_clients) -> None:
-    """Checks that some of the evaluated clients have examples in the evaluated splits."""
-    options, new_clients = config.evaluation, config.new_clients
-    who, clients = "client that trains" if new_clients.number else "client", slice(num_clients)
-    if options.clients:
-        who = f"client of the sample (config.evaluation.clients={options.clients})"
-        with config_errors("evaluation"):
-            clients = evaluation.sampled_clients(config.seed, num_clients, options.clients)
-    check_split(dataset, options.split, who, clients)
-    if options.validation:
-        check_split(dataset, "validation", who, clients)
-    if new_clients.number and new_clients.evaluated:
-        check_split(dataset, options.split, "new client", slice(num_clients, None))
-
-
-def check_split(
-    dataset: data.FederatedDataset,
-    split: str,
-    who: str = "client",
-    clients: slice | np.ndarray = slice(None),
-) -> None:
-    """Checks that there are examples to evaluate on.
-
-    Args:
-        dataset: The data.
-        split: The split to evaluate on.
-        who: The name for one of the clients, for messages.
-        clients: The clients that are evaluated.
-
-    Raises:
-        ConfigError: No evaluated client has examples in the split.
-    """
-    if not dataset.sizes(split)[clients].any():
-        raise ConfigError(
-            f"The split to evaluate on is {split!r}, but no {who} has {split} examples. Set "
-            "config.data.fractions, or without merge config.data.num_validation, before a run."
-        )
-
-
-def hold_out(
-    config: ml_collections.ConfigDict, dataset: data.FederatedDataset
-) -> tuple[data.FederatedDataset, data.FederatedDataset | None]:
-    """Splits a data set into the clients that train and the new clients, or `None`."""
-    number = config.new_clients.number
-    if not number:
-        return dataset, None
-    first = dataset.num_clients - number
-    ids = range(dataset.num_clients)
-    return tuple(dataset.of(part, num_trained=first) for part in (ids[:first], ids[first:]))
 
 
 def build_model(config: ml_collections.ConfigDict, dataset: data.FederatedDataset) -> models.Model:
@@ -250,8 +179,6 @@ def build_algorithm(
     if config.compression.name:
         with config_errors("compression"):
             algorithm = _compressed(algorithm, config)
-    if fine_tunes_own_models(config):
-        algorithm = _evaluating("fine_tuned", algorithm, config, model, dataset)
     return algorithm
 
 
@@ -313,34 +240,43 @@ def _made_private(algorithm, config, num_clients) -> Algorithm:
         )
 
 
-def build_process(
-    config: ml_collections.ConfigDict, model: models.Model, dataset: data.FederatedDataset
-) -> PersonalizedProcess:
-    """Builds the process of a config's algorithm, with the further models that are evaluated.
+def experiment_of(
+    config: ml_collections.ConfigDict,
+    load: Callable[[str, str | None], data.LabelledImages] | None = None,
+) -> Experiment:
+    """Builds the experiment of a config.
+
+    Args:
+        config: The config.
+        load: See `build_dataset`.
 
     Raises:
-        ConfigError: A further model needs a global model, which the algorithm does not have; or see
-            `build_algorithm`.
+        ConfigError: A value is wrong, or values contradict each other.
+        DataNotFoundError: See `build_dataset`.
     """
-    algorithm = build_algorithm(config, model, dataset)
-    with config_errors("evaluation.further_models"):
-        further = {
-            name: _evaluating(name, algorithm, config, model, dataset)
-            for name in config.evaluation.further_models
-        }
-    with config_errors(None):  # tracing also reports errors of attacks, privacy and compression
-        return compose(algorithm, dataset.examples_type, config.seed, further_models=further)
-
-
-def _evaluating(name, algorithm, config, model, dataset) -> Algorithm:
-    """Returns the algorithm with one of `FURTHER_MODELS` instead of each client's own model."""
-    if name == "locally_trained":
-        return evaluation.locally_trained(algorithm, model, fitted(build_local(config), dataset))
-    epochs, local = config.evaluation.fine_tune_epochs, build_fine_tuning(config)
-    return evaluation.fine_tuned(algorithm, model, fitted(local, dataset), epochs=epochs)
-
-
-def fine_tunes_own_models(config) -> bool:
-    """Returns whether each client's own model is fine-tuned, not a further model beside it."""
-    options = config.evaluation
-    return bool(options.fine_tune_epochs) and "fine_tuned" not in options.further_models
+    dataset, new_clients = build_dataset(config, load), parts.new_clients(config)
+    with config_errors("new_clients"):
+        members = dataset if new_clients is None else new_clients.split(dataset)[0]
+    with config_errors("clients_per_round"):
+        parts.participation(config).check(members.num_clients, config.clients_per_round)
+    model = build_model(config, members)
+    privacy = parts.privacy_loss(config, members.num_clients)
+    with config_errors(None):
+        experiment = Experiment(
+            build_algorithm(config, model, members),
+            dataset,
+            rounds=config.rounds,
+            clients_per_round=config.clients_per_round,
+            seed=config.seed,
+            evaluation=parts.evaluation(config),
+            participation=parts.participation(config),
+            early_stop=parts.early_stop(config),
+            new_clients=new_clients,
+            accountant=privacy and privacy.accountant,
+            checkpoint_every=config.checkpoint_every,
+            title=f"{config.algorithm.name} on {config.data.name}",
+            written=resolved(config),
+        )
+    with config_errors("evaluation"):
+        experiment.check_evaluated()
+    return experiment

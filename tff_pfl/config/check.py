@@ -10,6 +10,7 @@ from tff_pfl.arguments.kinds import signature_of
 from tff_pfl.arguments.names import check_names
 from tff_pfl.arguments.ranges import Range, may_be_none, ranges_of
 from tff_pfl.clients import Participation
+from tff_pfl.config import parts
 from tff_pfl.config.errors import ConfigError, config_errors
 from tff_pfl.config.imports import import_modules
 from tff_pfl.config.keys import OWN_NUMBERS, own_keys
@@ -22,13 +23,7 @@ from tff_pfl.config.options import (
     default_config,
     value_of,
 )
-from tff_pfl.config.parts import (
-    FURTHER_MODELS,
-    early_stop,
-    evaluation_options,
-    is_private,
-    participation,
-)
+from tff_pfl.config.parts import is_private
 from tff_pfl.local import LocalTraining
 from tff_pfl.privacy import CLIPPINGS, check_participation
 
@@ -47,16 +42,9 @@ def check_config(config: ml_collections.ConfigDict) -> None:
         _check_choice(config, choice)
     for key, range_ in number_ranges(config).items():
         range_.check(f"config.{key}", value_of(config, key), ConfigError)
-    with config_errors("evaluation"):
-        evaluation_options(config)
-        check_names("further model", config.evaluation.further_models, FURTHER_MODELS)
-    if "fine_tuned" in config.evaluation.further_models and not config.evaluation.fine_tune_epochs:
-        raise ConfigError(
-            "config.evaluation.further_models has 'fine_tuned', but "
-            "config.evaluation.fine_tune_epochs=0. Set it to the epochs of fine-tuning."
-        )
-    early_stop(config)
-    chosen = participation(config)
+    parts.evaluation(config)
+    parts.early_stop(config)
+    chosen = parts.participation(config)
     if config.attack.get(FRACTION) and config.attack.get("client_ids"):
         raise _both(config, f"attack.{FRACTION}", "attack.client_ids", "both choose the attackers")
     _check_compression(config)
@@ -125,7 +113,7 @@ def _or_none(range_: Range) -> Range:
 def _owners(config) -> Iterator[tuple[str, Callable]]:
     """Yields each section and the function or class that takes its values."""
     yield "data", data.federate
-    yield "evaluation", evaluation.EvaluationOptions
+    yield "evaluation", evaluation.Evaluation
     yield "local", LocalTraining
     yield "model", models.build
     yield "participation", Participation
@@ -232,9 +220,8 @@ def config_of_run(
     """
     if "algorithm" not in settings or "computation" in settings:
         raise ConfigError(
-            "This run was trained in Python and has no config. In Python, the argument `evaluate` "
-            "of tff_pfl.train and tff_pfl.compare chooses what is evaluated; what compare returns "
-            "has `predictions` and `export`, and tff_pfl.experiment.trained_run restores a run."
+            "This run was trained in Python and has no config. In Python, "
+            "tff_pfl.Run(folder, experiment) has `evaluate`, `predictions` and `export`."
         )
     folders = settings.get("import_path", ())
     import_modules(settings.get("imports", ()), folders, trust_imports)

@@ -13,7 +13,8 @@ def config_errors(section: str | None) -> Iterator[None]:
     """Converts errors of its body about values of a config to a `ConfigError`.
 
     Args:
-        section: The section or key of the values, such as "local"; `None`: any.
+        section: The section or key of the values, such as "local"; `None`: the field of an
+            `Experiment` that the error names, or any.
 
     Raises:
         ConfigError: The body raised an error. The message is `config.SECTION: ` and its message.
@@ -27,5 +28,6 @@ def config_errors(section: str | None) -> Iterator[None]:
     except ConfigError:  # its message has the key
         raise
     except (ValueError, TemplateError, KindError) as error:
+        section = section or getattr(error, "field", None)
         where = "" if section is None else f"config.{section}: "
         raise ConfigError(f"{where}{error}") from error

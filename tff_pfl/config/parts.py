@@ -8,43 +8,24 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_pfl import evaluation
 from tff_pfl.clients import Participation
-from tff_pfl.clients.padding import shared_capacity
 from tff_pfl.config.errors import config_errors
 from tff_pfl.config.options import AUGMENTATION, AVAILABILITY, SCHEDULE, SELECTOR
-from tff_pfl.data import FederatedDataset
+from tff_pfl.evaluation import Evaluation
 from tff_pfl.experiment.early_stop import EarlyStop
-from tff_pfl.local import OPTIMIZERS, LocalTraining, rows_of_batch
+from tff_pfl.experiment.new_clients import NewClients
+from tff_pfl.local import OPTIMIZERS, LocalTraining
 from tff_pfl.privacy import Accountant, PrivacyLoss, default_delta
 
-FURTHER_MODELS = ("locally_trained", "fine_tuned")
-"""The names that are valid in `config.evaluation.further_models`."""
 
-
-def build_local(
-    config: ml_collections.ConfigDict, learning_rate: float | None = None
-) -> LocalTraining:
-    """Builds the local training of a config, optionally with another learning rate."""
-    optimizer = build_optimizer(config, "local", learning_rate)
+def build_local(config: ml_collections.ConfigDict) -> LocalTraining:
+    """Builds the local training of a config."""
+    optimizer = build_optimizer(config, "local")
     made = {"schedule": SCHEDULE.make(config), "augment": AUGMENTATION.make(config)}
     own = {field.name for field in dataclasses.fields(LocalTraining)} - {"optimizer", *made}
     with config_errors("local"):
         values = {key: config.local[key] for key in own if key in config.local}
         return LocalTraining(optimizer=optimizer, **made, **values)
-
-
-def fitted(local: LocalTraining, dataset: FederatedDataset) -> LocalTraining:
-    """Returns local training that makes the same steps without rows that no client fills."""
-    largest = shared_capacity(dataset.sizes())
-    return dataclasses.replace(local, batch_size=rows_of_batch(local.batch_size, largest))
-
-
-def build_fine_tuning(config: ml_collections.ConfigDict) -> LocalTraining:
-    """Builds the fine-tuning of evaluations, whose own learning rate is constant over rounds."""
-    rate = config.evaluation.fine_tune_learning_rate
-    fine_tuning = build_local(config, rate)
-    return fine_tuning if rate is None else fine_tuning.at_constant_rate()
 
 
 def check_schedule(local: LocalTraining, config: ml_collections.ConfigDict) -> None:
@@ -72,9 +53,9 @@ def check_schedule(local: LocalTraining, config: ml_collections.ConfigDict) -> N
 
 
 def build_optimizer(
-    config: ml_collections.ConfigDict, section: str, learning_rate: float | None = None
+    config: ml_collections.ConfigDict, section: str
 ) -> tff.learning.optimizers.Optimizer:
-    """Builds the optimizer of a section, optionally with another learning rate.
+    """Builds the optimizer of a section.
 
     The section's momentum is passed to optimizers that take it, such as SGD.
     """
@@ -82,18 +63,26 @@ def build_optimizer(
     options = chosen.options.to_dict()
     if "momentum" in OPTIMIZERS.parameters(chosen.optimizer):
         options["momentum"] = chosen.momentum
-    rate = chosen.learning_rate if learning_rate is None else learning_rate
     with config_errors(section):
-        return OPTIMIZERS[chosen.optimizer](rate, **options)
+        return OPTIMIZERS[chosen.optimizer](chosen.learning_rate, **options)
 
 
-def evaluation_options(config: ml_collections.ConfigDict) -> evaluation.EvaluationOptions:
-    """Returns the evaluation options of a config."""
-    options = config.evaluation
-    own = [field.name for field in dataclasses.fields(evaluation.EvaluationOptions)]
-    values = {key: options[key] for key in own if key in options}
-    values["synthetic"] = tuple(options.synthetic)
-    return evaluation.EvaluationOptions(seed=config.seed, **values)
+def evaluation(config: ml_collections.ConfigDict) -> Evaluation:
+    """Returns the evaluation of a config.
+
+    Raises:
+        ConfigError: A value is wrong.
+    """
+    with config_errors("evaluation"):
+        return Evaluation(**config.evaluation.to_dict())
+
+
+def new_clients(config: ml_collections.ConfigDict) -> NewClients | None:
+    """Returns the new clients of a config, or `None`."""
+    if not config.new_clients.number:
+        return None
+    with config_errors("new_clients"):
+        return NewClients(**config.new_clients.to_dict(), local=build_local(config))
 
 
 def participation(config: ml_collections.ConfigDict) -> Participation:
@@ -111,14 +100,12 @@ def early_stop(config: ml_collections.ConfigDict) -> EarlyStop | None:
     """Returns the early stop of a config, or `None`.
 
     Raises:
-        ConfigError: A value is wrong, or only the last round is evaluated.
+        ConfigError: A value is wrong.
     """
     with config_errors("early_stop"):
         if not config.early_stop.patience:
             return None
-        stop = EarlyStop(**config.early_stop.to_dict())
-        stop.check_every(config.evaluation.every)
-        return stop
+        return EarlyStop(**config.early_stop.to_dict())
 
 
 def is_private(config: ml_collections.ConfigDict) -> bool:

@@ -29,7 +29,6 @@ import itertools
 import math
 import os
 import pathlib
-import re
 import runpy
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,6 +42,7 @@ from tff_pfl.arguments.ranges import takes, whole
 from tff_pfl.config.imports import failure
 from tff_pfl.evaluation import direction
 from tff_pfl.experiment.summary import model_and_quantity
+from tff_pfl.output.files import folder_name
 
 SEPARATOR = " | "
 """Separates the row and the column in a label of a cross table."""
@@ -376,8 +376,3 @@ def trial_name(settings: Settings) -> str:
     keys = short if len(set(short)) == len(short) else settings
     values = (f"{key} {value}" for key, value in zip(keys, settings.values(), strict=True))
     return ", ".join(values) or "as it is"
-
-
-def folder_name(label: str) -> str:
-    """Turns a label into the name of a folder."""
-    return re.sub(r"[^A-Za-z0-9.=+-]+", "_", label).strip("_.")

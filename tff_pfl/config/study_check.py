@@ -91,11 +91,10 @@ def first_problem(
 
 
 def _build(config, load, metric):
-    """Builds the parts of a run, and checks that its evaluations measure `metric`."""
-    run = configs.BuiltRun(config, load)
-    run.early_stop(run.algorithm)
+    """Builds the experiment of a run, and checks that its evaluations measure `metric`."""
+    built = configs.experiment_of(config, load)
     if metric is not None:
-        experiment.check_measured(metric, run.algorithm, run.model)
+        experiment.check_measured(metric, built)
 
 
 def _changes(folder, config) -> str | None:

@@ -5,7 +5,7 @@ from tff_pfl.lazy import offer
 __getattr__, __dir__, __all__ = offer(
     __name__,
     {
-        "evaluator": ("EvaluationOptions", "Evaluator", "sampled_clients"),
+        "evaluator": ("Evaluator",),
         "federated": ("EvaluatedClient", "build_evaluation", "evaluate_federation"),
         "fine_tuning": ("fine_tuned", "locally_trained"),
         "gain": ("Gain", "differences", "gains", "gains_of_clients", "without_rounding"),
@@ -22,6 +22,7 @@ __getattr__, __dir__, __all__ = offer(
             "to_text",
         ),
         "new_clients": ("NewClientsEvaluation",),
+        "options": ("FURTHER_MODELS", "SPLITS", "Evaluation", "sampled_clients"),
         "predictions": (
             "Prediction",
             "Predictions",

@@ -1,13 +1,10 @@
 """Evaluates a federation's models as chosen by one set of options."""
 
-import dataclasses
 import functools
 from typing import Any
 
 import numpy as np
 
-from tff_pfl.arguments.names import check_names
-from tff_pfl.arguments.ranges import between, each, takes, whole
 from tff_pfl.clients import CohortDataSource
 from tff_pfl.data import FederatedDataset
 from tff_pfl.evaluation.federated import (
@@ -18,79 +15,11 @@ from tff_pfl.evaluation.federated import (
     outputs_of_row,
 )
 from tff_pfl.evaluation.metrics import ClientMetrics
+from tff_pfl.evaluation.options import SPLITS, Evaluation, sampled_clients
 from tff_pfl.evaluation.pooled import PooledEvaluation
 from tff_pfl.evaluation.predictions import Predictions, build_predictions, predict_federation
 from tff_pfl.models import Model
 from tff_pfl.templates import PersonalizedProcess
-
-EVALUATED_SPLITS = ("test", "validation")
-GENERALIZATION = ("never", "last", "always")
-_SAMPLE_STREAM = 0x5A3B1E  # Separates this draw from others with the same seed.
-
-
-def sampled_clients(seed: int, num_clients: int, number: int) -> np.ndarray:
-    """Draws the clients to evaluate, uniformly without replacement: int64 `[number]`, ascending.
-
-    Args:
-        seed: The seed of the draw.
-        num_clients: The number of clients in the federation.
-        number: The number of clients to evaluate, 0 or more.
-
-    Raises:
-        ValueError: `number` exceeds `num_clients`.
-    """
-    if number > num_clients:
-        raise ValueError(
-            f"clients={number} are to be evaluated, but the federation has only {num_clients} that "
-            f"train. Choose 1 to {num_clients}, or 0 for all clients."
-        )
-    rng = np.random.default_rng([seed, _SAMPLE_STREAM])
-    return np.sort(rng.choice(num_clients, number, replace=False))
-
-
-@takes(
-    clients=whole(0),
-    clients_per_call=whole(1),
-    synthetic=each(between(0, 1)),
-    late_share=between(0, 1),
-    seed=whole(0),
-)
-@dataclasses.dataclass(frozen=True)
-class EvaluationOptions:
-    """Options of an evaluation.
-
-    Attributes:
-        split: "test" or "validation".
-        validation: Whether models are also evaluated on their own clients' validation examples, if
-            the split is "test".
-        clients: The number of clients to evaluate, or 0 for all. The sample is drawn once (see
-            `sampled_clients`) and is the same in all evaluations of all algorithms, so differences
-            between them compare the same clients.
-        clients_per_call: The most clients evaluated at a time, which bounds memory. Fewer are, if
-            their models have more than 2^24 outputs for a batch.
-        generalization: The evaluations in which models are also evaluated on the examples of other
-            clients: "never", "last" or "always". This costs about `num_clients` times as much.
-        synthetic: See `PooledEvaluation`.
-        subsample: See `PooledEvaluation`.
-        late_share: The share of a run's evaluations that its summary averages: the last ones, and
-            at least one.
-        seed: The seed that draws the sample and the other clients.
-    """
-
-    split: str = "test"
-    validation: bool = False
-    clients: int = 0
-    clients_per_call: int = 25
-    generalization: str = "never"
-    synthetic: tuple[float, ...] = (0.5,)
-    subsample: bool = False
-    late_share: float = 0.1
-    seed: int = 0
-
-    def __post_init__(self):
-        """Checks the names of the options."""
-        check_names("split", [self.split], EVALUATED_SPLITS)
-        check_names("generalization", [self.generalization], GENERALIZATION)
 
 
 class Evaluator:
@@ -105,9 +34,10 @@ class Evaluator:
         process: PersonalizedProcess,
         model: Model,
         dataset: FederatedDataset,
-        options: EvaluationOptions,
+        options: Evaluation,
+        seed: int = 0,
     ):
-        """Draws the sample of clients.
+        """Draws the sample of clients, and the other clients of each, with a seed.
 
         Raises:
             ValueError: The federation has fewer clients than `options.clients`, or no client of the
@@ -115,7 +45,7 @@ class Evaluator:
         """
         self.client_ids = None
         if options.clients:
-            self.client_ids = sampled_clients(options.seed, dataset.num_clients, options.clients)
+            self.client_ids = sampled_clients(seed, dataset.num_clients, options.clients)
             if not np.any(dataset.sizes(options.split)[self.client_ids]):
                 raise ValueError(
                     f"None of the clients={options.clients} that were drawn has {options.split} "
@@ -137,7 +67,7 @@ class Evaluator:
                 split=options.split,
                 synthetic=options.synthetic,
                 subsample=options.subsample,
-                seed=options.seed,
+                seed=seed,
             )
 
     def __call__(
@@ -163,7 +93,7 @@ class Evaluator:
             source: See `__call__`.
             split: The split. Default: the split of the options.
         """
-        rows = evaluated_rows(source, *EVALUATED_SPLITS)
+        rows = evaluated_rows(source, *SPLITS)
         clients = evaluate_federation(
             self._evaluation(rows),
             server_state,

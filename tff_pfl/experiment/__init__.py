@@ -1,4 +1,4 @@
-"""Runs and records experiments: configs, the round loop, checkpoints, output directories."""
+"""States experiments, and runs and records them: rounds, checkpoints, folders, exports."""
 
 from tff_pfl.lazy import offer
 
@@ -6,21 +6,23 @@ __getattr__, __dir__, __all__ = offer(
     __name__,
     {
         "early_stop": ("EarlyStop", "MetricError", "check_measured"),
-        "evaluate": ("EvaluatedRun", "evaluate_program", "evaluate_run"),
-        "export": (
-            "ExportedRun",
-            "export_models",
-            "export_new_clients",
-            "export_program",
-            "export_run",
-        ),
-        "interruption": ("NobodyReportedError", "exit_code_of", "user_errors"),
+        "errors": ("NobodyReportedError",),
+        "evaluate": ("EvaluationResult",),
+        "experiment": ("Experiment",),
+        "export": ("Exported",),
         "loop": ("train",),
-        "program": ("run_program",),
-        "restored": ("RestoredRun", "TrainedRun", "restored_run", "trained_run"),
+        "new_clients": ("NewClients",),
+        "run": ("Run",),
         "run_directory": ("OutputDirectoryError", "RunDirectory", "check_writable", "resolved"),
         "run_files": ("ClientTable", "RunFiles", "Session"),
-        "summary": ("Evaluation", "LateMean", "Result", "read_summary", "table", "write_summary"),
+        "summary": (
+            "EvaluatedRound",
+            "LateMean",
+            "Result",
+            "read_summary",
+            "table",
+            "write_summary",
+        ),
         "trackers": (
             "MlflowReleaseManager",
             "TRACKERS",

@@ -19,16 +19,15 @@ from tff_pfl.clients import (
     deserialize,
     serialize,
 )
-from tff_pfl.data import FederatedDataset
 from tff_pfl.evaluation import from_text, to_text
 from tff_pfl.experiment import identity as identities
 from tff_pfl.experiment.run_directory import CHECKPOINT, OutputDirectoryError
-from tff_pfl.experiment.summary import Evaluation
+from tff_pfl.experiment.summary import EvaluatedRound
 from tff_pfl.experiment.versions import other_software
 from tff_pfl.privacy import PrivacyLoss
 from tff_pfl.templates import PersonalizedProcess
 
-FORMAT = 3
+FORMAT = 4
 """The version of the format. Checkpoints of another version cannot be resumed."""
 
 _PLAIN = ("metrics", "timings", "seconds", "released", "ended")  # fields that are JSON values
@@ -54,7 +53,7 @@ class Progress:
     server_state: Any
     iterator: CohortIterator
     reported: np.ndarray
-    evaluations: list[Evaluation] = dataclasses.field(default_factory=list)
+    evaluations: list[EvaluatedRound] = dataclasses.field(default_factory=list)
     metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
     timings: Mapping[str, float] = dataclasses.field(default_factory=dict)
     seconds: float = 0.0
@@ -101,24 +100,6 @@ def checkpoint_of(run_dir: str | os.PathLike) -> str:
     if not os.path.isdir(path) or not os.listdir(path):
         raise OutputDirectoryError(f"{os.fspath(run_dir)} has no checkpoint of a run.")
     return path
-
-
-def trained_state(
-    store: ClientStateStore, process: PersonalizedProcess, dataset: FederatedDataset | None
-) -> Any:
-    """Returns the server's state after the last round of a run of this process and these data.
-
-    Args:
-        store: The client states.
-        process: The run's process.
-        dataset: The federation's data; `None` if they need not be compared.
-
-    Raises:
-        OutputDirectoryError: See `check_trained`.
-    """
-    of_data = {} if dataset is None else identities.of_data(dataset)
-    check_trained(store, of_data | identities.of_computations(process))
-    return _server_state(store, process)
 
 
 def check_trained(store: ClientStateStore, now: Mapping[str, Any]) -> None:
@@ -207,7 +188,7 @@ class Checkpoint:
             state,
             iterator,
             np.unpackbits(bits, count=source.num_clients).astype(np.bool_),
-            [Evaluation(*evaluation) for evaluation in evaluations],
+            [EvaluatedRound(*evaluation) for evaluation in evaluations],
             privacy=content["privacy"] and PrivacyLoss.of(content["privacy"]),
             **{key: content[key] for key in _PLAIN},
         )

@@ -3,13 +3,14 @@
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from tff_pfl.arguments.ranges import at_least, takes, whole
-from tff_pfl.data import FederatedDataset
-from tff_pfl.evaluation import EvaluationOptions, MetricName, direction, sampled_clients
-from tff_pfl.experiment.summary import Evaluation, model_and_quantity
-from tff_pfl.models import Model
-from tff_pfl.templates import Algorithm, PersonalizedProcess
+from tff_pfl.evaluation import MetricName, direction
+from tff_pfl.experiment.summary import EvaluatedRound, model_and_quantity
+
+if TYPE_CHECKING:
+    from tff_pfl.experiment.experiment import Experiment
 
 SPLIT = "validation"
 """The split that decides. Test examples must not choose the model that they measure."""
@@ -19,24 +20,24 @@ class MetricError(ValueError):
     """An error about a metric that a run does not measure; the message suggests another one."""
 
 
-def check_measured(metric: str, method: Algorithm | PersonalizedProcess, model: Model) -> None:
-    """Checks that runs of a method measure a metric.
+def check_measured(metric: str, experiment: "Experiment") -> None:
+    """Checks that the runs of an experiment measure a metric.
 
     Args:
         metric: "MODEL/QUANTITY"; see `model_and_quantity`.
-        method: The method or its process.
-        model: The model that clients train.
+        experiment: The experiment.
 
     Raises:
-        MetricError: The method has no global model, or its model does not measure the quantity.
+        MetricError: The algorithm has no global model, or its model does not measure the quantity.
     """
+    method = experiment.algorithm
     whose, quantity = model_and_quantity(metric, "the")
     if whose == "global" and method.global_weights is None:
         raise MetricError(
             f"metric={metric!r}, but this algorithm has no global model. Choose "
             f"'personalized/{quantity}'."
         )
-    evaluated = method.evaluated_model or model
+    evaluated = method.evaluated_model or experiment.model
     if quantity not in evaluated.task.directions:
         raise MetricError(
             f"metric={metric!r}, but the model {evaluated.name!r} has no {quantity}. Choose "
@@ -75,44 +76,30 @@ class EarlyStop:
         model, quantity = model_and_quantity(self.metric, "the early stop's")
         return MetricName(model, f"local_{SPLIT}", quantity, "mean")
 
-    def check(
-        self,
-        method: Algorithm | PersonalizedProcess,
-        model: Model,
-        dataset: FederatedDataset,
-        options: EvaluationOptions,
-    ) -> None:
-        """Checks that evaluations of a run with these options measure the metric.
+    def check(self, experiment: "Experiment") -> None:
+        """Checks that the evaluations of an experiment measure the metric before its last round.
 
         Raises:
-            ValueError: No evaluated client has validation examples, or no model has the metric.
+            ValueError: Only the last round is evaluated, no evaluated client has validation
+                examples, or no model has the metric.
         """
-        sizes = dataset.sizes(SPLIT)
-        if options.clients:
-            sizes = sizes[sampled_clients(options.seed, dataset.num_clients, options.clients)]
-        if not sizes.any():
+        if not experiment.evaluation.every:
+            raise ValueError(
+                f"patience={self.patience} needs evaluations, but only the last round is "
+                "evaluated. Evaluate every round, or every few rounds."
+            )
+        sizes, sample = experiment.members.sizes(SPLIT), experiment.sample
+        if not (sizes if sample is None else sizes[sample]).any():
             raise ValueError(
                 f"patience={self.patience} needs validation data, but no client that is evaluated "
                 "has validation examples. Give them a share by the fractions of the data, or "
                 "without merge by num_validation, or leave out the early stop."
             )
-        check_measured(self.metric, method, model)
-
-    def check_every(self, evaluate_every: int) -> None:
-        """Checks that rounds before the last one are evaluated.
-
-        Raises:
-            ValueError: Only the last round is evaluated.
-        """
-        if not evaluate_every:
-            raise ValueError(
-                f"patience={self.patience} needs evaluations, but only the last round is "
-                "evaluated. Evaluate every round, or every few rounds."
-            )
+        check_measured(self.metric, experiment)
 
     def reason(
         self,
-        evaluations: Sequence[Evaluation],
+        evaluations: Sequence[EvaluatedRound],
         evaluate_every: int = 1,
         directions: Mapping[str, int] | None = None,
     ) -> str | None:

@@ -1,19 +1,15 @@
 """Evaluates the last checkpoint of a run, finished or not."""
 
 import dataclasses
-import os
-import pathlib
-from collections.abc import Callable, Collection, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tff_pfl import config as configs
-from tff_pfl.config.errors import config_errors
 from tff_pfl.evaluation import (
     ClientMetrics,
     Distribution,
-    Evaluator,
+    Evaluation,
     Gain,
     MetricName,
     Predictions,
@@ -23,22 +19,18 @@ from tff_pfl.evaluation import (
     summarize,
     to_text,
 )
-from tff_pfl.experiment.interruption import exit_code_of
 from tff_pfl.experiment.metrics_log import write_table
-from tff_pfl.experiment.restored import changed_config, restored_by
-from tff_pfl.experiment.run_directory import (
-    OutputDirectoryError,
-    RunDirectory,
-    check_writable,
-    is_run_directory,
-)
-from tff_pfl.experiment.summary import Evaluation, rows
+from tff_pfl.experiment.run_directory import OutputDirectoryError
+from tff_pfl.experiment.summary import EvaluatedRound
 from tff_pfl.output.files import write_json, write_parquet
 from tff_pfl.output.tables import aligned, decimal
 
+if TYPE_CHECKING:
+    from tff_pfl.experiment.run import Run
+
 _PREDICTIONS_SUFFIX = "_predictions.parquet"
 RESULT_SUFFIXES = (".json", "_table.csv", ".csv", "_new_clients.csv", _PREDICTIONS_SUFFIX)
-"""The endings of an evaluation's files, after their prefix; see `evaluate_program`."""
+"""The endings of an evaluation's files, after their prefix; see `EvaluationResult.write`."""
 
 _GROUPS = {
     "all": "all",
@@ -48,10 +40,9 @@ _GROUPS = {
 }
 _NO_GAIN = Gain(0, np.nan, np.nan, np.nan)
 _Grouped = Mapping[str, Mapping[MetricName, Any]]
-_CHOSEN_MODELS = ("further_models", "fine_tune_epochs", "fine_tune_learning_rate")
 
 
-class EvaluatedRun(NamedTuple):
+class EvaluationResult(NamedTuple):
     """The evaluation of the last checkpoint of a run.
 
     Attributes:
@@ -60,7 +51,6 @@ class EvaluatedRun(NamedTuple):
         evaluation: The round and the metrics.
         clients: The measurements of each client.
         was_selected: bool `[clients]`: the evaluated clients that took part in a round before.
-        fingerprint: The fingerprint of the data and their partition.
         new_clients: The measurements of the clients that the run held out, if there are any.
         baseline: The evaluation of the baseline, if there is one.
         predictions: The models' outputs on each example of each client, if they were requested.
@@ -68,12 +58,11 @@ class EvaluatedRun(NamedTuple):
 
     run: str
     options: Mapping[str, Any]
-    evaluation: Evaluation
+    evaluation: EvaluatedRound
     clients: ClientMetrics
     was_selected: np.ndarray
-    fingerprint: str
     new_clients: ClientMetrics | None = None
-    baseline: "EvaluatedRun | None" = None
+    baseline: "EvaluationResult | None" = None
     predictions: Predictions | None = None
 
     def distributions(self) -> dict[str, dict[MetricName, Distribution]]:
@@ -117,7 +106,14 @@ class EvaluatedRun(NamedTuple):
         return content
 
     def write(self, prefix: str) -> list[str]:
-        """Writes the files of `evaluate_program` and returns their paths."""
+        """Writes the evaluation to files, and returns their paths.
+
+        `PREFIX.json` and `PREFIX_table.csv` have all statistics, the table with a row for each
+        quantity and group of clients; `PREFIX.csv` has a row for each client;
+        `PREFIX_new_clients.csv` has a row for each new client, if there are any;
+        `PREFIX_predictions.parquet` has a row for each example of each client, if predictions were
+        requested (see `Predictions`).
+        """
         tables = [statistics_table(self.distributions(), self.gains()), self.columns()]
         if self.new_clients is not None:
             tables.append(self.new_clients.columns(undefined=None))
@@ -138,82 +134,64 @@ def _grouped_to_json(groups: _Grouped) -> dict[str, Any]:
     }
 
 
-def evaluate_run(
-    run_dir: str | os.PathLike,
-    baseline: str | os.PathLike | None = None,
-    *,
-    predictions: bool = False,
-    trust_imports: bool | Collection[str] = (),
-    **changes: Any,
-) -> EvaluatedRun:
-    """Evaluates the last checkpoint of a run.
-
-    Args:
-        run_dir: See `evaluate_program`.
-        baseline: The output directory of another run of the same clients with the same examples,
-            such as a run of local training. Each client's gain over the baseline is computed: the
-            baseline's last checkpoint is evaluated on the same split.
-        predictions: Whether to record the outputs of each model on each example of its client. The
-            baseline and clients that the run held out are left out.
-        trust_imports: See `config_of_run`; it applies to both runs.
-        **changes: See `evaluate_program`.
-
-    Raises:
-        OutputDirectoryError: There is no run with a checkpoint; or the baseline has other data or
-            another partition of them.
-        ConfigError: The run's config is not a config of this version, or a change is impossible.
-    """
-    config = changed_config(run_dir, changes, trust_imports)
-    if baseline is None:
-        return _evaluated(run_dir, config, predictions=predictions)
-    of_baseline = changed_config(baseline, {}, trust_imports)
-    # Gains are over each client's own model, not over the fine-tuned one beside it.
-    if "fine_tuned" in of_baseline.evaluation.further_models:
-        of_baseline.evaluation.fine_tune_epochs = 0
-    of_baseline.evaluation.further_models = ()
-    compared = _evaluated(baseline, of_baseline, configs.evaluation_options(config))
-    return _evaluated(run_dir, config, baseline=compared, predictions=predictions)
-
-
-def _evaluated(run_dir, config, options=None, baseline=None, predictions=False) -> EvaluatedRun:
-    """Evaluates a run; `options` are given for a baseline, from the run compared with it."""
-    with restored_by(run_dir, config) as run:
-        if baseline is not None and baseline.fingerprint != run.dataset.fingerprint:
-            raise OutputDirectoryError(
-                f"The baseline has other data than {os.fspath(run_dir)}, or another partition of "
-                f"them (fingerprints {baseline.fingerprint} and {run.dataset.fingerprint}). Train "
-                "it with the same config.data, config.seed and config.new_clients.number, and with "
-                "config.new_clients.evaluated=False if its method cannot start new clients."
-            )
-        is_baseline = options is not None
-        options = options or configs.evaluation_options(run.config)
-        configs.check_split(run.dataset, options.split)
-        with config_errors("evaluation"):
-            evaluator = Evaluator(run.process, run.model, run.dataset, options)
-        clients = evaluator(run.server_state, run.source, is_last=True)
-        found = evaluator.predictions(run.server_state, run.source) if predictions else None
-        new_clients = None if is_baseline else _evaluate_new_clients(run)
+def evaluated(
+    run: "Run", baseline: "Run | None" = None, *, predictions: bool = False
+) -> EvaluationResult:
+    """Evaluates the last checkpoint of a run; see `Run.evaluate`."""
+    experiment, compared = run.experiment, None
+    if baseline is not None:
+        _check_same_clients(run, baseline)
+        compared = evaluated(_evaluated_as(baseline, experiment.evaluation))
+    experiment.check_evaluated()
+    evaluator = experiment.evaluator
+    with run.restored() as found:
+        state = found.server_state
+        clients = evaluator(state, found.source, is_last=True)
+        predicted = evaluator.predictions(state, found.source) if predictions else None
+        evaluate_new_clients = experiment.new_clients_evaluation
+        new_clients = evaluate_new_clients and evaluate_new_clients(state)
     metrics = summarize(clients) | ({} if new_clients is None else summarize(new_clients))
-    chosen = {key: run.config.evaluation[key] for key in _CHOSEN_MODELS}
-    return EvaluatedRun(
-        run.title,
-        dataclasses.asdict(options) | chosen,
-        Evaluation(run.round_num, metrics),
+    return EvaluationResult(
+        experiment.title,
+        dataclasses.asdict(experiment.evaluation),
+        EvaluatedRound(found.round_num, metrics),
         clients,
-        run.reported[clients.client_ids],
-        run.dataset.fingerprint,
+        found.reported[clients.client_ids],
         new_clients,
-        baseline,
-        found,
+        compared,
+        predicted,
     )
 
 
-def _evaluate_new_clients(run) -> ClientMetrics | None:
-    evaluate = run.new_clients_evaluation(run.capacity(run.config.evaluation.clients_per_call))
-    if evaluate is None:
-        return None
-    configs.check_split(run.new_clients, run.config.evaluation.split, "new client")
-    return evaluate(run.server_state)
+def _check_same_clients(run: "Run", baseline: "Run") -> None:
+    prints = [one.experiment.members.fingerprint for one in (baseline, run)]
+    if prints[0] != prints[1]:
+        raise OutputDirectoryError(
+            f"The baseline has other data than {run.folder}, or another partition of them "
+            f"(fingerprints {prints[0]} and {prints[1]}). Train it with the same data, seed and "
+            "number of new clients, and without evaluating these if its method cannot start new "
+            "clients."
+        )
+
+
+def _evaluated_as(baseline: "Run", evaluation: Evaluation) -> "Run":
+    """Returns the baseline with the evaluation of the run that is compared with it.
+
+    Its own models stay those that it evaluates: gains are over each client's own model, not over a
+    fine-tuned one beside it.
+    """
+    experiment = baseline.experiment
+    own = experiment.evaluation
+    evaluation = dataclasses.replace(
+        evaluation,
+        further_models=(),
+        fine_tune_epochs=own.fine_tune_epochs if own.fine_tunes_own_models else 0,
+        fine_tune_learning_rate=own.fine_tune_learning_rate,
+    )
+    held_out = experiment.new_clients
+    held_out = held_out and dataclasses.replace(held_out, evaluated=False)
+    changed = dataclasses.replace(experiment, evaluation=evaluation, new_clients=held_out)
+    return type(baseline)(baseline.folder, changed)
 
 
 def statistics_table(distributions: _Grouped, gains: _Grouped) -> dict[str, np.ndarray]:
@@ -271,60 +249,3 @@ def _cells(found: Distribution) -> list[str]:
     shown = (found.mean, found.weighted_mean, found.lowest_10_percent)
     shown += (found.deciles[4], found.top_10_percent)
     return [str(found.num_clients), *map(decimal, shown)]
-
-
-def evaluate_program(
-    run_dir: str,
-    output: str,
-    *,
-    baseline: str | None = None,
-    set_context: Callable[[], None] = lambda: None,
-    **changes: Any,
-) -> int:
-    """Evaluates a run and prints the result.
-
-    Args:
-        run_dir: The run's output directory; nothing in it is changed.
-        output: The prefix of the result files: `OUTPUT.json` and `OUTPUT_table.csv` have all
-            statistics, the table with a row for each quantity and group of clients; `OUTPUT.csv`
-            has a row for each client; `OUTPUT_new_clients.csv` has a row for each new client, if
-            there are any; `OUTPUT_predictions.parquet` has a row for each example of each client,
-            if `predictions` is given (see `Predictions`). Missing folders are created.
-        baseline: See `evaluate_run`.
-        set_context: Sets the context in which TFF computations are executed. By default it is
-            chosen as by `train`.
-        **changes: `predictions` (see `evaluate_run`), `trust_imports` (see `config_of_run`), and
-            new values for keys of `config.evaluation`.
-
-    Returns:
-        The exit code: 0, 1 after an error that the user can fix, 130 after Ctrl-C, 143 after
-        SIGTERM.
-    """
-
-    def evaluate():
-        check_writable(output)
-        _check_apart(output)
-        set_context()
-        found = evaluate_run(run_dir, baseline, **changes)
-        print(f"round {found.evaluation.round_num} of {found.run}")
-        print("\n".join(rows(found.evaluation.metrics)))
-        print("\n".join(client_tables(found.distributions(), found.gains())))
-        if compared := found.baseline:
-            print(f"gains are over round {compared.evaluation.round_num} of {compared.run}")
-        # The numbers are printed before: they may have taken hours, and the disk may be full.
-        os.makedirs(os.path.dirname(os.path.abspath(output)), exist_ok=True)
-        print(f"results: {', '.join(found.write(output))}")
-
-    return exit_code_of(evaluate)
-
-
-def _check_apart(output):
-    """Checks that the result files would not replace files of any run."""
-    for suffix in RESULT_SUFFIXES:
-        path = pathlib.Path(os.path.realpath(output + suffix))
-        for folder in filter(is_run_directory, path.parents):
-            if path.relative_to(folder).parts[0] in RunDirectory.FILES:
-                raise OutputDirectoryError(
-                    f"output={output!r}: {output + suffix} would replace a file of a run. Choose "
-                    "another prefix."
-                )

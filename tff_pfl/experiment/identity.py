@@ -9,7 +9,7 @@ import tensorflow_federated as tff
 
 from tff_pfl.arguments.kinds import described
 from tff_pfl.data import FederatedDataset
-from tff_pfl.evaluation import EvaluationOptions
+from tff_pfl.experiment.experiment import Experiment
 from tff_pfl.experiment.fingerprint import fingerprint
 from tff_pfl.local import Batch
 from tff_pfl.models import Model
@@ -63,25 +63,18 @@ def of_data(dataset: FederatedDataset) -> dict[str, str]:
     return {"data": dataset.fingerprint, "inputs": dataset.inputs_fingerprint}
 
 
-def of_run(
-    process: PersonalizedProcess,
-    model: Model,
-    dataset: FederatedDataset,
-    options: EvaluationOptions,
-    evaluate_every: int,
-    clients_per_round: int,
-) -> dict[str, Any]:
+def of_run(experiment: Experiment) -> dict[str, Any]:
     """Returns all that a run depends on as JSON values, but for how its cohorts are drawn."""
+    process, model, options = experiment.process, experiment.model, experiment.evaluation
     directions = (process.evaluated_model or model).task.directions
     chosen = {key: v for key, v in vars(options).items() if key not in _FREE_OPTIONS}
     return {
-        **of_data(dataset),
+        **of_data(experiment.members),
         **of_computations(process, model),
         "noise_multiplier": process.noise_multiplier,
-        "clients_per_round": clients_per_round,
+        "clients_per_round": experiment.clients_per_round,
         "directions": dict(directions),
         "evaluate": described(chosen),
-        "evaluate_every": evaluate_every,
     }
 
 

@@ -1,58 +1,40 @@
-"""Trains and evaluates a process, and resumes stopped runs."""
+"""Trains and evaluates the process of an experiment, and resumes stopped runs."""
 
-import operator
 import os
 from collections.abc import Iterator, Sequence
-from typing import Literal
 
 import tensorflow_federated as tff
 
-from tff_pfl import evaluation, runtime
-from tff_pfl.arguments.kinds import check_kind
-from tff_pfl.arguments.ranges import takes, whole
-from tff_pfl.clients import EVERYBODY_REPORTS, CohortDataSource, Ladder, Participation
+from tff_pfl import runtime
+from tff_pfl.clients import CohortDataSource
 from tff_pfl.data import FederatedDataset
-from tff_pfl.experiment.checkpoint import Checkpoint, client_states
-from tff_pfl.experiment.early_stop import EarlyStop
+from tff_pfl.experiment.checkpoint import Checkpoint, Progress, client_states
+from tff_pfl.experiment.experiment import Experiment
 from tff_pfl.experiment.identity import of_run
 from tff_pfl.experiment.memory import check_server_memory
 from tff_pfl.experiment.metrics_log import MetricsLog
 from tff_pfl.experiment.round_warnings import RoundWarnings
 from tff_pfl.experiment.rounds import Rounds, Schedule
+from tff_pfl.experiment.run import Run
 from tff_pfl.experiment.run_directory import CHECKPOINT, OutputDirectoryError, RunDirectory
 from tff_pfl.experiment.run_files import write_directions
 from tff_pfl.experiment.summary import LateMean, Result, best_on, write_summary
+from tff_pfl.experiment.trackers import tracking
 from tff_pfl.experiment.versions import record_versions
-from tff_pfl.models import Model
 from tff_pfl.output.progress import progress_bar
-from tff_pfl.privacy import PrivacyLoss
-from tff_pfl.templates import PersonalizedProcess
 
 
-@takes(rounds=whole(1), seed=whole(0), evaluate_every=whole(0), checkpoint_every=whole(1))
 @runtime.current_or_graph_context()
 def train(
-    process: PersonalizedProcess,
-    model: Model,
-    dataset: FederatedDataset,
-    directory: RunDirectory,
+    experiment: Experiment,
+    folder: str | os.PathLike | RunDirectory,
     *,
-    rounds: int,
-    clients_per_round: int,
-    seed: int = 0,
-    evaluate_every: int = 1,
-    evaluate: evaluation.EvaluationOptions | None = None,
-    evaluate_new_clients: evaluation.NewClientsEvaluation | None = None,
-    checkpoint_every: int = 1,
-    participation: Participation = EVERYBODY_REPORTS,
-    early_stop: EarlyStop | None = None,
-    privacy: PrivacyLoss | None = None,
-    capacity: int | Literal["cohort"] | Ladder | None = None,
-    release_managers: Sequence[tff.program.ReleaseManager] = (),
-    title: str = "training",
+    resume: bool = False,
+    overwrite: bool = False,
+    release_managers: Sequence[str | tff.program.ReleaseManager] = (),
     verbose: bool = True,
-) -> Result:
-    """Trains and evaluates a process, starting from the checkpoint in `directory` if it exists.
+) -> Run:
+    """Trains and evaluates an experiment in a folder, which receives all files of the run.
 
     A run that is killed at any moment and resumed gives the same numbers as an uninterrupted one:
     server state, client states and position are committed in one transaction, and metrics released
@@ -62,156 +44,120 @@ def train(
     `set_graph_context`, or else in that of `create_graph_context()`.
 
     Args:
-        process: The process to train.
-        model: The model of the process, for evaluation.
-        dataset: The federation's data.
-        directory: The open directory of the run, which receives all files.
-        rounds: The number of rounds of the run, including those before it was resumed.
-        clients_per_round: The number of clients in a cohort.
-        seed: The seed of the cohorts.
-        evaluate_every: Rounds between evaluations; 0: only after the last round.
-        evaluate: The options of evaluations. By default each client's models are evaluated on its
-            own test examples.
-        evaluate_new_clients: Evaluates clients that did not train, after the last round.
-        checkpoint_every: Rounds between commits.
-        participation: Selects the clients of a round and decides which of them report. Unless all
-            clients always report, metrics count both, such as `participation/num_selected`.
-        early_stop: Ends the run before `rounds`, based on the evaluations every `evaluate_every`
-            rounds. The round after which it ends the run is evaluated as the last one.
-        privacy: Counts the privacy loss of the process. Metrics then have `privacy/epsilon`, which
-            covers all rounds so far.
-        capacity: See `CohortDataSource`. Results do not depend on it, up to rounding.
+        experiment: The experiment.
+        folder: The folder, or its `RunDirectory`, in place of `resume` and `overwrite`, which has
+            the list of its files.
+        resume: Whether to continue the run in the folder, if there is one.
+        overwrite: Whether to delete the run in the folder first, if there is one.
         release_managers: Receive the metrics and seconds of each round as `{name: number}` under
-            the round's number, after `directory` has received them. If a manager fails, a warning
-            is shown; the run and the other managers continue. A resumed run releases the rounds
-            after its checkpoint again.
-        title: The title of the progress bar, of warnings and of the summary.
+            the round's number, after the folder has received them; or names of trackers, such as
+            "wandb". If a manager fails, a warning is shown; the run and the other managers
+            continue. A resumed run releases the rounds after its checkpoint again.
         verbose: Whether to show a progress bar and print a line for each evaluation. Warnings are
             always printed.
 
     Returns:
-        The result of the run, which is also written to `summary.json`.
+        The run, whose result is also in `summary.json`.
 
     Raises:
-        OutputDirectoryError: The run in `directory` cannot be resumed: it is of another process, of
-            other data, cohorts, evaluations or metrics, or has another privacy loss; it has done
-            more rounds; or its files have changed since the checkpoint, or the checkpoint is
-            missing.
+        OutputDirectoryError: The folder has a run, and neither `resume` nor `overwrite` is set; or
+            its run cannot be resumed: it is of another experiment, it has done more rounds, or its
+            files have changed since the checkpoint, or the checkpoint is missing.
         ForeignStateError: The states of the clients are of another type.
-        ValueError: A number is out of range; the early stop is impossible (`EarlyStop.check`); the
-            cohorts are impossible (`Participation.check`, `Participation.check_process`), or differ
-            from the cohorts of `privacy` (`Accountant.check`, `PrivacyLoss.check`) or of `process`
-            (`Federation.check`); or the model has fewer logits than there are classes.
+        ValueError: See `Experiment.process` and `Experiment.new_clients_evaluation`.
         NobodyReportedError: A round has no clients, and the runtime is not the graph runtime.
         MemoryError: The server's state does not fit into memory.
+        TrackerError: A tracker is unknown, not installed, or does not start.
 
     Example:
         >>> model, local = testing.tiny_model(), testing.tiny_local()
         >>> x, y = np.ones([6, 4, 4, 1], np.float32), np.arange(6) % 3
         >>> dataset = tff_pfl.FederatedDataset.from_client_arrays([(x, y, x, y)] * 4, 3)
-        >>> process = tff_pfl.compose(tff_pfl.make("ditto", model, local), testing.EXAMPLES_TYPE)
-        >>> with tempfile.TemporaryDirectory() as folder, tff_pfl.RunDirectory(folder, {}) as run:
-        ...     options = {"rounds": 1, "clients_per_round": 2}
-        ...     result = tff_pfl.train(process, model, dataset, run, **options)
+        >>> ditto = tff_pfl.make("ditto", model, local)
+        >>> experiment = tff_pfl.Experiment(ditto, dataset, rounds=1, clients_per_round=2)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     run = tff_pfl.train(experiment, folder)
         round 1: personalized/local_test/loss ..., global/local_test/accuracy ...
-        >>> result.final.round_num
+        >>> run.result.final.round_num
         1
     """
-    _check_directory(directory)
-    tip = "FederatedDataset.from_client_arrays makes one of each client's arrays."
-    check_kind("The data set", dataset, FederatedDataset, tip)
-    clients_per_round = operator.index(clients_per_round)
-    options = evaluate or evaluation.EvaluationOptions()
-    check_server_memory(process)
-    model.check_classes(dataset.num_classes)
-    model.task.check_data(dataset.y, dataset.num_classes, dataset.name)
-    participation.check(dataset.num_clients, clients_per_round)
-    participation.check_process(process)
-    process.made_for.check(dataset.num_clients, clients_per_round)
-    if privacy is not None:
-        privacy.accountant.check(dataset.num_clients, clients_per_round, participation)
-        privacy.check(process.noise_multiplier)
-    if early_stop is not None:
-        early_stop.check(process, model, dataset, options)
-        early_stop.check_every(evaluate_every)
-    directions = (process.evaluated_model or model).task.directions
-    schedule = Schedule(rounds, evaluate_every, checkpoint_every, early_stop, directions)
-    evaluator = evaluation.Evaluator(process, model, dataset, options)
-    identity = of_run(process, model, dataset, options, evaluate_every, clients_per_round)
+    directory = folder
+    if not isinstance(folder, RunDirectory):
+        directory = RunDirectory(folder, experiment.settings, resume=resume, overwrite=overwrite)
+    check_server_memory(experiment.process)  # before the run to overwrite is deleted
+    evaluators = experiment.evaluator, experiment.new_clients_evaluation
+    with directory, tracking(release_managers, directory) as managers:
+        result = _train(experiment, directory, evaluators, managers, verbose)
+    return Run(directory.path, experiment, result)
+
+
+def _train(experiment, directory, evaluators, managers, verbose) -> Result:
+    process, title = experiment.process, experiment.title
+    _check_checkpoint(directory)
+    schedule = Schedule.of(experiment)
     with client_states(process, directory.file(CHECKPOINT)) as store:
         source = CohortDataSource(
-            dataset,
+            experiment.members,
             store,
             process.client_type,
-            seed=seed,
-            capacity=capacity,
-            participation=participation,
+            seed=experiment.seed,
+            capacity=experiment.capacity(experiment.clients_per_round),
+            participation=experiment.participation,
         )
-        checkpoint = Checkpoint(store, process, identity)
+        checkpoint = Checkpoint(store, process, of_run(experiment))
         progress = checkpoint.load(source)
         done = progress.round_num
-        if done > rounds:
+        if done > experiment.rounds:
             raise OutputDirectoryError(
-                f"The run in {directory.path} has done {done} rounds already, but rounds={rounds}. "
-                f"Choose {done} or more."
+                f"The run in {directory.path} has done {done} rounds already, but "
+                f"rounds={experiment.rounds}. Choose {done} or more."
             )
-        checkpoint.count_privacy(progress, privacy)
-        is_over = done == rounds or schedule.stopped(progress.evaluations) is not None
-        log, reopens = _open_files(directory, dataset, checkpoint, progress, schedule, is_over)
+        checkpoint.count_privacy(progress, experiment.privacy)
+        is_over = done == experiment.rounds or schedule.stopped(progress.evaluations) is not None
+        log, reopens = _open_files(
+            directory, experiment.members, checkpoint, progress, schedule, is_over
+        )
         if not is_over:
             directory.delete("summary.json")  # a run with a summary counts as finished
         directory.write_settings()
-        write_directions(directory, directions)
-        shown = {"initial": done, "total": rounds, "desc": title, "unit": "round"}
+        write_directions(directory, schedule.directions)
+        shown = {"initial": done, "total": experiment.rounds, "desc": title, "unit": "round"}
         with progress_bar(visible=verbose, **shown) as bar:
-            for warning in _warnings(directory, dataset, options.split, done):
+            for warning in _warnings(directory, experiment, done):
                 bar.write(warning)
             if is_over and verbose and not reopens:
                 bar.write(f"{title}: the run was finished before; its result is shown again.")
-            if process.noise_multiplier is not None and privacy is None:
-                bar.write(
-                    "warning: the process has noise for privacy, but epsilon is not counted. Pass "
-                    f"privacy=PrivacyLoss(accountant, {process.noise_multiplier:g})."
-                )
             Rounds(
-                process,
-                model,
-                dataset,
+                experiment,
                 source,
-                options,
-                evaluator,
-                evaluate_new_clients,
+                *evaluators,
                 schedule,
                 progress,
                 checkpoint,
                 log,
-                release_managers,
+                managers,
                 bar,
                 RoundWarnings(title, bar.write),
                 verbose,
-            ).run(clients_per_round, reopens=reopens)
-    evaluations = progress.evaluations
+            ).run(reopens=reopens)
+    evaluations, directions = progress.evaluations, schedule.directions
     result = Result(
         title,
         evaluations[-1],
         best_on("validation", evaluations, directions),
         best_on("test", evaluations, directions),
-        LateMean.of(evaluations, options.late_share),
+        LateMean.of(evaluations, experiment.evaluation.late_share),
         progress.seconds,
         schedule.stopped(evaluations),
-        privacy and privacy.summary(progress.round_num),
+        experiment.privacy and experiment.privacy.summary(progress.round_num),
         progress.server_state,
     )
     write_summary(directory, result)
     return result
 
 
-def _check_directory(directory: RunDirectory) -> None:
-    """Checks that a directory is open, and that a run in it has its checkpoint."""
-    tip = "`with tff_pfl.RunDirectory(path, settings) as directory` opens one."
-    check_kind("The directory", directory, RunDirectory, tip)
-    if not directory.is_open:
-        raise ValueError(f"The directory {directory.path} is not open: {tip}")
+def _check_checkpoint(directory: RunDirectory) -> None:
+    """Checks that a run in a directory has its checkpoint."""
     if directory.has("metrics.csv") and not directory.has(os.path.join(CHECKPOINT, "data.mdb")):
         raise OutputDirectoryError(
             f"Cannot resume the run in {directory.path}: its {CHECKPOINT} is missing. Start it "
@@ -219,25 +165,30 @@ def _check_directory(directory: RunDirectory) -> None:
         )
 
 
-def _warnings(directory, dataset, split, done) -> Iterator[str]:
+def _warnings(directory: RunDirectory, experiment: Experiment, done: int) -> Iterator[str]:
     """Records the versions of the run, and yields warnings about it."""
     if changes := record_versions(directory, done, directory.settings.get("imports") or ()):
         yield (
             f"round {done}: warning: the run continues with other versions or other code, and "
             f"numbers may differ from here on: {'; '.join(changes)}"
         )
-    if not dataset.sizes(split).any():
+    split = experiment.evaluation.split
+    if not experiment.members.sizes(split).any():
         yield (f"warning: no client has {split} examples: all their metrics are nan")
 
 
 def _open_files(
-    directory, dataset, checkpoint, progress, schedule, is_over
+    directory: RunDirectory,
+    dataset: FederatedDataset,
+    checkpoint: Checkpoint,
+    progress: Progress,
+    schedule: Schedule,
+    is_over: bool,
 ) -> tuple[MetricsLog, bool]:
     """Opens the files of a run that starts or resumes.
 
-    The last evaluation is removed from `progress` in two cases: the run ends here now, but lacks
-    evaluations that belong to the end of a run; or the run was made longer, and the evaluation at
-    its previous end would not exist if it had been longer from the start.
+    A resumed run drops its last evaluation if (1) this round is now the last but lacks its final
+    evaluations, or (2) the run was extended and that evaluation is off schedule.
 
     Returns:
         The log, and whether the last round has to be finished again.

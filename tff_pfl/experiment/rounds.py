@@ -12,23 +12,22 @@ import tensorflow_federated as tff
 
 from tff_pfl import evaluation, runtime
 from tff_pfl.clients import EVERYBODY_REPORTS, CohortDataSource
-from tff_pfl.data import FederatedDataset, plot_partition
+from tff_pfl.data import plot_partition
 from tff_pfl.evaluation import MARGIN, MetricName
 from tff_pfl.experiment.background import Background, Stopwatch
 from tff_pfl.experiment.checkpoint import Checkpoint, Progress
 from tff_pfl.experiment.early_stop import SPLIT, EarlyStop
-from tff_pfl.experiment.interruption import NobodyReportedError
+from tff_pfl.experiment.errors import NobodyReportedError
+from tff_pfl.experiment.experiment import Experiment
 from tff_pfl.experiment.metrics_log import NEW_CLIENTS, MetricsLog
 from tff_pfl.experiment.round_warnings import NOBODY, RoundWarnings, exchanges, warnings_of
 from tff_pfl.experiment.run_directory import flatten
-from tff_pfl.experiment.summary import NUM_CLIENTS_NEVER_SELECTED, Evaluation
-from tff_pfl.models import Model
+from tff_pfl.experiment.summary import NUM_CLIENTS_NEVER_SELECTED, EvaluatedRound
 from tff_pfl.output.progress import Bar
-from tff_pfl.templates import PersonalizedProcess
 
 
 class Schedule(NamedTuple):
-    """The number of rounds, and the rounds that are evaluated and committed; see `train`.
+    """The rounds of an experiment that are evaluated and committed.
 
     `directions` are those that the metrics of the task state.
     """
@@ -38,6 +37,13 @@ class Schedule(NamedTuple):
     checkpoint_every: int
     early_stop: EarlyStop | None
     directions: Mapping[str, int] = types.MappingProxyType({})
+
+    @classmethod
+    def of(cls, experiment: Experiment) -> "Schedule":
+        """Returns the schedule of an experiment."""
+        task = (experiment.process.evaluated_model or experiment.model).task
+        every = experiment.evaluation.every, experiment.checkpoint_every
+        return cls(experiment.rounds, *every, experiment.early_stop, task.directions)
 
     def is_regular(self, round_num: int) -> bool:
         """Returns whether a round is evaluated, regardless of the total number of rounds."""
@@ -51,7 +57,7 @@ class Schedule(NamedTuple):
         """Returns whether a round is committed to the checkpoint."""
         return round_num % self.checkpoint_every == 0 or round_num == self.rounds
 
-    def stopped(self, evaluations: Sequence[Evaluation]) -> str | None:
+    def stopped(self, evaluations: Sequence[EvaluatedRound]) -> str | None:
         """Returns why the run ends early after these evaluations, or `None`."""
         return self.early_stop and self.early_stop.reason(
             evaluations, self.evaluate_every, self.directions
@@ -79,11 +85,8 @@ class Rounds:
     The results of a round are written while the next cohort is computed.
     """
 
-    process: PersonalizedProcess
-    model: Model
-    dataset: FederatedDataset
+    experiment: Experiment
     source: CohortDataSource
-    options: evaluation.EvaluationOptions
     evaluator: evaluation.Evaluator
     evaluate_new_clients: evaluation.NewClientsEvaluation | None
     schedule: Schedule
@@ -96,11 +99,10 @@ class Rounds:
     verbose: bool
     unwritten: _Unwritten | None = None
 
-    def run(self, clients_per_round: int, *, reopens: bool = False) -> None:
+    def run(self, *, reopens: bool = False) -> None:
         """Runs the remaining rounds, and writes the last results even after an exception.
 
         Args:
-            clients_per_round: The number of clients in a cohort.
             reopens: Whether to finish the last trained round again first.
         """
         progress, schedule = self.progress, self.schedule
@@ -112,14 +114,15 @@ class Rounds:
                     progress.round_num < schedule.rounds
                     and schedule.stopped(progress.evaluations) is None
                 ):
-                    self._next_round(clients_per_round, background)
+                    self._next_round(background)
             finally:
                 self.warnings.close()
                 background.do(lambda: self._write(background))
 
-    def _next_round(self, clients_per_round: int, background: Background) -> None:
+    def _next_round(self, background: Background) -> None:
         """Trains a cohort and finishes the round."""
         progress, iterator, watch = self.progress, self.progress.iterator, Stopwatch()
+        size, process = self.experiment.clients_per_round, self.experiment.process
 
         def write():
             with watch.measuring("write_seconds"):
@@ -127,14 +130,14 @@ class Rounds:
 
         with watch.measuring("round_seconds"):
             with watch.measuring("select_seconds"):
-                clients = iterator.select(clients_per_round, losses=self._losses)
+                clients = iterator.select(size, losses=self._losses)
             if not clients and runtime.current_devices() is None:
                 raise NobodyReportedError(
                     f"Nobody reported in round {progress.round_num}, which TFF's stock runtime "
                     "cannot run. Continue with the graph runtime: --runtime=graph --resume."
                 )
             with background.doing(write), watch.measuring("compute_seconds"):
-                output = self.process.next(progress.server_state, clients)
+                output = process.next(progress.server_state, clients)
             with watch.measuring("update_seconds"):
                 iterator.update(output.clients)
         progress.server_state = output.state
@@ -145,7 +148,7 @@ class Rounds:
         progress.timings = dict(watch.seconds)
         progress.seconds += watch.seconds["round_seconds"]
         self.finish_round(watch)
-        shown = ("loss", *itertools.islice(self.model.task.means, 1))
+        shown = ("loss", *itertools.islice(self.experiment.model.task.means, 1))
         self.bar.set_postfix(postfix(output.metrics, watch.seconds, shown))
         self.bar.update()
 
@@ -153,10 +156,10 @@ class Rounds:
     def _global_losses(self) -> Callable[[Any, np.ndarray], np.ndarray]:
         """The losses of the global model, which are traced once, if a selector needs them."""
         return evaluation.global_losses(
-            self.process,
-            self.model,
+            self.experiment.process,
+            self.experiment.model,
             self.source,
-            clients_per_call=self.options.clients_per_call,
+            clients_per_call=self.experiment.evaluation.clients_per_call,
         )
 
     def _losses(self, client_ids: np.ndarray) -> np.ndarray:
@@ -180,7 +183,7 @@ class Rounds:
             with watch.measuring("evaluation_seconds"):
                 measured = self._evaluate()
             progress.seconds += watch.seconds["evaluation_seconds"]
-            progress.evaluations.append(Evaluation(round_num, measured))
+            progress.evaluations.append(EvaluatedRound(round_num, measured))
             metrics |= evaluation.to_text(measured)
             if self.verbose:
                 self.bar.write(f"round {round_num}: {one_line(measured)}")
@@ -200,7 +203,7 @@ class Rounds:
         state, round_num = progress.server_state, progress.round_num
         clients = self.evaluator.on_own_examples(state, self.source)
         validated = self._on_validation(clients)
-        evaluations = [*progress.evaluations, Evaluation(round_num, validated)]
+        evaluations = [*progress.evaluations, EvaluatedRound(round_num, validated)]
         is_last = round_num == schedule.rounds or schedule.stopped(evaluations) is not None
         progress.ended = round_num if is_last else 0
         clients = self.evaluator.with_others(clients, state, self.source, is_last=is_last)
@@ -214,11 +217,11 @@ class Rounds:
             self.log.release_table(NEW_CLIENTS, new_clients.columns(undefined=None))
             metrics |= evaluation.summarize(new_clients)
         snapshot = evaluation.take_snapshot(
-            self.process,
+            self.experiment.process,
             state,
             self.source.store,
-            self.dataset.num_clients,
-            clients_per_call=self.options.clients_per_call,
+            self.experiment.members.num_clients,
+            clients_per_call=self.experiment.evaluation.clients_per_call,
             client_ids=self.evaluator.client_ids,
         )
         if snapshot:
@@ -227,14 +230,14 @@ class Rounds:
 
     def _on_validation(self, clients: evaluation.ClientMetrics) -> dict[MetricName, float]:
         """Returns the metrics on validation examples: all if the options say so, or the watched."""
-        early_stop = self.schedule.early_stop
-        if early_stop is None and not self.options.validation:
+        early_stop, options = self.experiment.early_stop, self.experiment.evaluation
+        if early_stop is None and not options.validation:
             return {}
-        if self.options.split != SPLIT:
+        if options.split != SPLIT:
             state = self.progress.server_state
             clients = self.evaluator.on_own_examples(state, self.source, SPLIT)
         metrics = evaluation.summarize(clients)
-        if self.options.validation:
+        if options.validation:
             return metrics
         return {early_stop.watched: metrics[early_stop.watched]}
 
@@ -245,7 +248,7 @@ class Rounds:
             return
         round_num, log = unwritten.progress.round_num, self.log
         if round_num == 1:  # drawn in this thread, so that training does not wait
-            plot_partition(self.dataset, log.directory.file("partition.png"))
+            plot_partition(self.experiment.members, log.directory.file("partition.png"))
         background.run(log.release(unwritten.numbers, round_num))
         for manager in self.release_managers:
             try:

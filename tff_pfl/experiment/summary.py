@@ -49,7 +49,7 @@ def model_and_quantity(metric: str, whose: str) -> tuple[str, str]:
     return model, quantity
 
 
-class Evaluation(NamedTuple):
+class EvaluatedRound(NamedTuple):
     """The metrics of one evaluation; see `tff_pfl.evaluation.summarize`.
 
     Attributes:
@@ -93,9 +93,9 @@ class Evaluation(NamedTuple):
 
 
 def best_on(
-    split: str, evaluations: Sequence[Evaluation], directions: Mapping[str, int] | None = None
-) -> Evaluation | None:
-    """Returns the first evaluation with the best `Evaluation.quality` on a split, or `None`."""
+    split: str, evaluations: Sequence[EvaluatedRound], directions: Mapping[str, int] | None = None
+) -> EvaluatedRound | None:
+    """Returns the first evaluation with the best `EvaluatedRound.quality` on a split, or `None`."""
     qualities = [evaluated.quality(split, directions) for evaluated in evaluations]
     compared = [i for i, quality in enumerate(qualities) if quality is not None]
     return evaluations[max(compared, key=qualities.__getitem__)] if compared else None
@@ -113,7 +113,7 @@ class LateMean(NamedTuple):
     metrics: Mapping[MetricName, float]
 
     @classmethod
-    def of(cls, evaluations: Sequence[Evaluation], share: float) -> "LateMean":
+    def of(cls, evaluations: Sequence[EvaluatedRound], share: float) -> "LateMean":
         """Returns the mean of the last evaluations.
 
         Args:
@@ -137,8 +137,8 @@ class Result(NamedTuple):
         title: The algorithm and the data set.
         final: The last evaluation.
         best_on_validation: The evaluation that is best on validation examples, see
-            `Evaluation.quality`. Its numbers on test examples were not used for the choice. `None`
-            if validation examples were not evaluated.
+            `EvaluatedRound.quality`. Its numbers on test examples were not used for the choice.
+            `None` if validation examples were not evaluated.
         best_on_test: The evaluation that is best on test examples. Its numbers on test examples are
             too good, because they were used for the choice, but papers report them. `None` if test
             examples were not evaluated.
@@ -151,9 +151,9 @@ class Result(NamedTuple):
     """
 
     title: str
-    final: Evaluation
-    best_on_validation: Evaluation | None
-    best_on_test: Evaluation | None
+    final: EvaluatedRound
+    best_on_validation: EvaluatedRound | None
+    best_on_test: EvaluatedRound | None
     late_mean: LateMean
     seconds: float
     stopped: str | None = None
@@ -161,7 +161,7 @@ class Result(NamedTuple):
     server_state: Any = None
 
     @property
-    def evaluations(self) -> dict[str, Evaluation | LateMean]:
+    def evaluations(self) -> dict[str, EvaluatedRound | LateMean]:
         """The evaluations by the names of their attributes, `final` first."""
         named = {name: getattr(self, name) for name in ("final", *_FURTHER)}
         return {name: evaluated for name, evaluated in named.items() if evaluated is not None}
@@ -235,12 +235,12 @@ def finished_summary(run_dir: str | os.PathLike, rounds: int | None = None) -> R
     return result
 
 
-def _to_json(evaluated: Evaluation | LateMean) -> dict[str, Any]:
+def _to_json(evaluated: EvaluatedRound | LateMean) -> dict[str, Any]:
     return evaluated._asdict() | {"metrics": to_text(evaluated.metrics)}
 
 
-def _evaluation_of(value: Mapping[str, Any] | None) -> Evaluation | None:
-    return value and Evaluation(value["round_num"], from_text(value["metrics"]))
+def _evaluation_of(value: Mapping[str, Any] | None) -> EvaluatedRound | None:
+    return value and EvaluatedRound(value["round_num"], from_text(value["metrics"]))
 
 
 def _checksum(content: Mapping[str, Any]) -> str:

@@ -1,8 +1,6 @@
 """Sends the metrics of a run to a tracker, Weights & Biases or MLflow, besides its own files.
 
-    with tff_pfl.RunDirectory("runs/mine", settings) as directory:
-        with experiment.tracking("wandb", directory) as managers:
-            tff_pfl.train(..., directory, release_managers=managers)
+    tff_pfl.train(experiment, "runs/mine", release_managers=["wandb"])
 
 `programs/train.py --tracker=wandb` and `tff_pfl.compare(..., tracker="wandb")` do so. The trackers'
 own environment variables choose where runs go: `WANDB_PROJECT`, `WANDB_MODE` and so on,
@@ -15,7 +13,7 @@ import importlib
 import os
 import pathlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -23,7 +21,6 @@ import tensorflow_federated as tff
 
 from tff_pfl.arguments.names import check_names
 from tff_pfl.arguments.registry import Registry
-from tff_pfl.config.errors import ConfigError
 from tff_pfl.experiment.run_directory import RunDirectory, flatten, read_json
 
 TRACKERS = Registry("tracker", "directory")
@@ -35,7 +32,7 @@ TRACKER_IDS = "trackers.json"
 _LONGEST = 500  # characters of a parameter, which MLflow's servers take
 
 
-class TrackerError(ConfigError):
+class TrackerError(ValueError):
     """An error about a tracker that is unknown, not installed, or does not start."""
 
 
@@ -132,37 +129,43 @@ class MlflowReleaseManager(_Tracker):
         self._client.set_terminated(self._run_id, "FAILED" if failed else "FINISHED")
 
 
-def check_tracker(name: str | None) -> None:
-    """Checks that a tracker exists and that its package is installed; `None` is no tracker.
+def check_trackers(managers: Iterable[str | tff.program.ReleaseManager]) -> None:
+    """Checks that trackers exist and that their packages are installed.
+
+    Args:
+        managers: Names in `TRACKERS`; release managers are not checked.
 
     Raises:
-        TrackerError: It does not exist, or its package is missing.
+        TrackerError: A tracker does not exist, or its package is missing.
     """
-    if name is not None:
-        check_names("tracker", [name], TRACKERS, error=TrackerError)
-        if TRACKERS[name].__module__ == __name__:
-            _imported(name)
+    for name in managers:
+        if isinstance(name, str):
+            check_names("tracker", [name], TRACKERS, error=TrackerError)
+            if TRACKERS[name].__module__ == __name__:
+                _imported(name)
 
 
 @contextlib.contextmanager
 def tracking(
-    name: str | None, directory: RunDirectory
+    managers: Sequence[str | tff.program.ReleaseManager], directory: RunDirectory
 ) -> Iterator[Sequence[tff.program.ReleaseManager]]:
-    """Yields the release managers of a tracker for a run, and ends the tracker's run afterwards.
+    """Yields release managers, those of trackers for names, and ends the trackers' runs afterwards.
 
     Args:
-        name: A name in `TRACKERS`; `None` yields no manager.
+        managers: Release managers, or names in `TRACKERS`.
         directory: The open directory of the run.
 
     Raises:
-        TrackerError: See `check_tracker`; or the tracker does not start.
+        TrackerError: See `check_trackers`; or a tracker does not start.
     """
-    check_tracker(name)
-    if name is None:
-        yield ()
-        return
-    with TRACKERS[name](directory) as manager:
-        yield (manager,)
+    check_trackers(managers)
+    with contextlib.ExitStack() as trackers:
+        yield [
+            trackers.enter_context(TRACKERS[manager](directory))
+            if isinstance(manager, str)
+            else manager
+            for manager in managers
+        ]
 
 
 def _imported(package: str) -> ModuleType:

@@ -53,6 +53,7 @@ class TrainResult(NamedTuple):
     weight_decay=at_least(0),
     clip_norm=above_or_infinite(0),
     warm_up_rounds=whole(0),
+    initial_rate=at_least(0),
 )
 @dataclasses.dataclass(frozen=True)
 class LocalTraining:
@@ -86,6 +87,7 @@ class LocalTraining:
         augment: `(images, seed) -> images`, applied to each batch before its step, such as
             `AUGMENTATIONS["crop_and_flip"]()`. Default: no augmentation. Exact gradients and
             evaluations use the original images.
+        initial_rate: `eta` above. Default: the learning rate of the optimizer.
     """
 
     optimizer: tff.learning.optimizers.Optimizer
@@ -100,6 +102,7 @@ class LocalTraining:
     schedule: Schedule | None = None
     warm_up_rounds: int = 0
     augment: Augmentation | None = None
+    initial_rate: float | None = None
 
     def __post_init__(self):
         """Checks the attributes that are objects or functions."""
@@ -265,12 +268,15 @@ class LocalTraining:
             return self.epochs * tf.maximum(size // self.batch_size, some)
         return self.epochs * ((size + self.batch_size - 1) // self.batch_size)
 
-    def at_constant_rate(self) -> "LocalTraining":
-        """Returns this local training with the optimizer's learning rate in all rounds."""
-        return dataclasses.replace(self, learning_rate_decay=1.0, schedule=None, warm_up_rounds=0)
+    def at_constant_rate(self, rate: float) -> "LocalTraining":
+        """Returns this local training with one learning rate in all rounds."""
+        return dataclasses.replace(
+            self, initial_rate=rate, learning_rate_decay=1.0, schedule=None, warm_up_rounds=0
+        )
 
     def learning_rate(self, round_num, first: float | None = None) -> tf.Tensor:
         """Computes a round's rate, a float32 scalar; `first` overrides the optimizer's rate."""
+        first = self.initial_rate if first is None else first
         if first is None:
             state = self._initial_state(tf.constant(0.0))
             first = self.optimizer.get_hparams(state).get("learning_rate")

@@ -162,3 +162,8 @@ def sync_folder(path: str | os.PathLike) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def folder_name(label: str) -> str:
+    """Turns a label into the name of a folder."""
+    return re.sub(r"[^A-Za-z0-9.=+-]+", "_", label).strip("_.")

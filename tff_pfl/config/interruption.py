@@ -10,13 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from tff_pfl import clients, data, runtime
 from tff_pfl.arguments.names import UnknownNameError
 from tff_pfl.config.errors import ConfigError
+from tff_pfl.experiment.errors import NobodyReportedError
 from tff_pfl.experiment.run_directory import OutputDirectoryError
+from tff_pfl.experiment.trackers import TrackerError
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
-
-class NobodyReportedError(RuntimeError):
-    """An error about a round without clients, which the runtime cannot compute."""
 
 
 def user_errors() -> tuple[type[Exception], ...]:
@@ -33,6 +31,7 @@ def user_errors() -> tuple[type[Exception], ...]:
         runtime.DeviceError,
         OSError,  # missing files and full disks, which the message names
         OutputDirectoryError,
+        TrackerError,
         data.PartitionFileError,
         runtime.WorkerDiedError,
         *(

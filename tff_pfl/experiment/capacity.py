@@ -1,0 +1,42 @@
+"""Chooses how the examples of unequal clients are padded, for the devices that compute them."""
+
+import numpy as np
+import tensorflow_federated as tff
+
+from tff_pfl import runtime
+from tff_pfl.clients.padding import Ladder, shared_capacity
+from tff_pfl.data import FederatedDataset
+from tff_pfl.models import Model
+
+# CPUs compute groups of clients faster than one client after the other from this mean number of
+# clients in a group, and up to this number of examples times weights in a step.
+_LEAST_GROUP, _SMALL_STEP = 16, 500_000
+
+
+def suitable_capacity(
+    model: Model, dataset: FederatedDataset, clients_at_a_time: int, batch_size: int
+) -> Ladder | None:
+    """Returns the `CohortDataSource.capacity` for the devices: a `Ladder` if groups are faster.
+
+    GPUs compute clients in groups of equal shapes. CPUs compute clients faster one by one, each
+    with its own rows, unless groups are large, steps are small and the model has no convolutions.
+    `benchmarks/benchmark.py --unequal` measures this.
+
+    Args:
+        model: The model that clients train.
+        dataset: The federation's data, whose sizes are used.
+        clients_at_a_time: The number of clients that are computed together.
+        batch_size: The number of examples in a step.
+    """
+    devices, sizes = runtime.current_devices(), dataset.sizes()
+    if devices is None or not sizes.any():
+        return None
+    ladder = Ladder(min(batch_size, shared_capacity([sizes.max()])))
+    if any(map(runtime.is_gpu, devices)):
+        return ladder
+    convolves = any(len(w.shape) > 2 for w in tff.structure.flatten(model.weights_type))
+    step = min(batch_size, sizes.mean()) * model.num_weights
+    typical = np.quantile(sizes, np.linspace(0, 1, clients_at_a_time), method="inverted_cdf")
+    groups = len(set(ladder.capacities(typical)))
+    is_faster = clients_at_a_time >= _LEAST_GROUP * groups and step <= _SMALL_STEP
+    return ladder if is_faster and not convolves else None

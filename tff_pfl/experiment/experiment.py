@@ -1,0 +1,344 @@
+"""States a run as one value: all that its numbers depend on."""
+
+import contextlib
+import dataclasses
+import functools
+import operator
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from tff_pfl.arguments.kinds import KindError, check_kind, described
+from tff_pfl.arguments.ranges import takes, whole
+from tff_pfl.clients import EVERYBODY_REPORTS, Participation
+from tff_pfl.clients.padding import Ladder, shared_capacity
+from tff_pfl.data import ExamplesError, FederatedDataset
+from tff_pfl.evaluation import (
+    Evaluation,
+    Evaluator,
+    NewClientsEvaluation,
+    fine_tuned,
+    locally_trained,
+    sampled_clients,
+)
+from tff_pfl.experiment.capacity import suitable_capacity
+from tff_pfl.experiment.early_stop import EarlyStop
+from tff_pfl.experiment.new_clients import NewClients
+from tff_pfl.local import LocalTraining, rows_of_batch
+from tff_pfl.models import Model
+from tff_pfl.privacy import Accountant, PrivacyLoss, default_delta
+from tff_pfl.templates import Algorithm, PersonalizedProcess, compose
+
+
+@takes(rounds=whole(1), clients_per_round=whole(1), seed=whole(0), checkpoint_every=whole(1))
+@dataclasses.dataclass(frozen=True, eq=False)
+class Experiment:
+    """All that the numbers of a run depend on, checked once, when it is made.
+
+    `tff_pfl.train(experiment, folder)` trains it; `dataclasses.replace` makes others of it.
+
+    Example:
+        >>> model, local = testing.tiny_model(), testing.tiny_local()
+        >>> x, y = np.ones([6, 4, 4, 1], np.float32), np.arange(6) % 3
+        >>> dataset = tff_pfl.FederatedDataset.from_client_arrays([(x, y, x, y)] * 4, 3)
+        >>> ditto = tff_pfl.make("ditto", model, local)
+        >>> experiment = tff_pfl.Experiment(ditto, dataset, rounds=30, clients_per_round=2)
+        >>> experiment.title
+        'ditto on data set'
+
+    Attributes:
+        algorithm: The algorithm, made by `tff_pfl.make`.
+        dataset: The federation's data.
+        rounds: The number of rounds.
+        clients_per_round: The number of clients in a cohort. Default: all clients that train.
+        seed: The seed of initial weights, cohorts, batches and all other draws.
+        evaluation: The evaluations.
+        participation: Selects the clients of a round and decides which of them report. Unless all
+            clients always report, metrics count both, such as `participation/num_selected`.
+        early_stop: Ends the run before `rounds`, based on the evaluations every `evaluation.every`
+            rounds. The round after which it ends the run is evaluated as the last one.
+        new_clients: Clients that do not train, but are evaluated after the last round.
+        accountant: Computes epsilon of an algorithm with noise. Default: one with the run's
+            cohorts and `privacy.default_delta`.
+        checkpoint_every: The rounds between checkpoints, which change no number.
+        title: The title of progress bars, warnings and the summary. Default: the names of the
+            algorithm and the data set.
+        written: The settings that a run records in its `config.json`; see `settings`.
+
+    Raises:
+        KindError: The algorithm was not made by `tff_pfl.make`, or the data set is of another
+            class.
+        ValueError: A number is out of range; the cohorts are impossible, or differ from those of
+            the accountant or of the algorithm; an early stop, new clients or a sample of clients
+            are impossible; or the model does not fit the labels. The error's attribute `field`
+            names the field that is wrong.
+    """
+
+    algorithm: Algorithm
+    dataset: FederatedDataset
+    rounds: int
+    clients_per_round: int | None = None
+    seed: int = 0
+    evaluation: Evaluation = Evaluation()
+    participation: Participation = EVERYBODY_REPORTS
+    early_stop: EarlyStop | None = None
+    new_clients: NewClients | None = None
+    accountant: Accountant | None = None
+    checkpoint_every: int = 1
+    title: str = ""
+    written: Mapping[str, Any] | None = None
+    # Experiments that `dataclasses.replace` makes of this one share its processes.
+    _processes: dict = dataclasses.field(default_factory=dict, repr=False)
+
+    def __post_init__(self):
+        """Checks that the parts fit together."""
+        check_kind("The algorithm", self.algorithm, Algorithm, "tff_pfl.make makes one.")
+        tip = "FederatedDataset.from_client_arrays makes one of each client's arrays."
+        check_kind("The data set", self.dataset, FederatedDataset, tip)
+        if self.algorithm.made_of is None:
+            raise KindError(
+                f"The algorithm {self.algorithm.name!r} does not say of which model and local "
+                "training it was made. Register its function by tff_pfl.ALGORITHMS.register, and "
+                "make it by tff_pfl.make."
+            )
+        with _field("new_clients"):
+            members, size = self.members, self.clients_per_round
+        size = members.num_clients if size is None else operator.index(size)
+        object.__setattr__(self, "clients_per_round", size)
+        title = self.title or f"{self.algorithm.name} on {self.dataset.name}"
+        object.__setattr__(self, "title", title)
+        with _field("model"):
+            self.model.check_classes(members.num_classes)
+            self.model.task.check_data(members.y, members.num_classes, members.name)
+        with _field("clients_per_round"):
+            self.participation.check(members.num_clients, size)
+            self.algorithm.made_for.check(members.num_clients, size)
+        with _field("privacy"):
+            _ = self.privacy
+        with _field("evaluation"):
+            _ = self.sample
+        if self.early_stop is not None:
+            with _field("early_stop"):
+                self.early_stop.check(self)
+
+    @property
+    def model(self) -> Model:
+        """The model that clients train."""
+        return self.algorithm.made_of.model
+
+    @property
+    def local(self) -> LocalTraining:
+        """The local training."""
+        return self.algorithm.made_of.local
+
+    @functools.cached_property
+    def members(self) -> FederatedDataset:
+        """The data of the clients that train."""
+        return self.dataset if self.new_clients is None else self.new_clients.split(self.dataset)[0]
+
+    @functools.cached_property
+    def newcomers(self) -> FederatedDataset | None:
+        """The data of the clients that do not train, or `None` without new clients."""
+        return None if self.new_clients is None else self.new_clients.split(self.dataset)[1]
+
+    @property
+    def sample(self) -> np.ndarray | None:
+        """The ids of the evaluated clients, ascending; `None`: all clients that train."""
+        number = self.evaluation.clients
+        return sampled_clients(self.seed, self.members.num_clients, number) if number else None
+
+    @functools.cached_property
+    def privacy(self) -> PrivacyLoss | None:
+        """The privacy loss of the run's cohorts with the algorithm's noise; `None` without noise.
+
+        Raises:
+            ValueError: There is an accountant but no noise, or see `Accountant.check`.
+        """
+        noise, number = self.algorithm.noise_multiplier, self.members.num_clients
+        if noise is None:
+            if self.accountant is not None:
+                raise ValueError(
+                    "There is an accountant, but the algorithm has no noise. Add it by "
+                    "tff_pfl.privacy.with_privacy, or leave out the accountant."
+                )
+            return None
+        size, participation = self.clients_per_round, self.participation
+        accountant = self.accountant or Accountant(
+            number, size, default_delta(number), participation.sampling
+        )
+        accountant.check(number, size, participation)
+        return PrivacyLoss(accountant, noise)
+
+    @property
+    def process(self) -> PersonalizedProcess:
+        """The process of the algorithm, with the models that are evaluated.
+
+        It is composed once, also for experiments that `dataclasses.replace` makes.
+
+        Raises:
+            ValueError: A further model needs a global model, which the algorithm does not have; or
+                the selector of clients needs what the process hides.
+            TemplateError: See `compose`.
+        """
+        of, models = self.evaluation, ("further_models", "fine_tune_epochs")
+        chosen = [getattr(of, name) for name in (*models, "fine_tune_learning_rate")]
+        types = str(self.members.examples_type)
+        key = (id(self.algorithm), types, self.seed, *chosen)
+        if key not in self._processes:
+            # The algorithm is kept, so that no other one gets its id.
+            self._processes[key] = self.algorithm, self._composed()
+        process = self._processes[key][1]
+        with _field("participation"):
+            self.participation.check_process(process)
+        return process
+
+    def _composed(self) -> PersonalizedProcess:
+        algorithm = self.algorithm
+        if self.evaluation.fine_tunes_own_models:
+            algorithm = self._evaluating("fine_tuned")
+        with _field("evaluation.further_models"):
+            names = self.evaluation.further_models
+            further = {name: self._evaluating(name) for name in names}
+        return compose(algorithm, self.members.examples_type, self.seed, further_models=further)
+
+    def _evaluating(self, name: str) -> Algorithm:
+        """Returns the algorithm with a further model instead of each client's own model."""
+        if name == "locally_trained":
+            return locally_trained(self.algorithm, self.model, self.local)
+        epochs = self.evaluation.fine_tune_epochs
+        return fine_tuned(self.algorithm, self.model, self.fine_tuning(self.local), epochs=epochs)
+
+    def fine_tuning(self, local: LocalTraining) -> LocalTraining:
+        """Returns local training at the rate of the fine-tuning of evaluations."""
+        rate = self.evaluation.fine_tune_learning_rate
+        return local if rate is None else local.at_constant_rate(rate)
+
+    @functools.cached_property
+    def evaluator(self) -> Evaluator:
+        """The evaluator of the clients that train.
+
+        Raises:
+            ValueError: No client of the sample has examples.
+        """
+        with _field("evaluation"):
+            return Evaluator(self.process, self.model, self.members, self.evaluation, self.seed)
+
+    @functools.cached_property
+    def new_clients_evaluation(self) -> NewClientsEvaluation | None:
+        """The evaluation of the new clients, or `None` if they are not evaluated.
+
+        Raises:
+            ValueError: The algorithm has no model that new clients can fine-tune, or they would
+                fine-tune it twice.
+        """
+        chosen, process = self.new_clients, self.process
+        if chosen is None or not chosen.evaluated:
+            return None
+        starts_with_own = process.global_weights is None and process.new_client_model is None
+        with _field("new_clients"):
+            if starts_with_own and self.evaluation.fine_tunes_own_models:
+                raise ValueError(
+                    f"evaluation.fine_tune_epochs={self.evaluation.fine_tune_epochs} fine-tunes "
+                    f"each client's own model, but new clients of {self.algorithm.name!r} start "
+                    "with such a model and would fine-tune it twice. Set it to 0, or add "
+                    "'fine_tuned' to evaluation.further_models to evaluate a fine-tuned model "
+                    "beside it."
+                )
+            local = fitted(chosen.local or self.local, self.newcomers)
+            return NewClientsEvaluation(
+                process,
+                self.model,
+                local,
+                self.newcomers,
+                epochs=chosen.fine_tune_epochs,
+                fine_tuning=self.fine_tuning(local),
+                best_epoch=chosen.best_epoch,
+                locally_trained="locally_trained" in self.evaluation.further_models,
+                first_id=self.members.num_clients,
+                split=self.evaluation.split,
+                clients_per_call=self.evaluation.clients_per_call,
+                capacity=self.capacity(self.clients_per_round),
+                seed=self.seed,
+            )
+
+    def capacity(self, clients_at_a_time: int) -> Ladder | None:
+        """Returns the capacity for clients' examples; see `suitable_capacity`."""
+        batch_size = self.local.batch_size
+        return suitable_capacity(self.model, self.members, clients_at_a_time, batch_size)
+
+    def check_evaluated(self) -> None:
+        """Checks that some of the evaluated clients have examples in the evaluated splits.
+
+        Raises:
+            ExamplesError: None of them has any.
+        """
+        options, newcomers = self.evaluation, self.newcomers
+        who, clients = "client that trains" if newcomers else "client", slice(None)
+        if options.clients:
+            who, clients = f"client of the sample (clients={options.clients})", self.sample
+        splits = dict.fromkeys([options.split, *["validation"] * options.validation])
+        for split in splits:
+            _check_split(self.members, split, who, clients)
+        if newcomers is not None and self.new_clients.evaluated:
+            _check_split(newcomers, options.split, "new client")
+
+    @functools.cached_property
+    def settings(self) -> dict[str, Any]:
+        """The settings, as JSON values in the keys of configs, which a resumed run may not change.
+
+        They are those of `written`, if it is given: of a config, or of `tff_pfl.compare`.
+        """
+        if self.written is not None:
+            return dict(self.written)
+        data, made_of = self.members, self.algorithm.made_of
+        sections = {
+            "evaluation": self.evaluation,
+            "participation": self.participation,
+            "early_stop": self.early_stop,
+            "new_clients": self.new_clients,
+        }
+        if loss := self.privacy:
+            values = {"noise_multiplier": loss.noise_multiplier, "delta": loss.accountant.delta}
+            sections["privacy"] = values
+        return {
+            "seed": self.seed,
+            "rounds": self.rounds,
+            "clients_per_round": self.clients_per_round,
+            "checkpoint_every": self.checkpoint_every,
+            "algorithm": {"name": self.algorithm.name, **described(made_of.options)},
+            "model": {"name": self.model.name, "num_weights": self.model.num_weights},
+            "task": {"name": self.model.task.name, "metrics": self.model.task.directions},
+            "local": self.local.settings(),
+            "data": {
+                "name": data.name,
+                "num_clients": data.num_clients,
+                "fingerprint": f"{data.fingerprint} {data.inputs_fingerprint}",
+            },
+            **described(sections),
+        }
+
+
+@contextlib.contextmanager
+def _field(name: str) -> Iterator[None]:
+    """Notes in an error of its body the field that is wrong."""
+    try:
+        yield
+    except Exception as error:
+        if not hasattr(error, "field"):
+            error.field = name
+        raise
+
+
+def fitted(local: LocalTraining, dataset: FederatedDataset) -> LocalTraining:
+    """Returns local training that makes the same steps without rows that no client fills."""
+    largest = shared_capacity(dataset.sizes())
+    return dataclasses.replace(local, batch_size=rows_of_batch(local.batch_size, largest))
+
+
+def _check_split(dataset, split, who, clients=slice(None)) -> None:
+    if not dataset.sizes(split)[clients].any():
+        raise ExamplesError(
+            f"The split to evaluate on is {split!r}, but no {who} of {dataset.name!r} has {split} "
+            "examples. Cut some of the rows off for that, before a run."
+        )
