@@ -30,8 +30,10 @@ from absl import logging
 
 from tff_pfl.analysis.runs import find_runs, seed_of
 from tff_pfl.arguments.names import UnknownNameError, unknown_name
+from tff_pfl.arguments.settings import NOTHING
 from tff_pfl.evaluation import MetricName, main_metric
-from tff_pfl.experiment.run_directory import OF_NO_NUMBER, OutputDirectoryError, flatten, reading
+from tff_pfl.experiment.changes import changes_of
+from tff_pfl.experiment.run_directory import OutputDirectoryError, flatten, reading
 from tff_pfl.experiment.run_files import RunFiles
 from tff_pfl.experiment.summary import finished_summary
 
@@ -269,7 +271,7 @@ def differing_settings(runs: Any) -> dict[str, list[str]]:
     Returns:
         The keys of the settings, for each label whose runs differ.
     """
-    found, free_keys = {}, ("seed", "data.fingerprint", *OF_NO_NUMBER)
+    found, free_keys = {}, ("seed", "data.fingerprint", "paper")
     for label, paths in find_runs(runs).folders.items():
         run_settings = [flatten(RunFiles(path).settings(), ".") | _code(path) for path in paths]
         differ = [
@@ -278,6 +280,7 @@ def differing_settings(runs: Any) -> dict[str, list[str]]:
             if all(key in own for own in run_settings)  # older runs lack some keys
             and len({repr(own[key]) for own in run_settings}) > 1
             and not any(f"{key}.".startswith(f"{free}.") for free in free_keys)
+            and changes_of(key) != NOTHING
         ]
         if differ:
             found[label] = differ

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tff_pfl.arguments.kinds import function_of, signature_of
+from tff_pfl.arguments.names import UnknownNameError, check_names
 
 
 class RangeError(ValueError):
@@ -44,6 +45,14 @@ class Range(NamedTuple):
         """Raises `error`, with a message for `name`, if the value is out of range."""
         if not self.contains(value):
             raise error(f"{name} must be {self.text}, got {value!r}.")
+
+    def or_value(self, value: Any) -> "Range":
+        """Returns the range with one more value, such as `None`."""
+
+        def contains(found):
+            return (found is None if value is None else found == value) or self.contains(found)
+
+        return Range(f"{self.text}, or {value!r}", contains)
 
 
 def _is_number(value, kind=numbers.Real) -> bool:
@@ -132,6 +141,20 @@ def each(range_: Range, *, fewest: int = 0) -> Range:
             and all(map(range_.contains, values))
         ),
     )
+
+
+class _Names(Range):
+    """A range of names, whose message suggests the nearest one."""
+
+    def check(self, name: str, value: Any, error: type[Exception] = UnknownNameError) -> None:
+        """Raises an error, with the message of `unknown_name`, for an unknown name."""
+        kind = UnknownNameError if error is RangeError else error
+        check_names(name.replace("_", " "), [value], self.text.split(", "), error=kind)
+
+
+def one_of(*names: str) -> Range:
+    """Returns the range of some names."""
+    return _Names(", ".join(names), lambda value: value in names)
 
 
 _TRUE_OR_FALSE = Range("True or False", lambda value: isinstance(value, bool | np.bool_), bool)

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from absl import logging
 
-from tff_pfl.arguments.names import check_names
-from tff_pfl.arguments.ranges import above, at_least, between, each, takes, whole
+from tff_pfl.arguments.ranges import above, at_least, between, each, one_of, whole
+from tff_pfl.arguments.settings import setting, settings
 from tff_pfl.clients.availability import Always, Availability, Devices
 from tff_pfl.clients.selectors import KnownClients, Selector, Uniform, check_selector, selected
 
@@ -90,16 +90,7 @@ class Participants(NamedTuple):
         return {f"participation/{name}": value for name, value in measured.items()}
 
 
-@takes(
-    over_selection=at_least(1),
-    class_shares=each(at_least(0), fewest=1),
-    dropout=each(between(0, 1), fewest=1),
-    median_seconds=each(at_least(0), fewest=1),
-    client_spread=at_least(0),
-    round_spread=at_least(0),
-    deadline=above(0),
-)
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@settings(kw_only=True)
 class Participation:
     """The rule by which clients are selected and report; by default all selected clients report.
 
@@ -111,45 +102,63 @@ class Participation:
 
     `dropout` and `median_seconds` have one number for each device class, or one for all classes.
 
-    Attributes:
-        sampling: With "fixed", a cohort of the given size is drawn without replacement. With
-            "poisson", each client is drawn independently, and the given size is the expected
-            number of clients. Such a cohort may have any size and may be empty.
-        over_selection: The number of selected clients divided by the size of the cohort; the number
-            is rounded up. The first clients that report are the cohort.
-        availability: The rule for the clients that can be selected. If there are too few, all of
-            them are selected.
-        selector: The rule that chooses among them, a `Selector`.
-        class_shares: The shares of the device classes, relative to their sum. A client's class is
-            drawn once.
-        dropout: The probability that a selected client never reports.
-        median_seconds: The median of the log-normal time until a client reports. With 0, reports
-            take no time.
-        client_spread: The standard deviation of the logarithm of this time between clients, drawn
-            once for each client.
-        round_spread: The same standard deviation between the rounds of a client.
-        deadline: The seconds after which reports are lost. With `None`, no client is late.
-
     Raises:
         ValueError: Some of the values contradict each other.
     """
 
-    sampling: str = "fixed"
-    over_selection: float = 1.0
-    availability: Availability = Always()
-    selector: Selector = Uniform()
-    class_shares: tuple[float, ...] = (1.0,)
-    dropout: tuple[float, ...] = (0.0,)
-    median_seconds: tuple[float, ...] = (0.0,)
-    client_spread: float = 0.0
-    round_spread: float = 0.0
-    deadline: float | None = None
+    sampling: str = setting(
+        "fixed",
+        one_of(*SAMPLINGS),
+        'With "fixed", a cohort of the given size is drawn without replacement. With "poisson", '
+        "each client is drawn independently, and the given size is the expected number of clients. "
+        "Such a cohort may have any size and may be empty.",
+    )
+    over_selection: float = setting(
+        1.0,
+        at_least(1),
+        "The number of selected clients divided by the size of the cohort; the number is rounded "
+        "up. The first clients that report are the cohort.",
+    )
+    availability: Availability = setting(
+        Always(),
+        meaning="The rule for the clients that can be selected. If there are too few, all of them "
+        "are selected.",
+    )
+    selector: Selector = setting(
+        Uniform(), meaning="The rule that chooses among them, a `Selector`."
+    )
+    class_shares: tuple[float, ...] = setting(
+        (1.0,),
+        each(at_least(0), fewest=1),
+        "The shares of the device classes, relative to their sum. A client's class is drawn once.",
+    )
+    dropout: tuple[float, ...] = setting(
+        (0.0,),
+        each(between(0, 1), fewest=1),
+        "The probability that a selected client never reports.",
+    )
+    median_seconds: tuple[float, ...] = setting(
+        (0.0,),
+        each(at_least(0), fewest=1),
+        "The median of the log-normal time until a client reports; with 0, reports take no time.",
+    )
+    client_spread: float = setting(
+        0.0,
+        at_least(0),
+        "The standard deviation of the logarithm of this time between clients, drawn once for each "
+        "client.",
+    )
+    round_spread: float = setting(
+        0.0, at_least(0), "The same standard deviation between the rounds of a client."
+    )
+    deadline: float | None = setting(
+        None, above(0), "The seconds after which reports are lost; None: no client is late."
+    )
 
     def __post_init__(self):
         """Checks the values."""
         for name in ("class_shares", "dropout", "median_seconds"):
             object.__setattr__(self, name, tuple(getattr(self, name)))  # lists have no hash
-        check_names("sampling", [self.sampling], SAMPLINGS)
         availability = self.availability
         if isinstance(availability, type) or not dataclasses.is_dataclass(availability):
             raise ValueError(

@@ -5,17 +5,15 @@ from typing import Any
 
 import ml_collections
 
-from tff_pfl import data, evaluation, models
 from tff_pfl.arguments.kinds import signature_of
 from tff_pfl.arguments.names import check_names
-from tff_pfl.arguments.ranges import Range, may_be_none, ranges_of
-from tff_pfl.clients import Participation
+from tff_pfl.arguments.ranges import Range, between, may_be_none, ranges_of
 from tff_pfl.config import parts
 from tff_pfl.config.errors import ConfigError, config_errors
 from tff_pfl.config.imports import import_modules
-from tff_pfl.config.keys import OWN_NUMBERS, own_keys
 from tff_pfl.config.options import (
     ALGORITHM,
+    ATTACK,
     CHOICES,
     FRACTION,
     PARTITIONER,
@@ -24,10 +22,9 @@ from tff_pfl.config.options import (
     value_of,
 )
 from tff_pfl.config.parts import is_private
-from tff_pfl.local import LocalTraining
-from tff_pfl.privacy import CLIPPINGS, check_participation
-
-_MECHANISMS = ("central", "distributed")
+from tff_pfl.config.sections import keys, own_keys
+from tff_pfl.data import PARTITIONERS
+from tff_pfl.privacy import check_participation
 
 
 def check_config(config: ml_collections.ConfigDict) -> None:
@@ -88,36 +85,26 @@ def _check_choice(config, choice) -> None:
 
 
 def number_ranges(config: ml_collections.ConfigDict) -> dict[str, Range]:
-    """Returns the ranges of all numbers of a config, by keys such as "local.epochs".
+    """Returns the ranges of the values of a config, by keys such as "local.epochs".
 
-    The ranges come from the functions that take the numbers, such as the algorithm and the model.
+    The ranges come from what takes the values: the classes of sections, and the functions that the
+    config chooses, such as the algorithm and the model.
     """
-    own = own_keys()
-    ranges = {
-        key: _or_none(range_) if value_of(own, key) is None else range_
-        for key, range_ in OWN_NUMBERS.items()
-    }
-    for section, owner in _owners(config):
+    ranges = {str(key): key.range for key in keys() if key.range is not None}
+    for section, owner in _chosen(config):
         found = value_of(config, section) or {}
         for name, range_ in ranges_of(owner).items():
             if name in found:
-                optional = may_be_none(signature_of(owner).parameters[name])
-                ranges[f"{section}.{name}"] = _or_none(range_) if optional else range_
+                is_open = may_be_none(signature_of(owner).parameters[name])
+                ranges[f"{section}.{name}"] = range_.or_value(None) if is_open else range_
+    if ATTACK.name_in(config):
+        ranges[f"attack.{FRACTION}"] = between(0, 1).or_value(None)
     return ranges
 
 
-def _or_none(range_: Range) -> Range:
-    return Range(f"{range_.text}, or None", lambda x: x is None or range_.contains(x))
-
-
-def _owners(config) -> Iterator[tuple[str, Callable]]:
-    """Yields each section and the function or class that takes its values."""
-    yield "data", data.federate
-    yield "evaluation", evaluation.Evaluation
-    yield "local", LocalTraining
-    yield "model", models.build
-    yield "participation", Participation
-    for name, partitioner in data.PARTITIONERS.items():
+def _chosen(config) -> Iterator[tuple[str, Callable]]:
+    """Yields the section of the options of each choice, and the function that takes them."""
+    for name, partitioner in PARTITIONERS.items():
         yield PARTITIONER.section.format(name), partitioner
     for choice in CHOICES:
         if name := choice.name_in(config):
@@ -148,8 +135,6 @@ def _privacy_key(config) -> str:
 
 def _check_privacy(config, participation) -> None:
     privacy, defaults = config.privacy, own_keys().privacy
-    check_names("config.privacy.clipping", [privacy.clipping], CLIPPINGS, error=ConfigError)
-    check_names("config.privacy.mechanism", [privacy.mechanism], _MECHANISMS, error=ConfigError)
     if not is_private(config):
         if changed := [key for key in defaults if privacy[key] != defaults[key]]:
             raise ConfigError(

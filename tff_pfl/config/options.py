@@ -21,7 +21,7 @@ from tff_pfl.clients import AVAILABILITIES, SELECTORS
 from tff_pfl.compression import COMPRESSORS
 from tff_pfl.config.errors import config_errors
 from tff_pfl.config.imports import import_modules
-from tff_pfl.config.keys import Config, own_keys
+from tff_pfl.config.sections import Config, own_keys
 from tff_pfl.data import PARTITIONERS
 from tff_pfl.local import AUGMENTATIONS, OPTIMIZERS, SCHEDULES
 from tff_pfl.models import MODELS, TASKS
@@ -181,7 +181,7 @@ def default_config(
 ) -> ml_collections.ConfigDict:
     """Returns a config with the default values of all keys.
 
-    `tff_pfl/config/keys.py` explains the keys.
+    `docs/keys.md` explains the keys.
 
     Args:
         algorithm: A key of `tff_pfl.algorithms.ALGORITHMS`, whose hyperparameters become keys.

@@ -1,6 +1,5 @@
 """Builds local training, privacy and other parts of a run from sections of a config."""
 
-import dataclasses
 import functools
 
 import ml_collections
@@ -8,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_pfl.arguments.settings import facts
 from tff_pfl.clients import Participation
 from tff_pfl.config.errors import config_errors
 from tff_pfl.config.options import AUGMENTATION, AVAILABILITY, SCHEDULE, SELECTOR
@@ -22,9 +22,9 @@ def build_local(config: ml_collections.ConfigDict) -> LocalTraining:
     """Builds the local training of a config."""
     optimizer = build_optimizer(config, "local")
     made = {"schedule": SCHEDULE.make(config), "augment": AUGMENTATION.make(config)}
-    own = {field.name for field in dataclasses.fields(LocalTraining)} - {"optimizer", *made}
+    own = facts(LocalTraining).keys() & config.local.keys() - {"optimizer", *made}
     with config_errors("local"):
-        values = {key: config.local[key] for key in own if key in config.local}
+        values = {key: config.local[key] for key in own}
         return LocalTraining(optimizer=optimizer, **made, **values)
 
 

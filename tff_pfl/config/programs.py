@@ -10,6 +10,7 @@ import absl.logging
 import ml_collections
 
 from tff_pfl import runtime
+from tff_pfl.arguments.settings import RESULTS
 from tff_pfl.config.build import experiment_of
 from tff_pfl.config.check import check_config, check_rounds_of_epsilon, config_of_run
 from tff_pfl.config.errors import ConfigError, config_errors
@@ -17,12 +18,12 @@ from tff_pfl.config.interruption import exit_code_of
 from tff_pfl.config.options import complete
 from tff_pfl.config.unused import unused_settings
 from tff_pfl.experiment import Experiment
+from tff_pfl.experiment.changes import changes_of
 from tff_pfl.experiment.evaluate import RESULT_SUFFIXES, client_tables
 from tff_pfl.experiment.loop import train
 from tff_pfl.experiment.run import Run
 from tff_pfl.experiment.run_directory import (
     CHECKPOINT,
-    RESULT_SETTINGS,
     OutputDirectoryError,
     RunDirectory,
     check_empty_folder,
@@ -123,7 +124,11 @@ def run_program(
         print(f"\n{table(summary)}\n\nresults: {directory.path}")
         for name in filter(directory.has, directory.FILES):
             print(f"  {name}")
-        ignored = [change for change in directory.changes if change.startswith(RESULT_SETTINGS)]
+        ignored = [
+            change
+            for change in directory.changes
+            if changes_of(change.partition(":")[0]) == RESULTS and not change.startswith("rounds:")
+        ]
         if is_over and not ignored:
             print("note: the run was finished before; its result is shown again", file=sys.stderr)
         elif is_over:

@@ -7,20 +7,7 @@ import ml_collections
 
 from tff_pfl.algorithms.registry import ALGORITHMS, training_switch
 from tff_pfl.config.options import FRACTION, PARTITIONER, value_of
-from tff_pfl.local import OPTIMIZERS
-
-# The settings of local training, except its learning rate.
-_TRAINING = tuple(
-    f"local.{key}"
-    for key in (
-        *("optimizer", "options", "momentum", "weight_decay", "clip_norm", "epochs", "steps"),
-        *("batch_size", "drop_remainder", "augmentation", "persist_optimizer_state"),
-    )
-)
-_PARTITION = (
-    *("data.num_clients", "data.partitioner", "data.merge", "data.fractions"),
-    *("data.num_validation", "data.imbalance", "data.imbalanced_test"),
-)
+from tff_pfl.config.sections import SECTIONS, keys
 
 
 class _Switch(NamedTuple):
@@ -42,62 +29,43 @@ class _Switch(NamedTuple):
         return inside and key not in self.keys
 
 
-def _equals(value):
-    return lambda values: values == [value]
+def _differs(idle) -> Callable[[list[Any]], bool]:
+    return lambda values: not (idle(values[0]) if callable(idle) else values[0] == idle)
 
 
-def _differs(value):
-    return lambda values: values != [value]
-
-
-def _has_momentum(values):
-    return values[0] in OPTIMIZERS and "momentum" in OPTIMIZERS.parameters(values[0])
-
-
-_SWITCHES = (
-    _Switch(("early_stop",), ("early_stop.patience",)),
-    _Switch(
-        ("evaluation.fine_tune_learning_rate",),
-        ("evaluation.fine_tune_epochs", "new_clients.number", "new_clients.evaluated"),
-        lambda values: values[0] or all(values[1:]),
-    ),
-    _Switch(
-        ("evaluation.synthetic", "evaluation.subsample"),
-        ("evaluation.generalization",),
-        _differs("never"),
-    ),
-    _Switch(("new_clients",), ("new_clients.number",)),
-    _Switch(("new_clients.fine_tune_epochs", "new_clients.best_epoch"), ("new_clients.evaluated",)),
-    _Switch(("evaluation.validation",), ("evaluation.split",), _differs("validation")),
-    _Switch(("data.imbalanced_test",), ("data.imbalance",), _differs(1)),
-    _Switch(("data.num_clients",), (PARTITIONER.key,), _differs("natural")),
-    _Switch(("data.fractions",), ("data.merge",)),
-    _Switch(("attack",), ("attack.client_ids", f"attack.{FRACTION}")),
-    _Switch(("local.epochs",), ("local.steps",), _equals(None)),
-    _Switch(("local.momentum",), ("local.optimizer",), _has_momentum),
-    _Switch(("server",), ("server.optimizer",)),
-    _Switch(("privacy.bits",), ("privacy.mechanism",), _equals("distributed")),
-)
-
-
-def _switches(algorithm):
-    yield from _SWITCHES
-    sections = {name: PARTITIONER.section.format(name) for name in PARTITIONER.registry}
+def _switches(algorithm) -> Iterator[_Switch]:
+    """Yields the switches that settings declare, and those of several sections."""
+    for section, content in SECTIONS.items():
+        if content.switch:
+            yield _Switch((section,), (f"{section}.{content.switch}",))
+    for key in keys():
+        for name, idle in key.facts.idle.items():
+            yield _Switch((str(key),), (f"{key.section}.{name}",), _differs(idle))
+    for name in PARTITIONER.registry:
+        section = PARTITIONER.section.format(name)
+        yield _Switch((section,), ("data.partition_file",), _differs(bool))
+        yield _Switch((section,), (PARTITIONER.key,), lambda values, name=name: values == [name])
+    yield _Switch(("attack",), ("attack.client_ids", f"attack.{FRACTION}"))
+    # New clients and further models train in any case.
+    tuning, new = ("evaluation.fine_tune_epochs",), ("new_clients.number", "new_clients.evaluated")
     yield _Switch(
-        (*_PARTITION, *sections.values()),
-        ("data.partition_file",),
-        lambda values: not any(values),
+        ("evaluation.fine_tune_learning_rate",),
+        (*tuning, *new),
+        lambda values: values[0] or all(values[1:]),
     )
-    for name, section in sections.items():
-        yield _Switch((section,), (PARTITIONER.key,), _equals(name))
     if algorithm in ALGORITHMS and (trains := training_switch(algorithm)):
         option, steps = trains
-        others = ("evaluation.fine_tune_epochs", "evaluation.further_models", "new_clients.number")
         yield _Switch(
-            _TRAINING,
-            (f"algorithm.{option}", *others),  # the others train in any case
+            [f"local.{name}" for name in (*_training_keys(), "options", "augmentation")],
+            (f"algorithm.{option}", *tuning, "evaluation.further_models", new[0]),
             lambda values: values[0] == steps or any(values[1:]),
         )
+
+
+def _training_keys() -> Iterator[str]:
+    """Yields the keys of local training, except those of the learning rate."""
+    rate = ("learning_rate", "learning_rate_decay", "warm_up_rounds")
+    return (key.name for key in keys() if key.section == "local" and key.name not in rate)
 
 
 def unused_settings(config: ml_collections.ConfigDict, keys: Collection[str]) -> Iterator[str]:

@@ -1,11 +1,11 @@
 """Ends training when models no longer improve on validation data."""
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tff_pfl.arguments.ranges import at_least, takes, whole
+from tff_pfl.arguments.ranges import at_least, whole
+from tff_pfl.arguments.settings import setting, settings
 from tff_pfl.evaluation import MetricName, direction
 from tff_pfl.experiment.summary import EvaluatedRound, model_and_quantity
 
@@ -45,26 +45,29 @@ def check_measured(metric: str, experiment: "Experiment") -> None:
         )
 
 
-@takes(patience=whole(1), least_gain=at_least(0))
-@dataclasses.dataclass(frozen=True)
+@settings
 class EarlyStop:
     """A rule that ends a run when its models stop improving on validation data.
 
     The first evaluation is an improvement. A later evaluation is one if it beats the last
     improvement by more than `least_gain`. A value that is not finite is never an improvement.
-
-    Attributes:
-        patience: The number of evaluations in a row without an improvement after which a run ends.
-        least_gain: The gain that an improvement exceeds, in units of the metric: a share for an
-            accuracy, nats for a loss.
-        metric: "MODEL/QUANTITY", such as "personalized/accuracy" or "global/loss". It is averaged
-            over the clients that have validation examples. A loss improves when it falls, a metric
-            of the task in the direction that it states.
     """
 
-    patience: int
-    least_gain: float = 0.0
-    metric: str = "personalized/accuracy"
+    patience: int = setting(
+        ..., whole(1), "The evaluations in a row without an improvement after which a run ends."
+    )
+    least_gain: float = setting(
+        0.0,
+        at_least(0),
+        "The gain that an improvement exceeds, in units of the metric: a share for an accuracy, "
+        "nats for a loss.",
+    )
+    metric: str = setting(
+        "personalized/accuracy",
+        meaning='"MODEL/QUANTITY", such as "personalized/accuracy" or "global/loss", averaged over '
+        "the clients that have validation examples. A loss improves when it falls, a metric of the "
+        "task in the direction that it states.",
+    )
 
     def __post_init__(self):
         """Checks the name of the metric."""

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from tff_pfl.arguments.kinds import KindError, check_kind, described
-from tff_pfl.arguments.ranges import takes, whole
+from tff_pfl.arguments.ranges import whole
+from tff_pfl.arguments.settings import NOTHING, setting, settings
 from tff_pfl.clients import EVERYBODY_REPORTS, Participation
 from tff_pfl.clients.padding import Ladder, shared_capacity
 from tff_pfl.data import ExamplesError, FederatedDataset
@@ -31,8 +32,7 @@ from tff_pfl.privacy import Accountant, PrivacyLoss, default_delta
 from tff_pfl.templates import Algorithm, PersonalizedProcess, compose
 
 
-@takes(rounds=whole(1), clients_per_round=whole(1), seed=whole(0), checkpoint_every=whole(1))
-@dataclasses.dataclass(frozen=True, eq=False)
+@settings(eq=False)
 class Experiment:
     """All that the numbers of a run depend on, checked once, when it is made.
 
@@ -47,25 +47,6 @@ class Experiment:
         >>> experiment.title
         'ditto on data set'
 
-    Attributes:
-        algorithm: The algorithm, made by `tff_pfl.make`.
-        dataset: The federation's data.
-        rounds: The number of rounds.
-        clients_per_round: The number of clients in a cohort. Default: all clients that train.
-        seed: The seed of initial weights, cohorts, batches and all other draws.
-        evaluation: The evaluations.
-        participation: Selects the clients of a round and decides which of them report. Unless all
-            clients always report, metrics count both, such as `participation/num_selected`.
-        early_stop: Ends the run before `rounds`, based on the evaluations every `evaluation.every`
-            rounds. The round after which it ends the run is evaluated as the last one.
-        new_clients: Clients that do not train, but are evaluated after the last round.
-        accountant: Computes epsilon of an algorithm with noise. Default: one with the run's
-            cohorts and `privacy.default_delta`.
-        checkpoint_every: The rounds between checkpoints, which change no number.
-        title: The title of progress bars, warnings and the summary. Default: the names of the
-            algorithm and the data set.
-        written: The settings that a run records in its `config.json`; see `settings`.
-
     Raises:
         KindError: The algorithm was not made by `tff_pfl.make`, or the data set is of another
             class.
@@ -75,19 +56,47 @@ class Experiment:
             names the field that is wrong.
     """
 
-    algorithm: Algorithm
-    dataset: FederatedDataset
-    rounds: int
-    clients_per_round: int | None = None
-    seed: int = 0
-    evaluation: Evaluation = Evaluation()
-    participation: Participation = EVERYBODY_REPORTS
-    early_stop: EarlyStop | None = None
-    new_clients: NewClients | None = None
-    accountant: Accountant | None = None
-    checkpoint_every: int = 1
-    title: str = ""
-    written: Mapping[str, Any] | None = None
+    algorithm: Algorithm = setting(..., meaning="The algorithm, made by `tff_pfl.make`.")
+    dataset: FederatedDataset = setting(..., meaning="The federation's data.")
+    rounds: int = setting(..., whole(1), "The number of rounds.")
+    clients_per_round: int | None = setting(
+        None,
+        whole(1),
+        "The number of clients in a cohort; None: all clients that train.",
+    )
+    seed: int = setting(
+        0,
+        whole(0, 2**63 - 1),
+        "The seed of initial weights, cohorts, batches and all other draws.",
+    )
+    evaluation: Evaluation = setting(Evaluation(), meaning="The evaluations.")
+    participation: Participation = setting(
+        EVERYBODY_REPORTS,
+        meaning="Selects the clients of a round and decides which of them report. Unless all "
+        "clients always report, metrics count both, such as `participation/num_selected`.",
+    )
+    early_stop: EarlyStop | None = setting(
+        None,
+        meaning="Ends the run before `rounds`, based on the evaluations every `evaluation.every` "
+        "rounds. The round after which it ends the run is evaluated as the last one.",
+    )
+    new_clients: NewClients | None = setting(
+        None, meaning="The clients that do not train, but are evaluated after the last round."
+    )
+    accountant: Accountant | None = setting(
+        None,
+        meaning="Computes epsilon of an algorithm with noise; None: one with the run's cohorts and "
+        "`privacy.default_delta`.",
+    )
+    checkpoint_every: int = setting(1, whole(1), "The rounds between checkpoints.", changes=NOTHING)
+    title: str = setting(
+        "",
+        meaning="The title of progress bars, warnings and the summary; by default the names of the "
+        "algorithm and the data set.",
+    )
+    written: Mapping[str, Any] | None = setting(
+        None, meaning="The settings that a run records in its `config.json`; see `settings`."
+    )
     # Experiments that `dataclasses.replace` makes of this one share its processes.
     _processes: dict = dataclasses.field(default_factory=dict, repr=False)
 

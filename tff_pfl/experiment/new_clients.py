@@ -1,32 +1,39 @@
 """Holds out clients that do not train, but are evaluated after the last round."""
 
-import dataclasses
+from typing import TYPE_CHECKING
 
-from tff_pfl.arguments.ranges import takes, whole
-from tff_pfl.data import FederatedDataset
-from tff_pfl.local import LocalTraining
+from tff_pfl.arguments.ranges import whole
+from tff_pfl.arguments.settings import RESULTS, setting, settings
+
+if TYPE_CHECKING:
+    from tff_pfl.data import FederatedDataset
+    from tff_pfl.local import LocalTraining
 
 
-@takes(number=whole(1), fine_tune_epochs=whole(0))
-@dataclasses.dataclass(frozen=True)
+@settings
 class NewClients:
-    """The last clients of a federation, which join after training; see `NewClientsEvaluation`.
+    """The last clients of a federation, which join after training; see `NewClientsEvaluation`."""
 
-    Attributes:
-        number: The number of clients that do not train.
-        fine_tune_epochs: The passes over their training examples in which they fine-tune.
-        best_epoch: Whether the best of these epochs is also reported.
-        evaluated: Whether they are evaluated, not only held out.
-        local: The local training by which they fine-tune. Default: that of the algorithm.
-    """
+    number: int = setting(..., whole(1), "The number of the last clients, which do not train.")
+    fine_tune_epochs: int = setting(
+        20,
+        whole(0),
+        "The passes over their training examples in which they fine-tune.",
+        changes=RESULTS,
+        idle={"evaluated": False},
+    )
+    best_epoch: bool = setting(
+        False,
+        meaning="Whether the best of these epochs is also reported.",
+        changes=RESULTS,
+        idle={"evaluated": False},
+    )
+    evaluated: bool = setting(
+        True, meaning="Whether they are evaluated at the end, not only held out."
+    )
+    local: "LocalTraining | None" = None  # by which they fine-tune; `None`: that of the algorithm
 
-    number: int
-    fine_tune_epochs: int = 20
-    best_epoch: bool = False
-    evaluated: bool = True
-    local: LocalTraining | None = None
-
-    def split(self, dataset: FederatedDataset) -> tuple[FederatedDataset, FederatedDataset]:
+    def split(self, dataset: "FederatedDataset") -> "tuple[FederatedDataset, FederatedDataset]":
         """Returns the data of the clients that train and of the new clients.
 
         Raises:

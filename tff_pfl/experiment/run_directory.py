@@ -12,27 +12,9 @@ from typing import Any
 
 from ml_collections import config_dict
 
+from tff_pfl.arguments.settings import NUMBERS
+from tff_pfl.experiment.changes import CHANGES, changes_of
 from tff_pfl.output.files import not_spelled_out, remove_temporary_files, spelled_out, write_json
-
-# Settings that do not change any number of a run.
-OF_NO_NUMBER = (
-    "checkpoint_every",
-    "data.data_dir",
-    "evaluation.clients_per_call",
-    "import_path",
-    "paper",
-)
-# Settings that change the results at the end of a run.
-RESULT_SETTINGS = (
-    "evaluation.generalization",
-    "evaluation.late_share",
-    "evaluation.subsample",
-    "evaluation.synthetic",
-    "new_clients.best_epoch",
-    "new_clients.fine_tune_epochs",
-)
-# Settings that a resumed run may change, because they do not change the numbers of its rounds.
-RESUMABLE = ("rounds", *sorted((*OF_NO_NUMBER, *RESULT_SETTINGS)))
 
 CHECKPOINT = "checkpoint"
 
@@ -233,16 +215,11 @@ class RunDirectory:
                 "resume=True), --overwrite to delete it, or another directory."
             )
         self.changes, changed = changed_settings(self.path, self.settings)
-        if any(change.startswith("computation.") for change in changed):
-            raise OutputDirectoryError(
-                f"The run in {self.path} is of tff_pfl.compare. Repeat that call to continue it, "
-                "or choose another directory."
-            )
         if changed:
             raise OutputDirectoryError(
                 f"The run in {self.path} has other settings:\n  " + "\n  ".join(changed) + "\n"
                 "Resume it with its own settings, or choose another directory. Only "
-                f"{', '.join(RESUMABLE)} may change."
+                f"{', '.join(CHANGES)} may change."
             )
 
     def _has_content(self, name):
@@ -266,12 +243,16 @@ def changed_settings(
     Raises:
         OutputDirectoryError: The run's settings are damaged.
     """
-    old, new = flatten(read_settings(path), "."), flatten(settings, ".")
+    before = read_settings(path)
+    if "computation" not in settings:  # of a run of `tff_pfl.compare`
+        before.pop("computation", None)
+    old, new = flatten(before, "."), flatten(settings, ".")
     changes = [], []
     for key in sorted(old.keys() | new.keys()):
         if repr(old.get(key)) != repr(new.get(key)):  # `repr`, because NaN is not equal to itself
-            is_fixed = not any(f"{key}.".startswith(f"{free}.") for free in RESUMABLE)
-            changes[is_fixed].append(f"{key}: {old.get(key)!r} then, {new.get(key)!r} now")
+            changes[changes_of(key) == NUMBERS].append(
+                f"{key}: {old.get(key)!r} then, {new.get(key)!r} now"
+            )
     return changes
 
 

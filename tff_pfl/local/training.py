@@ -8,7 +8,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_pfl.arguments.kinds import KindError, check_kind, described
-from tff_pfl.arguments.ranges import RangeError, above, above_or_infinite, at_least, takes, whole
+from tff_pfl.arguments.ranges import RangeError, above, above_or_infinite, at_least, whole
+from tff_pfl.arguments.settings import setting, settings
 from tff_pfl.local import trees
 from tff_pfl.local.augmentation import AUGMENTATIONS, Augmentation
 from tff_pfl.local.batches import scan_batches
@@ -45,17 +46,7 @@ class TrainResult(NamedTuple):
     carry: Any
 
 
-@takes(
-    epochs=whole(0),
-    steps=whole(1),
-    batch_size=whole(1),
-    learning_rate_decay=above(0),
-    weight_decay=at_least(0),
-    clip_norm=above_or_infinite(0),
-    warm_up_rounds=whole(0),
-    initial_rate=at_least(0),
-)
-@dataclasses.dataclass(frozen=True)
+@settings
 class LocalTraining:
     """Mini-batch descent along `clip(grad loss(w; batch) + reg(w)) + wd * w`.
 
@@ -65,44 +56,66 @@ class LocalTraining:
 
     Only the forward pass of a step, not its direction, moves the moving statistics of batch
     normalisation.
-
-    Attributes:
-        optimizer: Any `tff.learning.optimizers` optimizer.
-        epochs: The number of passes over the client's examples. Ignored, and possibly `None`, if
-            `steps` are given.
-        steps: The number of steps, in as many passes as needed. `None` uses `epochs`.
-        batch_size: The number of examples in a step. The last batch of a pass may be partial.
-            A step computes this many rows even if clients have fewer, unless their type has a fixed
-            number of rows: choose no more than the next power of two above the largest client.
-        learning_rate_decay: The factor per round. 1 keeps the rate.
-        weight_decay: `wd` above.
-        clip_norm: The maximum norm of gradients; longer ones are scaled down to it.
-        drop_remainder: Whether partial batches are left out, unless it is the client's only batch.
-        persist_optimizer_state: Whether a client's optimizer continues from its last round, if the
-            algorithm keeps the optimizer's state. The weights may have changed since then, as in
-            PGFed's code.
-        schedule: `(round) -> factor`, float32 scalars, such as `SCHEDULES["cosine"](rounds=100)`.
-            Default: 1 in all rounds.
-        warm_up_rounds: The number of initial rounds in which the rate rises.
-        augment: `(images, seed) -> images`, applied to each batch before its step, such as
-            `AUGMENTATIONS["crop_and_flip"]()`. Default: no augmentation. Exact gradients and
-            evaluations use the original images.
-        initial_rate: `eta` above. Default: the learning rate of the optimizer.
     """
 
-    optimizer: tff.learning.optimizers.Optimizer
-    epochs: int | None = 1
-    batch_size: int = 50
-    learning_rate_decay: float = 1.0
-    weight_decay: float = 0.0
-    drop_remainder: bool = False
-    persist_optimizer_state: bool = False
-    steps: int | None = None
-    clip_norm: float | None = None
-    schedule: Schedule | None = None
-    warm_up_rounds: int = 0
-    augment: Augmentation | None = None
-    initial_rate: float | None = None
+    optimizer: tff.learning.optimizers.Optimizer = setting(
+        ..., meaning="Any optimizer of `tff.learning.optimizers`."
+    )
+    epochs: int | None = setting(
+        1,
+        whole(0),
+        "The number of passes over the client's examples; may be None if `steps` are given.",
+        idle={"steps": lambda steps: steps is not None},
+    )
+    batch_size: int = setting(
+        50,
+        whole(1),
+        "The number of examples in a step. The last batch of a pass may be partial. A step "
+        "computes this many rows even if clients have fewer, unless their type has a fixed number "
+        "of rows: choose no more than the next power of two above the largest client.",
+    )
+    learning_rate_decay: float = setting(
+        1.0, above(0), "The factor of the learning rate per round; 1 keeps it."
+    )
+    weight_decay: float = setting(
+        0.0, at_least(0), "`wd` above: this times the weights is added to the gradient."
+    )
+    drop_remainder: bool = setting(
+        False,
+        meaning="Whether partial batches are left out, except a client's only batch.",
+    )
+    persist_optimizer_state: bool = setting(
+        False,
+        meaning="Whether a client's optimizer continues from its last round, if the algorithm "
+        "keeps the optimizer's state. The weights may have changed since then, as in PGFed's code.",
+    )
+    steps: int | None = setting(
+        None,
+        whole(1),
+        "The number of steps, in as many passes as needed; None: `epochs` count.",
+    )
+    clip_norm: float | None = setting(
+        None,
+        above_or_infinite(0),
+        "The maximum norm of gradients, before weight decay; longer ones are scaled down to it.",
+    )
+    schedule: Schedule | None = setting(
+        None,
+        meaning="A further factor of the learning rate, `(round) -> factor`, float32 scalars, such "
+        'as `SCHEDULES["cosine"](rounds=100)`; None: 1 in all rounds.',
+    )
+    warm_up_rounds: int = setting(
+        0, whole(0), "The number of initial rounds in which the learning rate rises."
+    )
+    augment: Augmentation | None = setting(
+        None,
+        meaning="`(images, seed) -> images`, applied to each batch before its step, such as "
+        '`AUGMENTATIONS["crop_and_flip"]()`. Exact gradients and evaluations use the original '
+        "images.",
+    )
+    initial_rate: float | None = setting(
+        None, at_least(0), "`eta` above; None: the learning rate of the optimizer."
+    )
 
     def __post_init__(self):
         """Checks the attributes that are objects or functions."""
