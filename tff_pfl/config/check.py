@@ -66,7 +66,7 @@ def check_config(config: ml_collections.ConfigDict) -> None:
 def _check_keys(config) -> None:
     """Checks that a config has all keys and no unknown ones, except for chosen options."""
     known = default_config()
-    free = {"paper", *(choice.section for choice in CHOICES)}
+    free = {choice.section for choice in CHOICES}
     sections = ["", *(key for key in own_keys() if hasattr(known[key], "keys") and key not in free)]
     for section in sections:
         found, expected = value_of(config, section) or (), value_of(known, section)

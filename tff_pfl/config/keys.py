@@ -171,8 +171,6 @@ def own_keys() -> Config:
 
     config.checkpoint_every = 1  # rounds between checkpoints
 
-    config.paper = Config()  # numbers of the paper, for readers only
-
     # .name is one of tff_pfl.ALGORITHMS; its options are in the same section.
     config.algorithm = Config()
     return config

@@ -20,7 +20,6 @@ OF_NO_NUMBER = (
     "data.data_dir",
     "evaluation.clients_per_call",
     "import_path",
-    "paper",
 )
 # Settings that change the results at the end of a run.
 RESULT_SETTINGS = (
