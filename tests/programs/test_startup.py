@@ -10,9 +10,7 @@ from tests.analysis.hand_written import write_run
 from tests.runs import ROOT, run_python
 from tff_pfl.runtime.startup import announce_tensorflow
 
-MODULES = tuple(
-    f"tff_pfl.{name}" for name in ("names", "ranges", "registry", "analysis", "analysis.frames")
-)
+MODULES = tuple(f"tff_pfl.{name}" for name in ("arguments", "analysis", "analysis.frames"))
 PROGRAMS = [path.name for path in sorted((ROOT / "programs").glob("*.py"))]
 PROGRAMS.remove("report.py")  # its subcommands have the flags
 
