@@ -27,7 +27,7 @@ def runs(tmp_path_factory):
     [
         ("curves", "quickstart", "both:b", "both:c"),
         ("curves", "quickstart", "--exclude_clients=0,2", "--log_scale", "b"),
-        ("histogram", ".", "--threshold=0.6", "--round=5", "--exclude_clients=1"),
+        ("histogram", ".", "--threshold=0.6", "--exclude_clients=1"),
         ("against_bytes", "a | x:b", "b | x:c"),
         ("against_epsilon", "quickstart", "b"),
     ],
@@ -41,7 +41,7 @@ def test_subcommands_write_figures(runs, tmp_path, monkeypatch, arguments):
     assert 0.01 < np.mean(pixels[..., :3].min(axis=-1) < 0.9) < 0.6  # neither blank nor filled
     if arguments[0] == "histogram":
         row = next(line for line in done.stdout.splitlines() if "quickstart" in line)
-        assert row == "| quickstart | 5 | 2 | 0.1875 | 0.0000 | 0.3750 | 100.0 % |"
+        assert row == "| quickstart | 10 | 2 | 0.3750 | 0.0000 | 0.7500 | 50.0 % |"
     else:
         assert done.stdout == ""
 

@@ -51,7 +51,6 @@ OPTIONS = {
     ),
     "format": dict(choices=list(FORMATS), default="markdown"),
     "log_scale": dict(action="store_true", help="use a logarithmic scale"),
-    "round": dict(type=int, help="use the evaluation after this round; by default the last"),
     "target": dict(type=share, help="the accuracy to reach, from 0 to 1"),
     "threshold": dict(type=float, help="report the share of clients below this value"),
 }
@@ -93,9 +92,9 @@ def against_epsilon(runs, output, column):
 
 
 @subcommand
-def histogram(runs, output, column, threshold, round, exclude_clients):
+def histogram(runs, output, column, threshold, exclude_clients):
     """Draws a histogram of a quantity over clients, and prints its mean and tails."""
-    frame = analysis.clients(runs, "last" if round is None else round)
+    frame = analysis.clients(runs)
     directions = analysis.find_runs(runs).directions
     options = {"threshold": threshold, "exclude_clients": exclude_clients, "directions": directions}
     analysis.save(analysis.plot_histograms(frame, column, **options), output)
