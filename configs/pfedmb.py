@@ -16,7 +16,7 @@ The paper follows MOON in its network, batches, epochs and Dirichlet partitions.
 and the number of branches (at most 10) on validation data, trains until convergence, and does not
 state the concentration of its Dirichlet distribution. The values here are our choice.
 
-`config.paper` has the accuracy in %, the mean of 3 repetitions.
+`docs/results/pfedmb/paper.csv` has the paper's accuracies in %, means of 3 repetitions.
 """
 
 from tff_pfl.algorithms import ALGORITHMS
@@ -24,23 +24,8 @@ from tff_pfl.arguments.names import check_names, parts_of_choice
 from tff_pfl.config import default_config
 
 _PARTITIONS = {"pairs": ("10",), "two_classes": ("15", "50"), "dirichlet": ("15", "50")}
-_COLUMNS = [(partition, clients) for partition, sizes in _PARTITIONS.items() for clients in sizes]
 _RECIPES = ("moon",)
 _VARIANTS = {"pfedmb_unweighted": ("pfedmb", {"alpha_weighted": False})}
-
-# Accuracies in the order of `_COLUMNS`.
-_PAPER = {
-    "local": (87.26, 90.01, 83.79, 67.54, 61.27),
-    "fedavg": (87.99, 89.69, 85.68, 73.52, 70.32),
-    "fedprox": (None, 90.51, 86.07, 73.38, 70.98),
-    "fedper": (None, 89.73, 84.56, 71.97, 67.57),
-    "pfedme": (None, 90.04, 83.09, 72.92, 71.00),
-    "ifca": (None, 90.17, 85.68, 72.42, 69.84),
-    "fedfomo": (None, 90.12, 85.01, 67.55, 62.62),
-    "fedamp": (None, 90.73, 85.90, 72.91, 65.98),
-    "pfedmb": (89.49, 90.69, 86.36, 73.53, 72.14),
-    "pfedmb_unweighted": (89.08, None, None, None, None),
-}
 
 
 def get_config(choice: str = ""):
@@ -90,7 +75,4 @@ def get_config(choice: str = ""):
         config.algorithm.branches = 5
         config.algorithm.shared_alpha = partition == "pairs"
     config.algorithm.update(variant)
-    result = _PAPER.get(method, [None] * len(_COLUMNS))[_COLUMNS.index((partition, clients))]
-    if result is not None:
-        config.paper.accuracy_percent = result
     return config

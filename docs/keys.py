@@ -14,9 +14,9 @@ A config describes a run completely. A file in [`configs/`](../configs) returns 
 override single values. In Python, the same settings are the fields of an
 [`Experiment`](guides/determinism.md) and of the classes named below.
 
-What is chosen by name brings its options as further keys, which `--help` and `tff_pfl.hyperparameters`
-list. Keys marked with *results* may be changed when a run is resumed, because they change only what
-is reported at its end; those marked with *nothing* change no number.
+What is chosen by name brings its options as further keys, which `--help` lists. Keys marked with
+*results* may be changed when a run is resumed, because they change only what is reported at its
+end; those marked with *nothing* change no number.
 """
 
 
@@ -46,9 +46,10 @@ def _section(name: str) -> str:
         where = choice.section.replace("{}", "NAME")
         lines += [
             "",
-            f"`{choice.key}` chooses the {choice.registry.kind}{default}; its options are in `{where}`:",
+            f"`{choice.key}` chooses the {choice.registry.kind}{default}; its options are in "
+            f"`{where}`:",
+            ", ".join(f"`{it}`" for it in choice.registry) + ".",
         ]
-        lines += [", ".join(f"`{it}`" for it in choice.registry) + "."]
     return "\n".join([*lines, ""])
 
 

@@ -65,9 +65,9 @@ def percent(values: pd.DataFrame | pd.Series, digits: int = 2):
 
 
 def over_seeds(data: pd.DataFrame, columns: str) -> pd.DataFrame:
-    """Formats mean and standard deviation over seeds, in percent."""
+    """Formats mean and standard deviation over seeds, in percent; of one seed, its number."""
     data = data.groupby(["case", columns], sort=False)["value"].agg(["mean", "std"]).reset_index()
-    data["value"] = percent(data["mean"]) + " ± " + percent(data["std"])
+    data["value"] = percent(data["mean"]) + (" ± " + percent(data["std"])).fillna("")
     return wide(data, columns)
 
 
@@ -85,3 +85,10 @@ def named(table: pd.DataFrame, first: str, **heads: str) -> pd.DataFrame:
     """Makes the index the first column, and renames the other columns."""
     heads |= {"worst_5_percent": "worst 5 %", "best_5_percent": "best 5 %"}
     return table.rename_axis(columns=None).rename_axis(first).reset_index().rename(columns=heads)
+
+
+def markdown(table: pd.DataFrame) -> str:
+    """Returns a table as Markdown, with dashes for missing values."""
+    rule = ["---"] + ["---:"] * (table.shape[1] - 1)
+    rows = [table.columns, rule, *table.fillna("-").to_numpy()]
+    return "".join(f"| {' | '.join(map(str, row))} |\n" for row in rows)

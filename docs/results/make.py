@@ -4,16 +4,15 @@
 model and pool of examples, the quantity, the statistic over clients, and the value. A line with a
 `client` is about one client. A line with the `source` "paper" has a number from the paper.
 `PAGE/configs.json` has the configs of the runs: the keys that they share, and the keys of each run.
+`PAGE/paper.csv` has the paper's tables, also of settings that were not run here.
 A table is between `<!-- table: NAME -->` and `<!-- /table -->` in `PAGE.md`; a function in
 `tables.py` or `on_gpus.py` makes the table of that name. `pictures.py` draws first pictures.
 """
 
 import re
 
-import pandas as pd
-
 from docs.results import on_gpus, tables
-from docs.results.data import FOLDER
+from docs.results.data import FOLDER, markdown
 from tff_pfl.analysis import figures
 
 TABLES = tables.TABLES | on_gpus.TABLES
@@ -24,13 +23,6 @@ _MARKED = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- /table -->)", re.DOTALL
 def rendered(page: str, text: str) -> str:
     """Returns the text of a page with its tables made from the numbers."""
     return _MARKED.sub(lambda m: m[1] + markdown(TABLES[page, m[2]]()) + m[3], text)
-
-
-def markdown(table: pd.DataFrame) -> str:
-    """Returns a table as Markdown, with dashes for missing values."""
-    rule = ["---"] + ["---:"] * (table.shape[1] - 1)
-    rows = [table.columns, rule, *table.fillna("-").to_numpy()]
-    return "".join(f"| {' | '.join(map(str, row))} |\n" for row in rows)
 
 
 def main():

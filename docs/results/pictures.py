@@ -52,7 +52,7 @@ def digits():
     """Draws the accuracy of each method in three seeds."""
     figure = figures.new_figure(height=8.2)
     data = accuracy("digits", study="methods")
-    order = data.groupby("case")["value"].mean().sort_values(ascending=False).index
+    order = data.groupby("case")["value"].mean().sort_values(ascending=False, kind="stable").index
     _dots(figure.subplots(), data, list(order), _ACCURACY, reference="local")
     figure.suptitle("A dot a seed, their mean, and Local's mean")
     return figure
@@ -79,7 +79,9 @@ def pgfed():
     figure = figures.new_figure(height=3.2)
     data = last(accuracy("pgfed", study="100 rounds", statistic="mean"))
     paper = pick("pgfed", study="100 rounds", paper=True).set_index("case")["value"]
-    order = list(data.groupby("case")["value"].mean().sort_values(ascending=False).index)
+    order = list(
+        data.groupby("case")["value"].mean().sort_values(ascending=False, kind="stable").index
+    )
     axes = figure.subplots()
     _dots(axes, data, order, _ACCURACY)
     axes.plot(100 * paper[order], order, "D", color="black", markerfacecolor="none")
@@ -107,7 +109,7 @@ def pfedmb():
     studies = ("two classes", "Dirichlet")
     for axes, study in zip(figure.subplots(1, 2, sharey=True), studies, strict=True):
         ours = last(accuracy("pfedmb", study=study, statistic="mean"))
-        ours = 100 * ours.groupby("case")["value"].mean().sort_values()
+        ours = 100 * ours.groupby("case")["value"].mean().sort_values(kind="stable")
         paper = 100 * pick("pfedmb", study=study, paper=True).set_index("case")["value"]
         axes.plot(ours, ours.index, "o", label="here")
         axes.plot(paper.reindex(ours.index), ours.index, "D", markerfacecolor="none", label="paper")
@@ -139,7 +141,11 @@ def gpu():
     milliseconds = 1000 * seconds("seconds_per_round")
     networks = ("linear model", "PGFed's CNN")
     for axes, network in zip(figure.subplots(1, 2), networks, strict=True):
-        rounds = milliseconds[f"{network}, 10 clients"].dropna().sort_values(ascending=False)
+        rounds = (
+            milliseconds[f"{network}, 10 clients"]
+            .dropna()
+            .sort_values(ascending=False, kind="stable")
+        )
         colors = [figures.COLORS[name.startswith("tff_pfl")] for name in rounds.index]
         bars = axes.barh(rounds.index, rounds, color=colors)
         axes.bar_label(bars, fmt="%.3g", padding=2, fontsize=9)

@@ -145,13 +145,12 @@ def test_saved_run_imports_only_trusted_modules(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("program", ["evaluate", "export", "loss_surface", "table", "page"])
+@pytest.mark.parametrize("program", ["evaluate", "export", "table", "page"])
 def test_programs_import_only_trusted_modules(program, run_of_a_stranger, tmp_path):
     run, output = run_of_a_stranger, tmp_path / "output.html"
     if program in ("evaluate", "export"):
         arguments = [f"{program}.py", f"--run_dir={run}", f"--output={output}"]
     else:
-        output = output.with_suffix(".png") if program == "loss_surface" else output
         arguments = ["report.py", program, run, *[f"--output={output}"] * (program != "table")]
     ended = run_main(*arguments)
     if program in ("table", "page"):

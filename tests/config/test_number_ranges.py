@@ -130,7 +130,7 @@ def test_each_number_has_a_range_that_contains_its_default():
     for choice in CHOSEN:
         config = default_config()
         complete(config, dict([choice]))
-        for not_of_numbers in ("paper", "imports", "import_path"):
+        for not_of_numbers in ("imports", "import_path"):
             del config[not_of_numbers]
         del config.evaluation["further_models"]
         ranges = number_ranges(config)

@@ -29,12 +29,6 @@ PLGU = {
     "cifar100,100": (100, 10, "wide_resnet"),
     "tiny_imagenet,20": (20, 30, "resnet50"),
 }
-EVALUATED_MODELS = {  # in PLGU's tables, by method
-    "fedavg": {"global"},
-    "plgu_lf": {"global", "personalized"},
-    "plgu_ghn": {"personalized"},
-    "pfedhn": {"personalized"},
-}
 
 
 def some(choices, *fast):
@@ -62,7 +56,6 @@ def test_configs_of_fedpg_match_the_paper(choice):
     assert config.data.partitioner == partitioner
     assert (config.rounds, config.data.num_clients, config.clients_per_round) == (2000, 100, 10)
     assert sum(config.data.fractions) == pytest.approx(1.0)
-    assert all(0 <= value <= 1 for value in config.paper.values())
 
 
 @some(
@@ -77,10 +70,12 @@ def test_configs_of_pgfed_match_the_paper(choice):
     assert (config.data.name, config.data.num_clients) == (dataset, int(clients))
     assert (config.rounds, config.clients_per_round) == (300, COHORTS[clients])
     assert (config.local.batch_size, config.local.drop_remainder) == (10, True)
-    assert ("personalized_accuracy_percent" in config.paper) == (method != "ditto")
 
 
-@some(map(",".join, itertools.product(PLGU, EVALUATED_MODELS)), "cifar10,10,plgu_lf")
+@some(
+    map(",".join, itertools.product(PLGU, ["fedavg", "plgu_lf", "plgu_ghn", "pfedhn"])),
+    "cifar10,10,plgu_lf",
+)
 def test_configs_of_plgu_match_the_paper(choice):
     dataset, cohort, method = choice.split(",")
     clients, labels, model = PLGU[f"{dataset},{cohort}"]
@@ -95,7 +90,6 @@ def test_configs_of_plgu_match_the_paper(choice):
     assert config.data.classes_per_client.to_dict() == options
     assert (config.local.batch_size, config.local.epochs) == (50, 5)
     assert sum(config.data.fractions) == pytest.approx(1.0)
-    assert {name.split("_")[0] for name in config.paper} == EVALUATED_MODELS[method]
 
 
 TUNED = {"algorithm.name": "fedamp", "algorithm.distance_scale": "median"}
@@ -146,26 +140,6 @@ def test_recipe_of_moon_changes_only_local_training_and_fine_tuning():
     recipe.local = plain.local
     recipe.evaluation.fine_tune_learning_rate = plain.evaluation.fine_tune_learning_rate
     assert recipe == plain
-
-
-def test_configs_have_the_results_of_the_papers():
-    def of_pgfed(choice):
-        return pgfed.get_config(choice).paper.personalized_accuracy_percent
-
-    def of_plgu(choice, model):
-        paper = plgu.get_config(choice).paper
-        metrics = ("mean", "worst_5_percent", "best_5_percent")
-        return [paper[f"{model}_accuracy_percent_{metric}"] for metric in metrics]
-
-    assert of_pgfed("cifar10,25,pgfed") == 81.02
-    assert of_pgfed("cifar10,100,fedavg") == 63.19
-    assert of_pgfed("cifar100,25,pgfedmo") == 43.44
-    assert of_plgu("cifar10,10,fedavg", "global") == [64.79, 60.69, 68.45]
-    assert of_plgu("cifar10,100,plgu_lf", "personalized") == [74.23, 72.66, 75.87]
-    assert of_plgu("tiny_imagenet,20,plgu_ghn", "personalized") == [42.45, 39.92, 44.89]
-    assert of_plgu("cifar10,10,plgu_ghn,epochs=1", "personalized") == [69.93, 66.89, 73.15]
-    assert of_plgu("cifar10,10,plgu_lf,rho=0.5", "global") == [66.73, 63.95, 68.31]
-    assert not fedpg.get_config("dir,fmnist,fedamp_tuned").paper
 
 
 @together(

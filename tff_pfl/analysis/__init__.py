@@ -36,12 +36,6 @@ __getattr__, __dir__, __all__ = offer(
             "timings",
             "versions",
         ),
-        "loss_surface": (
-            "LossSurfaces",
-            "loss_surfaces_of_run",
-            "plot_loss_surfaces",
-            "save_loss_surfaces",
-        ),
         "page": ("costs_to_target", "target_table", "versions_tables", "write_page"),
         "paired": (
             "PairedTest",
@@ -51,9 +45,8 @@ __getattr__, __dir__, __all__ = offer(
             "paired_test",
             "plot_against_local",
         ),
-        "results": ("cross_table", "cross_values", "results_table"),
+        "results": ("results_table",),
         "runs": ("Runs", "find_runs"),
-        "snapshots": ("plot_influence", "plot_mixtures", "plot_timeline"),
         "tables": ("FORMATS", "Table", "to_csv", "to_latex", "to_markdown"),
         "metric_text": ("in_words",),
     },

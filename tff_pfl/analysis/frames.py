@@ -271,7 +271,7 @@ def differing_settings(runs: Any) -> dict[str, list[str]]:
     Returns:
         The keys of the settings, for each label whose runs differ.
     """
-    found, free_keys = {}, ("seed", "data.fingerprint", "paper")
+    found, free_keys = {}, ("seed", "data.fingerprint")
     for label, paths in find_runs(runs).folders.items():
         run_settings = [flatten(RunFiles(path).settings(), ".") | _code(path) for path in paths]
         differ = [

@@ -51,7 +51,7 @@ def check_config(config: ml_collections.ConfigDict) -> None:
 def _check_keys(config) -> None:
     """Checks that a config has all keys and no unknown ones, except for chosen options."""
     known = default_config()
-    free = {"paper", *(choice.section for choice in CHOICES)}
+    free = {choice.section for choice in CHOICES}
     sections = ["", *(key for key in own_keys() if hasattr(known[key], "keys") and key not in free)]
     for section in sections:
         found, expected = value_of(config, section) or (), value_of(known, section)
@@ -203,7 +203,7 @@ def config_of_run(
         ConfigError: The settings are not a config of this version, or a module of
             `config.imports` is not trusted or cannot be imported.
     """
-    if "algorithm" not in settings or "computation" in settings:
+    if "imports" not in settings:
         raise ConfigError(
             "This run was trained in Python and has no config. In Python, "
             "tff_pfl.Run(folder, experiment) has `evaluate`, `predictions` and `export`."

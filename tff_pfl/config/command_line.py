@@ -2,23 +2,16 @@
 
 import argparse
 import inspect
-import os
 from collections.abc import Callable, Sequence
 
 from tff_pfl import analysis
 from tff_pfl.analysis.tables import FORMATS
-from tff_pfl.runtime.startup import announce_tensorflow
 
 _RUNS = "the runs: a run's folder, NAME:DIR, a folder of runs, a study's folder, or STUDY_FILE DIR"
 
 
 def _texts(text: str) -> list[str]:
     return list(filter(None, text.split(",")))
-
-
-def whole_numbers(text: str) -> list[int]:
-    """Parses whole numbers separated by commas."""
-    return list(map(int, _texts(text)))
 
 
 def share(text: str) -> float:
@@ -41,12 +34,6 @@ OPTIONS = {
     "against": dict(
         metavar="NAME", help="compare every other name with this one, client by client"
     ),
-    "client": dict(
-        help="the client's name or id; by default the client with the most training examples"
-    ),
-    "clients": dict(
-        type=whole_numbers, metavar="0,5", help="ids of the clients to show, in this order"
-    ),
     "column": dict(
         help="the metric, MODEL/POOL/QUANTITY, or QUANTITY of the clients' own models on their "
         "test examples; by default the first metric of the task, such as accuracy"
@@ -59,36 +46,13 @@ OPTIONS = {
         "EVALUATION:METRIC for another evaluation than the last: best_on_validation, best_on_test "
         "(chosen on the examples that it reports) or late_mean",
     ),
-    "each_run": dict(action="store_true", help="print CSV with a line for each run instead"),
-    "examples": dict(
-        type=int, default=1000, help="the most training examples; a larger set is sampled"
-    ),
-    "exclude_attackers": dict(action="store_true", help="leave out clients that attack"),
     "exclude_clients": dict(
         type=_texts, default=[], metavar="0,5", help="names or ids of clients to leave out"
     ),
     "format": dict(choices=list(FORMATS), default="markdown"),
-    "imports": dict(
-        type=_texts,
-        default=[],
-        metavar="MODULE,MODULE",
-        help="modules of the run's config to import from the working directory",
-    ),
     "log_scale": dict(action="store_true", help="use a logarithmic scale"),
-    "matrix": dict(default="alpha", help="the matrix's name in snapshots/round_*.npz"),
-    "points": dict(type=int, default=21, help="grid points along each side, an odd number"),
-    "radius": dict(
-        type=float, default=1.0, help="half a side of the plane; 1 is the norm of the weights"
-    ),
-    "round": dict(type=int, help="use the evaluation after this round; by default the last"),
-    "rounds": dict(type=int, default=3, help="how many of the last rounds to draw"),
     "target": dict(type=share, help="the accuracy to reach, from 0 to 1"),
     "threshold": dict(type=float, help="report the share of clients below this value"),
-    "trust_imports": dict(
-        action="store_true",
-        help="import the modules that the run's config names, from the folders that it names; "
-        "only for runs whose author you trust, because this executes their code",
-    ),
 }
 
 
@@ -97,7 +61,7 @@ SUBCOMMANDS: dict[str, Callable[..., str | None]] = {}
 
 
 def subcommand(function):
-    """Adds a function to `SUBCOMMANDS`; `runs`, `run`, `output` and `OPTIONS` are its arguments."""
+    """Adds a function to `SUBCOMMANDS`; `runs`, `output` and `OPTIONS` are its arguments."""
     SUBCOMMANDS[function.__name__] = function
     return function
 
@@ -128,9 +92,9 @@ def against_epsilon(runs, output, column):
 
 
 @subcommand
-def histogram(runs, output, column, threshold, round, exclude_clients):
+def histogram(runs, output, column, threshold, exclude_clients):
     """Draws a histogram of a quantity over clients, and prints its mean and tails."""
-    frame = analysis.clients(runs, "last" if round is None else round)
+    frame = analysis.clients(runs)
     directions = analysis.find_runs(runs).directions
     options = {"threshold": threshold, "exclude_clients": exclude_clients, "directions": directions}
     analysis.save(analysis.plot_histograms(frame, column, **options), output)
@@ -138,61 +102,12 @@ def histogram(runs, output, column, threshold, round, exclude_clients):
 
 
 @subcommand
-def influence(run, output, matrix):
-    """Draws which clients help which, for algorithms that learn it, such as PGFed."""
-    analysis.save(analysis.plot_influence(run, matrix), output)
-
-
-@subcommand
-def mixtures(run, output, clients):
-    """Draws how clients mix the parts of their models, for algorithms such as pFedMB."""
-    analysis.save(analysis.plot_mixtures(run, clients=clients), output)
-
-
-@subcommand
-def loss_surface(run, output, client, points, radius, examples, trust_imports, imports):
-    """Draws the training loss of a client around the global model and around its own model.
-
-    Two random directions, normalised filter by filter, span the plane. The models are from the last
-    checkpoint. The losses are written beside the figure, as .npz.
-    """
-    announce_tensorflow()
-    found = analysis.loss_surfaces_of_run(
-        run,
-        client_id=client,
-        points=points,
-        radius=radius,
-        max_examples=examples,
-        trust_imports=trust_imports or imports,
-    )
-    numbers = f"{os.path.splitext(output)[0]}.npz"
-    analysis.save_loss_surfaces(found, numbers)
-    analysis.save(analysis.plot_loss_surfaces(found), output)
-    return f"numbers: {numbers}"
-
-
-@subcommand
-def timeline(run, output, rounds):
-    """Draws the timeline of the last rounds, including work done while the devices computed."""
-    analysis.save(analysis.plot_timeline(analysis.timings(run), rounds=rounds), output)
-
-
-@subcommand
 def table(runs, format, columns, against):
-    """Prints means and deviations over seeds, differences to the paper, bytes and seconds.
+    """Prints means and deviations over seeds, bytes and seconds.
 
     With --against, adds a paired test of every other name on the first column.
     """
     return FORMATS[format](analysis.results_table(runs, columns, against))
-
-
-@subcommand
-def cross_table(runs, format, column, exclude_attackers, exclude_clients, each_run):
-    """Prints one metric by both parts of names "ROW | COLUMN", such as attack and aggregator."""
-    options = {"exclude_attackers": exclude_attackers, "exclude_clients": exclude_clients}
-    if each_run:
-        return _csv(analysis.cross_values(runs, column, **options))
-    return FORMATS[format](analysis.cross_table(runs, column, **options))
 
 
 @subcommand
@@ -237,8 +152,6 @@ def parse(argv: Sequence[str], description: str) -> argparse.Namespace:
         for argument in inspect.signature(run).parameters:
             if argument == "runs":
                 sub.add_argument("runs", nargs="+", metavar="DIR", help=_RUNS)
-            elif argument == "run":
-                sub.add_argument("run", metavar="DIR", help="the run's output directory")
             elif argument == "output":
                 endings = (".html",) if name == "page" else (".png", ".pdf", ".svg")
                 sub.add_argument(
@@ -249,9 +162,8 @@ def parse(argv: Sequence[str], description: str) -> argparse.Namespace:
                 )
             else:
                 sub.add_argument(f"--{argument}", **OPTIONS[argument])
-    arguments, rest = parser.parse_known_args(argv)
-    if rest and ("runs" not in arguments or any(text.startswith("-") for text in rest)):
-        subparsers.choices[arguments.subcommand].error(f"unknown arguments: {' '.join(rest)}")
-    if rest:  # runs that follow a flag
-        arguments.runs += rest
+    arguments, runs = parser.parse_known_args(argv)  # runs may follow a flag
+    if flags := [text for text in runs if text.startswith("-")]:
+        subparsers.choices[arguments.subcommand].error(f"unknown arguments: {' '.join(flags)}")
+    arguments.runs += runs
     return arguments

@@ -284,5 +284,4 @@ def own_keys() -> Config:
         target = config[key.section] if key.section else config
         is_open = key.default is None
         target[key.name] = config_dict.placeholder(key.type) if is_open else key.default
-    config.paper = Config()  # numbers of the paper, for readers only
     return config

@@ -10,7 +10,6 @@ __getattr__, __dir__, __all__ = offer(
         "fine_tuning": ("fine_tuned", "locally_trained"),
         "gain": ("Gain", "differences", "gains", "gains_of_clients", "without_rounding"),
         "losses": ("global_losses",),
-        "loss_plane": ("grid_axis", "loss_surface", "random_direction"),
         "metrics": (
             "MARGIN",
             "STATISTICS",

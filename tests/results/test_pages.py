@@ -41,6 +41,6 @@ def test_numbers_are_formatted():
     assert [data.share(0.0316), data.share(-0.01249, "+")] == [".032", "-.012"]
     assert [data.p_value(0.0004), data.p_value(0.0416)] == ["below 0.001", "0.042"]
     assert (
-        make.markdown(pd.DataFrame({"a": ["b"], "c": [None]}))
+        data.markdown(pd.DataFrame({"a": ["b"], "c": [None]}))
         == "| a | c |\n| --- | ---: |\n| b | - |\n"
     )
