@@ -5,7 +5,7 @@ import inspect
 import sys
 from collections.abc import Callable
 
-from tff_pfl import experiment
+from tff_pfl import config as configs
 from tff_pfl.analysis import figures
 from tff_pfl.runtime.startup import prepare_process
 
@@ -27,5 +27,5 @@ def main(plot: Callable) -> None:
     output = arguments.pop("output")
     try:
         figures.save(plot(**arguments), output)
-    except (*experiment.user_errors(), ValueError) as error:
+    except (*configs.user_errors(), ValueError) as error:
         sys.exit(f"error: {error}")

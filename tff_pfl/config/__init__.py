@@ -19,7 +19,7 @@ __getattr__, __dir__, __all__ = offer(
         "parts": ("build_local", "participation", "privacy_loss"),
         "programs": ("evaluate_program", "export_program", "run_of", "run_program"),
         "study": (
-            "Run",
+            "Training",
             "SEPARATOR",
             "Search",
             "Settings",

@@ -205,7 +205,7 @@ class Tuning:
         return list(self.rounds) or [None]
 
 
-class Run(NamedTuple):
+class Training(NamedTuple):
     """One run of a study.
 
     Attributes:
@@ -276,7 +276,7 @@ class Study:
         """Checks whether a variant has several trials, so that scores choose one."""
         return self.search(label) is not None or len(self.trials(label)) > 1
 
-    def runs(self, chosen: Mapping[str, Settings] | None = None) -> Iterator[Run]:
+    def runs(self, chosen: Mapping[str, Settings] | None = None) -> Iterator[Training]:
         """Yields the runs of the table, seed by seed, for all variants.
 
         Args:
@@ -288,7 +288,7 @@ class Study:
                 folder = os.path.join(folder_name(label), f"seed{seed}")
                 yield self._run(label, seed, folder, {} if chosen is None else chosen[label])
 
-    def tuning_runs(self, label: str, trial: Settings, rounds: int | None) -> Iterator[Run]:
+    def tuning_runs(self, label: str, trial: Settings, rounds: int | None) -> Iterator[Training]:
         """Yields the runs of a trial, one for each seed of the tuning."""
         settings = {**self.tuning.settings, **trial, "evaluation.split": "validation"}
         above = os.path.join("tuning", folder_name(label), folder_name(trial_name(trial)))
@@ -314,7 +314,7 @@ class Study:
         variant = self.variants[label]
         settings = {**self.settings, **variant.settings, **settings, "seed": seed}
         flags = [f"--config.{key}={value}" for key, value in settings.items()]
-        return Run(label, seed, folder, (f"--config={variant.config}", *flags))
+        return Training(label, seed, folder, (f"--config={variant.config}", *flags))
 
     def _check_settings(self, label):
         search, tuning = self.search(label), self.tuning or Tuning([{}])

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from tff_pfl import config as configs
 from tff_pfl import datasets, experiment
 from tff_pfl.analysis.runs import is_run, read_record
-from tff_pfl.config.study import Run, Study
+from tff_pfl.config.study import Study, Training
 from tff_pfl.experiment.run_directory import changed_settings
 from tff_pfl.runtime.startup import prepare_process
 
@@ -57,7 +57,7 @@ def check_settings(study: Study, output_dir: str | os.PathLike) -> None:
 
 
 def first_problem(
-    runs: Sequence[Run], root: pathlib.Path, metrics: Mapping[str, str] = {}
+    runs: Sequence[Training], root: pathlib.Path, metrics: Mapping[str, str] = {}
 ) -> str | None:
     """Returns why the first run that would fail does so, or `None` if all runs would succeed.
 
@@ -83,7 +83,7 @@ def first_problem(
                 _build(config, load, metrics.get(run.label))
         except experiment.MetricError as error:
             return f"Trials of {run.label!r} cannot be compared by tuning's {error}"
-        except experiment.user_errors() as error:
+        except configs.user_errors() as error:
             return f"{root / run.folder} would fail: {error}"
         except Exception as error:  # a user's code may raise any exception
             return f"{root / run.folder} would fail: {type(error).__name__}: {error}"
@@ -110,7 +110,7 @@ def _changes(folder, config) -> str | None:
     )
 
 
-def _runs(study, root) -> list[Run]:
+def _runs(study, root) -> list[Training]:
     """Returns the runs whose settings are known. Runs that have begun keep their recorded flags."""
     recorded, runs = read_record(root)["flags"], list(study.runs())
     if study.tuning:  # only the flags of runs that have begun tell the chosen settings

@@ -17,7 +17,7 @@ import pandas as pd
 
 from tff_pfl.analysis.frames import evaluations, main_column, summaries
 from tff_pfl.analysis.runs import STUDY, Runs, find_runs, read_record
-from tff_pfl.config.study import Run, Study, trial_name
+from tff_pfl.config.study import Study, Training, trial_name
 from tff_pfl.config.tuning import Tuner, storage_errors
 from tff_pfl.evaluation import MetricName
 from tff_pfl.experiment.run_directory import CHECKPOINT, OutputDirectoryError
@@ -37,7 +37,7 @@ def run_study(
     jobs: int = 1,
     *,
     keep_checkpoints: bool = True,
-) -> list[Run]:
+) -> list[Training]:
     """Runs all unfinished runs of a study, first the trials that choose settings.
 
     Interrupted runs are resumed. A run that fails is reported, and does not stop the others. The
@@ -123,7 +123,7 @@ def _tune(study: Study, pool: "_Pool") -> dict:
     return {label: chosen[label] for label in study.variants if chosen[label] is not None}
 
 
-def _record(root: pathlib.Path, study: Study, runs: Sequence[Run], chosen=None) -> None:
+def _record(root: pathlib.Path, study: Study, runs: Sequence[Training], chosen=None) -> None:
     """Writes the flags of each run, and the information that reports need.
 
     Raises:
@@ -213,7 +213,7 @@ class _Pool:
             process.wait()
         self._bar.close()
 
-    def run(self, runs: Iterable[Run], keep_checkpoints: bool = True) -> None:
+    def run(self, runs: Iterable[Training], keep_checkpoints: bool = True) -> None:
         """Runs the unfinished runs, and waits for them."""
         waiting, runs = [], dict.fromkeys(runs)  # a search may propose equal trials
         self._bar.total = len(self._counted | runs.keys())

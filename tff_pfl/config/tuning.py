@@ -15,10 +15,10 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.trial import TrialState
 
 from tff_pfl.config.study import (
-    Run,
     Search,
     Settings,
     Study,
+    Training,
     Values,
     rounded,
     trial_name,
@@ -101,7 +101,7 @@ class Tuner:
                 self._add_suggested()
         return bool(self._open())
 
-    def runs(self, rounds: int | None) -> Iterator[Run]:
+    def runs(self, rounds: int | None) -> Iterator[Training]:
         """Yields the runs of the trials that take part in the stage with this number of rounds.
 
         Raises:
