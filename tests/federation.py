@@ -9,8 +9,11 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_pfl import algorithms, models
+from tff_pfl.data import FederatedDataset
+from tff_pfl.evaluation import Evaluation
+from tff_pfl.experiment import Experiment
 from tff_pfl.local import Examples, LocalTraining, examples_type
-from tff_pfl.templates import Client, Exchange, PersonalizedProcess
+from tff_pfl.templates import Algorithm, Client, Exchange, PersonalizedProcess
 from tff_pfl.testing.eager import EagerProcess
 
 IMAGE_SHAPE = (4, 4, 1)
@@ -76,6 +79,31 @@ def with_shared(state, weights):
 def tiny_process(build) -> PersonalizedProcess:
     """Builds an algorithm's process for the tiny model, once for all tests."""
     return build(tiny_model(), EXAMPLES_TYPE, local_sgd(), seed=1)
+
+
+@functools.cache
+def tiny_algorithm(name: str = "ditto", **options) -> Algorithm:
+    """Makes an algorithm of the tiny model, once for all tests."""
+    return algorithms.make(name, tiny_model(), local_sgd(), **options)
+
+
+_PROCESSES = {}
+
+
+def tiny_experiment(
+    dataset: FederatedDataset, algorithm: str | Algorithm = "ditto", **fields
+) -> Experiment:
+    """States an experiment of six rounds, which shares its process with those of all tests."""
+    if isinstance(algorithm, str):
+        algorithm = tiny_algorithm(algorithm)
+    fields = {
+        "rounds": 6,
+        "clients_per_round": 2,
+        "seed": 3,
+        "evaluation": Evaluation(every=2),
+        **fields,
+    }
+    return Experiment(algorithm, dataset, _processes=_PROCESSES, **fields)
 
 
 def random_examples(size: int, seed: int = 0) -> Examples:

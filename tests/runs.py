@@ -16,8 +16,7 @@ from absl import app, flags
 from absl.testing import flagsaver
 from ml_collections import config_flags
 
-from tff_pfl.config import check_config, default_config, parse_flags
-from tff_pfl.experiment import run_program
+from tff_pfl.config import check_config, default_config, parse_flags, run_program
 from tff_pfl.runtime import flags as runtime_flags
 
 ROOT = pathlib.Path(__file__).parents[1]

@@ -11,27 +11,25 @@ from collections.abc import Iterator
 
 import pytest
 
-# The sections that determine a process and its model.
+# The sections that determine an algorithm and its model.
 _SECTIONS = (
     *("algorithm", "local", "server", "aggregator", "compression", "privacy", "attack"),
-    *("model", "task", "seed"),
+    *("model", "task", "seed", "clients_per_round"),
 )
-_TUNING = ("fine_tune_epochs", "fine_tune_learning_rate", "further_models")
 
 
 @contextlib.contextmanager
 def shared_processes() -> Iterator[None]:
     """Makes runs and evaluations in its body share models, processes and their evaluations."""
-    from tff_pfl import config as configs  # imported after the process is prepared
-    from tff_pfl import evaluation
+    from tff_pfl.config import build  # imported after the process is prepared
+    from tff_pfl.evaluation import evaluator
 
     with pytest.MonkeyPatch.context() as patch:
-        evaluator = evaluation.evaluator
-        patch.setattr(configs.build, "build_model", _once(configs.build.build_model, _key_of_model))
-        build_process = _once(configs.build.build_process, _key_of_process)
-        patch.setattr(configs.build, "build_process", build_process)
-        build_evaluation = _once(evaluator.build_evaluation, _key_of_evaluation)
-        patch.setattr(evaluator, "build_evaluation", build_evaluation)
+        patch.setattr(build, "build_model", _once(build.build_model, _key_of_model))
+        patch.setattr(build, "build_algorithm", _once(build.build_algorithm, _key_of_algorithm))
+        patch.setattr(build, "Experiment", functools.partial(build.Experiment, _processes={}))
+        evaluation = _once(evaluator.build_evaluation, _key_of_evaluation)
+        patch.setattr(evaluator, "build_evaluation", evaluation)
         yield
 
 
@@ -44,10 +42,8 @@ def _once(build, key_of):
         if key is None:
             return build(*args, **options)
         if key not in built:
-            built[key] = (
-                build(*args, **options),
-                args,
-            )  # keeps the arguments alive, whose ids are keys
+            # The arguments are kept, so that no other ones get their ids.
+            built[key] = build(*args, **options), args
         return built[key][0]
 
     return build_once
@@ -58,31 +54,28 @@ def _key_of_evaluation(process, model, batch_size) -> tuple:
 
 
 def _key_of_model(config, dataset) -> str | None:
-    from tff_pfl.experiment.run_directory import resolved
-
-    if config.imports:  # other tests may use the same names for other modules
-        return None
-    settings = resolved(config)
-    sections = settings["model"], settings["task"], settings["data"]["normalization"]
-    return json.dumps([*sections, dataset.fingerprint])
+    return _key(config, ("model", "task"), dataset.fingerprint)
 
 
-def _key_of_process(config, model, dataset) -> str | None:
-    from tff_pfl.experiment.run_directory import resolved
+def _key_of_algorithm(config, model, dataset) -> str | None:
     from tff_pfl.local import rows_of_batch
 
+    is_poisson = config.participation.sampling == "poisson"
+    return _key(
+        config,
+        _SECTIONS,
+        [dataset.num_clients, dataset.num_classes, dataset.image_shape, str(dataset.x_dtype)],
+        rows_of_batch(config.local.batch_size, int(dataset.sizes().max())),
+        [is_poisson, config.privacy.epsilon and config.rounds],  # the cohort and the noise
+    )
+
+
+def _key(config, sections, *others) -> str | None:
+    """Returns some sections of a config and other values as text."""
+    from tff_pfl.experiment.run_directory import resolved
+
     if config.imports:  # other tests may use the same names for other modules
         return None
     settings = resolved(config)
-    return json.dumps(
-        [
-            *(settings[section] for section in _SECTIONS),
-            *(settings["evaluation"][key] for key in _TUNING),
-            settings["data"]["normalization"],
-            settings["clients_per_round"],
-            settings["privacy"]["epsilon"] and settings["rounds"],  # determine the noise
-            [dataset.num_clients, dataset.num_classes, dataset.image_shape],
-            str(dataset.x_dtype),
-            rows_of_batch(settings["local"]["batch_size"], int(dataset.sizes().max())),
-        ]
-    )
+    own = [settings[section] for section in sections]
+    return json.dumps([*own, settings["data"]["normalization"], *others])

@@ -9,7 +9,7 @@ import numpy as np
 
 from tff_pfl.data import Partition
 from tff_pfl.evaluation import ClientMetrics, MetricName, summarize
-from tff_pfl.experiment import Evaluation, LateMean, Result, RunDirectory, Session, write_summary
+from tff_pfl.experiment import EvaluatedRound, LateMean, Result, RunDirectory, Session, write_summary
 from tff_pfl.experiment.summary import best_on
 
 
@@ -82,7 +82,7 @@ def write_run(
         recorded = [Session(*session)._asdict() for session in sessions]
         directory.write_json("versions.json", {"sessions": recorded})
         if finished:
-            evaluations = [Evaluation(*pair) for pair in finals.items()]
+            evaluations = [EvaluatedRound(*pair) for pair in finals.items()]
             result = Result(
                 f"{algorithm} on digits",
                 evaluations[-1],

@@ -5,22 +5,28 @@ import csv
 import numpy as np
 import pytest
 
-from tests.federation import tiny_model, tiny_process
-from tff_pfl.algorithms import build_ditto
+from tests.federation import tiny_experiment
 from tff_pfl.data import FederatedDataset, Partition
-from tff_pfl.experiment import RunDirectory, train
+from tff_pfl.experiment import Result, RunDirectory, train
 
 
 class Killed(BaseException):
     """An exception that stands in for a kill in the middle of a run."""
 
 
-def run(path, dataset, process=None, rounds=6, model=None, **options):
-    """Trains Ditto or another process, or resumes its run."""
-    arguments = {"clients_per_round": 2, "seed": 3, "evaluate_every": 2, **options}
-    process, model = process or tiny_process(build_ditto), model or tiny_model()
-    with RunDirectory(path, {"rounds": rounds}, resume=True) as directory:
-        return train(process, model, dataset, directory, rounds=rounds, **arguments)
+def run(
+    path, dataset, algorithm="ditto", *, release_managers=(), of_new_clients=None, **fields
+) -> Result:
+    """Trains a `tiny_experiment`, or resumes its run; returns the result.
+
+    The checkpoint tells whether the run may be resumed, because the folder has no settings.
+    `of_new_clients` replaces the evaluation of new clients.
+    """
+    experiment = tiny_experiment(dataset, algorithm, **fields)
+    if of_new_clients is not None:
+        experiment.__dict__["new_clients_evaluation"] = of_new_clients
+    directory = RunDirectory(path, resume=True)
+    return train(experiment, directory, release_managers=release_managers).result
 
 
 def run_until(target, attribute, call, path, dataset, error=Killed, **options):

@@ -7,9 +7,9 @@ import numpy as np
 from tests.experiment.killed import run, with_validation
 from tests.marks import together
 from tests.runs import tiny_config
-from tff_pfl import experiment
-from tff_pfl.evaluation import EvaluationOptions, MetricName
-from tff_pfl.experiment import EarlyStop, Evaluation, RunFiles, read_summary
+from tff_pfl.config import run_program
+from tff_pfl.evaluation import Evaluation, MetricName
+from tff_pfl.experiment import EarlyStop, EvaluatedRound, RunFiles, read_summary
 from tff_pfl.experiment.summary import finished_summary
 
 WATCHED = MetricName("personalized", "local_validation", "accuracy", "mean")
@@ -17,7 +17,7 @@ WATCHED = MetricName("personalized", "local_validation", "accuracy", "mean")
 
 def reason_of(stop, *values, every=1):
     """Returns why a run ends after evaluations, `(round, value of the metric)`."""
-    return stop.reason([Evaluation(n, {stop.watched: value}) for n, value in values], every)
+    return stop.reason([EvaluatedRound(n, {stop.watched: value}) for n, value in values], every)
 
 
 @together(
@@ -52,25 +52,27 @@ def test_metric_that_was_never_finite_ends_the_run():
 
 
 def test_evaluations_without_the_metric_do_not_count():
-    assert EarlyStop(patience=1).reason([Evaluation(1, {}), Evaluation(2, {})]) is None
+    assert EarlyStop(patience=1).reason([EvaluatedRound(1, {}), EvaluatedRound(2, {})]) is None
 
 
 def test_result_has_the_best_round_on_validation_examples(dataset, tmp_path):
     """Covers runs that measure only the early stop's metric, and all validation metrics."""
-    options = {"rounds": 4, "evaluate_every": 1}
     validated, stop = with_validation(dataset), EarlyStop(patience=9)
-    best = run(tmp_path / "watched", validated, early_stop=stop, **options).best_on_validation
-    watched = RunFiles(tmp_path / "watched").metrics()[str(WATCHED)]
-    assert best.round_num == 1 + int(np.argmax(watched))
-    options["evaluate"] = EvaluationOptions(validation=True)
-    found = run(tmp_path / "all", validated, **options).best_on_validation
-    assert found.metrics[WATCHED] == best.metrics[WATCHED]
+
+    def best(name, **options):
+        fields = {"rounds": 4, "evaluation": Evaluation(every=1, **options)}
+        early_stop = None if options.get("validation") else stop
+        return run(tmp_path / name, validated, early_stop=early_stop, **fields).best_on_validation
+
+    watched = best("watched")
+    measured = RunFiles(tmp_path / "watched").metrics()[str(WATCHED)]
+    assert watched.round_num == 1 + int(np.argmax(measured))
+    found = best("all", validation=True)
+    assert found.metrics[WATCHED] == watched.metrics[WATCHED]
     for split in ("test", "validation"):
         name = MetricName("global", f"local_{split}", "accuracy", "worst_5_percent")
         assert 0 <= found.metrics[name] <= 1
-    options["evaluate"] = EvaluationOptions(split="validation")
-    on_validation = run(tmp_path / "validation", validated, early_stop=stop, **options)
-    assert on_validation.best_on_validation.metrics[WATCHED] == best.metrics[WATCHED]
+    assert best("validation", split="validation").metrics[WATCHED] == watched.metrics[WATCHED]
 
 
 def config(rounds=5, patience=1):
@@ -84,7 +86,7 @@ def config(rounds=5, patience=1):
 
 def test_program_stops_early_and_does_not_repeat_the_run(tmp_path, capsys):
     def program(config):
-        code = experiment.run_program(config, str(tmp_path / "run"), resume=True)
+        code = run_program(config, str(tmp_path / "run"), resume=True)
         return code, capsys.readouterr()
 
     code, printed = program(config())

@@ -2,30 +2,25 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import threading
 
 import numpy as np
 import pytest
+import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.experiment.killed import numbers_of, rows_of, run
-from tests.federation import (
-    EXAMPLES_TYPE,
-    assert_equal,
-    local_sgd,
-    random_examples,
-    tiny_model,
-    tiny_process,
-)
+from tests.federation import assert_equal, tiny_algorithm, tiny_model
 from tests.runs import wait_until
-from tff_pfl.algorithms import build_ditto, build_fedavg
 from tff_pfl.clients import ClientStateStore
 from tff_pfl.data import FederatedDataset, Partition
+from tff_pfl.evaluation import Evaluation
 from tff_pfl.experiment import read_summary, table
 from tff_pfl.experiment.background import Background
 from tff_pfl.experiment.metrics_log import PART_SECONDS, WHOLE_SECONDS
 from tff_pfl.experiment.summary import NUM_CLIENTS_NEVER_SELECTED
-from tff_pfl.templates import Algorithm, ClientOutput, Exchange, Personalization, compose
+from tff_pfl.templates import ClientOutput, Exchange, Personalization, PersonalizedProcess
 
 
 def test_run_writes_metrics_and_timings(uninterrupted):
@@ -67,14 +62,14 @@ def test_summary_has_the_result(uninterrupted):
     summary = read_summary(path)
     assert (summary.final, summary.late_mean) == (result.final, result.late_mean)
     text = table(summary)
-    assert text.startswith("training, ")
+    assert text.startswith("ditto on custom, ")
     (row,) = [r for r in text.split("\nbest on")[0].splitlines() if "global/local_test" in r]
     assert f"{result.final.mean('accuracy', 'global'):.4f}" in row
 
 
 def test_evaluate_every_zero_evaluates_only_the_last_round(dataset, tmp_path):
-    numbers = {"clients_per_round": np.int64(2), "seed": np.int32(3), "evaluate_every": np.int8(0)}
-    result = run(tmp_path, dataset, rounds=1, **numbers)
+    numbers = {"clients_per_round": np.int64(2), "seed": np.int32(3)}
+    result = run(tmp_path, dataset, rounds=1, evaluation=Evaluation(every=np.int8(0)), **numbers)
     assert result.final == result.best_on_test
     assert len(list((tmp_path / "clients").iterdir())) == 1
     assert result.final.metrics[NUM_CLIENTS_NEVER_SELECTED] == 3
@@ -83,8 +78,8 @@ def test_evaluate_every_zero_evaluates_only_the_last_round(dataset, tmp_path):
 
 
 def test_round_is_written_while_the_next_is_computed(dataset, tmp_path, monkeypatch):
-    process, computed, written = tiny_process(build_ditto), [], []
-    commit, compute = ClientStateStore.commit, type(process).next.fget
+    computed, written = [], []
+    commit, compute = ClientStateStore.commit, PersonalizedProcess.next.fget
 
     def commit_when_computing(*args):
         written.append(threading.current_thread())
@@ -96,8 +91,8 @@ def test_round_is_written_while_the_next_is_computed(dataset, tmp_path, monkeypa
         return compute(process)
 
     monkeypatch.setattr(ClientStateStore, "commit", commit_when_computing)
-    monkeypatch.setattr(type(process), "next", property(next_and_tell))
-    run(tmp_path, dataset, process, rounds=3)
+    monkeypatch.setattr(PersonalizedProcess, "next", property(next_and_tell))
+    run(tmp_path, dataset, rounds=3)
     assert len(written) == 3 and not set(written) & set(computed)
 
 
@@ -112,48 +107,48 @@ def test_background_writing_does_not_change_numbers(uninterrupted, dataset, tmp_
     assert numbers_of(tmp_path) == numbers_of(uninterrupted[0])
 
 
-def test_run_records_measurements_of_aggregators_inside_an_event_loop(dataset, tmp_path):
-    upload = np.array([0.5, 0.5], np.float32)
+def test_run_records_measurements_of_aggregators_inside_an_event_loop(dataset, tmp_path, capsys):
+    """Checks a round of valid updates, and one without any."""
+
+    def client_work(message, state, examples, context):
+        upload = tf.where(context.round_num < 1, [0.5, 0.5], np.inf)
+        return ClientOutput(state, upload)
+
     work = Exchange(
-        client_work=lambda message, state, examples, context: ClientOutput(state, upload),
+        client_work=client_work,
         aggregator=tff.aggregators.clipping_factory(1.0, tff.aggregators.MeanFactory()),
         finalize=lambda server, mean, round_num: (server, {"mean": mean, "parts": [mean, {}]}),
     )
-    algorithm = Algorithm(
+    algorithm = dataclasses.replace(
+        tiny_algorithm("fedavg"),
         server_init=lambda seed: tiny_model().init(0),
-        client_init=lambda client_id, seed: (),
+        global_weights=None,
         exchanges=[work],
         personalize=Personalization(
             distribute=lambda server: server, client_work=lambda server, *_: server
         ),
     )
-    process = compose(algorithm, EXAMPLES_TYPE)
 
     async def program():
-        return run(tmp_path, dataset, process, rounds=1)
+        return run(tmp_path, dataset, algorithm, rounds=2)
 
     asyncio.run(program())
-    (row,) = rows_of(tmp_path)
-    assert row["train/server/mean/1"] == row["train/server/parts/0/1"] == "0.5"
-    assert any(name.startswith("train/aggregator/") for name in row)
-
-
-def test_federation_without_test_examples_prints_a_warning(tmp_path, capsys):
-    data = random_examples(5)
-    none = [(data.x, data.y, data.x[:0], data.y[:0])] * 2
-    run(tmp_path, FederatedDataset.from_client_arrays(none, 3), rounds=1)
-    assert "warning: no client has test examples" in capsys.readouterr().out
-
-
-def test_round_without_a_valid_update_prints_a_warning(dataset, tmp_path, capsys):
-    process = build_fedavg(tiny_model(), EXAMPLES_TYPE, local_sgd(learning_rate=3e38), seed=1)
-    run(tmp_path, dataset, process, rounds=1)
+    first, second = rows_of(tmp_path)
+    assert first["train/server/mean/1"] == first["train/server/parts/0/1"] == "0.5"
+    assert any(name.startswith("train/aggregator/") for name in first)
+    assert (first["train/server_kept"], second["train/server_kept"]) == ("0", "1")
     printed = capsys.readouterr().out
     assert (
-        "round 1: train: 2 of 2 clients left out, because of a result that is not finite" in printed
+        "round 2: train: 2 of 2 clients left out, because of a result that is not finite" in printed
     )
     assert "; the server keeps its state. Lower the learning rate or scale x and y" in printed
-    assert [row["train/loss"] for row in rows_of(tmp_path)] == ["nan"]
+
+
+def test_federation_without_test_examples_prints_a_warning(dataset, tmp_path, capsys):
+    none = [np.empty(0, np.int64)] * 5
+    partition = Partition(dataset.partition.train, none, none)
+    run(tmp_path, FederatedDataset(dataset.x, dataset.y, 3, partition), rounds=1)
+    assert "warning: no client has test examples" in capsys.readouterr().out
 
 
 class Recording(tff.program.ReleaseManager):

@@ -6,9 +6,8 @@ import tensorflow as tf
 
 from tests.experiment import killed
 from tests.experiment.killed import numbers_of, rows_of, run_until
-from tests.federation import assert_equal, tiny_model, tiny_process
+from tests.federation import assert_equal, tiny_experiment, tiny_model
 from tests.marks import slow
-from tff_pfl.algorithms import build_fedavg, build_local
 from tff_pfl.clients import ClientStateStore, CohortIterator, Participation, PowerOfChoice
 from tff_pfl.clients.availability import Diurnal
 from tff_pfl.experiment.summary import NUM_CLIENTS_NEVER_SELECTED
@@ -25,7 +24,7 @@ POISSON = Participation(sampling="poisson")
 
 
 def run(path, dataset, **options):
-    return killed.run(path, dataset, tiny_process(build_fedavg), **options)
+    return killed.run(path, dataset, "fedavg", **options)
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +72,8 @@ LARGEST_LOSSES = Participation(selector=PowerOfChoice(candidates=5), dropout=(0.
 def test_power_of_choice_selects_by_the_losses_of_the_current_model(dataset, tmp_path):
     participation = Participation(selector=PowerOfChoice(candidates=5))
     run(tmp_path, dataset, rounds=1, participation=participation)
-    weights = tiny_process(build_fedavg).initialize().algorithm.weights
+    process = tiny_experiment(dataset, "fedavg").process
+    weights = process.initialize().algorithm.weights
     losses = []
     for client in range(5):
         data = dataset.examples(client)
@@ -87,13 +87,8 @@ def test_power_of_choice_selects_by_the_losses_of_the_current_model(dataset, tmp
     "moment", [(CohortIterator, "update", 4), slow((ClientStateStore, "commit", 4))]
 )
 def test_killed_run_selects_the_same_clients_again(dataset, tmp_path, moment):
-    options = {"participation": LARGEST_LOSSES, "process": tiny_process(build_fedavg)}
+    options = {"participation": LARGEST_LOSSES, "algorithm": "fedavg"}
     killed.run(tmp_path / "whole", dataset, **options)
     run_until(*moment, tmp_path / "parts", dataset, **options)
     killed.run(tmp_path / "parts", dataset, **options)
     assert numbers_of(tmp_path / "parts") == numbers_of(tmp_path / "whole")
-
-
-def test_losses_need_a_global_model(dataset, tmp_path):
-    with pytest.raises(ValueError, match="but the algorithm has no global model. Choose another"):
-        killed.run(tmp_path, dataset, tiny_process(build_local), participation=LARGEST_LOSSES)

@@ -8,12 +8,12 @@ import math
 import pytest
 
 from tests.experiment import killed
-from tests.federation import EXAMPLES_TYPE, local_sgd, tiny_model
+from tests.federation import tiny_algorithm, tiny_experiment
 from tests.runs import tiny_config, train_run
-from tff_pfl.algorithms import make
-from tff_pfl.experiment import OutputDirectoryError, RunFiles, read_summary, run_program, table
+from tff_pfl.clients import Participation
+from tff_pfl.config import run_program
+from tff_pfl.experiment import OutputDirectoryError, RunFiles, read_summary, table
 from tff_pfl.privacy import Accountant, PrivacyLoss, default_delta, with_privacy
-from tff_pfl.templates import compose
 
 
 def private(rounds=2, algorithm="fedavg", **changes):
@@ -83,75 +83,45 @@ def test_noise_is_computed_for_the_epsilon_of_all_rounds(tmp_path, capsys):
     )
 
 
-def trained(path, dataset, process, privacy, rounds=1):
-    return killed.run(path, dataset, process, rounds, privacy=privacy)
-
-
 @functools.cache
-def _made_process():
-    algorithm = with_privacy(
-        make("fedavg", tiny_model(), local_sgd()),
+def noisy(noise):
+    """Returns FedAvg that claims a noise multiplier; its real one is 0.1."""
+    private = with_privacy(
+        tiny_algorithm("fedavg"),
         noise_multiplier=0.1,
         clients_per_round=2,
         clip_norm=0.5,
         clipping="fixed",
         seed=0,
     )
-    return compose(algorithm, EXAMPLES_TYPE)
-
-
-def noisy_process(noise):
-    """Returns a process that claims a noise multiplier; its real one is 0.1."""
-    return dataclasses.replace(_made_process(), noise_multiplier=noise)
+    return dataclasses.replace(private, noise_multiplier=noise)
 
 
 def test_run_is_not_resumed_with_another_privacy_loss(dataset, tmp_path):
     before = PrivacyLoss(Accountant(5, 2, 0.1), noise_multiplier=0.5)
-    trained(tmp_path, dataset, noisy_process(0.5), before)
+
+    def trained(noise, rounds, **accountant):
+        accountant = dataclasses.replace(before.accountant, **accountant)
+        return killed.run(tmp_path, dataset, noisy(noise), rounds=rounds, accountant=accountant)
+
+    trained(0.5, rounds=1)
     metrics = (tmp_path / "metrics.csv").read_bytes()
-    for noise, loss, message in (
-        (0.500001, PrivacyLoss(Accountant(5, 2, 0.1), 0.500001), "was 0.5, now it is 0.500001"),
-        (0.5, PrivacyLoss(Accountant(5, 2, 0.2), noise_multiplier=0.5), "was.*0.1.*now it is.*0.2"),
-        (0.5, None, "was.*=0.5.*now it is\n  not counted"),
+    for noise, delta, message in (
+        (0.500001, 0.1, "was 0.5, now it is 0.500001"),
+        (0.5, 0.2, "was.*0.1.*now it is.*0.2"),
     ):
         with pytest.raises(OutputDirectoryError, match=f"(?s)Cannot resume the run in.*{message}"):
-            trained(tmp_path, dataset, noisy_process(noise), loss, rounds=2)
+            trained(noise, rounds=2, delta=delta)
     assert (tmp_path / "metrics.csv").read_bytes() == metrics
-    result = trained(tmp_path, dataset, noisy_process(0.5), before, rounds=2)
-    assert result.privacy["epsilon"] == before.epsilon(2)
+    assert trained(0.5, rounds=2).privacy["epsilon"] == before.epsilon(2)
     rounded = math.nextafter(0.5, 1)  # noise computed for an epsilon, on another machine
-    after = PrivacyLoss(before.accountant, rounded)
-    assert trained(tmp_path, dataset, noisy_process(rounded), after, rounds=3).privacy
+    assert trained(rounded, rounds=2).privacy["noise_multiplier"] == rounded
 
 
-def test_run_without_epsilon_is_not_resumed_with_epsilon(dataset, tmp_path):
-    """Checks the noise of the state: epsilon of two rounds is 507 for 0.1, but 0.44 for 5."""
-    trained(tmp_path, dataset, noisy_process(0.1), None)
-    loss = PrivacyLoss(Accountant(5, 2, 0.1), noise_multiplier=5)
-    for noise, counted, message in (
-        (5.0, loss, "noise_multiplier was 0.1, now it is 5.0"),
-        (5.0, None, "noise_multiplier was 0.1, now it is 5.0"),
-        (0.1, PrivacyLoss(loss.accountant, 0.1), "was\n  not counted\nnow it is.*=0.1"),
-    ):
-        with pytest.raises(OutputDirectoryError, match=f"(?s)Cannot resume the run in.*{message}"):
-            trained(tmp_path, dataset, noisy_process(noise), counted, rounds=2)
-    assert trained(tmp_path, dataset, noisy_process(0.1), None, rounds=2).privacy is None
-
-
-def test_warning_says_that_epsilon_is_not_counted(dataset, tmp_path, capsys):
-    loss = PrivacyLoss(Accountant(5, 2, 0.1), noise_multiplier=5)
-    for counted in (loss, None):
-        trained(tmp_path / str(counted is None), dataset, noisy_process(5.0), counted)
-        printed = capsys.readouterr().out
-        warning = "epsilon is not counted. Pass privacy=PrivacyLoss(accountant, 5)."
-        assert (warning in printed) == (counted is None)
-
-
-def test_infinite_epsilon_is_text_in_json(dataset, tmp_path):
-    loss = PrivacyLoss(Accountant(5, 2, 0.1), noise_multiplier=0)
-    result = trained(tmp_path, dataset, noisy_process(0.0), loss)
-    written = json.loads((tmp_path / "summary.json").read_text(), parse_constant=pytest.fail)
-    assert written["privacy"]["epsilon"] == "inf"
-    assert read_summary(tmp_path).privacy == result.privacy
-    assert result.privacy["epsilon"] == math.inf
-    assert "epsilon inf, delta 0.1" in table(read_summary(tmp_path))
+def test_accountant_is_by_default_that_of_the_cohorts(dataset):
+    experiment = tiny_experiment(dataset, noisy(0.5))
+    assert experiment.privacy == PrivacyLoss(Accountant(5, 2, default_delta(5)), 0.5)
+    poisson = dataclasses.replace(experiment, participation=Participation(sampling="poisson"))
+    assert poisson.privacy.accountant.sampling == "poisson"
+    assert poisson.privacy.epsilon(6) < experiment.privacy.epsilon(6)
+    assert tiny_experiment(dataset).privacy is None

@@ -7,13 +7,12 @@ import pytest
 import tensorflow_federated as tff
 
 from tests.experiment.killed import numbers_of, rows_of, run, run_until, with_validation
-from tests.federation import assert_equal, tiny_process
+from tests.federation import assert_equal
 from tests.marks import slow
 from tff_pfl import runtime
-from tff_pfl.algorithms import build_fedavg
 from tff_pfl.clients import ClientStateStore, CohortIterator, Ladder, Participation
-from tff_pfl.evaluation import ClientMetrics, EvaluationOptions, MetricName
-from tff_pfl.experiment import EarlyStop, OutputDirectoryError, loop
+from tff_pfl.evaluation import ClientMetrics, Evaluation, MetricName
+from tff_pfl.experiment import EarlyStop, Experiment, OutputDirectoryError, loop
 from tff_pfl.experiment.metrics_log import MetricsLog
 
 UPDATE, RELEASE, COMMIT = (
@@ -55,8 +54,9 @@ def test_run_in_which_all_clients_report_lacks_participation_metrics(uninterrupt
 
 
 @pytest.mark.slow
-def test_killed_run_of_groups_resumes_with_the_same_numbers(dataset, tmp_path):
-    options = {"clients_per_round": 4, "capacity": Ladder(4, group_cost=0), "rounds": 3}
+def test_killed_run_of_groups_resumes_with_the_same_numbers(dataset, tmp_path, monkeypatch):
+    monkeypatch.setattr(Experiment, "capacity", lambda *_: Ladder(4, group_cost=0))
+    options = {"clients_per_round": 4, "rounds": 3}
     groups = runtime.create_graph_context(vectorize="always")
     with tff.framework.get_context_stack().install(groups):
         expected = run(tmp_path / "uninterrupted", dataset, **options)
@@ -79,7 +79,7 @@ def test_finished_run_can_be_made_longer(uninterrupted, dataset, tmp_path):
 
 
 def test_late_rounds_exclude_the_previous_end_of_a_longer_run(dataset, tmp_path):
-    late = {"evaluate": EvaluationOptions(late_share=0.5)}
+    late = {"evaluation": Evaluation(every=2, late_share=0.5)}
     for rounds in (1, 3, 5):  # rounds without a regular evaluation
         run(tmp_path, dataset, rounds=rounds, **late)
     result = run(tmp_path, dataset, **late)
@@ -94,8 +94,8 @@ def of_new_clients(server_state):
 
 
 AT_THE_END = {
-    "evaluate": EvaluationOptions(generalization="last", synthetic=()),
-    "evaluate_new_clients": of_new_clients,
+    "evaluation": Evaluation(every=2, generalization="last", synthetic=()),
+    "of_new_clients": of_new_clients,
 }
 
 
@@ -158,7 +158,7 @@ def validated(dataset):
     return with_validation(dataset)
 
 
-STOPS = {"early_stop": NEVER_BETTER, "rounds": 9, "evaluate": AT_THE_END["evaluate"]}
+STOPS = {"early_stop": NEVER_BETTER, "rounds": 9, "evaluation": AT_THE_END["evaluation"]}
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +174,7 @@ def test_early_stopped_run_equals_a_run_of_as_many_rounds(stopped, validated, tm
     straight = run(tmp_path / "straight", validated, **{**STOPS, "rounds": 6})
     assert_same(path, result, (tmp_path / "straight", straight))
     # Only the watched metric differs from a run without an early stop.
-    without = run(tmp_path / "without", validated, rounds=6, evaluate=STOPS["evaluate"])
+    without = run(tmp_path / "without", validated, rounds=6, evaluation=STOPS["evaluation"])
     assert without.stopped is None
     metrics = dict(result.final.metrics)
     assert 0 <= metrics.pop(NEVER_BETTER.watched) <= 1
@@ -224,7 +224,7 @@ def test_resumed_run_with_less_patience_stops_at_once(stopped, validated, tmp_pa
 def test_resumed_run_knows_which_clients_reported(dataset, tmp_path):
     unreliable = {
         "participation": Participation(over_selection=2.0, dropout=(0.5,)),
-        "process": tiny_process(build_fedavg),
+        "algorithm": "fedavg",
         "rounds": 4,
     }
     expected = tmp_path / "whole", run(tmp_path / "whole", dataset, **unreliable)

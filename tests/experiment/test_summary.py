@@ -8,7 +8,7 @@ import numpy as np
 from tests.marks import together
 from tff_pfl.evaluation import ClientMetrics, MetricName, from_text, summarize
 from tff_pfl.experiment import (
-    Evaluation,
+    EvaluatedRound,
     LateMean,
     Result,
     RunDirectory,
@@ -40,7 +40,7 @@ def test_table_has_rounds_and_clients_that_never_took_part():
     metrics = measured() | {NUM_CLIENTS_NEVER_SELECTED: 1}
     late = LateMean((3, 4), metrics)
     summary = Result(
-        "fedavg on digits", Evaluation(4, metrics), None, Evaluation(2, metrics), late, 3.0
+        "fedavg on digits", EvaluatedRound(4, metrics), None, EvaluatedRound(2, metrics), late, 3.0
     )
     lines = table(summary).splitlines()
     assert [line for line in lines if ": round" in line] == [
@@ -78,7 +78,7 @@ VALIDATION = TEST._replace(pool="local_validation")
 def evaluations(losses, validation_losses):
     """Returns evaluations after rounds 1, 2 and so on; the best one has the lowest loss."""
     return [
-        Evaluation(
+        EvaluatedRound(
             round_num,
             {
                 TEST._replace(statistic="mean"): test,
@@ -104,7 +104,7 @@ def test_best_on_validation_is_not_chosen_on_test_examples():
 def test_best_is_by_the_first_metric_of_the_task_in_its_stated_direction():
     measured = [{"num_tokens": 9, "error": error, "loss": 1 / error} for error in (1.0, 3.0, 2.0)]
     of_run = [
-        Evaluation(
+        EvaluatedRound(
             number,
             {TEST._replace(quantity=name, statistic="mean"): it for name, it in metrics.items()},
         )
@@ -119,10 +119,10 @@ def test_quality_prefers_accuracy_and_personalized_models():
     accuracy = TEST._replace(quantity="accuracy", statistic="mean")
     of_global = accuracy._replace(model="global")
     assert evaluated.quality("test") == -1.0
-    both = Evaluation(1, {of_global: 0.25, **evaluated.metrics})
+    both = EvaluatedRound(1, {of_global: 0.25, **evaluated.metrics})
     assert both.quality("test") == -1.0
-    assert Evaluation(1, {**both.metrics, accuracy: 0.5}).quality("test") == 0.5
-    assert Evaluation(1, {of_global: 0.25}).quality("test") == 0.25
+    assert EvaluatedRound(1, {**both.metrics, accuracy: 0.5}).quality("test") == 0.5
+    assert EvaluatedRound(1, {of_global: 0.25}).quality("test") == 0.25
 
 
 @together(
@@ -178,3 +178,4 @@ def test_diverged_run_has_strict_json_that_can_be_read(tmp_path):
     found = read_summary(tmp_path)
     assert math.isnan(found.final.mean("loss"))
     assert found.privacy == privacy
+    assert "epsilon inf, delta 0.001" in table(found)

@@ -47,7 +47,7 @@ class Progress:
         seconds: The seconds of training and evaluation.
         released: See `MetricsLog.released`.
         ended: The round that was evaluated as the last round of the run; 0 before.
-        privacy: Counts the privacy loss of the rounds; `None`: it is not counted.
+        privacy: The privacy loss that is counted; `None` without noise.
     """
 
     server_state: Any
@@ -208,17 +208,15 @@ class Checkpoint:
 
         Args:
             progress: The progress of the run.
-            privacy: Counts the privacy loss; `None`: it is not counted.
+            privacy: The privacy loss of the run with the noise of its rounds; `None` without noise.
 
         Raises:
-            OutputDirectoryError: The previous rounds were counted differently or not at all, but
-                epsilon must count all rounds.
+            OutputDirectoryError: The previous rounds were counted differently, but epsilon must
+                count all rounds.
         """
         before = progress.privacy
-        is_same = privacy is None if before is None else before.is_close(privacy)
-        if progress.round_num and not is_same:
-            was, now = (loss or "not counted" for loss in (before, privacy))
-            raise self._refusal(f"the privacy of its rounds was\n  {was}\nnow it is\n  {now}")
+        if before is not None and not before.is_close(privacy):
+            raise self._refusal(f"the privacy of its rounds was\n  {before}\nnow it is\n  {privacy}")
         progress.privacy = privacy
 
     def save(self, progress: Progress) -> None:

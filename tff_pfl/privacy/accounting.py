@@ -158,30 +158,14 @@ class PrivacyLoss:
         """Makes a `PrivacyLoss` from the fields of `dataclasses.asdict`."""
         return cls(Accountant(**fields["accountant"]), fields["noise_multiplier"])
 
-    def is_close(self, other: "PrivacyLoss | None") -> bool:
+    def is_close(self, other: "PrivacyLoss") -> bool:
         """Returns whether another privacy loss is equal up to rounding of the noise.
 
         The noise is computed again when a run is resumed, possibly on another machine.
         """
-        return (
-            other is not None
-            and self.accountant == other.accountant
-            and math.isclose(self.noise_multiplier, other.noise_multiplier, rel_tol=1e-6)
+        return self.accountant == other.accountant and math.isclose(
+            self.noise_multiplier, other.noise_multiplier, rel_tol=1e-6
         )
-
-    def check(self, noise_multiplier: float | None) -> None:
-        """Raises a `ValueError` unless rounds have this loss's noise; `None` means no noise."""
-        if noise_multiplier is None:
-            raise ValueError(
-                "Epsilon needs rounds with noise, but the algorithm of the process has none. Use "
-                "tff_pfl.privacy.with_privacy or, if the algorithm adds noise itself, "
-                "dataclasses.replace(algorithm, report='none', noise_multiplier=...)."
-            )
-        if noise_multiplier != self.noise_multiplier:
-            raise ValueError(
-                f"Epsilon was computed for noise_multiplier={self.noise_multiplier}, but the "
-                f"process has {noise_multiplier}. Make the PrivacyLoss with this number."
-            )
 
     def epsilon(self, rounds: int) -> float:
         """Computes epsilon after a number of rounds."""

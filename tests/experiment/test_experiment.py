@@ -1,0 +1,154 @@
+"""Tests experiments: what they refuse, and what the experiments made of one share."""
+
+import dataclasses
+
+import pytest
+import tensorflow_federated as tff
+
+from tests.experiment.killed import with_validation
+from tests.federation import local_sgd, tiny_algorithm, tiny_experiment, tiny_model
+from tff_pfl import algorithms
+from tff_pfl.arguments.kinds import KindError
+from tff_pfl.clients import Participation, PowerOfChoice
+from tff_pfl.evaluation import Evaluation, sampled_clients
+from tff_pfl.experiment import EarlyStop, NewClients
+from tff_pfl.experiment import experiment as experiments
+from tff_pfl.privacy import Accountant
+from tff_pfl.templates.federation import Federation
+
+TASK = dataclasses.replace(tiny_model().task, metrics={})
+FINE_TUNED = Evaluation(fine_tune_epochs=3)
+
+
+def of_model(**changes):
+    """Returns FedAvg of the tiny model with changes."""
+    model = dataclasses.replace(tiny_model(), **changes)
+    return algorithms.make("fedavg", model, local_sgd())
+
+
+def fedavg(**changes):
+    return dataclasses.replace(tiny_algorithm("fedavg"), **changes)
+
+
+NOISY = {"algorithm": fedavg(noise_multiplier=0.1)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"algorithm": "ditto"}, "The algorithm must be of type Algorithm, .*tff_pfl.make"),
+        ({"algorithm": fedavg(made_of=None)}, "Register its function by tff_pfl.ALGORITHMS"),
+        (
+            {"dataset": tff.simulation.datasets.TestClientData({"a": {"x": [[1.0]], "y": [0]}})},
+            "The data set must be of type FederatedDataset, .*arrays",
+        ),
+    ],
+    ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
+)
+def test_parts_of_other_kinds_are_refused(dataset, changes, message):
+    with pytest.raises(KindError, match=message):
+        dataclasses.replace(tiny_experiment(dataset), **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "message"),
+    [
+        ({"rounds": 0}, None, "^rounds must be a whole number of at least 1"),
+        ({"clients_per_round": 6}, "clients_per_round", "cohort of 6 clients .* federation.* 5"),
+        (
+            {"algorithm": algorithms.make("scaffold", tiny_model(), local_sgd(), num_clients=6)},
+            "clients_per_round",
+            "made for num_clients=6, .* is 5",
+        ),
+        (
+            {"algorithm": fedavg(made_for=Federation(clients_per_round=4))},
+            "clients_per_round",
+            "made for clients_per_round=4, .* here it is 2",
+        ),
+        ({"algorithm": of_model(num_classes=2)}, "model", "2 logits, .* 3 classes"),
+        ({"accountant": Accountant(5, 2, 0.1)}, "privacy", "but the algorithm has no noise"),
+        (
+            {"accountant": Accountant(5, 2, 0.1, "poisson"), **NOISY},
+            "privacy",
+            "(?s)computed for.*poisson.*but the run's",
+        ),
+        ({"accountant": Accountant(6, 2, 0.1), **NOISY}, "privacy", "(?s)for.*num_clients=6"),
+        ({"new_clients": NewClients(5)}, "new_clients", "number=5, but the fed.*only 5 clients"),
+        ({"evaluation": Evaluation(clients=6)}, "evaluation", "clients=6 .*, but .* has only 5"),
+        ({"early_stop": EarlyStop(1)}, "early_stop", "no client that is evaluated has validation"),
+    ],
+    ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
+)
+def test_impossible_experiments_are_refused(dataset, changes, field, message):
+    with pytest.raises(ValueError, match=message) as raised:
+        dataclasses.replace(tiny_experiment(dataset), **changes)
+    assert getattr(raised.value, "field", None) == field
+
+
+@pytest.mark.parametrize(
+    ("metric", "changes", "message"),
+    [
+        ("global/loss", {"algorithm": tiny_algorithm("local")}, "'personalized/loss'"),
+        (
+            "personalized/accuracy",
+            {"algorithm": of_model(task=TASK)},
+            "has no accuracy. Choose 'personalized/l",
+        ),
+        (
+            "personalized/loss",
+            {
+                "evaluation": Evaluation(clients=1),
+                "seed": next(seed for seed in range(99) if sampled_clients(seed, 5, 1) == [4]),
+            },
+            "no client that is evaluated has validation examples",
+        ),
+        ("personalized/loss", {"evaluation": Evaluation(every=0)}, "only the last round is eval"),
+    ],
+)
+def test_early_stops_need_their_metric(dataset, metric, changes, message):
+    experiment = tiny_experiment(with_validation(dataset))
+    assert dataclasses.replace(experiment, early_stop=EarlyStop(1, metric=metric))
+    with pytest.raises(ValueError, match=message) as raised:
+        dataclasses.replace(experiment, early_stop=EarlyStop(1, metric=metric), **changes)
+    assert raised.value.field == "early_stop"
+
+
+@pytest.mark.parametrize(
+    ("part", "changes", "field", "message"),
+    [
+        (
+            "process",
+            {"participation": Participation(selector=PowerOfChoice(candidates=5))},
+            "participation",
+            "but the algorithm has no global model. Choose another",
+        ),
+        (
+            "process",
+            {"evaluation": Evaluation(further_models=("locally_trained",))},
+            "evaluation.further_models",
+            "'locally_trained' is the global model",
+        ),
+        (
+            "new_clients_evaluation",
+            {"new_clients": NewClients(1), "evaluation": FINE_TUNED},
+            "new_clients",
+            "fine_tune_epochs=3 fine-tunes each client's own .* fine-tune it twice",
+        ),
+    ],
+)
+def test_methods_without_a_global_model_refuse_what_needs_one(
+    dataset, part, changes, field, message
+):
+    experiment = tiny_experiment(dataset, "local", **changes)
+    with pytest.raises(ValueError, match=message) as raised:
+        getattr(experiment, part)
+    assert raised.value.field == field
+
+
+def test_experiments_made_of_one_share_its_processes(dataset, monkeypatch):
+    monkeypatch.setattr(experiments, "compose", lambda *args, **options: object())
+    experiment = dataclasses.replace(tiny_experiment(dataset), _processes={})
+    longer = dataclasses.replace(experiment, rounds=9, evaluation=Evaluation(every=1))
+    assert longer.process is experiment.process
+    for change in ({"seed": 4}, {"evaluation": FINE_TUNED}, {"algorithm": fedavg()}):
+        assert dataclasses.replace(experiment, **change).process is not experiment.process
