@@ -33,7 +33,7 @@ def changed(**changes):
         ({"round": 3}, "Unknown config key 'round'. Did you mean 'rounds'"),
         ({"algorithm__lambda_": 1}, "Unknown option of algorithm 'fedavg' 'lambda_'.*py:fedavg"),
         ({"model__name": "lenet"}, "Unknown option of model 'lenet' 'hidden'. Valid: none"),
-        ({"evaluation__split": "tset"}, "Unknown split 'tset'. Did you mean 'test'"),
+        ({"evaluation__split": "tset"}, "Unknown config.evaluation.split 'tset'. Did you mean 'test'"),
         (
             {"evaluation__further_models": ("local",)},
             "Unknown further model 'local'. Did you mean 'locally_trained'",

@@ -22,7 +22,7 @@ def build_local(config: ml_collections.ConfigDict) -> LocalTraining:
     """Builds the local training of a config."""
     optimizer = build_optimizer(config, "local")
     made = {"schedule": SCHEDULE.make(config), "augment": AUGMENTATION.make(config)}
-    own = facts(LocalTraining).keys() & config.local.keys() - {"optimizer", *made}
+    own = facts(LocalTraining).keys() & set(config.local) - {"optimizer", *made}
     with config_errors("local"):
         values = {key: config.local[key] for key in own}
         return LocalTraining(optimizer=optimizer, **made, **values)
