@@ -33,7 +33,10 @@ def changed(**changes):
         ({"round": 3}, "Unknown config key 'round'. Did you mean 'rounds'"),
         ({"algorithm__lambda_": 1}, "Unknown option of algorithm 'fedavg' 'lambda_'.*py:fedavg"),
         ({"model__name": "lenet"}, "Unknown option of model 'lenet' 'hidden'. Valid: none"),
-        ({"evaluation__split": "tset"}, "Unknown config.evaluation.split 'tset'. Did you mean 'test'"),
+        (
+            {"evaluation__split": "tset"},
+            "Unknown config.evaluation.split 'tset'. Did you mean 'test'",
+        ),
         (
             {"evaluation__further_models": ("local",)},
             "Unknown further model 'local'. Did you mean 'locally_trained'",
@@ -74,10 +77,6 @@ def changed(**changes):
         (
             {"compression__name": "half", "privacy__noise_multiplier": 0.0},
             "name='half', but config.privacy.noise_multiplier=0.0: .* plain mean",
-        ),
-        (
-            {"early_stop__patience": 1, "evaluation__every": 0},
-            "config.early_stop: patience=1 needs evaluations, but only the last round",
         ),
         ({"early_stop__patience": 1, "early_stop__metric": "globl/loss"}, "config.early_stop: Unk"),
     ],
