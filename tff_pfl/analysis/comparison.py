@@ -157,11 +157,8 @@ def _run(root, label, of_label, seed, computation) -> tuple[Run, Mapping[str, st
     if computation is None:  # The same seed makes the fingerprints of all seeds comparable.
         process = dataclasses.replace(experiment, seed=0).process
         computation = of_computations(process, experiment.model)
-    experiment = dataclasses.replace(
-        experiment,
-        title=f"{label}, seed {seed}",
-        written={**experiment.settings, "computation": computation},
-    )
+    experiment = dataclasses.replace(experiment, label=f"{label}, seed {seed}")
+    experiment = experiment.written_as({**experiment.settings, "computation": computation})
     return Run(root / folder_name(label) / f"seed{seed}", experiment), computation
 
 

@@ -274,9 +274,7 @@ def experiment_of(
             new_clients=new_clients,
             accountant=privacy and privacy.accountant,
             checkpoint_every=config.checkpoint_every,
-            title=f"{config.algorithm.name} on {config.data.name}",
-            written=resolved(config),
-        )
+        ).written_as(resolved(config))
     with config_errors("evaluation"):
         experiment.check_evaluated()
     return experiment

@@ -89,13 +89,8 @@ class Experiment:
         "`privacy.default_delta`.",
     )
     checkpoint_every: int = setting(1, whole(1), "The rounds between checkpoints.", changes=NOTHING)
-    title: str = setting(
-        "",
-        meaning="The title of progress bars, warnings and the summary; by default the names of the "
-        "algorithm and the data set.",
-    )
-    written: Mapping[str, Any] | None = setting(
-        None, meaning="The settings that a run records in its `config.json`; see `settings`."
+    label: str = setting(
+        "", meaning="A label, in place of the names of the algorithm and the data set; see `title`."
     )
     # Experiments that `dataclasses.replace` makes of this one share its processes.
     _processes: dict = dataclasses.field(default_factory=dict, repr=False)
@@ -112,17 +107,13 @@ class Experiment:
                 "make it by tff_pfl.make."
             )
         with _field("new_clients"):
-            members, size = self.members, self.clients_per_round
-        size = members.num_clients if size is None else operator.index(size)
-        object.__setattr__(self, "clients_per_round", size)
-        title = self.title or f"{self.algorithm.name} on {self.dataset.name}"
-        object.__setattr__(self, "title", title)
+            members = self.members
         with _field("model"):
             self.model.check_classes(members.num_classes)
             self.model.task.check_data(members.y, members.num_classes, members.name)
         with _field("clients_per_round"):
-            self.participation.check(members.num_clients, size)
-            self.algorithm.made_for.check(members.num_clients, size)
+            self.participation.check(members.num_clients, self.cohort_size)
+            self.algorithm.made_for.check(members.num_clients, self.cohort_size)
         with _field("privacy"):
             _ = self.privacy
         with _field("evaluation"):
@@ -130,6 +121,17 @@ class Experiment:
         if self.early_stop is not None:
             with _field("early_stop"):
                 self.early_stop.check(self)
+
+    @property
+    def title(self) -> str:
+        """The title of progress bars, warnings and the summary."""
+        return self.label or f"{self.algorithm.name} on {self.dataset.name}"
+
+    @property
+    def cohort_size(self) -> int:
+        """The number of clients in a cohort, or the expected number for Poisson sampling."""
+        size = self.clients_per_round
+        return self.members.num_clients if size is None else operator.index(size)
 
     @property
     def model(self) -> Model:
@@ -172,7 +174,7 @@ class Experiment:
                     "tff_pfl.privacy.with_privacy, or leave out the accountant."
                 )
             return None
-        size, participation = self.clients_per_round, self.participation
+        size, participation = self.cohort_size, self.participation
         accountant = self.accountant or Accountant(
             number, size, default_delta(number), participation.sampling
         )
@@ -267,7 +269,7 @@ class Experiment:
                 first_id=self.members.num_clients,
                 split=self.evaluation.split,
                 clients_per_call=self.evaluation.clients_per_call,
-                capacity=self.capacity(self.clients_per_round),
+                capacity=self.capacity(self.cohort_size),
                 seed=self.seed,
             )
 
@@ -292,14 +294,18 @@ class Experiment:
         if newcomers is not None and self.new_clients.evaluated:
             _check_split(newcomers, options.split, "new client")
 
+    def written_as(self, settings: Mapping[str, Any]) -> "Experiment":
+        """Returns the same experiment with `settings` as another language states them.
+
+        Experiments that `dataclasses.replace` makes of it state their own again.
+        """
+        written = dataclasses.replace(self)
+        vars(written)["settings"] = dict(settings)
+        return written
+
     @functools.cached_property
     def settings(self) -> dict[str, Any]:
-        """The settings, as JSON values in the keys of configs, which a resumed run may not change.
-
-        They are those of `written`, if it is given: of a config, or of `tff_pfl.compare`.
-        """
-        if self.written is not None:
-            return dict(self.written)
+        """The settings, as JSON values in the keys of configs, which a run records."""
         data, made_of = self.members, self.algorithm.made_of
         sections = {
             "evaluation": self.evaluation,
@@ -313,7 +319,7 @@ class Experiment:
         return {
             "seed": self.seed,
             "rounds": self.rounds,
-            "clients_per_round": self.clients_per_round,
+            "clients_per_round": self.cohort_size,
             "checkpoint_every": self.checkpoint_every,
             "algorithm": {"name": self.algorithm.name, **described(made_of.options)},
             "model": {"name": self.model.name, "num_weights": self.model.num_weights},

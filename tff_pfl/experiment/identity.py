@@ -72,7 +72,7 @@ def of_run(experiment: Experiment) -> dict[str, Any]:
         **of_data(experiment.members),
         **of_computations(process, model),
         "noise_multiplier": process.noise_multiplier,
-        "clients_per_round": experiment.clients_per_round,
+        "clients_per_round": experiment.cohort_size,
         "directions": dict(directions),
         "evaluate": described(chosen),
     }

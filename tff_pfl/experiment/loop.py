@@ -101,7 +101,7 @@ def _train(experiment, directory, evaluators, managers, verbose) -> Result:
             store,
             process.client_type,
             seed=experiment.seed,
-            capacity=experiment.capacity(experiment.clients_per_round),
+            capacity=experiment.capacity(experiment.cohort_size),
             participation=experiment.participation,
         )
         checkpoint = Checkpoint(store, process, of_run(experiment))

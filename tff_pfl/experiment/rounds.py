@@ -122,7 +122,7 @@ class Rounds:
     def _next_round(self, background: Background) -> None:
         """Trains a cohort and finishes the round."""
         progress, iterator, watch = self.progress, self.progress.iterator, Stopwatch()
-        size, process = self.experiment.clients_per_round, self.experiment.process
+        size, process = self.experiment.cohort_size, self.experiment.process
 
         def write():
             with watch.measuring("write_seconds"):

@@ -19,6 +19,7 @@ from tff_pfl.experiment.evaluate import EvaluationResult, evaluated
 from tff_pfl.experiment.experiment import Experiment
 from tff_pfl.experiment.export import Exported, write_models, write_models_of_others
 from tff_pfl.experiment.identity import of_computations, of_data
+from tff_pfl.experiment.run_files import RunFiles
 from tff_pfl.experiment.summary import Result, read_summary
 from tff_pfl.experiment.versions import other_versions
 
@@ -115,7 +116,7 @@ class Run:
             )
             # The evaluation may be of other models than those of the run.
             rounds = of_computations(process)["rounds"]
-            identity = {"rounds": rounds, "clients_per_round": experiment.clients_per_round}
+            identity = {"rounds": rounds, "clients_per_round": experiment.cohort_size}
             progress = Checkpoint(store, process, identity).load(source)
             yield Restored(source, progress.server_state, progress.round_num, progress.reported)
 
@@ -219,7 +220,7 @@ class Run:
         return Run(self.folder, dataclasses.replace(experiment, evaluation=evaluation))
 
     def _warn_of_other_versions(self) -> None:
-        imports = self.experiment.settings.get("imports") or ()
+        imports = RunFiles(self.folder).settings().get("imports") or ()
         if others := other_versions(self.folder, imports):
             absl.logging.warning(
                 "%s was computed with other versions or other code, and numbers may differ: %s",
