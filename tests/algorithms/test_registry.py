@@ -11,7 +11,7 @@ from tff_pfl.algorithms import ALGORITHMS, trains_where
 from tff_pfl.algorithms.registry import make, training_switch
 from tff_pfl.arguments.ranges import RangeError, between, takes
 from tff_pfl.templates import Federation
-from tff_pfl.templates.errors import TemplateError
+from tff_pfl.tracing.errors import TemplateError
 
 FEDERATION = {"num_clients": 8, "clients_per_round": 2}
 

@@ -21,7 +21,7 @@ from tff_pfl.arguments.registry import Registry
 from tff_pfl.local import LocalTraining
 from tff_pfl.models import Model
 from tff_pfl.templates import Algorithm, Federation, Ingredients, PersonalizedProcess, compose
-from tff_pfl.templates.errors import TemplateError
+from tff_pfl.tracing.errors import TemplateError
 
 ALGORITHMS = Registry("algorithm", "model", "local")
 # Keyword arguments that are not hyper-parameters: facts about the federation, and objects that have

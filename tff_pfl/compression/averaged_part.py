@@ -17,8 +17,8 @@ from tff_pfl.aggregators import (
 from tff_pfl.compression.compressors import Compressor
 from tff_pfl.local import trees
 from tff_pfl.templates import Algorithm, Exchange
-from tff_pfl.templates.blocks import trace
 from tff_pfl.templates.errors import AggregatorError
+from tff_pfl.tracing.trace import trace
 
 
 @dataclasses.dataclass(frozen=True)

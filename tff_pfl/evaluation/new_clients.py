@@ -25,8 +25,9 @@ from tff_pfl.evaluation.metrics import ClientMetrics, direction
 from tff_pfl.local import ClientContext, LocalTraining
 from tff_pfl.local.seeds import FINE_TUNING, client_seed, run_seed
 from tff_pfl.models import Model, Weights
-from tff_pfl.templates import Client, PersonalizedProcess, blocks
+from tff_pfl.templates import Client, PersonalizedProcess
 from tff_pfl.tracing.equality import elementwise_equality
+from tff_pfl.tracing.trace import trace
 
 _BY_EPOCH = "fine_tuned_by_epoch"
 
@@ -246,7 +247,7 @@ def _build_evaluation(
     fits = process.new_client_model if process.global_weights is None else None
     message_of, message_type = process.global_weights, model.weights_type
     if fits is not None:
-        message_of = blocks.trace(
+        message_of = trace(
             "new_client_model", lambda state: fits.distribute(state.algorithm), state_type.member
         )
         message_type = message_of.type_signature.result

@@ -34,6 +34,7 @@ from tff_pfl.templates import (
 )
 from tff_pfl.templates.acceptance import accepting, guarded
 from tff_pfl.tracing.equality import elementwise_equality
+from tff_pfl.tracing.structures import type_of
 
 
 class EagerProcess:
@@ -89,7 +90,7 @@ class EagerProcess:
         down = up = 0
         for index, exchange in enumerate(self._algorithm.exchanges):
             outputs = []
-            client_state_type = blocks.type_of(clients[0].state)
+            client_state_type = type_of(clients[0].state)
             work = accepting(exchange, client_state_type)
             for client, carry in zip(clients, carries, strict=True):
                 message = _message(exchange, server, client.client_id)
