@@ -144,13 +144,12 @@ class TestParticipation:
     @together(
         ("changes", "message"),
         [
-            ({"noise_multiplier": 1.0}, "but with privacy clients must be drawn uniformly"),
             ({"report": "secure"}, "this process hides them"),
             ({"global_weights": None}, "the algorithm has no global model"),
         ],
     )
     def test_process_must_let_the_server_know_losses(self, changes, message):
-        fields = {"noise_multiplier": None, "report": "clear", "global_weights": "weights"}
+        fields = {"report": "clear", "global_weights": "weights", "noise_multiplier": None}
         process = types.SimpleNamespace(**fields)
         private = types.SimpleNamespace(**fields | changes)
         participation = Participation(selector=PowerOfChoice(candidates=5))

@@ -83,7 +83,7 @@ class ComparedRun:
         accountant = self.accountant or Accountant(
             number, size, default_delta(number), participation.sampling
         )
-        accountant.check(number, size, participation)
+        accountant.check(number, size, participation.sampling)
         return PrivacyLoss(accountant, self.algorithm.noise_multiplier)
 
     @functools.cached_property

@@ -30,7 +30,7 @@ from tff_pfl.config.parts import (
     participation,
 )
 from tff_pfl.local import LocalTraining
-from tff_pfl.privacy import CLIPPINGS, check_participation
+from tff_pfl.privacy import CLIPPINGS
 
 _MECHANISMS = ("central", "distributed")
 
@@ -176,7 +176,7 @@ def _check_privacy(config, participation) -> None:
         reason = "privacy has its own aggregator, the mean of clipped uploads with noise"
         raise _both(config, "aggregator.name", _privacy_key(config), reason)
     with config_errors("participation"):
-        check_participation(participation)
+        participation.check_private()
     if privacy.mechanism != "distributed":
         return
     # Epsilon needs the noise of all clients, and a client that does not report adds none.
