@@ -121,7 +121,7 @@ def test_krum_needs_enough_clients_a_round(name):
 
 def test_rule_cannot_be_replaced_again():
     once = with_aggregator(make("fedavg", MODEL, LOCAL), AGGREGATORS["median"]())
-    with pytest.raises(errors.AggregatorError, match="replaced: another one was chosen before"):
+    with pytest.raises(errors.AggregatorError, match="replaced: an aggregator .* before"):
         with_aggregator(once, robust())
 
 

@@ -1,13 +1,23 @@
 """Aggregates uploads of several fields, each field by its own aggregator."""
 
 import collections
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_pfl.aggregators.secure import Aggregator, is_plain_mean, is_secure
+from tff_pfl.aggregators.means import (
+    REPLACED,
+    Noise,
+    aggregated,
+    averaged_parts,
+    decoding,
+    is_plain_mean,
+    with_noise,
+)
+from tff_pfl.aggregators.secure import Aggregator, is_secure
 
 
 class FieldsFactory(tff.aggregators.WeightedAggregationFactory):
@@ -39,6 +49,24 @@ class FieldsFactory(tff.aggregators.WeightedAggregationFactory):
         """Returns the factory's call, with its aggregators."""
         fields = ", ".join(f"{name}={factory!r}" for name, factory in self.factories.items())
         return f"FieldsFactory({fields})"
+
+    def averaged_parts(self) -> list[str]:
+        """Returns the fields that a plain mean averages."""
+        return [
+            name for name, factory in self.factories.items() if averaged_parts(factory) == [None]
+        ]
+
+    def decoding(self, decode: Callable[[Any], Any]) -> "FieldsFactory":
+        """Returns a copy for uploads whose one averaged field the server decodes."""
+        (name,) = self.averaged_parts()
+        return FieldsFactory(**{**self.factories, name: decoding(self.factories[name], decode)})
+
+    def of(self, stack: Any) -> Any:
+        """Aggregates a `Stack`; see `aggregated`."""
+        return collections.OrderedDict(
+            (name, aggregated(factory, stack._replace(value=getattr(stack.value, name))))
+            for name, factory in self.factories.items()
+        )
 
     def create(self, value_type, weight_type) -> tff.templates.AggregationProcess:
         """See the base class.
@@ -108,7 +136,7 @@ class CountedFactory(FieldsFactory):
 
     Attributes:
         mean: The aggregator of the values.
-        is_default: Whether the values are aggregated by a plain mean.
+        reason: Why another aggregator cannot replace `mean`: it is no plain mean.
     """
 
     def __init__(self, mean: Aggregator | None = None, number: int | None = None):
@@ -120,7 +148,7 @@ class CountedFactory(FieldsFactory):
                 the actual number is secret.
         """
         self.mean = mean or tff.aggregators.MeanFactory()
-        self.is_default = number is None and is_plain_mean(self.mean)
+        self.reason = None if number is None and is_plain_mean(self.mean) else REPLACED
         if number is not None:
             sum_ = _ConstantFactory(float(number))
         elif mean is not None and is_secure(mean):
@@ -132,6 +160,15 @@ class CountedFactory(FieldsFactory):
     def around(self, mean: Aggregator) -> "CountedFactory":
         """Returns a copy with another aggregator of the values."""
         return CountedFactory(mean)
+
+    def with_noise(self, noise: Noise) -> tuple["CountedFactory", Callable | None]:
+        """Returns a copy with noisy values and the expected number; see `Noise`."""
+        mean, encode = with_noise(self.mean, noise)
+
+        def send(upload, seed):
+            return upload._replace(value=encode(upload.value, seed))
+
+        return CountedFactory(mean, number=noise.clients_per_round), encode and send
 
 
 class _ConstantFactory(tff.aggregators.UnweightedAggregationFactory):

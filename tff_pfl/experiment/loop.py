@@ -129,9 +129,7 @@ def train(
     participation.check_process(process)
     process.made_for.check(dataset.num_clients, clients_per_round)
     if privacy is not None:
-        privacy.accountant.check(
-            dataset.num_clients, clients_per_round, participation.sampling
-        )
+        privacy.accountant.check(dataset.num_clients, clients_per_round, participation.sampling)
         privacy.check(process.noise_multiplier)
     if early_stop is not None:
         early_stop.check(process, model, dataset, options)
