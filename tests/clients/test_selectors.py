@@ -149,14 +149,15 @@ class TestParticipation:
         ],
     )
     def test_process_must_let_the_server_know_losses(self, changes, message):
-        fields = {"report": "clear", "global_weights": "weights", "noise_multiplier": None}
-        process = types.SimpleNamespace(**fields)
-        private = types.SimpleNamespace(**fields | changes)
+        def process(report="clear", global_weights="weights"):
+            algorithm = types.SimpleNamespace(report=report, noise_multiplier=None)
+            return types.SimpleNamespace(algorithm=algorithm, global_weights=global_weights)
+
         participation = Participation(selector=PowerOfChoice(candidates=5))
-        participation.check_process(process)
-        Participation().check_process(private)
+        participation.check_process(process())
+        Participation().check_process(process(**changes))
         with pytest.raises(ValueError, match=message):
-            participation.check_process(private)
+            participation.check_process(process(**changes))
 
     def test_cohorts_of_selectors_are_no_function_of_the_round(self):
         source = make_source(participation=Participation(selector=BySize()))

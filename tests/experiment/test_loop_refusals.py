@@ -31,9 +31,22 @@ def for_six_clients():
     return compose(algorithm, EXAMPLES_TYPE)
 
 
-def fedavg(**changes):
-    """Returns a function that makes a process of FedAvg with changed attributes."""
-    return lambda: dataclasses.replace(tiny_process(build_fedavg), **changes)
+def fedavg(change=lambda algorithm: algorithm):
+    """Returns a function that makes a process of FedAvg with a changed algorithm."""
+
+    def made():
+        process = tiny_process(build_fedavg)
+        return dataclasses.replace(process, algorithm=change(process.algorithm))
+
+    return made
+
+
+def noisy(noise):
+    return fedavg(lambda algorithm: algorithm.with_declared_noise(noise))
+
+
+def for_four_clients(algorithm):
+    return dataclasses.replace(algorithm, made_for=Federation(clients_per_round=4))
 
 
 FIXED, POISSON = Accountant(5, 2, 0.1), Accountant(5, 2, 0.1, "poisson")
@@ -53,11 +66,11 @@ FIXED, POISSON = Accountant(5, 2, 0.1), Accountant(5, 2, 0.1, "poisson")
         ({"privacy": PrivacyLoss(POISSON, 1.0)}, "(?s)computed for.*poisson.*but the run's"),
         ({"privacy": PrivacyLoss(FIXED, 5.0)}, "the algorithm of the process has none"),
         (
-            {"privacy": PrivacyLoss(FIXED, 5.0), "process": fedavg(noise_multiplier=0.1)},
+            {"privacy": PrivacyLoss(FIXED, 5.0), "process": noisy(0.1)},
             "noise_multiplier=5.0, but the process has 0.1",
         ),
         (
-            {"process": fedavg(made_for=Federation(clients_per_round=4))},
+            {"process": fedavg(for_four_clients)},
             "made for clients_per_round=4, .* here it is 2",
         ),
     ],
@@ -113,7 +126,7 @@ def other_partition(dataset):
         ({"clients_per_round": 3}, "clients_per_round was 2, now it is 3"),
         ({"format": 4}, "the format of its checkpoint was 3, with this tff_pfl it is 4"),
         ({"checkpoint": None}, "Cannot resume the run in .*: its checkpoint is missing"),
-        ({"process": fedavg(noise_multiplier=1.0)}, "noise_multiplier was None, now it is 1.0"),
+        ({"process": noisy(1.0)}, "noise_multiplier was None, now it is 1.0"),
     ],
     ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
 )

@@ -102,7 +102,8 @@ def _made_process():
 
 def noisy_process(noise):
     """Returns a process that claims a noise multiplier; its real one is 0.1."""
-    return dataclasses.replace(_made_process(), noise_multiplier=noise)
+    process = _made_process()
+    return dataclasses.replace(process, algorithm=process.algorithm.with_declared_noise(noise))
 
 
 def test_run_is_not_resumed_with_another_privacy_loss(dataset, tmp_path):

@@ -219,14 +219,14 @@ def pfedhn(
             client_work=lambda message, state, examples, context: parts.merge(
                 message.own, state.layers
             ),
-        ),
-        new_client_model=NewClientModel(
-            distribute=lambda server: NewClientMessage(
-                server.phi, tf.reduce_mean(server.embeddings, axis=0)
-            ),
-            init=lambda message, seed: Joining(message.embedding, parts.split(model.init(seed))[1]),
-            weights=lambda message, own: parts.merge(
-                server.generated(message.phi, own.embedding), own.layers
+            new_clients=NewClientModel(
+                distribute=server.shown_to_new_clients,
+                init=lambda message, seed: Joining(
+                    message.embedding, parts.split(model.init(seed))[1]
+                ),
+                weights=lambda message, own: parts.merge(
+                    server.generated(message.phi, own.embedding), own.layers
+                ),
             ),
         ),
         made_for=Federation(num_clients),
@@ -342,6 +342,10 @@ class HypernetworkServer:
     def own(self, server: HypernetworkState, client_id: tf.Tensor):
         """Generates the weights for a client."""
         return self.generated(server.phi, tf.gather(server.embeddings, client_id))
+
+    def shown_to_new_clients(self, server: HypernetworkState) -> NewClientMessage:
+        """Returns the hypernetwork and the mean of all embeddings."""
+        return NewClientMessage(server.phi, tf.reduce_mean(server.embeddings, axis=0))
 
     def generated(self, phi: Weights, embedding: tf.Tensor) -> Weights:
         """Generates the weights of one embedding `[e]`."""

@@ -235,9 +235,9 @@ class Participation:
             ValueError: The process is private, but see `check_private`; or the selector needs
                 losses, but there is no global model or reports are not sent in the clear.
         """
-        if process.noise_multiplier is not None:
+        if process.algorithm.noise_multiplier is not None:
             self.check_private()
-        if self.selector.needs_losses and process.report != "clear":
+        if self.selector.needs_losses and process.algorithm.report != "clear":
             raise ValueError(
                 f"selector={self.selector} needs the losses of single clients, but this process "
                 "hides them: its measurements are sent by secure sums or not at all."

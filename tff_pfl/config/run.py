@@ -103,7 +103,8 @@ class BuiltRun:
         if new_clients is None or not config.new_clients.evaluated:
             return None
         process = self.process
-        starts_with_own = process.global_weights is None and process.new_client_model is None
+        fits = process.algorithm.personalize.new_clients
+        starts_with_own = process.global_weights is None and fits is None
         if starts_with_own and build.fine_tunes_own_models(config):
             epochs = config.evaluation.fine_tune_epochs
             raise ConfigError(

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import ml_collections
 
-from tff_pfl.algorithms.registry import ALGORITHMS, training_switch
+from tff_pfl.algorithms.registry import ALGORITHMS, local_idle_where
 from tff_pfl.config.options import FRACTION, PARTITIONER, value_of
 from tff_pfl.local import OPTIMIZERS
 
@@ -90,13 +90,13 @@ def _switches(algorithm):
     )
     for name, section in sections.items():
         yield _Switch((section,), (PARTITIONER.key,), _equals(name))
-    if algorithm in ALGORITHMS and (trains := training_switch(algorithm)):
-        option, steps = trains
+    if algorithm in ALGORITHMS and (idle := local_idle_where(algorithm)):
+        option, exact = idle
         others = ("evaluation.fine_tune_epochs", "evaluation.further_models", "new_clients.number")
         yield _Switch(
             _TRAINING,
             (f"algorithm.{option}", *others),  # the others train in any case
-            lambda values: values[0] == steps or any(values[1:]),
+            lambda values: values[0] != exact or any(values[1:]),
         )
 
 

@@ -233,7 +233,9 @@ def _own_models(run: RestoredRun | TrainedRun, client_ids, at_a_time) -> Iterato
 def _write(run: RestoredRun | TrainedRun, output, clients, models) -> ExportedRun:
     """Writes the models of these clients, and the global model."""
     output, process, dataset, names = pathlib.Path(output), run.process, run.dataset, []
-    saver = ModelSaver(process.evaluated_model or run.model, dataset.image_shape, dataset.x_dtype)
+    saver = ModelSaver(
+        process.algorithm.evaluated_model or run.model, dataset.image_shape, dataset.x_dtype
+    )
     output.mkdir(parents=True, exist_ok=True)
 
     def save(name, weights):

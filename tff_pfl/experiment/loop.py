@@ -127,14 +127,14 @@ def train(
     model.task.check_data(dataset.y, dataset.num_classes, dataset.name)
     participation.check(dataset.num_clients, clients_per_round)
     participation.check_process(process)
-    process.made_for.check(dataset.num_clients, clients_per_round)
+    process.algorithm.made_for.check(dataset.num_clients, clients_per_round)
     if privacy is not None:
         privacy.accountant.check(dataset.num_clients, clients_per_round, participation.sampling)
-        privacy.check(process.noise_multiplier)
+        privacy.check(process.algorithm.noise_multiplier)
     if early_stop is not None:
         early_stop.check(process, model, dataset, options)
         early_stop.check_every(evaluate_every)
-    directions = (process.evaluated_model or model).task.directions
+    directions = (process.algorithm.evaluated_model or model).task.directions
     schedule = Schedule(rounds, evaluate_every, checkpoint_every, early_stop, directions)
     evaluator = evaluation.Evaluator(process, model, dataset, options)
     identity = of_run(process, model, dataset, options, evaluate_every, clients_per_round)
@@ -168,10 +168,10 @@ def train(
                 bar.write(warning)
             if is_over and verbose and not reopens:
                 bar.write(f"{title}: the run was finished before; its result is shown again.")
-            if process.noise_multiplier is not None and privacy is None:
+            if process.algorithm.noise_multiplier is not None and privacy is None:
                 bar.write(
                     "warning: the process has noise for privacy, but epsilon is not counted. Pass "
-                    f"privacy=PrivacyLoss(accountant, {process.noise_multiplier:g})."
+                    f"privacy=PrivacyLoss(accountant, {process.algorithm.noise_multiplier:g})."
                 )
             Rounds(
                 process,

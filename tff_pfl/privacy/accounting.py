@@ -173,7 +173,7 @@ class PrivacyLoss:
             raise ValueError(
                 "Epsilon needs rounds with noise, but the algorithm of the process has none. Use "
                 "tff_pfl.privacy.with_privacy or, if the algorithm adds noise itself, "
-                "dataclasses.replace(algorithm, report='none', noise_multiplier=...)."
+                "algorithm.with_declared_noise(...)."
             )
         if noise_multiplier != self.noise_multiplier:
             raise ValueError(

@@ -95,9 +95,7 @@ def noisy(algorithm: Algorithm, noise: Noise, noise_multiplier: float) -> Algori
 
     private = averaged_once(algorithm).with_exchanges(change)
     made_for = private.made_for._replace(clients_per_round=noise.clients_per_round)
-    return dataclasses.replace(
-        private, report="none", noise_multiplier=noise_multiplier, made_for=made_for
-    )
+    return dataclasses.replace(private, made_for=made_for).with_declared_noise(noise_multiplier)
 
 
 def averaged_once(algorithm: Algorithm) -> Algorithm:

@@ -5,6 +5,7 @@ results are not finite, and counts clients, examples and bytes.
 """
 
 import collections
+import dataclasses
 import types
 from collections.abc import Mapping
 
@@ -59,7 +60,7 @@ def compose(
     Ids: With the report "clear", a round fails with `tf.errors.InvalidArgumentError` if its cohort
     has a client twice, or an id that is not in 0 .. `made_for.num_clients` - 1. With other reports,
     the server must not see ids, and does not check them. `personalize` fails with an id outside
-    this range, too, unless it takes new clients.
+    this range, too, if it selects by id.
 
     Example:
         >>> model, local = testing.tiny_model(), testing.tiny_local()
@@ -137,16 +138,11 @@ def compose(
         ),
         initialize_client=client_init,
         personalize=personalize,
+        algorithm=dataclasses.replace(algorithm, report=report),
         further_models=further,
         global_weights=global_weights,
-        new_client_model=algorithm.new_client_model,
         snapshot=trace_server_function("snapshot", algorithm.snapshot),
         client_snapshot=_client_snapshot(algorithm.client_snapshot, client_type.state),
-        evaluated_model=algorithm.evaluated_model,
-        made_for=algorithm.made_for,
-        noise_multiplier=algorithm.noise_multiplier,
-        report=report,
-        takes_new_clients=algorithm.personalize.takes_new_clients,
     )
 
 
@@ -242,7 +238,7 @@ def _personalize(algorithm, state_type, client_type, seed) -> tff.Computation:
     @tff.federated_computation(state_type, tff.types.FederatedType(client_type, tff.CLIENTS))
     def personalize_clients(state, clients):
         round_num = state.round_num
-        if not personalize.takes_new_clients:
+        if personalize.select is not None:
             round_num = blocks.round_of_checked_cohort(
                 round_num, clients.client_id, algorithm.made_for, distinct=False
             )

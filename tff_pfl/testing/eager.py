@@ -106,7 +106,7 @@ class EagerProcess:
         personalization = self._algorithm.personalize
         server, round_num = _tensors(state.algorithm), tf.constant(state.round_num, tf.int32)
         index = len(self._algorithm.exchanges)
-        if clients and not personalization.takes_new_clients:
+        if clients and personalization.select is not None:
             ids = tf.stack([client.client_id for client in clients])
             blocks.check_ids(ids, self._algorithm.made_for, distinct=False)
         models = []
