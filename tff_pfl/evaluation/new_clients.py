@@ -247,7 +247,7 @@ def _build_evaluation(
     message_of, message_type = process.global_weights, model.weights_type
     if fits is not None:
         message_of = trace(
-            "new_client_model", lambda state: fits.distribute(state.algorithm), state_type.member
+            "new_clients", lambda state: fits.distribute(state.algorithm), state_type.member
         )
         message_type = message_of.type_signature.result
 
