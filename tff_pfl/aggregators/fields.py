@@ -8,15 +8,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_pfl.aggregators.means import (
-    REPLACED,
-    Noise,
-    aggregated,
-    averaged_parts,
-    decoding,
-    is_plain_mean,
-    with_noise,
-)
+from tff_pfl.aggregators import means
 from tff_pfl.aggregators.secure import Aggregator, is_secure
 
 
@@ -52,19 +44,19 @@ class FieldsFactory(tff.aggregators.WeightedAggregationFactory):
 
     def averaged_parts(self) -> list[str]:
         """Returns the fields that a plain mean averages."""
-        return [
-            name for name, factory in self.factories.items() if averaged_parts(factory) == [None]
-        ]
+        parts = {name: means.averaged_parts(factory) for name, factory in self.factories.items()}
+        return [name for name, found in parts.items() if found == [None]]
 
     def decoding(self, decode: Callable[[Any], Any]) -> "FieldsFactory":
         """Returns a copy for uploads whose one averaged field the server decodes."""
         (name,) = self.averaged_parts()
-        return FieldsFactory(**{**self.factories, name: decoding(self.factories[name], decode)})
+        decoded = means.decoding(self.factories[name], decode)
+        return FieldsFactory(**{**self.factories, name: decoded})
 
     def of(self, stack: Any) -> Any:
         """Aggregates a `Stack`; see `aggregated`."""
         return collections.OrderedDict(
-            (name, aggregated(factory, stack._replace(value=getattr(stack.value, name))))
+            (name, means.aggregated(factory, stack._replace(value=getattr(stack.value, name))))
             for name, factory in self.factories.items()
         )
 
@@ -148,7 +140,7 @@ class CountedFactory(FieldsFactory):
                 the actual number is secret.
         """
         self.mean = mean or tff.aggregators.MeanFactory()
-        self.reason = None if number is None and is_plain_mean(self.mean) else REPLACED
+        self.reason = None if number is None and means.is_plain_mean(self.mean) else means.REPLACED
         if number is not None:
             sum_ = _ConstantFactory(float(number))
         elif mean is not None and is_secure(mean):
@@ -161,9 +153,9 @@ class CountedFactory(FieldsFactory):
         """Returns a copy with another aggregator of the values."""
         return CountedFactory(mean)
 
-    def with_noise(self, noise: Noise) -> tuple["CountedFactory", Callable | None]:
+    def with_noise(self, noise: means.Noise) -> tuple["CountedFactory", Callable | None]:
         """Returns a copy with noisy values and the expected number; see `Noise`."""
-        mean, encode = with_noise(self.mean, noise)
+        mean, encode = means.with_noise(self.mean, noise)
 
         def send(upload, seed):
             return upload._replace(value=encode(upload.value, seed))

@@ -37,18 +37,6 @@ class Ingredients(NamedTuple):
     options: Mapping[str, Any]
 
 
-class DeclaredNoise(NamedTuple):
-    """The noise in sums of uploads; see `Algorithm.with_declared_noise`.
-
-    Attributes:
-        multiplier: The standard deviation of the noise in a sum, over the clipping norm.
-        holds_for: The report, and the aggregators and `send` functions that add this noise.
-    """
-
-    multiplier: float
-    holds_for: tuple
-
-
 @dataclasses.dataclass(frozen=True)
 class Algorithm:
     """A federated algorithm: pure functions, of which `compose` makes a process.
@@ -76,7 +64,8 @@ class Algorithm:
         made_for: The sizes of the federation that the algorithm computes with. With `num_clients`,
             a round fails if a client's id is not in 0 .. `num_clients` - 1. `personalize` fails,
             too, if the server keeps something for each client.
-        noise: See `with_declared_noise`; `None` without privacy.
+        noise: The declared noise multiplier and the parts for which it holds, which
+            `with_declared_noise` sets; `None` without privacy.
         name: The name for messages.
         made_of: The ingredients of the algorithm; `None` if `tff_pfl.make` did not make it.
     """
@@ -91,7 +80,7 @@ class Algorithm:
     evaluated_model: Model | None = None
     report: str | None = None
     made_for: Federation = ANY_FEDERATION
-    noise: DeclaredNoise | None = None
+    noise: tuple[float, tuple] | None = None
     name: str = "the algorithm"
     made_of: Ingredients | None = dataclasses.field(default=None, repr=False, compare=False)
 
@@ -116,12 +105,12 @@ class Algorithm:
 
     @property
     def noise_multiplier(self) -> float | None:
-        """The declared noise in a sum of uploads, over the clipping norm, for `PrivacyLoss`.
+        """The standard deviation of the noise in a sum of uploads, over the clipping norm.
 
-        `None` without noise, or if the report, an aggregator or `send` was replaced since.
+        It is `None` without `noise`, or if a part for which that holds was replaced.
         """
-        noise = self.noise
-        return noise.multiplier if noise and noise.holds_for == self._told() else None
+        multiplier, holds_for = self.noise or (None, None)
+        return multiplier if holds_for == self._told() else None
 
     def with_declared_noise(self, multiplier: float) -> "Algorithm":
         """Declares the noise that aggregators and `send` add, and reports nothing else.
@@ -129,7 +118,7 @@ class Algorithm:
         Declare it last: replacing the report, an aggregator or `send` resets it to `None`.
         """
         quiet = dataclasses.replace(self, report="none")
-        return dataclasses.replace(quiet, noise=DeclaredNoise(multiplier, quiet._told()))
+        return dataclasses.replace(quiet, noise=(multiplier, quiet._told()))
 
     def _told(self) -> tuple:
         """Returns what decides how much the server is told of a client."""

@@ -230,12 +230,10 @@ def pfedhn(
                 message.own, state.layers
             ),
             new_clients=NewClientModel(
-                distribute=server.shown_to_new_clients,
-                init=lambda message, seed: Joining(
-                    message.embedding, parts.split(model.init(seed))[1]
-                ),
+                distribute=lambda state: (state.phi, tf.reduce_mean(state.embeddings, axis=0)),
+                init=lambda message, seed: Joining(message[1], parts.split(model.init(seed))[1]),
                 weights=lambda message, own: parts.merge(
-                    server.generated(message.phi, own.embedding), own.layers
+                    server.generated(message[0], own.embedding), own.layers
                 ),
             ),
         ),

@@ -28,18 +28,6 @@ class HypernetworkState(NamedTuple):
     velocities: tf.Tensor | tuple = ()
 
 
-class NewClientMessage(NamedTuple):
-    """The message to a client that joins after training.
-
-    Attributes:
-        phi: The weights of the hypernetwork.
-        embedding: The mean of the embeddings, float32 `[e]`.
-    """
-
-    phi: Weights
-    embedding: tf.Tensor
-
-
 class OwnChange(NamedTuple):
     """The upload of a client.
 
@@ -104,10 +92,6 @@ class HypernetworkServer:
     def own(self, server: HypernetworkState, client_id: tf.Tensor):
         """Generates the weights for a client."""
         return self.generated(server.phi, tf.gather(server.embeddings, client_id))
-
-    def shown_to_new_clients(self, server: HypernetworkState) -> NewClientMessage:
-        """Returns the hypernetwork and the mean of all embeddings."""
-        return NewClientMessage(server.phi, tf.reduce_mean(server.embeddings, axis=0))
 
     def generated(self, phi: Weights, embedding: tf.Tensor) -> Weights:
         """Generates the weights of one embedding `[e]`."""
