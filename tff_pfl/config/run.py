@@ -72,11 +72,11 @@ class BuiltRun:
         batch_size = self.config.local.batch_size
         return suitable_capacity(self.model, self.dataset, clients_at_a_time, batch_size)
 
-    def early_stop(self, method: Algorithm | PersonalizedProcess) -> EarlyStop | None:
+    def early_stop(self, method: Algorithm) -> EarlyStop | None:
         """Returns the early stop of the run, or `None`.
 
         Args:
-            method: The algorithm or the process.
+            method: The algorithm.
 
         Raises:
             ConfigError: There are no validation examples, or no model has the metric.

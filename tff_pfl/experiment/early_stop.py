@@ -9,7 +9,7 @@ from tff_pfl.data import FederatedDataset
 from tff_pfl.evaluation import EvaluationOptions, MetricName, direction, sampled_clients
 from tff_pfl.experiment.summary import Evaluation, model_and_quantity
 from tff_pfl.models import Model
-from tff_pfl.templates import Algorithm, PersonalizedProcess
+from tff_pfl.templates import Algorithm
 
 SPLIT = "validation"
 """The split that decides. Test examples must not choose the model that they measure."""
@@ -19,12 +19,12 @@ class MetricError(ValueError):
     """An error about a metric that a run does not measure; the message suggests another one."""
 
 
-def check_measured(metric: str, method: Algorithm | PersonalizedProcess, model: Model) -> None:
+def check_measured(metric: str, method: Algorithm, model: Model) -> None:
     """Checks that runs of a method measure a metric.
 
     Args:
         metric: "MODEL/QUANTITY"; see `model_and_quantity`.
-        method: The method or its process.
+        method: The method.
         model: The model that clients train.
 
     Raises:
@@ -77,7 +77,7 @@ class EarlyStop:
 
     def check(
         self,
-        method: Algorithm | PersonalizedProcess,
+        method: Algorithm,
         model: Model,
         dataset: FederatedDataset,
         options: EvaluationOptions,

@@ -132,7 +132,7 @@ def train(
         privacy.accountant.check(dataset.num_clients, clients_per_round, participation.sampling)
         privacy.check(process.algorithm.noise_multiplier)
     if early_stop is not None:
-        early_stop.check(process, model, dataset, options)
+        early_stop.check(process.algorithm, model, dataset, options)
         early_stop.check_every(evaluate_every)
     directions = (process.algorithm.evaluated_model or model).task.directions
     schedule = Schedule(rounds, evaluate_every, checkpoint_every, early_stop, directions)

@@ -101,7 +101,7 @@ def _run(config, directory, tracker):
     print(f"clients are computed on {devices}; composing the method", flush=True)
     run = configs.BuiltRun(config)
     capacity = run.capacity(config.clients_per_round)
-    early_stop = run.early_stop(run.process)
+    early_stop = run.early_stop(run.algorithm)
     evaluate_new_clients = run.new_clients_evaluation(capacity)
     check_server_memory(run.process)  # before the run to overwrite is deleted
     print("tracing and compiling a round, whose graph later rounds use again", flush=True)
