@@ -21,14 +21,7 @@ __version__ = "0.1.0"
 __getattr__, __dir__, __all__ = offer(
     __name__,
     {
-        "algorithms": (
-            "ALGORITHMS",
-            "build",
-            "hyperparameters",
-            "idle_where",
-            "make",
-            "trains_where",
-        ),
+        "algorithms": ("ALGORITHMS", "build", "hyperparameters", "idle_where", "make"),
         "analysis": ("Comparison", "compare"),
         "arguments.extension": ("extends",),
         "arguments.ranges": ("takes",),

@@ -11,7 +11,7 @@ from tests.templates.mean_process import algorithm, clients, compose, examples, 
 from tff_pfl import runtime
 from tff_pfl.aggregators import Stack, StackRuleFactory, robust_rules
 from tff_pfl.templates.aggregators import AGGREGATORS
-from tff_pfl.testing.eager import EagerProcess, aggregate
+from tff_pfl.testing.eager import EagerProcess
 
 pytestmark = pytest.mark.usefixtures("clients_in_a_loop")
 
@@ -112,7 +112,6 @@ def test_eager_aggregation_gives_the_same_result():
     uploads = tf.nest.map_structure(lambda *rows: tf.stack(rows), *map(upload, [1.0, 0.0, 5.0]))
     weights = tf.constant([2.0, 0.0, 2.0])
     factory = StackRuleFactory(MEDIAN)
-    assert aggregate(factory, uploads, weights)["scalar"] == 3.0
     assert factory.of(Stack(uploads, weights))["scalar"] == 3.0
 
 

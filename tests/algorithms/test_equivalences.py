@@ -22,7 +22,6 @@ from tests.marks import slow
 from tff_pfl.local import ClientContext, LocalTraining, exact_gradient, trees
 from tff_pfl.local.seeds import client_seed
 from tff_pfl.templates import Client
-from tff_pfl.testing import tiny_normalized_model
 
 MODEL = tiny_model()
 LAYERS = MODEL.layers
@@ -72,12 +71,6 @@ SAME_PERSONAL = [
     slow("ditto", {"lambda_": 0.0}, "local", {}),
     ("ditto", {"lambda_": 0.0, "personal_epochs": 1}, "local", {"local": ONE_EPOCH}),
     slow("fedala", {"mixing_learning_rate": 0.0, "personalized": "last"}, "fedavg", OWN),
-    slow(
-        "fedbn",
-        {"also_personal": ("dense1", "head"), "model": tiny_normalized_model},
-        "local",
-        {"model": tiny_normalized_model},
-    ),
     ("fedper", {"personal_layers": LAYERS}, "local", {}),
     ("fedprox", {"mu": 0.0, **OWN}, "fedavg", OWN),
     slow(

@@ -88,12 +88,9 @@ class TestPersonalLayers:
             assert new.participations == 2
 
 
-@pytest.mark.parametrize(
-    ("group_norms", "expected"), [(True, {"dense1", "norm"}), (False, {"norm"})]
-)
-def test_norm_belongs_to_the_layer_it_follows(group_norms, expected):
-    """With groups the dense layer is personal too, though only its norm has moved far."""
-    process = eager("plgu_lf", tiny_normalized_model(), FROZEN, group_norms=group_norms)
+def test_norm_belongs_to_the_layer_it_follows():
+    """The dense layer is personal too, though only its norm has moved far."""
+    process = eager("plgu_lf", tiny_normalized_model(), FROZEN)
     state = process.initialize()
     (client,) = make_clients(process, (4,))
     weights, own = state.algorithm.weights, {}
@@ -106,7 +103,7 @@ def test_norm_belongs_to_the_layer_it_follows(group_norms, expected):
         name
         for name in weights
         if not all(map(np.array_equal, leaves(new.model[name]), leaves(weights[name])))
-    } == expected
+    } == {"dense1", "norm"}
 
 
 # Rounds in NumPy, with a quadratic for each client.

@@ -23,7 +23,6 @@ LAYERS = [
     ("pfedhn", "personal_layers"),
     ("pfedmb", "branched_layers"),
     ("plgu_grep", "personal_layers"),
-    ("splitgp", "exit_layers"),
 ]
 
 

@@ -7,27 +7,28 @@ import pytest
 
 from tests.federation import local_sgd, tiny_model
 from tests.marks import together
-from tff_pfl.algorithms import ALGORITHMS, trains_where
-from tff_pfl.algorithms.registry import make, training_switch
+from tff_pfl.algorithms import ALGORITHMS, idle_where
+from tff_pfl.algorithms.registry import local_idle_where, make
 from tff_pfl.arguments.ranges import RangeError, between, takes
 from tff_pfl.templates import Federation
-from tff_pfl.templates.errors import TemplateError
+from tff_pfl.tracing.errors import TemplateError
 
 FEDERATION = {"num_clients": 8, "clients_per_round": 2}
 
 
-def test_trains_where_passes_through_decorators_and_variants(monkeypatch):
+def test_idle_local_training_passes_through_decorators_and_variants(monkeypatch):
     monkeypatch.setattr(ALGORITHMS, "_registered", dict(ALGORITHMS))
 
     @ALGORITHMS.register("own")
     @takes(share=between(0, 1))
-    @trains_where(gradient="pseudo")
+    @idle_where("local", gradient="full")
     def own(model, local, *, gradient="full", share=0.5): ...
 
     ALGORITHMS.variant("half", functools.partial(own, share=0.1), gradient="pseudo")
-    assert training_switch("own") == training_switch("half") == ("gradient", "pseudo")
-    assert training_switch("s_fedpg") == ("gradient", "pseudo")
-    assert training_switch("fedavg") is None
+    assert local_idle_where("own") == local_idle_where("half") == ("gradient", "full")
+    assert local_idle_where("s_fedpg") == ("gradient", "full")
+    assert local_idle_where("ifca") == ("averaging", "gradients")
+    assert local_idle_where("fedavg") is None
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ import functools
 
 import numpy as np
 import pytest
-import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.federation import (
@@ -13,7 +12,6 @@ from tests.federation import (
     assert_close,
     assert_equal,
     eager,
-    leaves,
     local_sgd,
     make_client,
     random_examples,
@@ -25,8 +23,7 @@ from tests.marks import slow
 from tests.quadratics import objectives, quadratic_examples, quadratic_model, vector_of
 from tff_pfl.algorithms import make
 from tff_pfl.evaluation import fine_tuned
-from tff_pfl.evaluation.fine_tuning import measured_fine_tuning
-from tff_pfl.local import ClientContext, LocalTraining
+from tff_pfl.local import LocalTraining
 from tff_pfl.models import two_exits
 from tff_pfl.testing.eager import EagerProcess
 
@@ -120,7 +117,7 @@ def test_rounds_match_numpy_on_quadratics(start):
 def answers(threshold):
     """Returns process, state, and for each client the outputs of its model and exits."""
     process, state, clients = trained("splitgp", cohorts=((0, 1),), threshold=threshold)
-    gated, x = BOTH.gated_model(), random_examples(9).x
+    gated, x = BOTH.gated_model(threshold), random_examples(9).x
     found = []
     for client, weights in zip(clients, process.personalize(state, clients), strict=True):
         own = {layer: weights[layer] for layer in BOTH.init(0)}
@@ -134,7 +131,7 @@ def test_threshold_decides_which_exit_answers():
         _, state, (first, *_) = answers(threshold)
         client, weights, outputs, exits = first
         assert_close(outputs, exits[exit_])
-        assert weights["gate"]["threshold"] == min(np.float32(threshold), tf.float32.max)
+        assert weights["gate"]["open"] == 1.0
         assert_equal(BOTH.sides.split(weights)[1], client.state.part)
         assert_equal(weights["head"], state.algorithm.weights["head"])
 
@@ -143,7 +140,7 @@ def test_global_model_answers_only_by_the_server_exit():
     """The model of a client that never took part does the same."""
     process, state, (*_, never) = answers(1.2)
     weights = process.global_weights(state)
-    assert weights["gate"]["threshold"] == -1.0
+    assert weights["gate"]["open"] == 0.0
     assert_equal(never[1], weights)
     assert_close(never[2], never[3][1])
     server = {layer: state.algorithm.weights[layer] for layer in MODEL.layers}
@@ -154,24 +151,12 @@ def test_fine_tuning_trains_the_gated_model():
     """If the client exit always answers, only body and client exit are trained."""
     algorithm = make("splitgp", MODEL, local_sgd(), threshold=1.2)
     process, state, clients = trained("splitgp", cohorts=((0, 1),), threshold=1.2)
-    for weight_decay in (0.0, 0.1):  # it must not decay the threshold
+    for weight_decay in (0.0, 0.1):
         local = dataclasses.replace(local_sgd(), weight_decay=weight_decay)
         tuned = EagerProcess(fine_tuned(algorithm, MODEL, local, epochs=1), 1)
         (before, *_), (after, *_) = (p.personalize(state, clients) for p in (process, tuned))
         assert list(before) == list(after)
-        for layer in ("gate", *(() if weight_decay else ("head",))):
-            assert_equal(before[layer], after[layer])
+        if not weight_decay:
+            assert_equal(before["head"], after["head"])
         for layer in ("dense1", "client_head"):
             assert np.max(np.abs(after[layer]["kernel"] - before[layer]["kernel"])) > 1e-3
-
-
-def test_measured_fine_tuning_keeps_the_threshold():
-    _, _, ((client, weights, *_), *_) = answers(1.2)
-    model, local = BOTH.gated_model(), dataclasses.replace(local_sgd(), weight_decay=0.1)
-    context = ClientContext(tf.constant(0), tf.constant(0), tf.constant([1, 2]))
-
-    def measure(tuned):
-        return tf.nest.map_structure(lambda _: tuned["gate"]["threshold"], model.zero_totals())
-
-    measured = measured_fine_tuning(model, local, 2, weights, client.data, context, measure)
-    assert_equal(leaves(measured), [np.full(2, 1.2, np.float32)] * len(leaves(measured)))

@@ -9,8 +9,8 @@ from tests.federation import local_sgd, make_client, run_rounds
 from tests.marks import slow, together
 from tff_pfl.algorithms import ALGORITHMS, make
 from tff_pfl.local import Examples, evaluate
-from tff_pfl.models.task import LabelsError
 from tff_pfl.testing import EagerProcess
+from tff_pfl.tracing.errors import LabelsError
 
 layers = tf.keras.layers
 METHODS = sorted(ALGORITHMS.keys())

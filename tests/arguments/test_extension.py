@@ -112,7 +112,6 @@ def test_extensions_can_be_extended():
             {
                 "rho": 0.05,
                 "body_epochs": 1,
-                "group_norms": True,
                 "xi_scale": 1.0,
                 "norm_order": 2.0,
                 "weighting": "uniform",

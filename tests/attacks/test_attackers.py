@@ -6,7 +6,7 @@ from tests.federation import EXAMPLES_TYPE, local_sgd, tiny_model
 from tff_pfl.algorithms import make
 from tff_pfl.attacks import ATTACKS, attackers_of, drawn_attackers
 from tff_pfl.templates import compose
-from tff_pfl.templates.errors import TemplateError
+from tff_pfl.tracing.errors import TemplateError
 
 each_attack_on_uploads = pytest.mark.parametrize(
     "attack", [attack for name, attack in ATTACKS.items() if name != "label_flip"]

@@ -9,6 +9,7 @@ import pytest
 from tests.marks import together
 from tff_pfl.clients.availability import Always, ByClass, Diurnal
 from tff_pfl.clients.participation import EVERYBODY_REPORTS, Participation
+from tff_pfl.clients.selectors import BySize
 
 NUM_CLIENTS, COHORT_SIZE, ROUNDS = 40, 10, 400
 SLOW = Participation(median_seconds=(10.0,), client_spread=0.5, round_spread=0.5)
@@ -331,3 +332,17 @@ def test_check_refuses_cohorts_larger_than_the_federation(size, over_selection, 
     participation.check(8, np.int32(5))
     with pytest.raises(ValueError, match=message):
         participation.check(8, size)
+
+
+@together(
+    ("options", "message"),
+    [
+        ({"over_selection": 1.2}, "over_selection=1.2, but .* must not depend on others"),
+        ({"selector": BySize()}, r"BySize\(\), but with privacy .* same probability"),
+        ({"availability": Diurnal()}, "availability=Diurnal.*Set sampling to 'poisson'"),
+    ],
+)
+def test_private_cohorts_have_a_known_probability(options, message):
+    Participation(sampling="poisson", dropout=(0.2,), availability=Diurnal()).check_private()
+    with pytest.raises(ValueError, match=message):
+        Participation(**options).check_private()

@@ -144,20 +144,20 @@ class TestParticipation:
     @together(
         ("changes", "message"),
         [
-            ({"noise_multiplier": 1.0}, "but with privacy clients must be drawn uniformly"),
             ({"report": "secure"}, "this process hides them"),
             ({"global_weights": None}, "the algorithm has no global model"),
         ],
     )
     def test_process_must_let_the_server_know_losses(self, changes, message):
-        fields = {"noise_multiplier": None, "report": "clear", "global_weights": "weights"}
-        process = types.SimpleNamespace(**fields)
-        private = types.SimpleNamespace(**fields | changes)
+        def process(report="clear", global_weights="weights"):
+            algorithm = types.SimpleNamespace(report=report, noise_multiplier=None)
+            return types.SimpleNamespace(algorithm=algorithm, global_weights=global_weights)
+
         participation = Participation(selector=PowerOfChoice(candidates=5))
-        participation.check_process(process)
-        Participation().check_process(private)
+        participation.check_process(process())
+        Participation().check_process(process(**changes))
         with pytest.raises(ValueError, match=message):
-            participation.check_process(private)
+            participation.check_process(process(**changes))
 
     def test_cohorts_of_selectors_are_no_function_of_the_round(self):
         source = make_source(participation=Participation(selector=BySize()))

@@ -60,10 +60,8 @@ NUMBERS = {
 }
 # The options whose tuples have names instead of numbers.
 NAMES = {
-    "also_personal",
     "branched_layers",
     "classes",
-    "exit_layers",
     "head_layers",
     "personal_layers",
     "shared_layers",

@@ -30,7 +30,7 @@ def fedavg(**changes):
     return dataclasses.replace(tiny_algorithm("fedavg"), **changes)
 
 
-NOISY = {"algorithm": fedavg(noise_multiplier=0.1)}
+NOISY = {"algorithm": tiny_algorithm("fedavg").with_declared_noise(0.1)}
 
 
 @pytest.mark.parametrize(

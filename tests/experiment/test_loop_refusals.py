@@ -48,7 +48,10 @@ def trained(dataset, tmp_path_factory):
         ({"clients_per_round": 3}, "clients_per_round was 2, now it is 3"),
         ({"format": 5}, "the format of its checkpoint was 4, with this tff_pfl it is 5"),
         ({"checkpoint": None}, "Cannot resume the run in .*: its checkpoint is missing"),
-        ({"algorithm": fedavg(noise_multiplier=1.0)}, "noise_multiplier was None, now it is 1.0"),
+        (
+            {"algorithm": tiny_algorithm("fedavg").with_declared_noise(1.0)},
+            "noise_multiplier was None, now it is 1.0",
+        ),
     ],
     ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
 )

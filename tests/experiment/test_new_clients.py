@@ -213,7 +213,7 @@ def test_new_clients_of_a_hypernetwork_fit_an_embedding(algorithm, create_contex
         setup = Setup(config, capacity="cohort")
         state = setup.process.initialize()._replace(round_num=np.int32(1))
         columns = setup.evaluation(state).columns()
-    new = setup.process.new_client_model
+    new = setup.process.algorithm.personalize.new_clients
     message = new.distribute(state.algorithm)
     own = new.init(message, config.seed)
     optimizer = tff.learning.optimizers.build_sgdm(1.0)

@@ -94,7 +94,7 @@ def noisy(noise):
         clipping="fixed",
         seed=0,
     )
-    return dataclasses.replace(private, noise_multiplier=noise)
+    return private.with_declared_noise(noise)
 
 
 def test_run_is_not_resumed_with_another_privacy_loss(dataset, tmp_path):

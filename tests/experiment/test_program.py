@@ -6,15 +6,15 @@ import signal
 
 import numpy as np
 import pytest
+from tff_pfl.config.run import suitable_capacity
 
 from tests.experiment.killed import contents_of
 from tests.marks import together
 from tests.runs import tiny_config, train_run
 from tff_pfl import data, experiment, models, runtime
 from tff_pfl.clients import Ladder
-from tff_pfl.config.run import suitable_capacity
-from tff_pfl.experiment import evaluate_program, program, run_program
 from tff_pfl.config.interruption import Terminated, interruptible
+from tff_pfl.experiment import evaluate_program, program, run_program
 from tff_pfl.experiment.rounds import Rounds
 from tff_pfl.experiment.summary import read_summary
 

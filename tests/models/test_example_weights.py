@@ -14,8 +14,8 @@ from tff_pfl.attacks import label_flip
 from tff_pfl.local import ClientContext, Examples, LocalTraining, exact_gradient
 from tff_pfl.models import TASKS, Metric, Task, keras_metrics
 from tff_pfl.models.example_weights import with_weights
-from tff_pfl.models.task import LabelsError
 from tff_pfl.testing import EagerProcess
+from tff_pfl.tracing.errors import LabelsError
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(23, 3)).astype(np.float32)

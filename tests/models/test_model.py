@@ -16,7 +16,7 @@ from tff_pfl.arguments.kinds import KindError
 from tff_pfl.local import Batch, ClientContext, examples_type, trees
 from tff_pfl.models import TASKS, Mean, Metric, Model, from_keras, merged, prefixed
 from tff_pfl.models.tasks import correct, sparse_cross_entropy
-from tff_pfl.templates.errors import BlockTracingError
+from tff_pfl.tracing.errors import BlockTracingError
 
 RNG = np.random.default_rng(0)
 KERNEL = RNG.normal(size=(3, 4)).astype(np.float32)

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.federation import IMAGE_SHAPE, NUM_CLASSES, assert_close, assert_equal, tiny_model
+from tests.federation import IMAGE_SHAPE, assert_close, assert_equal, tiny_model
 from tff_pfl.local import Batch, trees
-from tff_pfl.models import TASKS, build, from_keras, two_exits
+from tff_pfl.models import TASKS, from_keras, two_exits
 
 MODEL = tiny_model()
 BOTH = two_exits(MODEL)
@@ -33,20 +33,6 @@ def test_sides_split_weights_between_client_and_server():
     server, client = BOTH.sides.split(WEIGHTS)
     assert (list(server), list(client)) == (["head"], ["dense1", "client_head"])
     assert_equal(BOTH.sides.merge(server, client), WEIGHTS)
-
-
-def test_exit_can_have_several_layers():
-    model = build("mlp", IMAGE_SHAPE, NUM_CLASSES, hidden=(5, 4))
-    both = two_exits(model, exit_layers=("dense2", "head"))
-    _, client = both.sides.split(both.init(0))
-    assert list(client) == ["dense1", "client_dense2", "client_head"]
-    weights = both.init(0)
-    expected = {
-        "dense1": weights["dense1"],
-        "dense2": weights["client_dense2"],
-        "head": weights["client_head"],
-    }
-    assert_close(both.outputs(weights, X)[0], model.apply(expected, X))
 
 
 def test_outputs_equal_the_models_of_each_exit():
@@ -79,8 +65,7 @@ def test_gate_uses_sure_answers_of_the_client_exit():
     probabilities = np.exp(client) / np.sum(np.exp(client), axis=1, keepdims=True)
     entropies = -np.sum(probabilities * np.log(probabilities), axis=1)
     threshold = np.sort(entropies)[2] + 1e-4  # Three of six answers are sure.
-    model = BOTH.gated_model()
-    found = model.apply(BOTH.gated(WEIGHTS, threshold), X)
+    found = BOTH.gated_model(threshold).apply(BOTH.gated(WEIGHTS, is_open=True), X)
     expected = np.where(entropies[:, np.newaxis] <= threshold, client, server)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
     assert np.sum(np.all(np.isclose(found, client), axis=1)) == 3
@@ -88,15 +73,24 @@ def test_gate_uses_sure_answers_of_the_client_exit():
 
 def test_extreme_thresholds_choose_one_exit():
     for threshold, exit_ in ((-1.0, 1), (np.log(3) + 1e-6, 0), (np.inf, 0)):
-        found = BOTH.gated_model().apply(BOTH.gated(WEIGHTS, threshold), X)
+        found = BOTH.gated_model(threshold).apply(BOTH.gated(WEIGHTS, is_open=True), X)
         np.testing.assert_array_equal(found, BOTH.outputs(WEIGHTS, X)[exit_])
 
 
 def test_very_sure_exits_keep_numbers_finite():
-    weights = BOTH.gated(trees.scale(WEIGHTS, 1e6), 0.1)
-    gradient, totals = BOTH.gated_model().gradient(weights, BATCH)
+    weights = BOTH.gated(trees.scale(WEIGHTS, 1e6), is_open=True)
+    gradient, totals = BOTH.gated_model(0.1).gradient(weights, BATCH)
     assert bool(trees.all_finite(gradient, totals))
-    assert float(gradient["gate"]["threshold"]) == 0.0
+    assert float(gradient["gate"]["open"]) == 0.0
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.5])
+def test_weight_decay_neither_opens_nor_closes_the_gate(weight_decay):
+    for is_open, exit_ in ((False, 1), (True, 0)):
+        weights = BOTH.gated(WEIGHTS, is_open=is_open)
+        gate = trees.scale(weights["gate"], (1.0 - weight_decay) ** 10)
+        found = BOTH.gated_model(np.inf).apply({**weights, "gate": gate}, X)
+        np.testing.assert_array_equal(found, BOTH.outputs(WEIGHTS, X)[exit_])
 
 
 def test_gated_model_refuses_one_logit():
@@ -108,14 +102,14 @@ def test_gated_model_refuses_one_logit():
     weights = both.init(0)
     both.outputs(weights, X)
     with pytest.raises(ValueError, match="have one logit, so the entropy of the softmax is always"):
-        both.gated_model().apply(both.gated(weights, 0.1), X)
+        both.gated_model(0.1).apply(both.gated(weights, is_open=True), X)
 
 
 def test_gated_model_starts_as_the_server_exit():
-    model = BOTH.gated_model()
+    model = BOTH.gated_model(np.inf)
     assert model.layers == ("dense1", "head", "client_head", "gate")
     assert_close(model.apply(model.init(3), X), MODEL.apply(MODEL.init(3), X))
-    assert tf.nest.map_structure(np.shape, model.init(0))["gate"] == {"threshold": ()}
+    assert tf.nest.map_structure(np.shape, model.init(0))["gate"] == {"open": ()}
 
 
 @pytest.mark.parametrize("taken", ["client_head", "gate"])

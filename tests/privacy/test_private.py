@@ -187,7 +187,7 @@ def test_changes_reset_the_declared_noise(make_private, change, noise):
     assert changed.noise_multiplier == noise
     assert dataclasses.replace(changed, name="again").noise_multiplier == noise
     # An algorithm that adds noise in another way can declare it.
-    assert dataclasses.replace(changed, noise_multiplier=0.2).noise_multiplier == 0.2
+    assert changed.with_declared_noise(0.2).noise_multiplier == 0.2
 
 
 def test_unknown_clipping_is_refused():

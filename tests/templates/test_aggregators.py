@@ -1,5 +1,6 @@
 """Tests of `tff_pfl.templates.aggregators`, the aggregators by name."""
 
+import dataclasses
 import functools
 
 import numpy as np
@@ -121,7 +122,7 @@ def test_krum_needs_enough_clients_a_round(name):
 
 def test_rule_cannot_be_replaced_again():
     once = with_aggregator(make("fedavg", MODEL, LOCAL), AGGREGATORS["median"]())
-    with pytest.raises(errors.AggregatorError, match="replaced: another one was chosen before"):
+    with pytest.raises(errors.AggregatorError, match="replaced: an aggregator .* before"):
         with_aggregator(once, robust())
 
 
@@ -133,6 +134,27 @@ def test_mean_of_secure_sums_cannot_be_replaced(name):
     once = with_aggregator(make(name, tiny_model(), LOCAL, num_clients=3), secure)
     with pytest.raises(errors.AggregatorError, match="replaced: .* other than the mean was chosen"):
         with_aggregator(once, robust())
+
+
+class Twice(tff.aggregators.UnweightedAggregationFactory):
+    """Two aggregators, which says how another one takes their place."""
+
+    reason = None
+
+    def __init__(self, mean):
+        self.pair = mean, mean
+
+    def around(self, mean):
+        return Twice(mean)
+
+    def create(self, value_type):
+        raise NotImplementedError
+
+
+def test_aggregator_of_ones_own_says_how_its_mean_is_replaced():
+    once = algorithm_of(dataclasses.replace(mean_exchange(), aggregator=Twice("mean")))
+    (exchange,) = with_aggregator(once, rule := robust()).exchanges
+    assert exchange.aggregator.pair == (rule, rule)
 
 
 def test_exchange_without_uploads_stays_unchanged():

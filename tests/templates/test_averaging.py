@@ -24,6 +24,7 @@ from tests.templates.mean_process import EXAMPLES_TYPE, Visits, clients, example
 from tff_pfl import runtime, templates
 from tff_pfl.templates import ClientOutput, SharedPart, averaging, errors
 from tff_pfl.testing.eager import EagerProcess
+from tff_pfl.tracing.errors import TemplateError
 
 pytestmark = pytest.mark.usefixtures("clients_in_a_loop")
 
@@ -105,7 +106,7 @@ def test_upload_must_be_a_change_of_the_shared_part(returned, message):
     algorithm = averaging(
         lambda seed: tf.constant([1.0, 2.0]), client_work, lambda weights, *rest: weights
     )
-    with pytest.raises(errors.TemplateError, match=message):
+    with pytest.raises(TemplateError, match=message):
         templates.compose(algorithm, EXAMPLES_TYPE)
 
 

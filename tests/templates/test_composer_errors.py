@@ -10,6 +10,7 @@ from tests.templates.mean_process import EXAMPLES_TYPE, Visits, algorithm, compo
 from tff_pfl import templates
 from tff_pfl.models import Mean
 from tff_pfl.templates import ClientOutput, Personalization, errors
+from tff_pfl.tracing.errors import BlockTracingError
 
 F, F3 = tff.types.TensorType(np.float32), tff.types.TensorType(np.float32, [3])
 
@@ -118,7 +119,7 @@ def test_error_names_the_first_difference_of_types(found, expected):
     ],
 )
 def test_error_names_a_failing_block_and_its_types(exchange, options, message):
-    with pytest.raises(errors.BlockTracingError, match=message):
+    with pytest.raises(BlockTracingError, match=message):
         compose(mean_exchange(**exchange), **options)
 
 

@@ -42,8 +42,8 @@ class TestSecure:
     """Tests secure reports, the default if all uploads are summed securely."""
 
     def test_process_knows_how_it_reports(self, secure, silent):
-        assert (secure.report, silent.report) == ("secure", "none")
-        assert compose(mean_exchange()).report == "clear"
+        assert (secure.algorithm.report, silent.algorithm.report) == ("secure", "none")
+        assert compose(mean_exchange()).algorithm.report == "clear"
 
     def test_nothing_is_aggregated_in_the_clear(self, secure):
         tff.test.assert_not_contains_unsecure_aggregation(secure.next)

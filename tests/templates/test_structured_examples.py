@@ -24,7 +24,7 @@ from tff_pfl.evaluation import PooledEvaluation, build_predictions, predict_fede
 from tff_pfl.local import AUGMENTATIONS, LocalTraining
 from tff_pfl.models import Model, Task
 from tff_pfl.templates import compose
-from tff_pfl.templates.errors import BlockTracingError, TemplateError
+from tff_pfl.tracing.errors import BlockTracingError, TemplateError
 
 LARGE = 1 << 24  # float32 cannot hold the next integer
 RATE = 0.125

@@ -15,13 +15,13 @@ from tests.federation import (
 )
 from tests.templates.mean_process import EXAMPLES_TYPE as NUMBERS_TYPE
 from tests.templates.mean_process import algorithm, clients, examples, mean_exchange
-from tff_pfl.aggregators import BranchMeanFactory, Shares
+from tff_pfl.aggregators import BranchMeanFactory, Shares, Stack, aggregated
 from tff_pfl.algorithms import make
 from tff_pfl.attacks import scaled_uploads
 from tff_pfl.evaluation import fine_tuned
 from tff_pfl.privacy import with_privacy
 from tff_pfl.templates import AGGREGATORS, compose, with_aggregator
-from tff_pfl.testing.eager import EagerProcess, aggregate
+from tff_pfl.testing.eager import EagerProcess
 
 pytestmark = pytest.mark.usefixtures("clients_in_a_loop")
 MODEL, SIZES = tiny_model(), (6, 5, 0, 9)
@@ -80,10 +80,10 @@ def test_results_are_arrays_and_old_states_stay_unchanged():
 
 def test_aggregators_without_an_eager_version_raise():
     with pytest.raises(TypeError, match=r"UnweightedMeanFactory needs the whole process: use"):
-        aggregate(tff.aggregators.UnweightedMeanFactory(), tf.zeros([2, 3]), tf.ones([2]))
+        aggregated(tff.aggregators.UnweightedMeanFactory(), Stack(tf.zeros([2, 3]), tf.ones([2])))
     secure = tff.learning.secure_aggregator(zeroing=False, clipping=False)
-    with pytest.raises(TypeError, match=r"A mean of other than plain sums needs the whole proc"):
-        aggregate(secure, tf.zeros([2, 3]), tf.ones([2]))
+    with pytest.raises(TypeError, match=r"^MeanFactory needs the whole process: use"):
+        aggregated(secure, Stack(tf.zeros([2, 3]), tf.ones([2])))
 
 
 @pytest.mark.slow
@@ -98,7 +98,7 @@ def test_branches_use_the_aggregator_of_their_pairs():
 
 def test_noisy_branches_with_little_weight_move_less():
     upload = Shares(tf.constant([[[2.0], [2.0]], [[4.0], [4.0]]]), tf.constant([[0.9, 0.1]] * 2))
-    found = aggregate(BranchMeanFactory(noise=0.2), upload, tf.constant([0.5, 0.5]))
+    found = aggregated(BranchMeanFactory(noise=0.2), Stack(upload, tf.constant([0.5, 0.5])))
     np.testing.assert_allclose(found, [[3.0], [3.0 * 0.1 / (2 * 0.2)]], rtol=1e-6)
 
 

@@ -21,9 +21,10 @@ from tests.marks import together
 from tff_pfl.aggregators import StackRuleFactory
 from tff_pfl.deployment import compose_global_evaluation
 from tff_pfl.local import evaluate
-from tff_pfl.templates import blocks, errors
 from tff_pfl.testing import EagerProcess
+from tff_pfl.tracing import errors
 from tff_pfl.tracing.equality import elementwise_equality
+from tff_pfl.tracing.trace import trace
 
 pytestmark = pytest.mark.usefixtures("clients_in_a_loop")
 
@@ -62,13 +63,13 @@ def by_objects(x):
     ],
 )
 def test_comparison_equals_that_of_eager_mode(compared, expected):
-    traced = blocks.trace("A block", compared, VECTOR)
+    traced = trace("A block", compared, VECTOR)
     np.testing.assert_array_equal(traced(np.int32([1, 2, 9])), expected)
 
 
 def test_python_branch_on_a_tensor_is_refused():
     with pytest.raises(errors.BlockTracingError, match="symbolic `tf.Tensor` as a Python `bool`"):
-        blocks.trace("A block", lambda x: x if x == 2 else -x, tff.types.to_type(np.int32))
+        trace("A block", lambda x: x if x == 2 else -x, tff.types.to_type(np.int32))
 
 
 def test_tensorflow_is_unchanged_elsewhere():
@@ -90,7 +91,7 @@ def test_tensorflow_is_unchanged_elsewhere():
 
 def test_error_names_the_line_of_the_comparison():
     with pytest.raises(errors.BlockTracingError, match=r"test_equality\.py, line"):
-        blocks.trace("A block", lambda x: x == tf.constant([1, 2]), VECTOR)
+        trace("A block", lambda x: x == tf.constant([1, 2]), VECTOR)
 
 
 def test_aggregation_rules_and_initial_weights_can_compare():

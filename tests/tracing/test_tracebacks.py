@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 
 from tff_pfl.local import trees
-from tff_pfl.templates import errors
-from tff_pfl.templates.blocks import trace
+from tff_pfl.tracing import errors
+from tff_pfl.tracing.trace import trace
 
 
 def adds_different_structures():

@@ -1,13 +1,17 @@
 """Weighted means in which each part of an upload has its own weight."""
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 import tensorflow_federated as tff
 import tree
 
-from tff_pfl.aggregators.secure import Aggregator, is_plain_mean
+from tff_pfl.aggregators.decoded import DecodedMeanFactory
+from tff_pfl.aggregators.means import REPLACED, Noise, aggregated, is_plain_mean
+from tff_pfl.aggregators.secure import Aggregator
+from tff_pfl.local import trees
 
 # A sum of shares below this counts as 0.
 _LEAST_SHARE = 1e-12
@@ -63,13 +67,34 @@ class BranchMeanFactory(tff.aggregators.WeightedAggregationFactory):
         self.noise = noise
 
     @property
-    def is_default(self) -> bool:
-        """Whether `pairs` is a plain mean or `None`, the default sum."""
-        return self.pairs is None or is_plain_mean(self.pairs)
+    def reason(self) -> str | None:
+        """Why another aggregator cannot replace `pairs`: it is no plain mean or sum."""
+        return None if self.pairs is None or is_plain_mean(self.pairs) else REPLACED
 
-    def around(self, pairs: Aggregator) -> "BranchMeanFactory":
+    def around(self, mean: Aggregator) -> "BranchMeanFactory":
         """Returns a copy with another aggregator of the pairs."""
-        return BranchMeanFactory(pairs, self.noise)
+        return BranchMeanFactory(mean, self.noise)
+
+    def averaged_parts(self) -> list[str]:
+        """Returns the field of the values, unless `pairs` was replaced."""
+        return ["value"] if self.reason is None else []
+
+    def decoding(self, decode: Callable[[Any], Any]) -> "DecodedBranchMeanFactory":
+        """Returns the aggregator of `Shares` whose values the server decodes."""
+        return DecodedBranchMeanFactory(decode)
+
+    def with_noise(self, noise: Noise) -> tuple[Aggregator, Callable | None]:
+        """Returns the noisy branch mean; see `Noise`."""
+        return noise.branch_mean()
+
+    def of(self, stack: Any) -> Any:
+        """Aggregates a `Stack`; see `aggregated`."""
+        weights = stack.weight if self.pairs is None else tf.ones_like(stack.weight)
+        clients = enumerate(tf.unstack(weights))
+        pairs = [weighted(trees.row(stack.value, i), weight) for i, weight in clients]
+        factory = self.pairs or tff.aggregators.SumFactory()
+        sums = aggregated(factory, stack._replace(value=trees.stack(pairs)))
+        return mean_of_sums(sums, self.noise)
 
     def create(self, value_type, weight_type) -> tff.templates.AggregationProcess:
         """See the base class.
@@ -109,6 +134,18 @@ class BranchMeanFactory(tff.aggregators.WeightedAggregationFactory):
             )
 
         return tff.templates.AggregationProcess(pairs.initialize, branch_mean)
+
+
+class DecodedBranchMeanFactory(DecodedMeanFactory):
+    """A `BranchMeanFactory` for `Shares` whose values are compressed."""
+
+    def summands(self, upload: Shares, weight: tf.Tensor) -> Shares:
+        """See the base class."""
+        return weighted(Shares(self.decode(upload.value), upload.share), weight)
+
+    def mean(self, sums: Shares) -> Any:
+        """See the base class."""
+        return mean_of_sums(Shares(*sums))
 
 
 def weighted(upload: Shares, weight: tf.Tensor) -> Shares:

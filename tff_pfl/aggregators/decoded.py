@@ -6,8 +6,6 @@ from typing import Any
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_pfl.aggregators import branch_mean
-from tff_pfl.aggregators.branch_mean import Shares
 from tff_pfl.local import trees
 from tff_pfl.tracing.equality import elementwise_equality
 
@@ -46,6 +44,12 @@ class DecodedMeanFactory(tff.aggregators.WeightedAggregationFactory):
         total, weight = sums
         return trees.scale(total, 1.0 / weight)
 
+    def of(self, stack: Any) -> Any:
+        """Aggregates a `Stack`; see `aggregated`."""
+        clients = enumerate(tf.unstack(stack.weight))
+        summands = [self.summands(trees.row(stack.value, i), weight) for i, weight in clients]
+        return self.mean(tf.nest.map_structure(lambda *leaves: tf.add_n(leaves), *summands))
+
     def create(self, value_type, weight_type) -> tff.templates.AggregationProcess:
         """See the base class."""
         summands, mean = (elementwise_equality()(fn) for fn in (self.summands, self.mean))
@@ -80,15 +84,3 @@ class DecodedMeanFactory(tff.aggregators.WeightedAggregationFactory):
             return tff.templates.MeasuredProcessOutput(state, result, measurements)
 
         return tff.templates.AggregationProcess(initialize, decoded_mean)
-
-
-class DecodedBranchMeanFactory(DecodedMeanFactory):
-    """A `BranchMeanFactory` for `Shares` whose values are compressed."""
-
-    def summands(self, upload: Shares, weight: tf.Tensor) -> Shares:
-        """See the base class."""
-        return branch_mean.weighted(Shares(self.decode(upload.value), upload.share), weight)
-
-    def mean(self, sums: Shares) -> Any:
-        """See the base class."""
-        return branch_mean.mean_of_sums(Shares(*sums))

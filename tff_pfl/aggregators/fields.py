@@ -1,13 +1,15 @@
 """Aggregates uploads of several fields, each field by its own aggregator."""
 
 import collections
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_pfl.aggregators.secure import Aggregator, is_plain_mean, is_secure
+from tff_pfl.aggregators import means
+from tff_pfl.aggregators.secure import Aggregator, is_secure
 
 
 class FieldsFactory(tff.aggregators.WeightedAggregationFactory):
@@ -39,6 +41,24 @@ class FieldsFactory(tff.aggregators.WeightedAggregationFactory):
         """Returns the factory's call, with its aggregators."""
         fields = ", ".join(f"{name}={factory!r}" for name, factory in self.factories.items())
         return f"FieldsFactory({fields})"
+
+    def averaged_parts(self) -> list[str]:
+        """Returns the fields that a plain mean averages."""
+        parts = {name: means.averaged_parts(factory) for name, factory in self.factories.items()}
+        return [name for name, found in parts.items() if found == [None]]
+
+    def decoding(self, decode: Callable[[Any], Any]) -> "FieldsFactory":
+        """Returns a copy for uploads whose one averaged field the server decodes."""
+        (name,) = self.averaged_parts()
+        decoded = means.decoding(self.factories[name], decode)
+        return FieldsFactory(**{**self.factories, name: decoded})
+
+    def of(self, stack: Any) -> Any:
+        """Aggregates a `Stack`; see `aggregated`."""
+        return collections.OrderedDict(
+            (name, means.aggregated(factory, stack._replace(value=getattr(stack.value, name))))
+            for name, factory in self.factories.items()
+        )
 
     def create(self, value_type, weight_type) -> tff.templates.AggregationProcess:
         """See the base class.
@@ -108,7 +128,7 @@ class CountedFactory(FieldsFactory):
 
     Attributes:
         mean: The aggregator of the values.
-        is_default: Whether the values are aggregated by a plain mean.
+        reason: Why another aggregator cannot replace `mean`: it is no plain mean.
     """
 
     def __init__(self, mean: Aggregator | None = None, number: int | None = None):
@@ -120,7 +140,7 @@ class CountedFactory(FieldsFactory):
                 the actual number is secret.
         """
         self.mean = mean or tff.aggregators.MeanFactory()
-        self.is_default = number is None and is_plain_mean(self.mean)
+        self.reason = None if number is None and means.is_plain_mean(self.mean) else means.REPLACED
         if number is not None:
             sum_ = _ConstantFactory(float(number))
         elif mean is not None and is_secure(mean):
@@ -132,6 +152,15 @@ class CountedFactory(FieldsFactory):
     def around(self, mean: Aggregator) -> "CountedFactory":
         """Returns a copy with another aggregator of the values."""
         return CountedFactory(mean)
+
+    def with_noise(self, noise: means.Noise) -> tuple["CountedFactory", Callable | None]:
+        """Returns a copy with noisy values and the expected number; see `Noise`."""
+        mean, encode = means.with_noise(self.mean, noise)
+
+        def send(upload, seed):
+            return upload._replace(value=encode(upload.value, seed))
+
+        return CountedFactory(mean, number=noise.clients_per_round), encode and send
 
 
 class _ConstantFactory(tff.aggregators.UnweightedAggregationFactory):

@@ -1,4 +1,4 @@
-"""Finds properties of aggregators: secure sums and plain means."""
+"""Finds whether aggregators reveal single uploads."""
 
 import contextlib
 from collections.abc import Iterator
@@ -27,18 +27,6 @@ def sums_securely(computation: tff.Computation) -> bool:
     except (AssertionError, ValueError):  # TFF raises a ValueError for opaque calls.
         return False
     return True
-
-
-def is_plain_mean(factory: Aggregator) -> bool:
-    """Returns whether an aggregator is the weighted mean of unchanged uploads.
-
-    A `tff.aggregators.MeanFactory` may also use secure, quantized or noisy sums, as does
-    `tff.learning.secure_aggregator(clipping=False, zeroing=False)`.
-    """
-    if not isinstance(factory, tff.aggregators.MeanFactory):
-        return False
-    sums = factory._value_sum_factory, factory._weight_sum_factory
-    return all(isinstance(part, tff.aggregators.SumFactory) for part in sums)
 
 
 def is_secure(factory: Aggregator) -> bool:

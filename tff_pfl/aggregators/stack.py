@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_pfl.aggregators.means import REPLACED
 from tff_pfl.local import trees
 from tff_pfl.tracing.equality import elementwise_equality
 
@@ -54,6 +55,10 @@ class StackFactory(tff.aggregators.WeightedAggregationFactory):
     """
 
     reason = "its server needs every upload by itself"
+
+    def of(self, stack: Stack) -> Stack:
+        """Returns the stack."""
+        return stack
 
     def create(self, value_type, weight_type) -> tff.templates.AggregationProcess:
         """See the base class.
@@ -130,7 +135,7 @@ class StackRuleFactory(tff.aggregators.WeightedAggregationFactory):
         reason: The reason why another aggregator cannot replace this one.
     """
 
-    reason = "another one was chosen before"
+    reason = REPLACED
 
     def __init__(
         self,

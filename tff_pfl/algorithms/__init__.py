@@ -21,7 +21,6 @@ from tff_pfl.algorithms.registry import (
     hyperparameters,
     idle_where,
     make,
-    trains_where,
 )
 
 # Importing a module registers its algorithms.
@@ -44,6 +43,5 @@ __all__ = [
     "hyperparameters",
     "idle_where",
     "make",
-    "trains_where",
     *ALGORITHMS,
 ]

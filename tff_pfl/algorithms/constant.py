@@ -68,7 +68,6 @@ def constant(model: Model, local: LocalTraining) -> Algorithm:
         apply=apply,
         name=f"constant_{model.name}",
         features=None,
-        constant_layers=(),
         made_of=None,
         starts_alike=True,
         training_pass=None,

@@ -90,7 +90,7 @@ def fedala(
             count. The authors' code counts tensors: its `-p 2`, a kernel and a bias, is 1 here.
         sample_share: The share of a client's examples from which `W_i` is learnt, rounded down to
             one example or more; the paper's `s`, 80 %.
-        mixing_learning_rate: `eta_W`; 1 in the paper.
+        mixing_learning_rate: `eta_W`; 1 in the paper, an option of the authors' code.
         threshold: The standard deviation of losses below which they have settled; 0.1 in the
             authors' code.
         max_passes: The largest number of passes in a client's second round, which the paper leaves

@@ -16,17 +16,13 @@ of the normalisation layers here. Group and layer normalisation have no statisti
 The personal model is the client's own normalisation on the current shared part, for every client,
 whether it took part or not. Scales and shifts start from the common initial values 1 and 0. There
 is no global model.
-
-All other layers in also_personal: Local.
 """
-
-from collections.abc import Iterable
 
 from tff_pfl.algorithms.fedper import fedper
 from tff_pfl.algorithms.registry import ALGORITHMS
 from tff_pfl.arguments.extension import extends
 from tff_pfl.local import LocalTraining
-from tff_pfl.models import Model, normalization_layers, partition
+from tff_pfl.models import Model, normalization_layers
 from tff_pfl.templates import Algorithm, Weighting
 
 
@@ -36,7 +32,6 @@ def fedbn(
     model: Model,
     local: LocalTraining,
     *,
-    also_personal: Iterable[str] = (),
     weighting: Weighting = "uniform",
     **options,
 ) -> Algorithm:
@@ -45,7 +40,6 @@ def fedbn(
     Args:
         model: The model, of weights `W`.
         local: The local training of all layers.
-        also_personal: The names of further layers that clients keep, such as the head.
         weighting: "uniform" as in the paper, "num_examples", or a function; see `weighing`.
         **options: Options of `averaging`.
 
@@ -60,5 +54,4 @@ def fedbn(
             "moving statistics. Use a network with batch, group or layer normalisation, such as "
             "resnet18."
         )
-    personal = (*norms, *partition(model, personal=also_personal).personal)
-    return fedper(model, local, personal_layers=personal, weighting=weighting, **options)
+    return fedper(model, local, personal_layers=norms, weighting=weighting, **options)

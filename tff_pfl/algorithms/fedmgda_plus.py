@@ -67,7 +67,7 @@ def fedmgda_plus(
         local: The local training.
         eps: The largest distance of `lambda_i` from `lambda0_i`; comparisons have 0.1, or 0, 0.1,
             0.5 and 1.
-        lambda0: "num_examples", in proportion to clients' examples, or "uniform".
+        lambda0: "num_examples", as in FedPG's comparison, or "uniform", as in Ditto's.
         server_lr: The length of the step for a direction of length 1, in all rounds; needs tuning.
             `None` is the learning rate of the clients in the round, as in FedPG's comparison.
         personalized: The model that is evaluated as the client's own; see `fedavg`.

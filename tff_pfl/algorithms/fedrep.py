@@ -64,7 +64,7 @@ def fedrep(
         personal_layers: The names of the head's layers; default the model's last layer.
         head_epochs: The epochs of the head; default as in `local`. The paper has 10, PGFed's and
             FedPG's comparisons 5.
-        head_steps: The number of mini-batches of the head, which replaces head_epochs.
+        head_steps: The number of mini-batches of the head, not of epochs; for PLGU-GRep.
         body_epochs: The epochs of the body; default as in `local`.
         body_steps: The number of mini-batches of the body, which replaces body_epochs.
         evaluation_head_epochs: The epochs of the head before an evaluation, whose result is not

@@ -36,7 +36,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tff_pfl.aggregators import StackFactory
-from tff_pfl.algorithms.registry import ALGORITHMS, idle_where, trains_where
+from tff_pfl.algorithms.registry import ALGORITHMS, idle_where
 from tff_pfl.arguments.names import check_names
 from tff_pfl.arguments.ranges import between, each, takes, whole
 from tff_pfl.local import LocalTraining, evaluate, exact_gradient, trees
@@ -54,7 +54,7 @@ from tff_pfl.templates import (
 
 
 @ALGORITHMS.register("ifca")
-@trains_where(averaging="models")
+@idle_where("local", averaging="gradients")
 @idle_where("max_restarts", min_share=0)
 @takes(
     num_clients=whole(1),
@@ -139,16 +139,17 @@ def ifca(
         else:
             gradient, totals = exact_gradient(model, weights, examples)
             change = trees.scale(gradient, -local.learning_rate(context.round_num))
-        return ClientOutput(
-            state=state,
-            upload=OwnChoice(cluster, change),
-            weight=weigh(examples),
-            metrics=totals,
-        )
+        return ClientOutput(state, OwnChoice(cluster, change), weigh(examples), totals)
 
-    def personalize(models, state, examples, context):
+    def own_model(models, state, examples, context):
         return choose(models, examples, context.client_id)[1]
 
+    personalize = Personalization(own_model, distribute=lambda state: state.models)
+    if fixed_clusters is not None:  # The server knows which model is a client's.
+        personalize = Personalization(
+            lambda message, state, examples, context: message.own,
+            select=lambda state, client_id: choose(state.models, None, client_id)[1],
+        )
     return Algorithm(
         server_init=server.init,
         client_init=no_client_state,
@@ -160,11 +161,7 @@ def ifca(
                 finalize=server.finalize,
             )
         ],
-        personalize=Personalization(
-            distribute=lambda state: state.models,
-            client_work=personalize,
-            of_known_clients=fixed_clusters is not None,
-        ),
+        personalize=personalize,
         made_for=Federation(num_clients),
     )
 

@@ -27,6 +27,8 @@ The paper states the length of both phases twice, and differently: K epochs, or 
 the head and one of the body. By default the head trains as long as `local` says and the body for
 one epoch. head_steps=K, body_steps=1 is the other reading.
 
+A normalisation layer shares the score of the layer it follows, as in PLGU-LF.
+
 rho = 0: FedRep, whose body takes two steps on each batch.
 """
 
@@ -54,7 +56,6 @@ def plgu_grep(
     *,
     rho: float = 0.05,
     body_epochs: int | None = 1,
-    group_norms: bool = True,
     xi_scale: float = 1.0,
     norm_order: float = 2.0,
     weighting: Weighting = "uniform",
@@ -67,7 +68,6 @@ def plgu_grep(
         local: The local training of head and body.
         rho: The radius of the perturbation; 0.05 in the paper.
         body_epochs: The epochs of the body; `None`: as in `local`.
-        group_norms: Whether a normalisation layer shares the score of the layer it follows.
         xi_scale: The sum of the layers' scores: 1 in the paper; the number of the body's layers
             gives the radius of SAM.
         norm_order: `p` of LWSAM's norm; `inf` is the largest entry.
@@ -75,7 +75,7 @@ def plgu_grep(
         **options: Options of FedRep.
     """
     parts = partition(model, personal=options.get("personal_layers"))
-    groups = layer_groups(model, parts.shared) if group_norms else None
+    groups = layer_groups(model, parts.shared)
     if not parts.shared:
         raise ValueError(f"personal_layers has all layers of {model.name!r}: no body is left.")
 

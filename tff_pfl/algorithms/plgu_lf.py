@@ -69,7 +69,6 @@ def plgu_lf(
     *,
     rho: float = 0.05,
     num_personal_layers: int = 1,
-    group_norms: bool = True,
     scores: str = "distance",
     xi_scale: float = 1.0,
     norm_order: float = 2.0,
@@ -86,7 +85,6 @@ def plgu_lf(
         local: The local training of both models; the paper has 5 epochs and batches of 50.
         rho: The radius of the perturbation; 0.05 in the paper.
         num_personal_layers: `D`; 5 of about 23 layers in the paper, 1 or 2 for small networks.
-        group_norms: Whether a normalisation layer is part of the layer it follows.
         scores: "distance", or "equal": 1 for all layers, which turns LWSAM into SAM.
         xi_scale: The sum of scores by distance: 1 in the paper; `L` gives the radius of SAM.
         norm_order: `p` of LWSAM's norm; `inf` is the largest entry.
@@ -102,7 +100,7 @@ def plgu_lf(
     check_names("perturb_at", [perturb_at], ("global", "personal"))
     check_names("eps_from", [eps_from], ("global", "personal"))
     check_names("perturb_layers", [perturb_layers], ("all", "universal"))
-    groups = layer_groups(model) if group_norms else tuple(range(len(model.layers)))
+    groups = layer_groups(model)
     num_layers = max(groups) + 1
     if num_personal_layers > num_layers:
         raise ValueError(

@@ -21,7 +21,7 @@ from tff_pfl.arguments.registry import Registry
 from tff_pfl.local import LocalTraining
 from tff_pfl.models import Model
 from tff_pfl.templates import Algorithm, Federation, Ingredients, PersonalizedProcess, compose
-from tff_pfl.templates.errors import TemplateError
+from tff_pfl.tracing.errors import TemplateError
 
 ALGORITHMS = Registry("algorithm", "model", "local")
 # Keyword arguments that are not hyper-parameters: facts about the federation, and objects that have
@@ -49,33 +49,12 @@ def hyperparameters(name: str) -> dict[str, Any]:
     }
 
 
-def trains_where(**switch: Any) -> Callable[[Callable], Callable]:
-    """Declares the value of an option with which an algorithm's clients train.
-
-    With any other value clients compute exact gradients, and use only the learning rate of the
-    local training. Programs then warn about other settings of the local training. The decorator
-    stands below `ALGORITHMS.register`.
-
-    Example:
-        >>> @tff_pfl.trains_where(gradient="pseudo")
-        ... def my_method(model, local, *, gradient="full"): ...
-
-    Args:
-        **switch: The option and the value.
-    """
-
-    def decorate(function):
-        (function.__trains_where__,) = switch.items()
-        return function
-
-    return decorate
-
-
 def idle_where(*options: str, **switch: Any) -> Callable[[Callable], Callable]:
     """Declares options of an algorithm that have no effect with one value of another option.
 
-    A call with that value logs a warning if it changes the default of one of these options. The
-    decorator stands below `ALGORITHMS.register`.
+    A call with that value logs a warning if it changes the default of one of these options. "local"
+    is the local training, of which that value leaves the learning rate: programs warn about other
+    settings of it. The decorator stands below `ALGORITHMS.register`.
 
     Example:
         >>> @tff_pfl.idle_where("beta", momentum=False)
@@ -97,7 +76,7 @@ def idle_where(*options: str, **switch: Any) -> Callable[[Callable], Callable]:
         def call(*args, **kwargs):
             idle = [
                 option
-                for option in kwargs.keys() & set(options)
+                for option in kwargs.keys() & set(options) - {"local"}
                 if not np.array_equal(kwargs[option], parameters[option].default)
             ]
             if idle and kwargs.get(name, parameters[name].default) == value:
@@ -108,18 +87,20 @@ def idle_where(*options: str, **switch: Any) -> Callable[[Callable], Callable]:
                 )
             return function(*args, **kwargs)
 
+        if "local" in options:
+            call.__local_idle_where__ = name, value
         return call
 
     return decorate
 
 
-def training_switch(name: str) -> tuple[str, Any] | None:
-    """Returns the option and the value that `trains_where` declares, or `None`.
+def local_idle_where(name: str) -> tuple[str, Any] | None:
+    """Returns the option and the value with which local training is idle, by `idle_where`.
 
     Raises:
         UnknownNameError: The name is unknown; the message suggests the nearest one.
     """
-    return getattr(function_of(ALGORITHMS[name]), "__trains_where__", None)
+    return getattr(function_of(ALGORITHMS[name]), "__local_idle_where__", None)
 
 
 def make(

@@ -21,7 +21,7 @@ answers an example if the entropy of its softmax is at most a threshold; otherwi
 answers. The global model is `vbar` and `theta`, and only its server exit answers. A client that
 never took part has the global model.
 
-Both exits have the structure of the model's last layers, as in FedPG's comparison. In the paper the
+Both exits have the structure of the model's last layer, as in FedPG's comparison. In the paper the
 client exit is a small network on the first layers of a deep one, and `theta` is the rest. The paper
 splits the model between device and server; the result is the same.
 
@@ -30,7 +30,6 @@ client exit are Local. lambda = 0: `v_i` is `vbar` after a round in which the cl
 """
 
 import dataclasses
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -70,7 +69,6 @@ def splitgp(
     gamma: float = 0.5,
     lambda_: float = 0.2,
     threshold: float = 0.2,
-    exit_layers: Iterable[str] | None = None,
     start: str = "own",
     **options,
 ) -> Algorithm:
@@ -83,7 +81,6 @@ def splitgp(
         lambda_: The share of its own part that a client keeps.
         threshold: The largest entropy, in nats, with which the client exit answers; the paper tries
             0.05, 0.1, 0.2, 0.4, 0.8, 1.2, 1.6 and 2.3. With `inf` it always answers.
-        exit_layers: The names of the layers of an exit; default the model's last layer.
         start: The start of a client's first round: "own", the common initial value, or "mean", the
             `vbar` it receives.
         **options: Options of `averaging`.
@@ -91,8 +88,7 @@ def splitgp(
     model.check_no_batch_normalization("splitgp")
     check_names("start", [start], STARTS)
     model.check_class_logits("splitgp")
-    threshold = min(threshold, tf.float32.max)  # weights must be finite
-    both = two_exits(model, exit_layers=exit_layers)
+    both = two_exits(model)
     joint, sides = both.joint_model(gamma), both.sides
 
     def client_init(client_id, seed):
@@ -121,17 +117,20 @@ def splitgp(
         kept = trees.scale(trees.subtract(state.part, mean), lambda_)
         return ClientOutput(state=state._replace(part=trees.add(mean, kept)))
 
+    def closed(weights):
+        return both.gated(weights, is_open=False)
+
     def personalize(received, state, examples, context):
         theta, _ = sides.split(received)
-        own = both.gated(sides.merge(theta, state.part), threshold)
-        return trees.select(state.participations > 0, own, both.gated(received, -1.0))
+        own = both.gated(sides.merge(theta, state.part), is_open=True)
+        return trees.select(state.participations > 0, own, closed(received))
 
     algorithm = averaging(
         both.init,
         client_work,
         personalize,
         client_init,
-        global_weights=lambda weights: both.gated(weights, -1.0),
+        global_weights=closed,
         **options,
     )
     mixing = Exchange(
@@ -142,5 +141,5 @@ def splitgp(
     return dataclasses.replace(
         algorithm,
         exchanges=[*algorithm.exchanges, mixing],
-        evaluated_model=both.gated_model(),
+        evaluated_model=both.gated_model(threshold),
     )

@@ -11,7 +11,7 @@ from tff_pfl.arguments.names import check_names
 from tff_pfl.arguments.registry import Registry
 from tff_pfl.local import ClientContext, trees
 from tff_pfl.templates import Algorithm, Exchange
-from tff_pfl.templates.errors import TemplateError
+from tff_pfl.tracing.errors import TemplateError
 
 ATTACKS = Registry("attack", "algorithm")
 """Functions `(algorithm, *, client_ids, <options>) -> Algorithm`.

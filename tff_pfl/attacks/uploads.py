@@ -9,7 +9,7 @@ from tff_pfl.arguments.ranges import ANY_NUMBER, at_least, each, takes, whole
 from tff_pfl.attacks.attackers import ATTACKS, is_attacker, with_uploads
 from tff_pfl.models.example_weights import labels_of, weights_of, with_weights
 from tff_pfl.templates import Algorithm, Exchange
-from tff_pfl.templates.errors import TemplateError
+from tff_pfl.tracing.errors import TemplateError
 
 # Folded into a client's seed, so that the noise differs from the numbers of its training.
 _NOISE = 0x4E0153

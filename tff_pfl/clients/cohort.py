@@ -21,8 +21,8 @@ from tff_pfl.clients.selectors import History, KnownClients, Losses, no_losses
 from tff_pfl.clients.serialization import deserialize, serialize
 from tff_pfl.clients.state_store import ClientStateStore
 from tff_pfl.local.examples import Examples
-from tff_pfl.templates.blocks import is_empty
 from tff_pfl.templates.process import Client
+from tff_pfl.tracing.structures import is_empty
 
 _CAPACITY = whole(1)
 # `from_bytes` gets only bytes, and finds the source with the data and the store here.

@@ -218,22 +218,35 @@ class Participation:
             )
         self.selector.check(wanted)
 
-    def check_process(self, process: Any) -> None:
-        """Checks that the selector may know what it needs from a process's clients.
+    def check_private(self) -> None:
+        """Raises a `ValueError` unless clients are drawn with a known probability, for privacy."""
+        if self.selects:
+            raise ValueError(
+                f"selector={self.selector}, but with privacy each client must be drawn with the "
+                "same probability. Set the selector to 'uniform'."
+            )
+        if self.over_selection > 1:
+            raise ValueError(
+                f"over_selection={self.over_selection}, but with privacy, whether a client takes "
+                "part must not depend on others. Set it to 1."
+            )
+        if self.sampling != "poisson" and self.availability != Always():
+            raise ValueError(
+                f"availability={self.availability}, but with privacy a cohort of a fixed size must "
+                "be drawn from all clients. Set sampling to 'poisson', or let all clients always "
+                "be available."
+            )
 
-        Args:
-            process: The `PersonalizedProcess`.
+    def check_process(self, process: Any) -> None:
+        """Checks that a `PersonalizedProcess` can have such cohorts.
 
         Raises:
-            ValueError: The process is private, but the selector is not uniform; or the selector
-                needs losses, but there is no global model or reports are not sent in the clear.
+            ValueError: The process is private, but see `check_private`; or the selector needs
+                losses, but there is no global model or reports are not sent in the clear.
         """
-        if self.selects and process.noise_multiplier is not None:
-            raise ValueError(
-                f"selector={self.selector}, but with privacy clients must be drawn uniformly. Set "
-                "the selector to 'uniform'."
-            )
-        if self.selector.needs_losses and process.report != "clear":
+        if process.algorithm.noise_multiplier is not None:
+            self.check_private()
+        if self.selector.needs_losses and process.algorithm.report != "clear":
             raise ValueError(
                 f"selector={self.selector} needs the losses of single clients, but this process "
                 "hides them: its measurements are sent by secure sums or not at all."

@@ -16,7 +16,7 @@ from tff_pfl.clients.errors import CorruptStateError, ForeignStateError
 from tff_pfl.clients.records import DiskRecords, MemoryRecords
 from tff_pfl.clients.serialization import pack, unpack
 from tff_pfl.runtime import materialized
-from tff_pfl.templates.blocks import empty_value, is_empty
+from tff_pfl.tracing.structures import empty_value, is_empty
 
 _FORMAT = 4
 _HEADER = b"header"

@@ -6,19 +6,12 @@ from typing import Any
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_pfl.aggregators import (
-    Aggregator,
-    BranchMeanFactory,
-    DecodedBranchMeanFactory,
-    DecodedMeanFactory,
-    FieldsFactory,
-    is_plain_mean,
-)
+from tff_pfl.aggregators import Aggregator, means
 from tff_pfl.compression.compressors import Compressor
 from tff_pfl.local import trees
 from tff_pfl.templates import Algorithm, Exchange
-from tff_pfl.templates.blocks import trace
 from tff_pfl.templates.errors import AggregatorError
+from tff_pfl.tracing.trace import trace
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,12 +64,7 @@ class AveragedPart:
         def decode(message):
             return trees.from_vector(compressor.decode(message, self.size), self.specs)
 
-        if isinstance(self.present, BranchMeanFactory):
-            return DecodedBranchMeanFactory(decode)
-        if isinstance(self.present, FieldsFactory):
-            factories = {**self.present.factories, self.field: DecodedMeanFactory(decode)}
-            return FieldsFactory(**factories)
-        return DecodedMeanFactory(decode)
+        return means.decoding(self.present, decode)
 
 
 def averaged_part(algorithm: Algorithm, exchange: Exchange) -> AveragedPart:
@@ -91,7 +79,7 @@ def averaged_part(algorithm: Algorithm, exchange: Exchange) -> AveragedPart:
     """
     owner = f"Uploads of {algorithm.name} (exchange {exchange.name!r})"
     aggregator = exchange.aggregator
-    fields = _averaged_fields(aggregator)
+    fields = means.averaged_parts(aggregator)
     if len(fields) != 1:
         raise AggregatorError(
             f"{owner} cannot be compressed: the uploads, or one of their fields, must be averaged "
@@ -105,13 +93,3 @@ def averaged_part(algorithm: Algorithm, exchange: Exchange) -> AveragedPart:
     averaged = trace(f"{owner}: averaged", lambda: exchange.averaged(algorithm.server_init(0)))
     specs = tff.types.type_to_tf_tensor_specs(averaged.type_signature.result)
     return AveragedPart(owner, *fields, specs, aggregator)
-
-
-def _averaged_fields(aggregator) -> list[str | None]:
-    """Returns the fields of an upload that are averaged; `None` stands for the whole upload."""
-    if isinstance(aggregator, FieldsFactory):
-        factories = aggregator.factories.items()
-        return [name for name, factory in factories if _averaged_fields(factory) == [None]]
-    if isinstance(aggregator, BranchMeanFactory) and aggregator.is_default:
-        return ["value"]
-    return [None] if is_plain_mean(aggregator) else []

@@ -24,7 +24,6 @@ from tff_pfl.config.options import (
 from tff_pfl.config.parts import is_private
 from tff_pfl.config.sections import keys, own_keys
 from tff_pfl.data import PARTITIONERS
-from tff_pfl.privacy import check_participation
 
 
 def check_config(config: ml_collections.ConfigDict) -> None:
@@ -149,7 +148,7 @@ def _check_privacy(config, participation) -> None:
         reason = "privacy has its own aggregator, the mean of clipped uploads with noise"
         raise _both(config, "aggregator.name", _privacy_key(config), reason)
     with config_errors("participation"):
-        check_participation(participation)
+        participation.check_private()
     if privacy.mechanism != "distributed":
         return
     # Epsilon needs the noise of all clients, and a client that does not report adds none.

@@ -21,7 +21,7 @@ def config_errors(section: str | None) -> Iterator[None]:
     """
     # Imported here, because programs define their flags without TensorFlow.
     from tff_pfl.arguments.kinds import KindError
-    from tff_pfl.templates.errors import TemplateError
+    from tff_pfl.tracing.errors import TemplateError
 
     try:
         yield

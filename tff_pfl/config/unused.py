@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import ml_collections
 
-from tff_pfl.algorithms.registry import ALGORITHMS, training_switch
+from tff_pfl.algorithms.registry import ALGORITHMS, local_idle_where
 from tff_pfl.config.options import FRACTION, PARTITIONER, value_of
 from tff_pfl.config.sections import SECTIONS, keys
 
@@ -53,12 +53,12 @@ def _switches(algorithm) -> Iterator[_Switch]:
         (*tuning, *new),
         lambda values: values[0] or all(values[1:]),
     )
-    if algorithm in ALGORITHMS and (trains := training_switch(algorithm)):
-        option, steps = trains
+    if algorithm in ALGORITHMS and (idle := local_idle_where(algorithm)):
+        option, exact = idle
         yield _Switch(
             [f"local.{name}" for name in (*_training_keys(), "options", "augmentation")],
             (f"algorithm.{option}", *tuning, "evaluation.further_models", new[0]),
-            lambda values: values[0] == steps or any(values[1:]),
+            lambda values: values[0] != exact or any(values[1:]),
         )
 
 

@@ -29,7 +29,7 @@ from tff_pfl.data.imbalance import long_tailed
 from tff_pfl.data.labelled_images import LabelledImages, checked_images
 from tff_pfl.data.partition import PARTITIONERS, PartitionError
 from tff_pfl.data.partition_file import Partition, label_digest
-from tff_pfl.tracing.generators import made_of_shared_draws
+from tff_pfl.tracing.generators import uses_global_randomness
 
 
 @takes(
@@ -197,7 +197,7 @@ class _Draw:
             parts = deal(labels, self.num_clients, self._rng(1), **self.args)
             return self._checked_parts(parts, len(rows))
 
-        parts, drawn = made_of_shared_draws(dealt, lambda parts: [*map(bytes, parts)])
+        parts, drawn = uses_global_randomness(dealt, lambda parts: [*map(bytes, parts)])
         if drawn:
             raise PartitionError(
                 f"The partitioner {self.partitioner!r} draws from NumPy's, or Python's, global "

@@ -8,10 +8,10 @@ import tensorflow_federated as tff
 
 from tff_pfl.arguments.ranges import takes, whole
 from tff_pfl.local.examples import Examples
-from tff_pfl.templates import blocks
 from tff_pfl.templates.errors import ProcessSignatureError
 from tff_pfl.templates.process import Client, PersonalizedProcess
 from tff_pfl.tracing.structures import type_of_row
+from tff_pfl.tracing.trace import trace
 
 
 @takes(capacity=whole(1))
@@ -63,7 +63,7 @@ def compose_with_sequence_data(
             rows = tf.nest.map_structure(lambda leaf: _pad(leaf, capacity), batch)
         return Examples(rows["x"], rows["y"], size)
 
-    gather = blocks.trace("sequence data", gather, tff.types.SequenceType(element_type))
+    gather = trace("sequence data", gather, tff.types.SequenceType(element_type))
     client_type = tff.types.StructWithPythonType(
         [
             ("client_id", process.client_type.client_id),

@@ -14,9 +14,10 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_pfl.local.examples import num_rows
-from tff_pfl.templates import blocks
 from tff_pfl.templates.errors import ProcessSignatureError
 from tff_pfl.templates.process import Client, PersonalizedProcess
+from tff_pfl.tracing.structures import empty_value, is_empty
+from tff_pfl.tracing.trace import trace
 
 
 def compose_stateless_view(
@@ -62,14 +63,14 @@ def compose_stateless_view(
     _check(process)
     state_type = process.initialize.type_signature.result
     data_type = process.client_type.data
-    client_state = blocks.empty_value(process.client_state_type)
-    identified = blocks.trace(
+    client_state = empty_value(process.client_state_type)
+    identified = trace(
         "the id of a client",
         lambda data: collections.OrderedDict(client_id=_number(data), state=client_state),
         data_type,
     )
     metrics_type = process.next.type_signature.result.metrics.member
-    regrouped = blocks.trace("the metrics of a round", _under_client_work, metrics_type)
+    regrouped = trace("the metrics of a round", _under_client_work, metrics_type)
 
     @tff.federated_computation(state_type, tff.types.FederatedType(data_type, tff.CLIENTS))
     def next_round(state, data):
@@ -81,7 +82,7 @@ def compose_stateless_view(
         )
 
     weights_type = process.global_weights.type_signature.result
-    set_weights = blocks.trace(
+    set_weights = trace(
         "the global model of a server", _with_weights, state_type.member, weights_type
     )
     return tff.learning.templates.LearningProcess(
@@ -90,7 +91,7 @@ def compose_stateless_view(
 
 
 def _check(process: PersonalizedProcess) -> None:
-    if not blocks.is_empty(process.client_state_type):
+    if not is_empty(process.client_state_type):
         raise ProcessSignatureError(
             "A process of tff.learning cannot keep client states between rounds; here they are\n"
             f"  {process.client_state_type}\n"

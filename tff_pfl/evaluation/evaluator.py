@@ -103,7 +103,7 @@ class Evaluator:
             clients_per_call=self._clients_per_call(rows),
             client_ids=self.client_ids,
         )
-        return clients.of_task((self._process.evaluated_model or self._model).task)
+        return clients.of_task((self._process.algorithm.evaluated_model or self._model).task)
 
     def with_others(
         self,

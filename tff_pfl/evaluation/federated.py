@@ -42,7 +42,7 @@ def evaluated_rows(source: CohortDataSource, *splits: str) -> int:
 
 def outputs_of_row(process: PersonalizedProcess, model: Model) -> int:
     """Returns the number of outputs for an example, such as a logit for each class."""
-    model = process.evaluated_model or model
+    model = process.algorithm.evaluated_model or model
     if model.num_classes is not None:
         return model.num_classes
 
@@ -108,7 +108,7 @@ def map_models(
     Returns:
         A computation of the type of `build_evaluation`, with one `T` for each model.
     """
-    model = process.evaluated_model or model
+    model = process.algorithm.evaluated_model or model
     client_type = process.client_type
     state_type = process.initialize.type_signature.result
     test_type = client_type.data

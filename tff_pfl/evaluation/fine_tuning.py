@@ -3,7 +3,6 @@
 Examples are pFedMB's fine-tuning, and a client's training of the global model in FedAvg.
 """
 
-import collections
 import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -149,7 +148,7 @@ def measured_fine_tuning(
 def _parametrized(model, weights_of):
     """Returns the gradient for `LocalTraining.train`, and `(trained, initial) -> W`."""
     if weights_of is None:
-        return None, lambda trained, initial: _with_constant_layers(model, trained, initial)
+        return None, lambda trained, initial: trained
 
     def gradient(parameters, batch, carry):
         direction, totals = model.gradient(weights_of(parameters), batch)
@@ -159,8 +158,3 @@ def _parametrized(model, weights_of):
         return tape.gradient(along, parameters), totals, carry
 
     return gradient, lambda trained, initial: weights_of(trained)
-
-
-def _with_constant_layers(model, trained, weights) -> Weights:
-    constant = {name: weights[name] for name in model.constant_layers}
-    return collections.OrderedDict({**trained, **constant})

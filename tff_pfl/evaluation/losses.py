@@ -38,7 +38,7 @@ def global_losses(
         `(server state S, int [k] client ids -> float64 [k])`, the mean loss over each client's
         training examples; NaN for a client without examples.
     """
-    model = process.evaluated_model or model
+    model = process.algorithm.evaluated_model or model
     rows = evaluated_rows(source, "train")
     state_type, data_type = process.initialize.type_signature.result, process.client_type.data
 

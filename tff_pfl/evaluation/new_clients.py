@@ -25,8 +25,9 @@ from tff_pfl.evaluation.metrics import ClientMetrics, direction
 from tff_pfl.local import ClientContext, LocalTraining
 from tff_pfl.local.seeds import FINE_TUNING, client_seed, run_seed
 from tff_pfl.models import Model, Weights
-from tff_pfl.templates import Client, PersonalizedProcess, blocks
+from tff_pfl.templates import Client, PersonalizedProcess
 from tff_pfl.tracing.equality import elementwise_equality
+from tff_pfl.tracing.trace import trace
 
 _BY_EPOCH = "fine_tuned_by_epoch"
 
@@ -39,7 +40,7 @@ class NewClientsEvaluation:
     `personalize` makes for a client that never took part: an untrained head on the body of FedPer
     or FedRep, or the initial weights in `local`. With a hypernetwork, they receive the mean of the
     embeddings, and fine-tuning fits this embedding, and personal layers, instead of the weights:
-    see `Algorithm.new_client_model`. Other algorithms whose server keeps values for each client by
+    see `Personalization.new_clients`. Other algorithms whose server keeps values for each client by
     its id have no model for new clients.
     """
 
@@ -81,14 +82,13 @@ class NewClientsEvaluation:
         Raises:
             ValueError: The algorithm has no model for new clients.
         """
-        fits = process.new_client_model
-        if process.global_weights is None and fits is None and not process.takes_new_clients:
+        if process.global_weights is None and not process.algorithm.personalize.takes_new_clients:
             raise ValueError(
                 "new clients need a global model, or personal models for unknown clients, but this "
                 "algorithm has none. Set config.new_clients.evaluated=False to hold these clients "
                 "out without evaluating them."
             )
-        model = process.evaluated_model or model
+        model = process.algorithm.evaluated_model or model
         fine_tuning = local if fine_tuning is None else fine_tuning
         plan = _Plan(
             "personalized" if process.global_weights is None else "global",
@@ -203,7 +203,7 @@ class _Plan(NamedTuple):
 
 def _starts_personalized(process) -> bool:
     """Returns whether new clients start with the model that `personalize` makes."""
-    return process.global_weights is None and process.new_client_model is None
+    return process.global_weights is None and process.algorithm.personalize.new_clients is None
 
 
 def _joining(process, first_id) -> tuple[tff.types.StructType, ClientStateStore]:
@@ -243,11 +243,11 @@ def _build_evaluation(
     def by_id(client):
         return client._replace(client_id=client.client_id + first_id)
 
-    fits = process.new_client_model if process.global_weights is None else None
+    fits = process.algorithm.personalize.new_clients if process.global_weights is None else None
     message_of, message_type = process.global_weights, model.weights_type
     if fits is not None:
-        message_of = blocks.trace(
-            "new_client_model", lambda state: fits.distribute(state.algorithm), state_type.member
+        message_of = trace(
+            "new_clients", lambda state: fits.distribute(state.algorithm), state_type.member
         )
         message_type = message_of.type_signature.result
 

@@ -92,7 +92,7 @@ class PooledEvaluation:
         """
         self._process = process
         self._models = {"personalized": process.personalize, **process.further_models}
-        model = process.evaluated_model or model
+        model = process.algorithm.evaluated_model or model
         self._score = _scores(model, process.client_type.data)
         self._subsample = subsample
         self._seed = seed

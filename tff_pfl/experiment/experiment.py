@@ -178,7 +178,7 @@ class Experiment:
         accountant = self.accountant or Accountant(
             number, size, default_delta(number), participation.sampling
         )
-        accountant.check(number, size, participation)
+        accountant.check(number, size, participation.sampling)
         return PrivacyLoss(accountant, noise)
 
     @property
@@ -246,7 +246,8 @@ class Experiment:
         chosen, process = self.new_clients, self.process
         if chosen is None or not chosen.evaluated:
             return None
-        starts_with_own = process.global_weights is None and process.new_client_model is None
+        fits = process.algorithm.personalize.new_clients
+        starts_with_own = process.global_weights is None and fits is None
         with _field("new_clients"):
             if starts_with_own and self.evaluation.fine_tunes_own_models:
                 raise ValueError(

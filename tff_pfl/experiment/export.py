@@ -111,7 +111,7 @@ def _own_models(run: "Run", found: "Restored", client_ids) -> Iterator[Weights]:
 def _write(run: "Run", found: "Restored", dataset, output, clients, models) -> Exported:
     """Writes the models of these clients, and the global model."""
     output, process, names = pathlib.Path(output), run.experiment.process, []
-    model = process.evaluated_model or run.experiment.model
+    model = process.algorithm.evaluated_model or run.experiment.model
     saver = ModelSaver(model, dataset.image_shape, dataset.x_dtype)
     output.mkdir(parents=True, exist_ok=True)
 

@@ -41,7 +41,8 @@ def of_computations(process: PersonalizedProcess, model: Model | None = None) ->
         "models": fingerprint(*models),
     }
     if model is not None:
-        found["evaluation"] = fingerprint(_metrics(process, process.evaluated_model or model))
+        model = process.algorithm.evaluated_model or model
+        found["evaluation"] = fingerprint(_metrics(process, model))
     return found
 
 
@@ -66,12 +67,12 @@ def of_data(dataset: FederatedDataset) -> dict[str, str]:
 def of_run(experiment: Experiment) -> dict[str, Any]:
     """Returns all that a run depends on as JSON values, but for how its cohorts are drawn."""
     process, model, options = experiment.process, experiment.model, experiment.evaluation
-    directions = (process.evaluated_model or model).task.directions
+    directions = (process.algorithm.evaluated_model or model).task.directions
     chosen = {key: v for key, v in vars(options).items() if key not in _FREE_OPTIONS}
     return {
         **of_data(experiment.members),
         **of_computations(process, model),
-        "noise_multiplier": process.noise_multiplier,
+        "noise_multiplier": process.algorithm.noise_multiplier,
         "clients_per_round": experiment.cohort_size,
         "directions": dict(directions),
         "evaluate": described(chosen),

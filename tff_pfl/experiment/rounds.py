@@ -41,7 +41,7 @@ class Schedule(NamedTuple):
     @classmethod
     def of(cls, experiment: Experiment) -> "Schedule":
         """Returns the schedule of an experiment."""
-        task = (experiment.process.evaluated_model or experiment.model).task
+        task = (experiment.process.algorithm.evaluated_model or experiment.model).task
         every = experiment.evaluation.every, experiment.checkpoint_every
         return cls(experiment.rounds, *every, experiment.early_stop, task.directions)
 

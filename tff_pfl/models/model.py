@@ -58,11 +58,9 @@ class Model:
         name: The model's name in messages and summaries.
         features: `(W, x, *, training, seed) -> float32[batch, d]`, the inputs of the model's last
             layer if this is linear: outputs are `linear(W[last], features)`. Otherwise `None`.
-        constant_layers: The names of layers that fine-tuning does not change. Their gradients are
-            zero, but weight decay would change them.
         num_classes: The number of classes, or `None` if it is unknown.
-        made_of: The model from which a block derived this one. The check of rows uses it, because
-            the derived model may hold tensors of the block.
+        made_of: The original of a model derived while tracing. Row checks run on it, since the
+            derived one captures graph tensors.
         starts_alike: Whether `init` gives the same weights for all seeds; see `starting_from`.
         training_pass: `(W, x, *, weight, seed) -> (outputs, W)`, for a model with batch
             normalisation, otherwise `None`. It computes the outputs in training, where batch
@@ -81,7 +79,6 @@ class Model:
     task: Task
     name: str = "model"
     features: Callable[..., Any] | None = None
-    constant_layers: tuple[str, ...] = ()
     num_classes: int | None = None
     made_of: "Model | None" = None
     starts_alike: bool = False

@@ -12,15 +12,12 @@ from tff_pfl.arguments.kinds import KindError, check_kind
 from tff_pfl.arguments.names import IN_PARTS, check_names, is_part, known_direction
 from tff_pfl.arguments.ranges import at_least, each, takes
 from tff_pfl.models import example_weights
+from tff_pfl.tracing.errors import LabelsError
 
 REDUCTIONS = ("mean", "sum")
 _COUNTS = ("num_nonfinite", "num_undefined_")
 _ENDINGS = ("_mean", "_std", "_worst_5_percent", "_best_5_percent", "_mean_margin")
 OUTPUTS = ("class_logits", "logits", "any")
-
-
-class LabelsError(ValueError):
-    """An error for labels that do not fit a task, or the outputs of a model."""
 
 
 class Mean(NamedTuple):

@@ -14,7 +14,8 @@ from tff_pfl.arguments.kinds import check_kind
 from tff_pfl.arguments.ranges import above, each, takes, whole
 from tff_pfl.arguments.registry import Registry
 from tff_pfl.models.area import area, area_sums
-from tff_pfl.models.task import LabelsError, Mean, Metric, Task, check_ids
+from tff_pfl.models.task import Mean, Metric, Task, check_ids
+from tff_pfl.tracing.errors import LabelsError
 
 TASKS = Registry("task")
 """Functions `(*, <options>) -> Task`."""

@@ -1,9 +1,8 @@
-"""Models with two exits: the last layers exist twice, on top of a shared body."""
+"""Models with two exits: the last layer exists twice, on top of a shared body."""
 
 import collections
 import dataclasses
 import operator
-from collections.abc import Iterable
 
 import tensorflow as tf
 
@@ -17,10 +16,10 @@ _GATE = "gate"
 
 @dataclasses.dataclass(frozen=True)
 class TwoExits:
-    """A model whose last layers exist twice, as the client exit and as the server exit.
+    """A model whose last layer exists twice, as the client exit and as the server exit.
 
-    The weights are the model's weights, whose last layers are the server exit `theta`, followed by
-    the client exit `kappa`: layers of the same shapes, with the prefix "client_". Both exits share
+    The weights are the model's weights, whose last layer is the server exit `theta`, followed by
+    the client exit `kappa`: a layer of the same shapes, with the prefix "client_". Both exits share
     the body `phi`, all other layers.
 
     Attributes:
@@ -77,12 +76,16 @@ class TwoExits:
         joint = dataclasses.replace(server, example_loss=example_loss, metrics=metrics)
         return Model(self.init, self.outputs, joint, f"{self.model.name}_two_exits")
 
-    def gated_model(self) -> Model:
+    def gated_model(self, threshold: float) -> Model:
         """Returns the model that answers by the client exit if it is sure, else by the server exit.
 
-        The client exit is sure if the entropy of its softmax, in nats, is at most a threshold. The
-        threshold is an additional weight (see `gated`), whose gradient is zero. Applying the model
-        raises `ValueError` if the exits have one logit.
+        The client exit is sure if the entropy of its softmax is at most the threshold, and if its
+        gate is open. The gate is an additional weight (see `gated`), whose gradient is zero.
+        Applying the model raises `ValueError` if the exits have one logit.
+
+        Args:
+            threshold: The threshold in nats. Below 0, the client exit never answers. At the
+                logarithm of the number of classes or above, it always answers.
         """
 
         def apply(weights, x, **options):
@@ -94,40 +97,39 @@ class TwoExits:
                 )
             logarithms = tf.nn.log_softmax(client)
             entropy = -tf.reduce_sum(tf.exp(logarithms) * logarithms, axis=-1, keepdims=True)
-            return tf.where(entropy <= weights[_GATE]["threshold"], client, server)
+            is_open = tf.not_equal(weights[_GATE]["open"], 0.0)
+            return tf.where((entropy <= threshold) & is_open, client, server)
 
         return dataclasses.replace(
             self.model,
-            init=lambda seed: self.gated(self.init(seed), -1.0),
+            init=lambda seed: self.gated(self.init(seed), is_open=False),
             apply=apply,
             features=None,
             name=f"{self.model.name}_gated",
-            constant_layers=(_GATE,),
         )
 
-    def gated(self, weights: Weights, threshold: float) -> Weights:
+    def gated(self, weights: Weights, *, is_open: bool) -> Weights:
         """Returns the weights of `gated_model`.
 
         Args:
             weights: The weights of both exits.
-            threshold: The threshold in nats. Below 0, the client exit never answers. At the
-                logarithm of the number of classes or above, it always answers.
+            is_open: Whether the client exit may answer. The gate is then 1, else 0. Weight decay
+                keeps an open gate above 0, and 0 at 0.
         """
-        gate = collections.OrderedDict(threshold=tf.constant(threshold, tf.float32))
+        gate = collections.OrderedDict(open=tf.constant(float(is_open)))
         return collections.OrderedDict([*weights.items(), (_GATE, gate)])
 
 
-def two_exits(model: Model, *, exit_layers: Iterable[str] | None = None) -> TwoExits:
-    """Gives a model a second exit.
+def two_exits(model: Model) -> TwoExits:
+    """Gives a model a second exit: its last layer exists twice.
 
     Args:
         model: Any model. For `gated_model`, its outputs must be logits.
-        exit_layers: The names of the layers that exist twice. Default: the last layer.
 
     Raises:
-        ValueError: A name is unknown, or a layer has a name that the client exit or the gate needs.
+        ValueError: A layer has a name that the client exit or the gate needs.
     """
-    exits = partition(model, personal=exit_layers)
+    exits = partition(model)
     for name in model.layers:
         if name in (_GATE, *(_CLIENT + layer for layer in exits.personal)):
             raise ValueError(

@@ -1,11 +1,6 @@
 """Differential privacy of clients: noise, and the accounting of epsilon."""
 
-from tff_pfl.privacy.accounting import (
-    Accountant,
-    PrivacyLoss,
-    check_participation,
-    default_delta,
-)
+from tff_pfl.privacy.accounting import Accountant, PrivacyLoss, default_delta
 from tff_pfl.privacy.discrete import DiscreteGaussian, Quantization, discrete_gaussian
 from tff_pfl.privacy.distributed import NoisySumFactory, with_distributed_privacy
 from tff_pfl.privacy.noise import adaptive_clipping, fixed_clipping, noise_of_mean
@@ -19,7 +14,6 @@ __all__ = [
     "PrivacyLoss",
     "Quantization",
     "adaptive_clipping",
-    "check_participation",
     "default_delta",
     "discrete_gaussian",
     "fixed_clipping",

@@ -30,7 +30,6 @@ from scipy import optimize
 
 from tff_pfl.arguments.names import check_names
 from tff_pfl.arguments.ranges import above, at_least, inside, takes, whole
-from tff_pfl.clients import EVERYBODY_REPORTS, Participation
 
 _RELATIONS = {
     "poisson": dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE,
@@ -75,16 +74,15 @@ class Accountant:
                 f"{self.num_clients}. Use a smaller cohort."
             )
 
-    def check(self, num_clients: int, clients_per_round: int, participation: Participation) -> None:
+    def check(self, num_clients: int, clients_per_round: int, sampling: str) -> None:
         """Raises a `ValueError` unless cohorts are drawn as this accountant assumes.
 
         Args:
             num_clients: The number of clients in the federation.
             clients_per_round: The size of a cohort.
-            participation: The selection of clients, and which of them report.
+            sampling: How cohorts are drawn, as in `sampling`.
         """
-        check_participation(participation)
-        drawn = Accountant(num_clients, clients_per_round, self.delta, participation.sampling)
+        drawn = Accountant(num_clients, clients_per_round, self.delta, sampling)
         if drawn != self:
             raise ValueError(
                 f"Epsilon was computed for\n  {self}\nbut the run's cohorts are drawn as\n"
@@ -178,27 +176,6 @@ class PrivacyLoss:
             "noise_multiplier": self.noise_multiplier,
             **dataclasses.asdict(self.accountant),
         }
-
-
-def check_participation(participation: Participation) -> None:
-    """Raises a `ValueError` unless clients are drawn with a known probability."""
-    if participation.selects:
-        raise ValueError(
-            f"selector={participation.selector}, but with privacy each client must be drawn with "
-            "the same probability. Set the selector to 'uniform'."
-        )
-    if participation.over_selection > 1:
-        raise ValueError(
-            f"over_selection={participation.over_selection}, but with privacy, whether a client "
-            "takes part must not depend on others. Set it to 1."
-        )
-    is_always = participation.availability == EVERYBODY_REPORTS.availability
-    if participation.sampling != "poisson" and not is_always:
-        raise ValueError(
-            f"availability={participation.availability}, but with privacy a cohort of a fixed size "
-            "must be drawn from all clients. Set sampling to 'poisson', or let all clients always "
-            "be available."
-        )
 
 
 @functools.cache

@@ -1,6 +1,5 @@
 """Distributed privacy: clients add the noise, and the server sees a noisy sum."""
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -8,12 +7,12 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_pfl.aggregators import BranchMeanFactory, CountedFactory
+from tff_pfl.aggregators import Noise
 from tff_pfl.aggregators.branch_mean import mean_of_sums
 from tff_pfl.privacy import branches
 from tff_pfl.privacy.discrete import DiscreteGaussian
-from tff_pfl.privacy.private import averaged_once, stated
-from tff_pfl.templates import Algorithm, Exchange
+from tff_pfl.privacy.private import noisy
+from tff_pfl.templates import Algorithm
 
 
 def with_distributed_privacy(
@@ -50,35 +49,20 @@ def with_distributed_privacy(
         ValueError: A value is out of range.
     """
     mechanism = DiscreteGaussian(noise_multiplier, clients_per_round, clip_norm, bits)
-    private = averaged_once(algorithm).with_exchanges(
-        lambda exchange: _with_noise(exchange, mechanism)
+    share_noise = branches.noise_of_shares(noise_multiplier) / clients_per_round
+
+    def quotient(mean):
+        return mean_of_sums(branches.from_one_vector(mean, clip_norm), share_noise)
+
+    def encode_branches(upload, seed):
+        return mechanism.encode(branches.as_one_vector(upload, clip_norm), seed)
+
+    noise = Noise(
+        mean=lambda: (NoisySumFactory(mechanism), mechanism.encode),
+        branch_mean=lambda: (NoisySumFactory(mechanism, quotient), encode_branches),
+        clients_per_round=clients_per_round,
     )
-    return stated(private, noise_multiplier, clients_per_round)
-
-
-def _with_noise(exchange: Exchange, mechanism: DiscreteGaussian) -> Exchange:
-    present = exchange.aggregator
-    if present is None:
-        return exchange
-    send, aggregator = mechanism.encode, NoisySumFactory(mechanism)
-    if isinstance(present, CountedFactory):
-        aggregator = CountedFactory(aggregator, number=mechanism.clients_per_round)
-
-        def send(upload, seed):
-            return upload._replace(value=mechanism.encode(upload.value, seed))
-
-    elif isinstance(present, BranchMeanFactory):
-        noise = branches.noise_of_shares(mechanism.noise_multiplier) / mechanism.clients_per_round
-
-        def quotient(mean):
-            return mean_of_sums(branches.from_one_vector(mean, mechanism.clip_norm), noise)
-
-        aggregator = NoisySumFactory(mechanism, quotient)
-
-        def send(upload, seed):
-            return mechanism.encode(branches.as_one_vector(upload, mechanism.clip_norm), seed)
-
-    return dataclasses.replace(exchange, send=send, aggregator=aggregator)
+    return noisy(algorithm, noise, noise_multiplier)
 
 
 class NoisySumFactory(tff.aggregators.UnweightedAggregationFactory):

@@ -5,7 +5,8 @@ from collections.abc import Callable, Mapping
 
 import tensorflow_federated as tff
 
-from tff_pfl.aggregators import BranchMeanFactory, CountedFactory, FieldsFactory
+from tff_pfl.aggregators import BranchMeanFactory, FieldsFactory, Noise
+from tff_pfl.aggregators.means import with_noise
 from tff_pfl.arguments.names import check_names
 from tff_pfl.arguments.ranges import above, at_least, takes, whole
 from tff_pfl.privacy.branches import ShareMeanFactory, noise_of_shares
@@ -61,7 +62,6 @@ def with_privacy(
         ValueError: A value is out of range, or the noise is too large for so few clients.
     """
     check_names("clipping", [clipping], CLIPPINGS)
-    averaged = averaged_once(algorithm)
 
     def clipped(noise_multiplier):
         return CLIPPINGS[clipping](
@@ -76,30 +76,26 @@ def with_privacy(
         changes = clipped(noise_without(noise_multiplier, share_noise))
         shares = ShareMeanFactory(share_noise, clients_per_round, seed, secure=secure_sums)
         pairs = FieldsFactory(value=changes, share=shares)
-        return BranchMeanFactory(pairs, noise=share_noise / clients_per_round)
+        return BranchMeanFactory(pairs, noise=share_noise / clients_per_round), None
 
-    mean = clipped(noise_multiplier)
+    def mean():
+        return clipped(noise_multiplier), None
 
-    def with_noisy_mean(exchange: Exchange) -> Exchange:
-        aggregator = exchange.aggregator
-        if isinstance(aggregator, CountedFactory):
-            aggregator = CountedFactory(mean, number=clients_per_round)
-        elif isinstance(aggregator, BranchMeanFactory):
-            aggregator = branch_mean()
-        return dataclasses.replace(exchange, aggregator=aggregator)
-
-    private = with_aggregator(averaged, mean).with_exchanges(with_noisy_mean)
-    return stated(private, noise_multiplier, clients_per_round)
+    return noisy(algorithm, Noise(mean, branch_mean, clients_per_round), noise_multiplier)
 
 
-def stated(private: Algorithm, noise_multiplier: float, clients_per_round: int) -> Algorithm:
-    """Returns the algorithm with its noise declared, and without reports besides uploads."""
-    return dataclasses.replace(
-        private,
-        report="none",
-        noise_multiplier=noise_multiplier,
-        made_for=private.made_for._replace(clients_per_round=clients_per_round),
-    )
+def noisy(algorithm: Algorithm, noise: Noise, noise_multiplier: float) -> Algorithm:
+    """Adds noise to the one mean of uploads in a round, declares it, and reports nothing else."""
+
+    def change(exchange: Exchange) -> Exchange:
+        if exchange.aggregator is None:
+            return exchange
+        aggregator, send = with_noise(exchange.aggregator, noise)
+        return dataclasses.replace(exchange, aggregator=aggregator, send=send or exchange.send)
+
+    private = averaged_once(algorithm).with_exchanges(change)
+    made_for = private.made_for._replace(clients_per_round=noise.clients_per_round)
+    return dataclasses.replace(private, made_for=made_for).with_declared_noise(noise_multiplier)
 
 
 def averaged_once(algorithm: Algorithm) -> Algorithm:

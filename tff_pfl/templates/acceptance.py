@@ -11,10 +11,11 @@ from tff_pfl.arguments.names import IN_PARTS, is_part
 from tff_pfl.local import ClientContext, trees
 from tff_pfl.local.examples import readable
 from tff_pfl.models.task import Mean
-from tff_pfl.templates import blocks, errors
+from tff_pfl.templates import errors
 from tff_pfl.templates.exchange import ClientOutput, Exchange
 from tff_pfl.templates.process import Client
 from tff_pfl.templates.report import COUNTS, Report
+from tff_pfl.tracing.structures import type_of
 
 _RESERVED = (*COUNTS, "server_kept", "aggregator", "server")
 
@@ -50,7 +51,7 @@ def accepting(
         errors.check_same_type(
             f"{label}: client_work must return a state of the type client_init returns",
             client_state_type,
-            blocks.type_of(output.state),
+            type_of(output.state),
             "keep data types and shapes; tf.ensure_shape restores a shape that a loop lost.",
         )
         empty = tf.equal(client.data.size, 0)
@@ -109,7 +110,7 @@ def guarded(
         errors.check_same_type(
             f"{label}: finalize must return a state of the type server_init returns",
             server_type,
-            blocks.type_of(new),
+            type_of(new),
             "keep the structure, data types and shapes of the server state.",
         )
         sound, metrics = trees.all_finite(*_changed(new, old)), collections.OrderedDict()
@@ -178,7 +179,7 @@ def _checked(label, output) -> ClientOutput:
         numbers = list(map(tf.convert_to_tensor, value))
         if not all(_is_real(number) and number.shape.rank == 0 for number in numbers):
             raise errors.BlockResultError(
-                f"{label}: {name} must consist of real scalars, found {blocks.type_of(numbers)}."
+                f"{label}: {name} must consist of real scalars, found {type_of(numbers)}."
             )
     output = tf.nest.map_structure(tf.convert_to_tensor, output)
     return output._replace(weight=tf.cast(output.weight, tf.float32))

@@ -5,14 +5,7 @@ import functools
 
 import tensorflow_federated as tff
 
-from tff_pfl.aggregators import (
-    BranchMeanFactory,
-    CountedFactory,
-    StackRuleFactory,
-    is_plain_mean,
-    quiet_secure_sums,
-    robust_rules,
-)
+from tff_pfl.aggregators import StackRuleFactory, means, quiet_secure_sums, robust_rules
 from tff_pfl.arguments.kinds import check_kind
 from tff_pfl.arguments.ranges import above, at_least, takes, up_to, whole
 from tff_pfl.arguments.registry import Registry
@@ -276,18 +269,12 @@ def with_aggregator(algorithm: Algorithm, aggregator: Aggregator) -> Algorithm:
         present = exchange.aggregator
         if present is None:
             return exchange
-        is_around = isinstance(present, BranchMeanFactory | CountedFactory)
-        if not (present.is_default if is_around else is_plain_mean(present)):
-            reason = getattr(present, "reason", f"it is {type(present).__name__}")
-            if is_around or isinstance(present, tff.aggregators.MeanFactory):
-                reason = "an aggregator other than the mean was chosen before"
+        if reason := means.reason_against(present):
             raise AggregatorError(
                 f"The aggregator of {algorithm.name} (exchange {exchange.name!r}) cannot be "
                 f"replaced: {reason}."
             )
-        if is_around:
-            return dataclasses.replace(exchange, aggregator=present.around(aggregator))
-        return dataclasses.replace(exchange, aggregator=aggregator)
+        return dataclasses.replace(exchange, aggregator=means.around(present, aggregator))
 
     if all(exchange.aggregator is None for exchange in algorithm.exchanges):
         raise AggregatorError(

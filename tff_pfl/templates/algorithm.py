@@ -11,7 +11,7 @@ from tff_pfl.arguments.names import IN_PARTS, check_names, is_part
 from tff_pfl.local import LocalTraining
 from tff_pfl.models import Model
 from tff_pfl.output.tables import to_html
-from tff_pfl.templates.exchange import Exchange, NewClientModel, Personalization
+from tff_pfl.templates.exchange import Exchange, Personalization
 from tff_pfl.templates.federation import ANY_FEDERATION, Federation
 from tff_pfl.templates.report import REPORTS
 
@@ -53,8 +53,6 @@ class Algorithm:
         exchanges: The exchanges of a round, in order, with distinct names.
         personalize: The `Personalization`, which makes a client's own model for evaluation.
         global_weights: `(S -> W)`, or `None` for an algorithm without a global model.
-        new_client_model: How clients that the server was not made for get a model, if the server
-            keeps something for each client and there is no global model; or `None`.
         snapshot: `(S -> V)`, the parts of the server's state to look at, as tensors by name; or
             `None`.
         client_snapshot: `(C -> V)`, the parts of a client's state to look at; or `None`.
@@ -66,10 +64,8 @@ class Algorithm:
         made_for: The sizes of the federation that the algorithm computes with. With `num_clients`,
             a round fails if a client's id is not in 0 .. `num_clients` - 1. `personalize` fails,
             too, if the server keeps something for each client.
-        noise_multiplier: Standard deviation of the noise in a sum of uploads, over the clipping
-            norm, from which `privacy.PrivacyLoss` is computed; `None` without privacy. It holds
-            for the report, the aggregators and the `send` functions that it was set with, and
-            becomes `None` if these are replaced. Set it after you change them.
+        noise: The declared noise multiplier and the parts for which it holds, which
+            `with_declared_noise` sets; `None` without privacy.
         name: The name for messages.
         made_of: The ingredients of the algorithm; `None` if `tff_pfl.make` did not make it.
     """
@@ -79,19 +75,17 @@ class Algorithm:
     exchanges: Sequence[Exchange]
     personalize: Personalization
     global_weights: Callable[[Any], Any] | None = None
-    new_client_model: NewClientModel | None = None
     snapshot: Callable[[Any], Mapping[str, Any]] | None = None
     client_snapshot: Callable[[Any], Mapping[str, Any]] | None = None
     evaluated_model: Model | None = None
     report: str | None = None
     made_for: Federation = ANY_FEDERATION
-    noise_multiplier: float | None = None
+    noise: tuple[float, tuple] | None = None
     name: str = "the algorithm"
     made_of: Ingredients | None = dataclasses.field(default=None, repr=False, compare=False)
-    _noise_holds_for: Any = dataclasses.field(default=None, repr=False, compare=False)
 
     def __post_init__(self):
-        """Checks the parts, and drops a `noise_multiplier` that no longer holds."""
+        """Checks the parts."""
         named = "a tff_pfl.Personalization"
         check_kind("personalize", self.personalize, Personalization, named=named)
         for exchange in self.exchanges:
@@ -108,17 +102,28 @@ class Algorithm:
         if self.report is not None:
             check_names("report", [self.report], REPORTS)
         object.__setattr__(self, "exchanges", tuple(self.exchanges))
-        self._forget_noise_of_others()
 
-    def _forget_noise_of_others(self):
-        """Drops `noise_multiplier` if a part that it was set with has been replaced since."""
+    @property
+    def noise_multiplier(self) -> float | None:
+        """The standard deviation of the noise in a sum of uploads, over the clipping norm.
+
+        It is `None` without `noise`, or if a part for which that holds was replaced.
+        """
+        multiplier, holds_for = self.noise or (None, None)
+        return multiplier if holds_for == self._told() else None
+
+    def with_declared_noise(self, multiplier: float) -> "Algorithm":
+        """Declares the noise that aggregators and `send` add, and reports nothing else.
+
+        Declare it last: replacing the report, an aggregator or `send` resets it to `None`.
+        """
+        quiet = dataclasses.replace(self, report="none")
+        return dataclasses.replace(quiet, noise=(multiplier, quiet._told()))
+
+    def _told(self) -> tuple:
+        """Returns what decides how much the server is told of a client."""
         uploads = [(e.aggregator, e.send) for e in self.exchanges if e.aggregator is not None]
-        present = self.noise_multiplier, self.report, uploads
-        before = self._noise_holds_for or present
-        if before[0] == present[0] and before != present:
-            present = None, *present[1:]
-        object.__setattr__(self, "noise_multiplier", present[0])
-        object.__setattr__(self, "_noise_holds_for", present if present[0] is not None else None)
+        return self.report, uploads
 
     def with_exchanges(self, change: Callable[[Exchange], Exchange]) -> "Algorithm":
         """Returns the algorithm with `change` applied to each exchange."""

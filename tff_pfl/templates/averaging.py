@@ -28,9 +28,10 @@ from tff_pfl.models.statistics import (
     with_valid_variances,
     without_statistics,
 )
-from tff_pfl.templates import blocks, errors
+from tff_pfl.templates import errors
 from tff_pfl.templates.algorithm import Algorithm, no_client_state
 from tff_pfl.templates.exchange import Aggregator, ClientOutput, Exchange, Personalization
+from tff_pfl.tracing.structures import type_of
 
 WEIGHTINGS = ("num_examples", "uniform")
 
@@ -144,8 +145,8 @@ def averaging(
         del round_num
         errors.check_same_type(
             "client_work must upload the change of the shared part",
-            blocks.type_of(server.weights),
-            blocks.type_of(change),
+            type_of(server.weights),
+            type_of(change),
             "trees.subtract(trained, weights) is the change of all of it.",
         )
         return moved(server, change, server_optimizer), collections.OrderedDict()

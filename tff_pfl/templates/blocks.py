@@ -1,7 +1,6 @@
-"""Traces pure functions as TFF computations, checks types, sends messages, counts bytes."""
+"""Maps a traced function over clients, sends its messages, counts bytes, checks client ids."""
 
 import collections
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -9,125 +8,15 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_pfl.arguments.names import UnknownNameError
 from tff_pfl.local import ClientContext, trees
 from tff_pfl.local.seeds import client_seed, run_seed
 from tff_pfl.models.statistics import recorded_uses
-from tff_pfl.models.task import LabelsError
 from tff_pfl.templates import errors
 from tff_pfl.templates.exchange import Message
 from tff_pfl.templates.federation import Federation
 from tff_pfl.templates.process import Client
-from tff_pfl.tracing.equality import elementwise_equality
-from tff_pfl.tracing.generators import made_of_shared_draws
-from tff_pfl.tracing.randomness import described, unseeded_operations
-from tff_pfl.tracing.tracebacks import place
-
-
-def trace(block: str, fn: Callable[..., Any], *types: tff.types.Type) -> tff.Computation:
-    """Traces `fn` as a `tff.tensorflow.computation` of arguments of the given types.
-
-    Inside `fn`, `==` compares tensors element by element.
-
-    Raises:
-        BlockTracingError: `fn` fails; the message names the block and the types of its arguments.
-        LabelsError: `fn` computes the loss of labels that do not fit.
-        RandomnessError: `fn` draws random numbers that no seed controls.
-    """
-    try:
-        computation = _seeded_computation(block, elementwise_equality()(fn), *types)
-        if not isinstance(computation, tff.Computation):
-            raise TypeError("it takes arguments, but is called without any")
-        return computation
-    except (errors.TemplateError, UnknownNameError, LabelsError):
-        raise
-    except Exception as error:
-        arguments = "".join(f"\n  {t}" for t in types) or " none"
-        raise errors.BlockTracingError(
-            f"{block} failed while it was traced: {type(error).__name__}: {error}"
-            f"{place(error)}\n"
-            f"It was traced with arguments of the types:{arguments}\n"
-            "Tip: a block is pure TensorFlow, with its arguments in the order of its docstring. "
-            "It may use Python and NumPy values from outside, but no eager tensors."
-        ) from error
-
-
-_TIP = "Tip: use tf.random.stateless_* with a seed, in client work the seed of the context"
-
-
-def _seeded_computation(
-    block: str, fn: Callable[..., Any], *types: tff.types.Type
-) -> tff.framework.ConcreteComputation:
-    """Traces a function, and checks that all of its random numbers have seeds.
-
-    Args:
-        block: The name of the block in errors.
-        fn: A function of pure TensorFlow.
-        *types: The types of its arguments.
-
-    Raises:
-        RandomnessError: `fn` draws numbers that differ from run to run.
-    """
-
-    @functools.wraps(fn)
-    def traced(*args, **kwargs):
-        result = fn(*args, **kwargs)
-        for name, kind in unseeded_operations(tf.compat.v1.get_default_graph()):
-            raise errors.RandomnessError(
-                f"{block}: operation {name!r} of type {kind!r} {described(kind)}: a run that is "
-                f"resumed or repeated would have others.\n{_TIP}; shuffle data sets with a seed; "
-                "compute with TensorFlow instead of Python."
-            )
-        return result
-
-    computation, drawn = made_of_shared_draws(
-        lambda: tff.tensorflow.computation(traced, *types), _operations
-    )
-    if drawn:
-        raise errors.RandomnessError(
-            f"{block} draws random numbers from NumPy's or Python's own generator: they are drawn "
-            f"once, while it is traced, and a run that is resumed or repeated would have others.\n"
-            f"{_TIP}."
-        )
-    return computation
-
-
-def _operations(computation) -> list:
-    """Returns the operations of a graph and its functions, without names, which vary."""
-    graph = tf.compat.v1.GraphDef()
-    tff.framework.ConcreteComputation.get_proto(computation).tensorflow.graph_def.Unpack(graph)
-    functions = {function.signature.name for function in graph.library.function}
-    bodies = [graph.node, *(function.node_def for function in graph.library.function)]
-    return sorted([_described(node, functions) for node in nodes] for nodes in bodies)
-
-
-def _described(node, functions) -> tuple:
-    attributes = [
-        (name, value.SerializeToString(deterministic=True))
-        for name, value in sorted(node.attr.items())
-        if not (name.startswith("_") or value.HasField("func") or value.list.func)
-    ]
-    return "" if node.op in functions else node.op, attributes
-
-
-def is_empty(type_signature: tff.types.Type) -> bool:
-    """Returns whether a type holds no tensor."""
-    return tff.types.count(type_signature, lambda t: isinstance(t, tff.types.TensorType)) == 0
-
-
-def type_of(value) -> tff.types.Type:
-    """Returns the TFF type of a structure of tensors."""
-    specs = tf.nest.map_structure(tf.TensorSpec.from_tensor, value)
-    return tff.types.tensorflow_to_type(specs)
-
-
-def empty_value(type_signature: tff.types.StructType):
-    """Returns the value of a type that holds no tensor: its empty containers."""
-    elements = [
-        (name, empty_value(element))
-        for name, element in tff.structure.iter_elements(type_signature)
-    ]
-    return tff.types.type_to_py_container(tff.structure.Struct(elements), type_signature)
+from tff_pfl.tracing.structures import empty_value, is_empty
+from tff_pfl.tracing.trace import trace
 
 
 def payload_bytes(label: str, type_signature: tff.types.Type) -> int:

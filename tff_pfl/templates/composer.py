@@ -5,6 +5,7 @@ results are not finite, and counts clients, examples and bytes.
 """
 
 import collections
+import dataclasses
 import types
 from collections.abc import Mapping
 
@@ -22,6 +23,8 @@ from tff_pfl.templates.algorithm import Algorithm
 from tff_pfl.templates.exchange import Exchange
 from tff_pfl.templates.process import Client, PersonalizedProcess, ProcessOutput, ServerState
 from tff_pfl.templates.report import secure_report_bytes, sum_of_reports
+from tff_pfl.tracing.structures import empty_value, is_empty
+from tff_pfl.tracing.trace import trace
 
 
 @takes(seed=whole(0, 2**63 - 1))
@@ -57,7 +60,7 @@ def compose(
     Ids: With the report "clear", a round fails with `tf.errors.InvalidArgumentError` if its cohort
     has a client twice, or an id that is not in 0 .. `made_for.num_clients` - 1. With other reports,
     the server must not see ids, and does not check them. `personalize` fails with an id outside
-    this range, too, unless it takes new clients.
+    this range, too, if it selects by id.
 
     Example:
         >>> model, local = testing.tiny_model(), testing.tiny_local()
@@ -83,8 +86,8 @@ def compose(
     check_kind("The algorithm", algorithm, Algorithm, tip)
     if algorithm.made_of is not None:
         check_inputs(algorithm.made_of.model, examples_type.x)
-    server_init = blocks.trace("server_init", lambda: algorithm.server_init(seed))
-    client_init = blocks.trace(
+    server_init = trace("server_init", lambda: algorithm.server_init(seed))
+    client_init = trace(
         "client_init", lambda client_id: algorithm.client_init(client_id, seed), np.int32
     )
     server_type = server_init.type_signature.result
@@ -113,7 +116,7 @@ def compose(
     def trace_server_function(block, fn):
         if fn is None:
             return None
-        return blocks.trace(block, lambda state: fn(state.algorithm), state_type.member)
+        return trace(block, lambda state: fn(state.algorithm), state_type.member)
 
     personalize = _personalize(algorithm, state_type, client_type, seed)
     further = {
@@ -135,16 +138,11 @@ def compose(
         ),
         initialize_client=client_init,
         personalize=personalize,
+        algorithm=dataclasses.replace(algorithm, report=report),
         further_models=further,
         global_weights=global_weights,
-        new_client_model=algorithm.new_client_model,
         snapshot=trace_server_function("snapshot", algorithm.snapshot),
         client_snapshot=_client_snapshot(algorithm.client_snapshot, client_type.state),
-        evaluated_model=algorithm.evaluated_model,
-        made_for=algorithm.made_for,
-        noise_multiplier=algorithm.noise_multiplier,
-        report=report,
-        takes_new_clients=algorithm.personalize.takes_new_clients,
     )
 
 
@@ -240,7 +238,7 @@ def _personalize(algorithm, state_type, client_type, seed) -> tff.Computation:
     @tff.federated_computation(state_type, tff.types.FederatedType(client_type, tff.CLIENTS))
     def personalize_clients(state, clients):
         round_num = state.round_num
-        if not personalize.takes_new_clients:
+        if personalize.select is not None:
             round_num = blocks.round_of_checked_cohort(
                 round_num, clients.client_id, algorithm.made_for, distinct=False
             )
@@ -262,7 +260,7 @@ def _check_models(weights_type, others):
 def _client_snapshot(client_snapshot, client_state_type) -> tff.Computation | None:
     if client_snapshot is None:
         return None
-    of_client = blocks.trace("client_snapshot", client_snapshot, client_state_type)
+    of_client = trace("client_snapshot", client_snapshot, client_state_type)
 
     @tff.federated_computation(tff.types.FederatedType(client_state_type, tff.CLIENTS))
     def snapshot_clients(states):
@@ -304,7 +302,7 @@ class _TracedExchange:
         self.down_bytes = self._block.down_bytes
         self.up_bytes = blocks.payload_bytes(f"{self._label}: the upload", output_type.upload)
         self.aggregation = None
-        if not blocks.is_empty(output_type.upload):
+        if not is_empty(output_type.upload):
             self.aggregation = self._create_aggregation(exchange.aggregator, output_type)
             self._aggregate = _flattened(self.aggregation.next)
             self.up_bytes += 4 if self._weighted else 0
@@ -336,13 +334,13 @@ class _TracedExchange:
         if self._report is not None:
             inputs["report"] = self._report.type_signature.result.member
         if self.aggregation is None:
-            nothing = blocks.empty_value(output_type.upload)
+            nothing = empty_value(output_type.upload)
         else:
             aggregated_type = self.aggregation.next.type_signature.result  # with containers
             inputs["aggregate"] = aggregated_type.result.member
             inputs["measurements"] = aggregated_type.measurements.member
             inputs["aggregators"] = [aggregated_type.state.member] * 2  # old and new
-        self._finalize = blocks.trace(
+        self._finalize = trace(
             f"{self._label}: finalize",
             lambda inputs: acceptance.guarded(self._exchange, self._server_type)(
                 inputs | {"aggregate": inputs.get("aggregate", nothing)}

@@ -4,17 +4,11 @@ from collections.abc import Iterator
 
 import tensorflow_federated as tff
 
-
-class TemplateError(TypeError):
-    """A block of a process does not fit; the base class of this module's errors."""
+from tff_pfl.tracing.errors import TemplateError
 
 
 class ProcessSignatureError(TemplateError):
     """A computation of a process does not have the required type signature."""
-
-
-class BlockTracingError(TemplateError):
-    """A block failed while it was traced with the types that the composer found."""
 
 
 class BlockResultError(TemplateError):
@@ -23,10 +17,6 @@ class BlockResultError(TemplateError):
 
 class AggregatorError(TemplateError):
     """The aggregator is not a `tff.aggregators` factory, or does not fit the uploads."""
-
-
-class RandomnessError(TemplateError):
-    """A block draws random numbers that no seed controls, so that runs differ."""
 
 
 class StatisticsError(TemplateError):

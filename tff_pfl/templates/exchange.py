@@ -104,20 +104,20 @@ class Personalization:
         select: `(<S, int32> -> P)`, as in `Exchange`.
         fine_tune: `(W, D, ClientContext) -> W`, which trains that model before it is evaluated,
             with its own seed; or `None`.
-        of_known_clients: Whether it makes models only for the clients that the server was made for,
-            even without `select`.
+        new_clients: How clients that the server was not made for get a model, if there is a
+            `select` and no global model; or `None`.
     """
 
     client_work: Callable[[Any, Any, Any, ClientContext], Any]
     distribute: Callable[[Any], Any] = no_message
     select: Callable[[Any, Any], Any] | None = None
     fine_tune: Callable[[Any, Any, ClientContext], Any] | None = None
-    of_known_clients: bool = False
+    new_clients: "NewClientModel | None" = None
 
     @property
     def takes_new_clients(self) -> bool:
-        """Whether it makes models for clients that the server was not made for."""
-        return self.select is None and not self.of_known_clients
+        """Whether clients that the server was not made for can have a model."""
+        return self.select is None or self.new_clients is not None
 
 
 @dataclasses.dataclass(frozen=True)

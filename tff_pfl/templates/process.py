@@ -10,9 +10,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_pfl.local import Examples
-from tff_pfl.models import Model
-from tff_pfl.templates.exchange import NewClientModel
-from tff_pfl.templates.federation import ANY_FEDERATION, Federation
+from tff_pfl.templates.algorithm import Algorithm
 
 
 class Client(NamedTuple):
@@ -88,34 +86,20 @@ class PersonalizedProcess(tff.templates.IterativeProcess):
         further_models: By name, computations that make models to evaluate besides each client's
             own; see `compose`.
         global_weights: Returns the global model; `None` for an algorithm without one.
-        new_client_model: See `Algorithm`.
         snapshot: Returns the parts of the server's state to look at, or `None`.
         client_snapshot: Returns the parts of clients' states to look at, or `None`.
-        evaluated_model: The model with the weights `W`, if it differs from the model that clients
-            train; see `Algorithm`.
-        made_for: The sizes of the federation that the algorithm computes with.
-        noise_multiplier: The noise multiplier of differential privacy, or `None` without privacy;
-            see `Algorithm`.
-        report: The way in which measurements are sent: "clear", "secure" or "none"; see
-            `Algorithm`.
-        takes_new_clients: Whether `personalize` makes models for clients that the server was not
-            made for. It does not if the server keeps something for each client id.
+        algorithm: The algorithm of which the process was made, with its `report` decided.
     """
 
     initialize_fn: tff.Computation
     next_fn: tff.Computation
     initialize_client: tff.Computation
     personalize: tff.Computation
+    algorithm: Algorithm
     further_models: Mapping[str, tff.Computation] = dataclasses.field(default_factory=dict)
     global_weights: tff.Computation | None = None
-    new_client_model: NewClientModel | None = None
     snapshot: tff.Computation | None = None
     client_snapshot: tff.Computation | None = None
-    evaluated_model: Model | None = None
-    made_for: Federation = ANY_FEDERATION
-    noise_multiplier: float | None = None
-    report: str = "clear"
-    takes_new_clients: bool = True
 
     def __post_init__(self):
         """Sets up the base class."""

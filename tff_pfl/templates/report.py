@@ -8,7 +8,7 @@ import tensorflow_federated as tff
 
 from tff_pfl.aggregators import quiet_secure_sums
 from tff_pfl.models import Totals
-from tff_pfl.templates import blocks
+from tff_pfl.tracing.structures import is_empty
 
 REPORTS = ("clear", "secure", "none")
 COUNTS = ("num_clients", "num_examples", "num_nonfinite", "num_empty")
@@ -59,7 +59,7 @@ def _secure_sums(reports):
         for name, bits in _BITS.items()
     }
     totals_type = reports.totals.type_signature.member
-    if blocks.is_empty(totals_type):
+    if is_empty(totals_type):
         totals = tff.federated_value(collections.OrderedDict(), tff.SERVER)
     else:
         as_floats = tff.tensorflow.computation(_as_floats, totals_type)

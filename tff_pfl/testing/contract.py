@@ -140,7 +140,7 @@ def check_types(subject: Subject) -> None:
     client_type = process.client_type
     clients_type = tff.types.FederatedType(client_type, tff.CLIENTS)
     states_type = tff.types.FederatedType(client_type.state, tff.CLIENTS)
-    weights_type = (process.evaluated_model or subject.model()).weights_type
+    weights_type = (process.algorithm.evaluated_model or subject.model()).weights_type
     result = process.next.type_signature.result
     identical = tff.test.assert_types_identical
     identical(client_type.data, federation.EXAMPLES_TYPE)

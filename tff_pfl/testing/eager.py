@@ -1,7 +1,6 @@
 """Runs algorithms eagerly by TensorFlow, to test their mathematics and to debug a round."""
 
 import collections
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,17 +8,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_pfl.aggregators import (
-    Aggregator,
-    BranchMeanFactory,
-    DecodedMeanFactory,
-    FieldsFactory,
-    Stack,
-    StackFactory,
-    StackRuleFactory,
-    branch_mean,
-    is_plain_mean,
-)
+from tff_pfl.aggregators import Stack, aggregated
 from tff_pfl.local import ClientContext, trees
 from tff_pfl.local.examples import readable
 from tff_pfl.local.seeds import FINE_TUNING, client_seed, run_seed
@@ -34,6 +23,7 @@ from tff_pfl.templates import (
 )
 from tff_pfl.templates.acceptance import accepting, guarded
 from tff_pfl.tracing.equality import elementwise_equality
+from tff_pfl.tracing.structures import type_of
 
 
 class EagerProcess:
@@ -89,7 +79,7 @@ class EagerProcess:
         down = up = 0
         for index, exchange in enumerate(self._algorithm.exchanges):
             outputs = []
-            client_state_type = blocks.type_of(clients[0].state)
+            client_state_type = type_of(clients[0].state)
             work = accepting(exchange, client_state_type)
             for client, carry in zip(clients, carries, strict=True):
                 message = _message(exchange, server, client.client_id)
@@ -116,7 +106,7 @@ class EagerProcess:
         personalization = self._algorithm.personalize
         server, round_num = _tensors(state.algorithm), tf.constant(state.round_num, tf.int32)
         index = len(self._algorithm.exchanges)
-        if clients and not personalization.takes_new_clients:
+        if clients and personalization.select is not None:
             ids = tf.stack([client.client_id for client in clients])
             blocks.check_ids(ids, self._algorithm.made_for, distinct=False)
         models = []
@@ -168,72 +158,8 @@ class EagerProcess:
         if tf.nest.flatten(outputs[0]["upload"]):
             uploads = trees.stack([output["upload"] for output in outputs])
             weights = tf.stack([output["weight"] for output in outputs])
-            inputs["aggregate"] = aggregate(exchange.aggregator, uploads, weights)
+            inputs["aggregate"] = aggregated(exchange.aggregator, Stack(uploads, weights))
         return guarded(exchange, self._server_type)(inputs)
-
-
-@functools.singledispatch
-def aggregate(aggregator: Aggregator, uploads: Any, weights: tf.Tensor) -> Any:
-    """Aggregates uploads that are stacked along a leading axis of `k`.
-
-    Args:
-        aggregator: The factory.
-        uploads: The clients' uploads; 0 for a rejected client.
-        weights: float32 `[k]`; 0 for a rejected client.
-    """
-    raise TypeError(f"{type(aggregator).__name__} needs the whole process: use compose().")
-
-
-@aggregate.register
-def _(aggregator: tff.aggregators.MeanFactory, uploads, weights):
-    if not is_plain_mean(aggregator):
-        raise TypeError("A mean of other than plain sums needs the whole process: use compose().")
-    sums = tf.nest.map_structure(
-        lambda rows: tf.reduce_sum(rows, axis=0), trees.scale_rows(uploads, weights)
-    )
-    return trees.scale(sums, 1.0 / tf.reduce_sum(weights))
-
-
-@aggregate.register
-def _(aggregator: tff.aggregators.SumFactory, uploads, weights):
-    return tf.nest.map_structure(lambda rows: tf.reduce_sum(rows, axis=0), uploads)
-
-
-@aggregate.register
-def _(aggregator: StackFactory, uploads, weights):
-    return Stack(uploads, weights)
-
-
-@aggregate.register
-def _(aggregator: StackRuleFactory, uploads, weights):
-    return aggregator.of(Stack(uploads, weights))
-
-
-@aggregate.register
-def _(aggregator: FieldsFactory, uploads, weights):
-    return collections.OrderedDict(
-        (name, aggregate(factory, getattr(uploads, name), weights))
-        for name, factory in aggregator.factories.items()
-    )
-
-
-@aggregate.register
-def _(aggregator: BranchMeanFactory, uploads, weights):
-    own_weights = weights if aggregator.pairs is None else tf.ones_like(weights)
-    rows = [
-        branch_mean.weighted(trees.row(uploads, i), weight)
-        for i, weight in enumerate(tf.unstack(own_weights))
-    ]
-    pairs = aggregator.pairs or tff.aggregators.SumFactory()
-    sums = aggregate(pairs, trees.stack(rows), weights)
-    return branch_mean.mean_of_sums(sums, aggregator.noise)
-
-
-@aggregate.register
-def _(aggregator: DecodedMeanFactory, uploads, weights):
-    clients = enumerate(tf.unstack(weights))
-    summands = [aggregator.summands(trees.row(uploads, i), weight) for i, weight in clients]
-    return aggregator.mean(tf.nest.map_structure(lambda *leaves: tf.add_n(leaves), *summands))
 
 
 def _message(block: Exchange, server, client_id):

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 
-def made_of_shared_draws(make: Callable[[], Any], comparable: Callable[[Any], Any]) -> tuple:
-    """Makes a value, and finds whether it depends on NumPy's or Python's global random generator.
+def uses_global_randomness(make: Callable[[], Any], comparable: Callable[[Any], Any]) -> tuple:
+    """Calls `make`, twice if needed, to detect draws from a global generator.
 
-    If a generator's state changes meanwhile, perhaps in another thread, the value is made again. It
-    depends on the generators if the second value differs.
+    If the state of NumPy's or Python's generator changes meanwhile, perhaps by another thread, the
+    value is made again. It depends on the generators if the second value differs.
 
     Args:
         make: Makes the value.

@@ -43,6 +43,26 @@ def mapped_type(
     return tff.types.StructWithPythonType(elements, container)
 
 
+def is_empty(type_signature: tff.types.Type) -> bool:
+    """Returns whether a type holds no tensor."""
+    return tff.types.count(type_signature, lambda t: isinstance(t, tff.types.TensorType)) == 0
+
+
+def type_of(value) -> tff.types.Type:
+    """Returns the TFF type of a structure of tensors."""
+    specs = tf.nest.map_structure(tf.TensorSpec.from_tensor, value)
+    return tff.types.tensorflow_to_type(specs)
+
+
+def empty_value(type_signature: tff.types.StructType):
+    """Returns the value of a type that holds no tensor: its empty containers."""
+    elements = [
+        (name, empty_value(element))
+        for name, element in tff.structure.iter_elements(type_signature)
+    ]
+    return tff.types.type_to_py_container(tff.structure.Struct(elements), type_signature)
+
+
 def type_of_row(rows_type: tff.types.Type) -> tff.types.Type:
     """Returns the type of one row of tensors with a leading axis of rows."""
     return mapped_type(lambda rows: tff.types.TensorType(rows.dtype, rows.shape[1:]), rows_type)

@@ -21,14 +21,14 @@ def vector_of(structure):
 
 @pytest.fixture(params=["pfedhn", "pfedhn_pc", "plgu_ghn"])
 def joining(request):
-    """Returns `(new_client_model, message, initial parameters, J)` of a linear hypernetwork.
+    """Returns `(new clients' model, message, initial parameters, J)` of a linear hypernetwork.
 
     `J` maps the parameters, an embedding and any personal layer, to the model's weights.
     """
     options = {"hidden_layers": 0, "bias": False, "embedding_dim": 2, "num_clients": 3}
     algorithm = make(request.param, MODEL, LOCAL, **options)
     server = algorithm.server_init(1)
-    new = algorithm.new_client_model
+    new = algorithm.personalize.new_clients
     message, own = new.distribute(server), new.init(new.distribute(server), 1)
     assert vector_of(own)[:2] == pytest.approx(np.mean(server.embeddings, axis=0))
     size = len(vector_of(own))

@@ -18,7 +18,7 @@ from tests.federation import (
     tiny_model,
 )
 from tff_pfl.aggregators import Stack
-from tff_pfl.algorithms.pfedhn import HypernetworkServer, OwnChange
+from tff_pfl.algorithms.pfedhn.server import HypernetworkServer, OwnChange
 from tff_pfl.local import ClientContext, trees
 from tff_pfl.local.seeds import client_seed
 from tff_pfl.models import Hypernetwork, partition

@@ -1,4 +1,4 @@
-"""Tests of `tff_pfl.algorithms.pfedhn` against explicit Jacobians in NumPy."""
+"""Tests of `tff_pfl.algorithms.pfedhn.server` against explicit Jacobians in NumPy."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from tests.federation import assert_close, assert_equal
 from tests.marks import slow
 from tests.quadratics import quadratic_model, weights_of
 from tff_pfl.aggregators import Stack
-from tff_pfl.algorithms.pfedhn import HypernetworkServer, OwnChange
+from tff_pfl.algorithms.pfedhn.server import HypernetworkServer, OwnChange
 from tff_pfl.local import trees
 from tff_pfl.models import Hypernetwork
 

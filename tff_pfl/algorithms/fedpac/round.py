@@ -73,7 +73,7 @@ def fedpac(
         local: The local training of head and body.
         lambda_: `lambda`; the paper uses 1. The squared distance is a mean over features, as in
             the authors' code. With a sum over `d` features, `lambda` would be `d` times as strong.
-        collaborate: Whether clients combine each other's heads.
+        collaborate: Whether clients combine each other's heads; the paper's ablation does not.
         head_epochs: Passes over the examples for the head.
         head_learning_rate: The learning rate of heads, which decays as in `local`; default the rate
             of `local`. The authors train heads with 0.1 and bodies with 0.01.

@@ -45,7 +45,7 @@ from tff_pfl.algorithms.fedpg.server import (
     moved,
     own_gamma,
 )
-from tff_pfl.algorithms.registry import ALGORITHMS, idle_where, trains_where
+from tff_pfl.algorithms.registry import ALGORITHMS, idle_where
 from tff_pfl.arguments.extension import extends
 from tff_pfl.arguments.names import check_names
 from tff_pfl.local import ExactGradient, LocalTraining, evaluate, exact_gradient, trees
@@ -82,7 +82,7 @@ class Carry(NamedTuple):
 
 
 @ALGORITHMS.register("fedpg")
-@trains_where(gradient="pseudo")
+@idle_where("local", gradient="full")
 @idle_where("memory_size", absent_memory=False)
 @idle_where("gamma_mode", "gamma", "protect_absent", personalize=False)
 @idle_where("gamma", gamma_mode="auto")

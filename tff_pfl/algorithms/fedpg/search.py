@@ -16,7 +16,7 @@ from tff_pfl.aggregators import StackFactory
 from tff_pfl.algorithms.fedpg import step_ladder
 from tff_pfl.algorithms.fedpg.round import fedpg
 from tff_pfl.algorithms.fedpg.server import FedPGServer, moved, stepped
-from tff_pfl.algorithms.registry import ALGORITHMS, trains_where
+from tff_pfl.algorithms.registry import ALGORITHMS, idle_where
 from tff_pfl.arguments.extension import extends
 from tff_pfl.arguments.ranges import between, takes, whole
 from tff_pfl.local import LocalTraining, evaluate, trees
@@ -55,7 +55,7 @@ class Trials(NamedTuple):
 
 
 @ALGORITHMS.register("s_fedpg")
-@trains_where(gradient="pseudo")
+@idle_where("local", gradient="full")
 @extends(fedpg)
 @takes(search_doublings=whole(0), sufficient_decrease=between(0, 1), max_trials=whole(1))
 def s_fedpg(

@@ -27,9 +27,9 @@ class Function:
         is_deterministic: Whether equal arguments give equal results.
         is_structural: Whether it only selects and packs elements, which then may be any objects.
         has_loops: Whether it has loops, so that a call may take long.
-        appends: Whether it appends rows to each tensor of the first element of its argument, and
-            these rows depend on the second element only. This, `is_deterministic` and `has_loops`
-            are found only when they are asked for, because that imports graphs.
+        appends: Whether it is `(rows, x) -> concat(rows, f(x))`, so that each client's rows can be
+            computed alone. This, `is_deterministic` and `has_loops` are found only when they are
+            asked for, because that imports graphs.
     """
 
     call: Callable[[Any], Any]

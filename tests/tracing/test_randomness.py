@@ -11,7 +11,8 @@ import tensorflow_federated as tff
 
 from tests.marks import slow, together
 from tests.templates.mean_process import compose, mean_exchange
-from tff_pfl.templates import blocks, errors
+from tff_pfl.tracing import errors
+from tff_pfl.tracing.trace import trace
 
 pytestmark = pytest.mark.usefixtures("clients_in_a_loop")
 
@@ -83,13 +84,13 @@ def graph_has_a_seed():
 @pytest.mark.parametrize("kind", [k if k in FREQUENT else slow(k) for k in UNSEEDED])
 def test_operations_without_a_seed_raise(kind):
     with pytest.raises(errors.RandomnessError, match=f"(?s)^a block: .*of type '{kind}.*stateless"):
-        blocks.trace("a block", UNSEEDED[kind], np.float32)
+        trace("a block", UNSEEDED[kind], np.float32)
 
 
 @pytest.mark.parametrize("draw", [np.random.uniform, random.random])
 def test_numbers_drawn_while_a_block_is_traced_raise(draw):
     with pytest.raises(errors.RandomnessError, match="^a block draws .* NumPy's or Python's own"):
-        blocks.trace("a block", lambda x: x * np.float32(draw()), np.float32)
+        trace("a block", lambda x: x * np.float32(draw()), np.float32)
 
 
 @pytest.fixture
@@ -115,19 +116,19 @@ def test_draws_of_another_thread_do_not_count():
         time.sleep(0.01)
         return tf.function(lambda: tf.while_loop(lambda y: y < 1.0, lambda y: y + x, [x]))()
 
-    assert [blocks.trace("a block", block, np.float32)(0.5) for _ in range(5)] == [[1.0]] * 5
+    assert [trace("a block", block, np.float32)(0.5) for _ in range(5)] == [[1.0]] * 5
     test_numbers_drawn_while_a_block_is_traced_raise(np.random.uniform)
 
 
 @together("where", NESTED)
 def test_nested_operations_without_a_seed_raise(where):
     with pytest.raises(errors.RandomnessError, match="'RandomStandardNormal' draws random numbers"):
-        blocks.trace("a block", NESTED[where], np.float32)
+        trace("a block", NESTED[where], np.float32)
 
 
 @together("name", SEEDED)
 def test_seeded_operations_are_accepted(name):
-    traced = blocks.trace("a block", SEEDED[name], np.float32)
+    traced = trace("a block", SEEDED[name], np.float32)
     assert traced.type_signature.parameter == tff.types.TensorType(np.float32)
     np.testing.assert_array_equal(traced(1.0), traced(1.0))
 
