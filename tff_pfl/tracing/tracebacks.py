@@ -4,7 +4,7 @@ import os
 import sysconfig
 import traceback
 
-_LIBRARY = os.path.dirname(__file__)
+_LIBRARY = os.path.dirname(os.path.dirname(__file__))
 _INSTALLED = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), "<frozen "})
 
 
