@@ -12,7 +12,7 @@ import tree
 
 from tff_pfl.arguments.kinds import KindError, check_kind
 from tff_pfl.models.example_weights import labels_of
-from tff_pfl.models.keras.weight_names import weights_like
+from tff_pfl.models.keras.weights import weights_like
 from tff_pfl.models.rows import depends_on_other_rows, depends_on_padding, types_of
 from tff_pfl.models.statistics import record_use, with_statistics
 from tff_pfl.models.task import Mean, Task, Totals, check_function, finalized

@@ -7,6 +7,6 @@ __getattr__, __dir__, __all__ = offer(
     {
         "adapter": ("from_keras",),
         "metrics": ("keras_metrics",),
-        "pure_layers": ("COMPUTE_TYPES",),
+        "layers": ("COMPUTE_TYPES",),
     },
 )
