@@ -1,41 +1,46 @@
 """Defines the keys of configs, checks their values, and builds runs from configs."""
 
+from typing import TYPE_CHECKING
+
 from tff_pfl.lazy import offer
 
-__getattr__, __dir__, __all__ = offer(
-    __name__,
-    {
-        "build": (
-            "build_algorithm",
-            "build_dataset",
-            "build_model",
-            "build_process",
-            "check_split",
-            "hold_out",
-        ),
-        "check": ("check_config", "check_rounds_of_epsilon", "config_of_run", "number_ranges"),
-        "errors": ("ConfigError",),
-        "flags": ("define_import_flags", "parse_flags", "read_config"),
-        "options": ("complete", "default_config"),
-        "parts": ("build_local", "evaluation_options", "participation", "privacy_loss"),
-        "run": ("BuiltRun",),
-        "study": (
-            "Run",
-            "SEPARATOR",
-            "Search",
-            "Settings",
-            "Study",
-            "Tuning",
-            "Variant",
-            "draws",
-            "grid",
-            "load_study",
-            "log_uniform",
-            "one_of",
-            "uniform",
-        ),
-        "study_check": ("check_settings",),
-        "sweep": ("run_study",),
-        "unused": ("unused_settings",),
-    },
-)
+if TYPE_CHECKING:
+    from tff_pfl.config.build import build_algorithm as build_algorithm
+    from tff_pfl.config.build import build_dataset as build_dataset
+    from tff_pfl.config.build import build_model as build_model
+    from tff_pfl.config.build import build_process as build_process
+    from tff_pfl.config.build import check_split as check_split
+    from tff_pfl.config.build import hold_out as hold_out
+    from tff_pfl.config.check import check_config as check_config
+    from tff_pfl.config.check import check_rounds_of_epsilon as check_rounds_of_epsilon
+    from tff_pfl.config.check import config_of_run as config_of_run
+    from tff_pfl.config.check import number_ranges as number_ranges
+    from tff_pfl.config.errors import ConfigError as ConfigError
+    from tff_pfl.config.flags import define_import_flags as define_import_flags
+    from tff_pfl.config.flags import parse_flags as parse_flags
+    from tff_pfl.config.flags import read_config as read_config
+    from tff_pfl.config.options import complete as complete
+    from tff_pfl.config.options import default_config as default_config
+    from tff_pfl.config.parts import build_local as build_local
+    from tff_pfl.config.parts import evaluation_options as evaluation_options
+    from tff_pfl.config.parts import participation as participation
+    from tff_pfl.config.parts import privacy_loss as privacy_loss
+    from tff_pfl.config.run import BuiltRun as BuiltRun
+    from tff_pfl.config.study import SEPARATOR as SEPARATOR
+    from tff_pfl.config.study import Run as Run
+    from tff_pfl.config.study import Search as Search
+    from tff_pfl.config.study import Settings as Settings
+    from tff_pfl.config.study import Study as Study
+    from tff_pfl.config.study import Tuning as Tuning
+    from tff_pfl.config.study import Variant as Variant
+    from tff_pfl.config.study import draws as draws
+    from tff_pfl.config.study import grid as grid
+    from tff_pfl.config.study import load_study as load_study
+    from tff_pfl.config.study import log_uniform as log_uniform
+    from tff_pfl.config.study import one_of as one_of
+    from tff_pfl.config.study import uniform as uniform
+    from tff_pfl.config.study_check import check_settings as check_settings
+    from tff_pfl.config.sweep import run_study as run_study
+    from tff_pfl.config.unused import unused_settings as unused_settings
+else:
+    __getattr__, __dir__, __all__ = offer(__name__)
