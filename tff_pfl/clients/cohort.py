@@ -5,7 +5,7 @@ import copy
 import hashlib
 import operator
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 import numpy as np
@@ -185,7 +185,7 @@ class CohortDataSource(tff.program.FederatedDataSource):
             ValueError: A client occurs twice, or has more examples than the capacity.
             TypeError: A client is neither text nor an integer.
         """
-        ids_of = getattr(self._dataset, "ids_of", list)
+        ids_of: Callable = getattr(self._dataset, "ids_of", list)
         return self.clients_of_ids(ids_of(clients), split)
 
     def clients_of_ids(self, client_ids: Iterable[int], split: str = "train") -> list[Client]:
@@ -359,9 +359,9 @@ class CohortIterator(tff.program.FederatedDataSourceIterator):
             ValueError, TypeError: See `CohortDataSource.select_clients`.
         """
         self._check_updated()
-        clients = self._source.select_clients(clients)
-        self._advance(np.array([client.client_id for client in clients], np.int32), None)
-        return clients
+        cohort = self._source.select_clients(clients)
+        self._advance(np.array([client.client_id for client in cohort], np.int32), None)
+        return cohort
 
     def _check_updated(self) -> None:
         if self._outstanding and not is_empty(self._source.store.state_type):

@@ -44,9 +44,9 @@ class Partition:
             Tables and reports have names instead of ids.
     """
 
-    train: ClientRows | Sequence[np.ndarray]
-    validation: ClientRows | Sequence[np.ndarray]
-    test: ClientRows | Sequence[np.ndarray]
+    train: Any
+    validation: Any
+    test: Any
     _: dataclasses.KW_ONLY
     metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     names: Any = None

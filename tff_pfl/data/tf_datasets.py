@@ -106,7 +106,7 @@ def joined(pools: Sequence[ClientExamples], num_classes: int | None) -> tuple[An
         if num_classes is None:
             check_same("labels", y, pairs[0][1], "test", "train")
     x, y = tree.map_structure(lambda *parts: np.concatenate(parts), *pairs)
-    rows, start = [ClientRows.of([[]] * len(names))] * 3, 0
+    rows, start = [ClientRows.of([np.empty(0, np.int64)] * len(names))] * 3, 0
     for split, pool in zip((0, 2), pools, strict=False):
         owners = np.array([ids[client] for client in pool.clients], np.int64)[pool.owners]
         rows[split] = ClientRows.by_owner(start + np.arange(len(owners)), owners, len(names))
