@@ -121,7 +121,6 @@ class Stacked:
     @staticmethod
     def take(tensors: Iterator[tf.Tensor], leaf_type) -> "Stacked":
         """Makes a leaf of a type from the next tensor."""
-        del leaf_type
         return Stacked(next(tensors))
 
 
@@ -395,10 +394,6 @@ class Clients:
 
     def with_leaves(self, member, leaves: Iterable[Iterable[Leaf]]) -> "Clients":
         """Returns the same clients with the given leaves of each shard."""
-        return Clients(
-            member,
-            tuple(
-                dataclasses.replace(shard, leaves=tuple(shard_leaves))
-                for shard, shard_leaves in zip(self.shards, leaves, strict=True)
-            ),
-        )
+        shards = zip(self.shards, leaves, strict=True)
+        changed = (dataclasses.replace(shard, leaves=tuple(own)) for shard, own in shards)
+        return Clients(member, tuple(changed))
