@@ -36,9 +36,10 @@ fuzz: $(venv)  ## vectorize thousands of cases of client work, each against one 
 faults: $(venv)  ## kill, starve and damage training runs (ten minutes)
 	.venv/bin/python -m tests.faults
 
-lint: $(venv)  ## check style and format
+lint: $(venv)  ## check style, format and type hints
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
+	.venv/bin/mypy
 
 results: $(venv)  ## write the tables and pictures of docs/results from the numbers beside them
 	.venv/bin/python -m docs.results.make
@@ -61,7 +62,7 @@ lock:  ## resolve the direct dependencies into the locked lists
 	    $(call resolve,gpu,gpu.lock)
 
 clean:  ## remove .venv and caches, never a run's results
-	rm -rf .venv .venv-tools .pytest_cache .ruff_cache build *.egg-info
+	rm -rf .venv .venv-tools .pytest_cache .ruff_cache .mypy_cache build *.egg-info
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 # A failed installation leaves no stamp, a changed list or script installs again.

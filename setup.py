@@ -47,7 +47,7 @@ setuptools.setup(
     license="Apache-2.0",
     python_requires=">=3.11,<3.12",
     packages=setuptools.find_namespace_packages(include=["tff_pfl", "tff_pfl.*"]),
-    package_data={"tff_pfl.analysis": ["page.html"]},
+    package_data={"tff_pfl": ["py.typed"], "tff_pfl.analysis": ["page.html"]},
     install_requires=INSTALL_REQUIRES,
     extras_require={"mlflow": MLFLOW, "notebooks": NOTEBOOKS, "wandb": WANDB},
 )

@@ -44,7 +44,10 @@ def test_error_of_a_module_is_not_a_missing_attribute(tmp_path, monkeypatch):
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "__init__.py").write_text(
         "from tff_pfl.lazy import offer\n"
-        "__getattr__, __dir__, __all__ = offer(__name__, {'fails': ('Name',)})\n"
+        "if TYPE_CHECKING := False:\n"
+        "    from broken.fails import Name\n"
+        "else:\n"
+        "    __getattr__, __dir__, __all__ = offer(__name__)\n"
     )
     (tmp_path / "broken" / "fails.py").write_text("import no_such_module\n")
     monkeypatch.syspath_prepend(tmp_path)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.models import test_keras, test_segments
+from tests.models.keras import test_adapter, test_segments
 from tests.models.keras.test_adapter import layers, pure, sequential
 from tests.quadratics import quadratic_model
 from tff_pfl.models import TASKS, linear, linear_head_shape, multi_branch, partition, two_exits
@@ -27,11 +27,11 @@ def assert_head_maps_features_to_outputs(model, x):
 def test_linear_head_maps_features_to_outputs():
     deep = sequential(lambda: layers.Dense(5, "relu"), lambda: layers.Dropout(0.5))
     for keras_model_fn in (
-        test_keras.branches,
-        test_keras.nested,
-        test_keras.deferred,
-        test_keras.parts_made_in_reverse,
-        test_keras.predictor_made_before_its_encoder,
+        test_adapter.branches,
+        test_adapter.nested,
+        test_adapter.deferred,
+        test_adapter.parts_made_in_reverse,
+        test_adapter.predictor_made_before_its_encoder,
         deep,
     ):
         assert_head_maps_features_to_outputs(pure(keras_model_fn), X)
@@ -55,7 +55,7 @@ def test_models_without_a_linear_head_have_no_features():
     for keras_model_fn in (
         model_ending_in(lambda: Cosine(3)),
         test_segments.doubled,
-        test_keras.Subclassed,
+        test_adapter.Subclassed,
         model_ending_in(lambda: layers.Dense(3, "tanh")),
         model_ending_in(lambda: layers.Dense(3), layers.ReLU),
         model_ending_in(lambda: layers.Reshape((5, 1)), lambda: layers.Dense(1), layers.Flatten),
@@ -64,7 +64,7 @@ def test_models_without_a_linear_head_have_no_features():
 
 
 def test_parts_of_a_model_have_its_features():
-    model = pure(test_keras.mlp)
+    model = pure(test_adapter.mlp)
     weights = model.init(0)
     expected = model.features(weights, X, training=False, seed=None)
     parts = partition(model)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.models import test_keras
+from tests.models.keras import test_adapter
 from tff_pfl.arguments.kinds import KindError
 from tff_pfl.models import ModelSaver, build, from_keras
 
@@ -12,7 +12,7 @@ X = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
 
 
 def test_saver_writes_several_weights(tmp_path):
-    model = from_keras(test_keras.mlp, input_shape=(4,), preprocess=lambda x: 2 * x)
+    model = from_keras(test_adapter.mlp, input_shape=(4,), preprocess=lambda x: 2 * x)
     saver = ModelSaver(model, (4,), np.float32)
     for seed in (0, 1):
         saver.save(model.init(seed), tmp_path / f"{seed}")
@@ -30,7 +30,7 @@ def test_saver_writes_several_weights(tmp_path):
 
 def test_saved_model_answers_in_the_units_before_the_scaling_of_labels(tmp_path):
     def made(**options):
-        return from_keras(test_keras.mlp, input_shape=(4,), **options)
+        return from_keras(test_adapter.mlp, input_shape=(4,), **options)
 
     plain, scaled = made(), made(postprocess=lambda y: {"sales": 1000 * y + 7})
     weights = plain.init(0)

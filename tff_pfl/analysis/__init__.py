@@ -7,47 +7,52 @@ analysis.plot_curves(metrics, "global/local_test/loss")                  # a Mat
 print(analysis.to_markdown(analysis.results_table("runs/quickstart")))
 """
 
+from typing import TYPE_CHECKING
+
 from tff_pfl.lazy import offer
 
-__getattr__, __dir__, __all__ = offer(
-    __name__,
-    {
-        "comparison": ("Comparison", "compare"),
-        "confusion": ("confusion_matrix", "plot_confusion_matrix"),
-        "curves": (
-            "curves_against_bytes",
-            "over_seeds",
-            "plot_against_bytes",
-            "plot_against_epsilon",
-            "plot_curves",
-            "points_against_epsilon",
-        ),
-        "distributions": ("distribution_table", "plot_histograms"),
-        "figures": ("save",),
-        "frames": (
-            "clients",
-            "column_of",
-            "evaluations",
-            "main_column",
-            "metrics",
-            "select",
-            "settings",
-            "summaries",
-            "timings",
-            "versions",
-        ),
-        "page": ("costs_to_target", "target_table", "versions_tables", "write_page"),
-        "paired": (
-            "PairedTest",
-            "against_local",
-            "client_values",
-            "paired_differences",
-            "paired_test",
-            "plot_against_local",
-        ),
-        "results": ("results_table",),
-        "runs": ("Runs", "find_runs"),
-        "tables": ("FORMATS", "Table", "to_csv", "to_latex", "to_markdown"),
-        "metric_text": ("in_words",),
-    },
-)
+if TYPE_CHECKING:
+    from tff_pfl.analysis.comparison import Comparison as Comparison
+    from tff_pfl.analysis.comparison import compare as compare
+    from tff_pfl.analysis.confusion import confusion_matrix as confusion_matrix
+    from tff_pfl.analysis.confusion import plot_confusion_matrix as plot_confusion_matrix
+    from tff_pfl.analysis.curves import curves_against_bytes as curves_against_bytes
+    from tff_pfl.analysis.curves import over_seeds as over_seeds
+    from tff_pfl.analysis.curves import plot_against_bytes as plot_against_bytes
+    from tff_pfl.analysis.curves import plot_against_epsilon as plot_against_epsilon
+    from tff_pfl.analysis.curves import plot_curves as plot_curves
+    from tff_pfl.analysis.curves import points_against_epsilon as points_against_epsilon
+    from tff_pfl.analysis.distributions import distribution_table as distribution_table
+    from tff_pfl.analysis.distributions import plot_histograms as plot_histograms
+    from tff_pfl.analysis.figures import save as save
+    from tff_pfl.analysis.frames import clients as clients
+    from tff_pfl.analysis.frames import column_of as column_of
+    from tff_pfl.analysis.frames import evaluations as evaluations
+    from tff_pfl.analysis.frames import main_column as main_column
+    from tff_pfl.analysis.frames import metrics as metrics
+    from tff_pfl.analysis.frames import select as select
+    from tff_pfl.analysis.frames import settings as settings
+    from tff_pfl.analysis.frames import summaries as summaries
+    from tff_pfl.analysis.frames import timings as timings
+    from tff_pfl.analysis.frames import versions as versions
+    from tff_pfl.analysis.metric_text import in_words as in_words
+    from tff_pfl.analysis.page import costs_to_target as costs_to_target
+    from tff_pfl.analysis.page import target_table as target_table
+    from tff_pfl.analysis.page import versions_tables as versions_tables
+    from tff_pfl.analysis.page import write_page as write_page
+    from tff_pfl.analysis.paired import PairedTest as PairedTest
+    from tff_pfl.analysis.paired import against_local as against_local
+    from tff_pfl.analysis.paired import client_values as client_values
+    from tff_pfl.analysis.paired import paired_differences as paired_differences
+    from tff_pfl.analysis.paired import paired_test as paired_test
+    from tff_pfl.analysis.paired import plot_against_local as plot_against_local
+    from tff_pfl.analysis.results import results_table as results_table
+    from tff_pfl.analysis.runs import Runs as Runs
+    from tff_pfl.analysis.runs import find_runs as find_runs
+    from tff_pfl.analysis.tables import FORMATS as FORMATS
+    from tff_pfl.analysis.tables import Table as Table
+    from tff_pfl.analysis.tables import to_csv as to_csv
+    from tff_pfl.analysis.tables import to_latex as to_latex
+    from tff_pfl.analysis.tables import to_markdown as to_markdown
+else:
+    __getattr__, __dir__, __all__ = offer(__name__)

@@ -1,1 +1,1 @@
-"""What users may say: names, ranges of numbers, kinds of values, choices by name."""
+"""Checks users' words and numbers: names, ranges, kinds of values, choices by name."""

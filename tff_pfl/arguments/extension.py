@@ -3,13 +3,16 @@
 import functools
 import inspect
 from collections.abc import Callable, Collection
+from typing import Any, TypeVar
 
 from tff_pfl.arguments.kinds import signature_of
 from tff_pfl.arguments.names import check_names
 from tff_pfl.arguments.ranges import ranges_of
 
+_Extended = TypeVar("_Extended", bound=Callable[..., Any])
 
-def extends(base: Callable, without: Collection[str] = ()) -> Callable[[Callable], Callable]:
+
+def extends(base: Callable, without: Collection[str] = ()) -> Callable[[_Extended], _Extended]:
     """Decorates a function whose `**options` are the keyword arguments of another function.
 
     The signature then shows all keyword arguments: the function's own, and the remaining ones of

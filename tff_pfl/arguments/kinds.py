@@ -26,12 +26,14 @@ def check_kind(
     Args:
         subject: The value's name in the message.
         value: The value.
-        kind: The class, or several classes, which need `named`.
+        kind: The class, or several classes.
         tip: A sentence that says how to make a valid value.
         named: The class in words. Default: "of type" and its name.
     """
     if not isinstance(value, kind):
-        named, found = named or f"of type {kind.__name__}", repr(value).partition("\n")[0]
+        kinds = kind if isinstance(kind, tuple) else (kind,)
+        named = named or f"of type {' or '.join(one.__name__ for one in kinds)}"
+        found = repr(value).partition("\n")[0]
         raise KindError(f"{subject} must be {named}, got {found:.80}. {tip}".rstrip())
 
 

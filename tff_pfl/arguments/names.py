@@ -33,7 +33,7 @@ class UnknownNameError(ValueError):
     """An error for an unknown name; the message suggests the most similar valid one."""
 
 
-def unknown_name(kind: str, name: str, valid: Iterable[str], most: int | None = None) -> str:
+def unknown_name(kind: str, name: Any, valid: Iterable[str], most: int | None = None) -> str:
     """Returns the message for an unknown name: the most similar valid name, then all of them.
 
     Args:

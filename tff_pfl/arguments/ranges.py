@@ -16,12 +16,14 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from tff_pfl.arguments.kinds import function_of, signature_of
 from tff_pfl.arguments.names import UnknownNameError, check_names
+
+_Owner = TypeVar("_Owner", bound=Callable[..., Any])
 
 
 class RangeError(ValueError):
@@ -162,7 +164,7 @@ _TRUE_OR_FALSE = Range("True or False", lambda value: isinstance(value, bool | n
 
 def takes(
     *, range_error: type[Exception] = RangeError, **ranges: Range
-) -> Callable[[Callable], Callable]:
+) -> Callable[[_Owner], _Owner]:
     """Decorates a function or a class with the ranges of its arguments, and checks each call.
 
     Arguments that are annotated as `bool` must be `True` or `False`, because "no" would count as

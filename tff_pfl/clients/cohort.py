@@ -5,7 +5,7 @@ import copy
 import hashlib
 import operator
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 import numpy as np
@@ -41,6 +41,12 @@ class CohortDataSource(tff.program.FederatedDataSource):
 
     The bytes of an iterator are restored with a source that exists in the process. If several
     sources have the same data set, type, seed and participation, the last one constructed is used.
+
+    Attributes:
+        store: The store of the clients' states.
+        seed: The seed of the cohorts.
+        participation: The rule by which clients are selected and report.
+        fingerprint: A digest of data, client type, seed and participation, 32 bytes.
     """
 
     def __init__(
@@ -90,16 +96,16 @@ class CohortDataSource(tff.program.FederatedDataSource):
         if seed < 0:
             raise ValueError(f"seed must be 0 or greater, found {seed}.")
         self._dataset = dataset
-        self._store = store
-        self._seed = seed
+        self.store = store
+        self.seed = seed
         self._capacity = capacity
         self._federated_type = tff.types.FederatedType(client_type, tff.CLIENTS)
-        self._participation = participation
+        self.participation = participation
         identity = repr((dataset.fingerprint, str(client_type), seed))
         if participation != EVERYBODY_REPORTS:
             identity += repr(described(participation))
-        self._fingerprint = hashlib.sha256(identity.encode()).digest()
-        _SOURCES[self._fingerprint] = self
+        self.fingerprint = hashlib.sha256(identity.encode()).digest()
+        _SOURCES[self.fingerprint] = self
 
     @property
     def federated_type(self) -> tff.types.FederatedType:
@@ -110,26 +116,6 @@ class CohortDataSource(tff.program.FederatedDataSource):
     def num_clients(self) -> int:
         """The number of clients in the federation."""
         return self._dataset.num_clients
-
-    @property
-    def seed(self) -> int:
-        """The seed of the cohorts."""
-        return self._seed
-
-    @property
-    def participation(self) -> Participation:
-        """The rule by which clients are selected and report."""
-        return self._participation
-
-    @property
-    def store(self) -> ClientStateStore:
-        """The store of the clients' states."""
-        return self._store
-
-    @property
-    def fingerprint(self) -> bytes:
-        """A digest of the data, the client type, the seed and the participation; 32 bytes."""
-        return self._fingerprint
 
     def iterator(self) -> "CohortIterator":
         """Returns an iterator at round 0."""
@@ -168,10 +154,10 @@ class CohortDataSource(tff.program.FederatedDataSource):
             losses: See `KnownClients`.
         """
         num_clients, known = self.num_clients, None
-        if self._participation.selects and history is not None:
+        if self.participation.selects and history is not None:
             known = KnownClients(np.arange(num_clients), self._dataset.sizes(), *history, losses)
         k = num_clients if k is None else k
-        return self._participation.participants(self._seed, round_num, num_clients, k, known)
+        return self.participation.participants(self.seed, round_num, num_clients, k, known)
 
     def select_clients(self, clients: Iterable[int | str], split: str = "train") -> list[Client]:
         """Returns the given clients, with their states and their examples of a split.
@@ -185,13 +171,13 @@ class CohortDataSource(tff.program.FederatedDataSource):
             ValueError: A client occurs twice, or has more examples than the capacity.
             TypeError: A client is neither text nor an integer.
         """
-        ids_of = getattr(self._dataset, "ids_of", list)
+        ids_of: Callable = getattr(self._dataset, "ids_of", list)
         return self.clients_of_ids(ids_of(clients), split)
 
     def clients_of_ids(self, client_ids: Iterable[int], split: str = "train") -> list[Client]:
         """Returns the clients with these ids; see `select_clients`."""
         client_ids = list(client_ids)
-        examples, states = self.select_examples(client_ids, split), self._store.get(client_ids)
+        examples, states = self.select_examples(client_ids, split), self.store.get(client_ids)
         return list(map(Client, map(np.int32, client_ids), states, examples))
 
     def largest_capacity(self, split: str) -> int:
@@ -256,7 +242,6 @@ class CohortIterator(tff.program.FederatedDataSourceIterator):
 
     def __deepcopy__(self, memo: Any) -> "CohortIterator":
         """Returns a copy with its own position, of the same source."""
-        del memo
         return copy.copy(self)
 
     @classmethod
@@ -359,9 +344,9 @@ class CohortIterator(tff.program.FederatedDataSourceIterator):
             ValueError, TypeError: See `CohortDataSource.select_clients`.
         """
         self._check_updated()
-        clients = self._source.select_clients(clients)
-        self._advance(np.array([client.client_id for client in clients], np.int32), None)
-        return clients
+        cohort = self._source.select_clients(clients)
+        self._advance(np.array([client.client_id for client in cohort], np.int32), None)
+        return cohort
 
     def _check_updated(self) -> None:
         if self._outstanding and not is_empty(self._source.store.state_type):

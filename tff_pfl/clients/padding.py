@@ -1,8 +1,8 @@
 """Pads the examples of clients that are computed together."""
 
 import dataclasses
-import math
 from collections.abc import Iterable, Sequence
+from typing import Literal
 
 import numpy as np
 import tensorflow as tf
@@ -86,7 +86,8 @@ class Ladder:
     def capacities(self, sizes: Sequence[int]) -> list[int]:
         """Returns the number of rows for each client of a cohort."""
         own = list(map(self.capacity, sizes))
-        joined, largest = {}, math.inf
+        joined: dict[int, int] = {}
+        largest = max(own, default=0)
         for capacity in sorted(set(own), reverse=True):
             added_steps = own.count(capacity) * (largest - capacity) / self.batch_size
             largest = largest if added_steps < self.group_cost else capacity
@@ -94,10 +95,13 @@ class Ladder:
         return [joined[capacity] for capacity in own]
 
 
-def capacities_of(sizes: Sequence[int], capacity: int | str | Ladder | None) -> list[int]:
+def capacities_of(
+    sizes: Sequence[int], capacity: int | Literal["cohort"] | Ladder | None
+) -> list[int]:
     """Returns the number of rows for each client of a cohort; see `CohortDataSource`."""
     if capacity is None:
         return list(sizes)
     if isinstance(capacity, Ladder):
         return capacity.capacities(sizes)
-    return [shared_capacity(sizes) if capacity == "cohort" else capacity] * len(sizes)
+    shared = shared_capacity(sizes) if capacity == "cohort" else capacity
+    return [shared] * len(sizes)

@@ -84,7 +84,9 @@ class Participants(NamedTuple):
 
     def metrics(self) -> dict[str, float]:
         """Returns the counts, such as `participation/num_dropped`, and `participation/seconds`."""
-        measured = {f"num_{name}": len(getattr(self, name)) for name in self._fields[:-1]}
+        measured: dict[str, float] = {
+            f"num_{name}": len(getattr(self, name)) for name in self._fields[:-1]
+        }
         if self.seconds is not None:
             measured["seconds"] = self.seconds
         return {f"participation/{name}": value for name, value in measured.items()}

@@ -65,7 +65,7 @@ class DiskRecords:
         # `close` releases the lock, and so does the end of the object.
         self._unlock = weakref.finalize(self, os.close, _lock(path, read_only))
         try:
-            self._env = self._open()
+            self._env: lmdb.Environment | None = self._open()
         except BaseException:
             self._unlock()
             raise

@@ -73,7 +73,8 @@ class KnownClients(NamedTuple):
 
     def at(self, rows: np.ndarray) -> "KnownClients":
         """Returns the clients in some of the rows."""
-        return KnownClients(*(values[rows] for values in self[:-1]), self.losses)
+        chosen = {name: getattr(self, name)[rows] for name in self._fields[:-1]}
+        return self._replace(**chosen)
 
 
 class Selector:

@@ -104,7 +104,7 @@ def _plan(type_signature, key="") -> "_Tensor | _Structure | _Text":
             "Expected tensors of booleans, integers, floats or strings, found "
             f"{type_signature} at '{key}'."
         )
-    return (_Text if kind == "U" else _Tensor)(type_signature, key)
+    return _Text(type_signature, key) if kind == "U" else _Tensor(type_signature, key)
 
 
 class _Structure:

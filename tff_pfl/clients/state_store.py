@@ -70,7 +70,7 @@ class ClientStateStore:
         self._stateless = is_empty(state_type)
         self._path = None if path is None else os.fspath(path)
         self._pending: dict[int, bytes | None] = {}  # `None`: the client is forgotten
-        self._records = (
+        self._records: MemoryRecords | DiskRecords = (
             MemoryRecords() if self._path is None else DiskRecords(self._path, read_only=read_only)
         )
         try:

@@ -1,40 +1,49 @@
 """Defines the keys of configs, checks their values, and builds runs from configs."""
 
+from typing import TYPE_CHECKING
+
 from tff_pfl.lazy import offer
 
-__getattr__, __dir__, __all__ = offer(
-    __name__,
-    {
-        "build": (
-            "build_algorithm",
-            "build_dataset",
-            "build_model",
-            "experiment_of",
-        ),
-        "check": ("check_config", "check_rounds_of_epsilon", "config_of_run", "number_ranges"),
-        "errors": ("ConfigError",),
-        "flags": ("define_import_flags", "parse_flags", "read_config"),
-        "interruption": ("exit_code_of", "interruptible", "user_errors"),
-        "options": ("complete", "default_config"),
-        "parts": ("build_local", "participation", "privacy_loss"),
-        "programs": ("evaluate_program", "export_program", "run_of", "run_program"),
-        "study": (
-            "Training",
-            "SEPARATOR",
-            "Search",
-            "Settings",
-            "Study",
-            "Tuning",
-            "Variant",
-            "draws",
-            "grid",
-            "load_study",
-            "log_uniform",
-            "one_of",
-            "uniform",
-        ),
-        "study_check": ("check_settings",),
-        "sweep": ("run_study",),
-        "unused": ("unused_settings",),
-    },
-)
+if TYPE_CHECKING:
+    from tff_pfl.config.build import build_algorithm as build_algorithm
+    from tff_pfl.config.build import build_dataset as build_dataset
+    from tff_pfl.config.build import build_model as build_model
+    from tff_pfl.config.build import experiment_of as experiment_of
+    from tff_pfl.config.check import check_config as check_config
+    from tff_pfl.config.check import check_rounds_of_epsilon as check_rounds_of_epsilon
+    from tff_pfl.config.check import config_of_run as config_of_run
+    from tff_pfl.config.check import number_ranges as number_ranges
+    from tff_pfl.config.errors import ConfigError as ConfigError
+    from tff_pfl.config.flags import define_import_flags as define_import_flags
+    from tff_pfl.config.flags import parse_flags as parse_flags
+    from tff_pfl.config.flags import read_config as read_config
+    from tff_pfl.config.interruption import exit_code_of as exit_code_of
+    from tff_pfl.config.interruption import interruptible as interruptible
+    from tff_pfl.config.interruption import user_errors as user_errors
+    from tff_pfl.config.options import complete as complete
+    from tff_pfl.config.options import default_config as default_config
+    from tff_pfl.config.parts import build_local as build_local
+    from tff_pfl.config.parts import participation as participation
+    from tff_pfl.config.parts import privacy_loss as privacy_loss
+    from tff_pfl.config.programs import evaluate_program as evaluate_program
+    from tff_pfl.config.programs import export_program as export_program
+    from tff_pfl.config.programs import run_of as run_of
+    from tff_pfl.config.programs import run_program as run_program
+    from tff_pfl.config.study import SEPARATOR as SEPARATOR
+    from tff_pfl.config.study import Search as Search
+    from tff_pfl.config.study import Settings as Settings
+    from tff_pfl.config.study import Study as Study
+    from tff_pfl.config.study import Training as Training
+    from tff_pfl.config.study import Tuning as Tuning
+    from tff_pfl.config.study import Variant as Variant
+    from tff_pfl.config.study import draws as draws
+    from tff_pfl.config.study import grid as grid
+    from tff_pfl.config.study import load_study as load_study
+    from tff_pfl.config.study import log_uniform as log_uniform
+    from tff_pfl.config.study import one_of as one_of
+    from tff_pfl.config.study import uniform as uniform
+    from tff_pfl.config.study_check import check_settings as check_settings
+    from tff_pfl.config.sweep import run_study as run_study
+    from tff_pfl.config.unused import unused_settings as unused_settings
+else:
+    __getattr__, __dir__, __all__ = offer(__name__)

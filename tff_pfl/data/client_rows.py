@@ -77,13 +77,13 @@ class ClientRows(Sequence):
         found = np.asarray(client_ids)
         if found.size and not np.issubdtype(found.dtype, np.integer):
             raise IndexError(f"Client ids must be integers, got {found.dtype}.")
-        client_ids = found.astype(np.int64)
-        unknown = client_ids[(client_ids < 0) | (client_ids >= len(self))]
+        ids = found.astype(np.int64)
+        unknown = ids[(ids < 0) | (ids >= len(self))]
         if unknown.size:
             raise IndexError(f"Client {unknown[0]} does not exist: ids are 0..{len(self) - 1}.")
-        sizes = self.sizes[client_ids]
+        sizes = self.sizes[ids]
         offsets = np.concatenate([[0], np.cumsum(sizes)])
-        places = np.arange(offsets[-1]) + np.repeat(self.offsets[client_ids] - offsets[:-1], sizes)
+        places = np.arange(offsets[-1]) + np.repeat(self.offsets[ids] - offsets[:-1], sizes)
         return ClientRows(self.rows[places], offsets)
 
     def are_within(self, num_rows: int) -> bool:

@@ -14,18 +14,26 @@ from tff_pfl.data.partition_file import SPLITS, Partition
 _FRACTIONS = (0.8, 0.0, 0.2)
 
 
-def listed(columns) -> Any:
+def examples_of_frame(frame, x, y, weight) -> tuple[Any, Any, np.ndarray | None]:
+    """Returns inputs, labels and the weights of examples, or `None`; see `from_dataframe`."""
+    x, y = map(_listed, (x, y))
+    _check_no_label_is_an_input(x, y)
+    weights = None if weight is None else _weights_of(frame, weight, x, y)
+    return _columns_of(frame, x), _labels_of(frame, y), weights
+
+
+def _listed(columns) -> Any:
     """Returns columns with lists in place of pandas indexes and arrays of names."""
     if isinstance(columns, Mapping):
-        return {name: listed(part) for name, part in columns.items()}
+        return {name: _listed(part) for name, part in columns.items()}
     is_array = hasattr(columns, "tolist") and not isinstance(columns, Hashable)
     return columns.tolist() if is_array else columns
 
 
-def labels_of(frame, columns) -> Any:
-    """Returns labels like `columns_of`, but a column of names of classes as text."""
+def _labels_of(frame, columns) -> Any:
+    """Returns labels like `_columns_of`, but a column of names of classes as text."""
     if isinstance(columns, list | Mapping):
-        return columns_of(frame, columns)
+        return _columns_of(frame, columns)
     values = _present(frame, columns)
     return values.to_numpy() if _is_text(values) else _column(frame, columns)
 
@@ -34,10 +42,10 @@ def _is_text(values) -> bool:
     return values.dtype.kind == "O" and all(isinstance(value, str) for value in values)
 
 
-def columns_of(frame, columns) -> Any:
+def _columns_of(frame, columns) -> Any:
     """Returns `[n]` of a column, `[n, k]` of a list of columns, or a structure of a mapping."""
     if isinstance(columns, Mapping):
-        return {name: columns_of(frame, part) for name, part in columns.items()}
+        return {name: _columns_of(frame, part) for name, part in columns.items()}
     if isinstance(columns, list):
         if not columns:
             raise ExamplesError("A list of columns is empty: name at least one column.")
@@ -58,13 +66,8 @@ def _abs_max(numbers) -> int:
     return max(-int(numbers.min()), int(numbers.max())) if numbers.size else 0
 
 
-def check_no_label_is_an_input(x: Any, y: Any) -> None:
-    """Raises an error if some of the inputs are labels; an autoencoder has all of them as labels.
-
-    Args:
-        x: The columns of inputs; see `columns_of`.
-        y: The columns of labels.
-    """
+def _check_no_label_is_an_input(x, y) -> None:
+    """Raises an error if some inputs are labels; an autoencoder has all of them as labels."""
     inputs, labels = map(_names_in, (x, y))
     both = [column for column in labels if column in inputs]
     if both and len(both) < len(inputs):
@@ -74,7 +77,7 @@ def check_no_label_is_an_input(x: Any, y: Any) -> None:
         )
 
 
-def weights_of(frame, column, x: Any, y: Any) -> np.ndarray:
+def _weights_of(frame, column, x, y) -> np.ndarray:
     """Returns the column of the weights of examples; it may be no input and no label."""
     for kind, columns in (("an input", x), ("a label", y)):
         if column in _names_in(columns):

@@ -16,7 +16,6 @@ from tff_pfl.data import partition as partitioners
 from tff_pfl.data.checks import ExamplesError, check_examples, checked_weights, warn_of_rounding
 from tff_pfl.data.class_labels import as_classes
 from tff_pfl.data.client_arrays import joined_arrays
-from tff_pfl.data.client_rows import ClientRows
 from tff_pfl.data.input_digest import digest_of_rows, memory_map_of
 from tff_pfl.data.mapped import mapped
 from tff_pfl.data.partition import PartitionError, class_counts
@@ -95,7 +94,9 @@ class FederatedDataset:
         if num_classes is not None:
             self.y = self.y.astype(np.int32, copy=False)
         for array in tree.flatten(self.x if num_classes is not None else (self.x, self.y)):
-            _advise_random(array)
+            # Reading megabytes ahead for each client would take much longer than reading it.
+            if (mapped_file := memory_map_of(array)) is not None:
+                mapped_file.madvise(mmap.MADV_RANDOM)
         self.num_classes = num_classes
         self.class_names = class_names
         self.weights = weights
@@ -160,7 +161,8 @@ class FederatedDataset:
         """
         parts = (train,) if test is None else (train, test)
         pools = [tf_datasets.read_client_data(part, preprocess) for part in parts]
-        return cls._of_pools(pools, num_classes, name)
+        x, y, partition = tf_datasets.joined(pools, num_classes)
+        return cls(x, labels_of(y), num_classes, partition, name, weights_of(y))
 
     @classmethod
     def from_datasets(
@@ -180,18 +182,7 @@ class FederatedDataset:
             ExamplesError: Examples differ in type or shape, or see `from_client_data`.
         """
         pools = [tf_datasets.read_datasets(part) for part in (train, test) if part]
-        return cls._of_pools(pools, num_classes, name)
-
-    @classmethod
-    def _of_pools(cls, pools, num_classes, name) -> "FederatedDataset":
-        """Makes a data set of the `ClientExamples` for training and perhaps those for testing."""
-        names, x, y, by_pool = tf_datasets.joined(pools, num_classes)
-        start = 0
-        rows = [ClientRows.by_owner(*np.zeros([2, 0], np.int64), len(names))] * 3
-        for split, owners in zip((0, 2), by_pool, strict=False):
-            rows[split] = ClientRows.by_owner(start + np.arange(len(owners)), owners, len(names))
-            start += len(owners)
-        partition = Partition(*rows, names=names)
+        x, y, partition = tf_datasets.joined(pools, num_classes)
         return cls(x, labels_of(y), num_classes, partition, name, weights_of(y))
 
     @classmethod
@@ -239,12 +230,8 @@ class FederatedDataset:
                 the weight is also an input; `split` and `fractions` are both given; or see
                 `check_examples`.
         """
-        x, y = map(data_frames.listed, (x, y))
-        data_frames.check_no_label_is_an_input(x, y)
-        weights = None if weight is None else data_frames.weights_of(frame, weight, x, y)
         partition = data_frames.partition_of_frame(frame, client, split, fractions, seed)
-        labels = data_frames.labels_of(frame, y)
-        inputs = data_frames.columns_of(frame, x)
+        inputs, labels, weights = data_frames.examples_of_frame(frame, x, y, weight)
         return cls(inputs, labels, num_classes, partition, name, weights)
 
     @property
@@ -409,12 +396,3 @@ class FederatedDataset:
     def _rows(self, split):
         check_names("split", [split], SPLITS)
         return getattr(self.partition, split)
-
-
-def _advise_random(array: np.ndarray) -> None:
-    """Advises the kernel that a memory-mapped array is read in random order.
-
-    Reading ahead, by megabytes for each client, would take much longer than reading the client.
-    """
-    if (mapped_file := memory_map_of(array)) is not None:
-        mapped_file.madvise(mmap.MADV_RANDOM)

@@ -2,6 +2,7 @@
 
 import mmap
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -10,7 +11,7 @@ _SAMPLED = 256  # rows of a memory map
 _BLOCK = 1 << 24  # bytes that are read at a time
 
 
-def memory_map_of(array: np.ndarray) -> mmap.mmap | None:
+def memory_map_of(array: Any) -> mmap.mmap | None:
     """Returns the memory map that holds an array, or `None`."""
     while isinstance(array, np.ndarray):
         array = array.base
@@ -32,5 +33,5 @@ def digest_of_rows(arrays: Sequence[np.ndarray]) -> str:
         step = max(_BLOCK // max(array[:1].nbytes, 1), 1)
         for start in range(0, len(array), step):
             block = np.ascontiguousarray(array[start : start + step])
-            state.update(block.view(np.uint8))
+            state.update(block.view(np.uint8).data)
     return state.hexdigest()

@@ -264,7 +264,8 @@ def split(
     test = min(max(test, int(weights[2] > 0)), spare)
     validation = min(validation, spare - test)
     train = len(indices) - validation - test
-    return tuple(np.split(rng.permutation(indices), [train, train + validation]))
+    parts = np.split(rng.permutation(indices), [train, train + validation])
+    return parts[0], parts[1], parts[2]
 
 
 def class_counts(labels: np.ndarray, parts: Sequence[np.ndarray], num_classes: int) -> np.ndarray:

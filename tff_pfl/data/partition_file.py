@@ -29,7 +29,8 @@ class PartitionFileError(ValueError):
 class Partition:
     """The rows of a data set that each client owns.
 
-    Each split is given as `ClientRows`, or as a sequence of one array per client.
+    Each split is given as `ClientRows`, or as a sequence of one array per client; names in any
+    sequence.
 
     Attributes:
         train: For each client, its rows for training, an int64 array.
@@ -43,11 +44,12 @@ class Partition:
             Tables and reports have names instead of ids.
     """
 
-    train: ClientRows | Sequence[np.ndarray]
-    validation: ClientRows | Sequence[np.ndarray]
-    test: ClientRows | Sequence[np.ndarray]
+    train: Any
+    validation: Any
+    test: Any
+    _: dataclasses.KW_ONLY
     metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    names: Sequence[int | str] | None = None
+    names: Any = None
 
     def __post_init__(self):
         """Converts the splits to `ClientRows`, and the names to an array."""
@@ -150,7 +152,8 @@ class Partition:
         all_clients = self.metadata.get("clients") or range(self.num_clients)
         clients = [int(all_clients[i]) for i in client_ids]
         names = None if self.names is None else self.names[np.asarray(client_ids, np.int64)]
-        return Partition(*parts, {**self.metadata, "clients": clients, **metadata}, names)
+        metadata = {**self.metadata, "clients": clients, **metadata}
+        return Partition(*parts, metadata=metadata, names=names)
 
     def flat(self) -> dict[str, np.ndarray]:
         """Returns rows and offsets by split: client i has `rows[offsets[i]:offsets[i + 1]]`.
@@ -206,7 +209,7 @@ class Partition:
             raise ValueError(f"its format is {content['format']}, not {_FORMAT}")
         metadata = dict(json.loads(str(content["metadata"])))
         rows = (ClientRows(content[split], content[f"{split}_offsets"]) for split in SPLITS)
-        return cls(*rows, metadata, content.get("names"))
+        return cls(*rows, metadata=metadata, names=content.get("names"))
 
     def _check_labels(self, path, labels):
         made_for = self.metadata.get("labels")
@@ -226,7 +229,7 @@ def digest(*arrays: np.ndarray) -> str:
     """Returns the first 16 hex digits of the SHA-256 hash of the arrays' contents."""
     sha = hashlib.sha256()
     for array in arrays:
-        sha.update(np.ascontiguousarray(array))
+        sha.update(np.ascontiguousarray(array).data)
     return sha.hexdigest()[:16]
 
 

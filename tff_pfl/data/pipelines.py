@@ -1,6 +1,7 @@
 """Checks the `tf.data` pipelines of clients, which are read once."""
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import absl.logging
 import tensorflow as tf
@@ -51,7 +52,7 @@ def _steps(dataset) -> Iterator[tf.data.Dataset]:
 
 
 def _is_unseeded(step) -> bool:
-    seeds = [getattr(step, name, None) for name in ("_seed", "_seed2")]
+    seeds: list[Any] = [getattr(step, name, None) for name in ("_seed", "_seed2")]
     has_no_seed = all(tf.is_tensor(seed) and not int(seed) for seed in seeds)
     functions = [wrapper.function.graph for wrapper in step._functions()]
     return has_no_seed or any(map(draws_without_seed, functions))

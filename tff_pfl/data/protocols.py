@@ -98,8 +98,9 @@ def federate(
     """
     args = dict(partition_args or {})
     images = checked_images(images, takes_original_split=not merge or fractions is None)
+    number = _checked_num_clients(images, partitioner, args, num_clients)
     spec = {
-        "num_clients": num_clients,
+        "num_clients": number,
         "partitioner": partitioner,
         "partition_args": args,
         "merge": merge,
@@ -109,22 +110,19 @@ def federate(
         "imbalanced_test": imbalanced_test,
         "seed": seed,
     }
-    _check_partitioner(images, partitioner, args, num_clients)
     _check_splits(merge, fractions, num_validation, imbalance, imbalanced_test)
     if imbalance > 1 and images.num_classes is None:
         raise ValueError(
             f"imbalance={imbalance:g} makes classes long-tailed, but {images.name!r} has no class "
             "labels: its num_classes is None. Set imbalance=1."
         )
-    if partitioner == "natural":
-        spec["num_clients"] = int(images.writer.max()) + 1
-    draw = _Draw(images, partitioner, args, spec["num_clients"], imbalance, seed)
+    draw = _Draw(images, partitioner, args, number, imbalance, seed)
     if merge:
         splits = draw.merged(fractions)
     else:
         splits = draw.original_splits(num_validation, imbalanced_test)
     metadata = {"dataset": images.name, "labels": label_digest(images.y), "spec": spec}
-    partition = Partition(*map(tuple, splits), metadata)
+    partition = Partition(*map(tuple, splits), metadata=metadata)
     return FederatedDataset._of_checked(
         images.x, images.y, images.num_classes, partition, images.name
     )
@@ -231,8 +229,8 @@ class _Draw:
         return [rows[part] for part in parts]
 
 
-def _check_partitioner(images, partitioner, args, num_clients):
-    """Checks the options of a partitioner, and whether it needs a number of clients."""
+def _checked_num_clients(images, partitioner, args, num_clients) -> int:
+    """Checks the options of a partitioner, and returns the number of clients."""
     own = PARTITIONERS.parameters(partitioner)
     check_names(f"option of partitioner {partitioner!r}", args, own)
     missing = [n for n, p in own.items() if p.default is p.empty and n not in args]
@@ -252,6 +250,7 @@ def _check_partitioner(images, partitioner, args, num_clients):
             if is_natural
             else f"Partitioner {partitioner!r} needs num_clients."
         )
+    return int(images.writer.max()) + 1 if is_natural else num_clients
 
 
 def _check_splits(merge, fractions, num_validation, imbalance, imbalanced_test):

@@ -10,6 +10,8 @@ import tree
 
 from tff_pfl.arguments.kinds import check_kind
 from tff_pfl.data.checks import ExamplesError, check_same
+from tff_pfl.data.client_rows import ClientRows
+from tff_pfl.data.partition_file import Partition
 from tff_pfl.data.pipelines import check_pipelines
 from tff_pfl.models.example_weights import have_weights, with_weights
 from tff_pfl.tracing.structures import normalized
@@ -77,9 +79,7 @@ def read_client_data(
     return _read(ids, keys, examples_of)
 
 
-def joined(
-    pools: Sequence[ClientExamples], num_classes: int | None
-) -> tuple[list, Any, Any, list[np.ndarray]]:
+def joined(pools: Sequence[ClientExamples], num_classes: int | None) -> tuple[Any, Any, Partition]:
     """Joins the examples of the pool for training and perhaps of the pool for testing.
 
     Args:
@@ -87,16 +87,14 @@ def joined(
         num_classes: The number of classes, whose labels may be integers of different types.
 
     Returns:
-        `(names, x, y, owners)`: the names of all clients, in the order of the pools; the examples
-        of one pool after the other; and for each pool int64 `[n]`, the places in `names` of the
-        clients of its examples.
+        `(x, y, partition)`: the examples of one pool after the other, and those of each client, in
+        the order of the pools.
 
     Raises:
         ExamplesError: The pools differ in the data type or the shape of an example.
     """
     names = list(dict.fromkeys(client for pool in pools for client in pool.clients))
     ids = {client: i for i, client in enumerate(names)}
-    owners = [np.array([ids[c] for c in pool.clients], np.int64)[pool.owners] for pool in pools]
     pairs = [(normalized(pool.x), normalized(pool.y)) for pool in pools]
     for x, y in pairs[1:]:
         check_same("inputs", x, pairs[0][0], "test", "train")
@@ -108,7 +106,12 @@ def joined(
         if num_classes is None:
             check_same("labels", y, pairs[0][1], "test", "train")
     x, y = tree.map_structure(lambda *parts: np.concatenate(parts), *pairs)
-    return names, x, y, owners
+    rows, start = [ClientRows.of([np.empty(0, np.int64)] * len(names))] * 3, 0
+    for split, pool in zip((0, 2), pools, strict=False):
+        owners = np.array([ids[client] for client in pool.clients], np.int64)[pool.owners]
+        rows[split] = ClientRows.by_owner(start + np.arange(len(owners)), owners, len(names))
+        start += len(owners)
+    return x, y, Partition(*rows, names=names)
 
 
 def read_datasets(datasets: Mapping[Any, tf.data.Dataset]) -> ClientExamples:

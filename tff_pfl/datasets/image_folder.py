@@ -105,10 +105,10 @@ def read_images(paths: Sequence[str], shape: tuple[int, int, int]) -> np.ndarray
         # The error does not name the file, so decode the remaining files one by one.
         for path in paths[done:]:
             try:
-                found = tuple(decode(path).shape)
+                found = str(tuple(decode(path).shape))
             except tf.errors.OpError:
                 found = "a file that cannot be decoded"
-            if found != shape:
+            if found != str(shape):
                 raise ValueError(
                     f"{path} must be a complete JPEG image of shape {shape}, found {found}. Unpack "
                     "the archive again."

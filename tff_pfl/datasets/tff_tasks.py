@@ -30,9 +30,13 @@ def read_task(name: str, task: tff.simulation.baselines.BaselineTask, title: str
         for clients in (datasets.train_data, datasets.test_data)
     ]
     num_classes = _CLASSES.get(name)
-    _, x, y, owners = joined(pools, num_classes)
-    writers = np.concatenate(owners).astype(np.int32)
-    return LabelledImages(title, x, y, num_classes, len(owners[0]), writers)
+    x, y, partition = joined(pools, num_classes)
+    clients = np.arange(partition.num_clients, dtype=np.int32)
+    num_train, num_test = partition.train.sizes.sum(), partition.test.sizes.sum()
+    writers = np.empty([num_train + num_test], np.int32)
+    for rows in (partition.train, partition.test):
+        writers[rows.rows] = np.repeat(clients, rows.sizes)
+    return LabelledImages(title, x, y, num_classes, int(num_train), writers)
 
 
 def _first_clients(clients: tff.simulation.datasets.ClientData):

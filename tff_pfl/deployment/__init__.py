@@ -1,14 +1,19 @@
 """TFF's own drivers and data: what lets them take a personalized process."""
 
+from typing import TYPE_CHECKING
+
 from tff_pfl.lazy import offer
 
-__getattr__, __dir__, __all__ = offer(
-    __name__,
-    {
-        "examples_source": ("ExamplesDataSource", "ExamplesIterator"),
-        "global_model": ("compose_global_evaluation",),
-        "program_state": ("CheckedStateManager",),
-        "sequence_data": ("compose_with_sequence_data",),
-        "stateless_view": ("compose_stateless_view",),
-    },
-)
+if TYPE_CHECKING:
+    from tff_pfl.deployment.examples_source import ExamplesDataSource as ExamplesDataSource
+    from tff_pfl.deployment.examples_source import ExamplesIterator as ExamplesIterator
+    from tff_pfl.deployment.global_model import (
+        compose_global_evaluation as compose_global_evaluation,
+    )
+    from tff_pfl.deployment.program_state import CheckedStateManager as CheckedStateManager
+    from tff_pfl.deployment.sequence_data import (
+        compose_with_sequence_data as compose_with_sequence_data,
+    )
+    from tff_pfl.deployment.stateless_view import compose_stateless_view as compose_stateless_view
+else:
+    __getattr__, __dir__, __all__ = offer(__name__)

@@ -60,7 +60,7 @@ def compose_stateless_view(
         ProcessSignatureError: Clients keep something or receive messages by id, or the global model
             is not `weights` of the server's state.
     """
-    _check(process)
+    weights_type = _settable_weights_type(process)
     state_type = process.initialize.type_signature.result
     data_type = process.client_type.data
     client_state = empty_value(process.client_state_type)
@@ -81,7 +81,6 @@ def compose_stateless_view(
             output.state, tff.federated_map(regrouped, output.metrics)
         )
 
-    weights_type = process.global_weights.type_signature.result
     set_weights = trace(
         "the global model of a server", _with_weights, state_type.member, weights_type
     )
@@ -90,7 +89,8 @@ def compose_stateless_view(
     )
 
 
-def _check(process: PersonalizedProcess) -> None:
+def _settable_weights_type(process: PersonalizedProcess) -> tff.types.Type:
+    """Returns the type of the global model, after checks that the process can be such a one."""
     if not is_empty(process.client_state_type):
         raise ProcessSignatureError(
             "A process of tff.learning cannot keep client states between rounds; here they are\n"
@@ -118,6 +118,7 @@ def _check(process: PersonalizedProcess) -> None:
             f"  the server's state: {server_type}\n"
             "Tip: methods of `averaging` that share the whole model have such a state."
         )
+    return weights_type
 
 
 def _with_weights(state, weights):

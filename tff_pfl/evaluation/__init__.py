@@ -1,42 +1,47 @@
 """Federated evaluation, with metrics whose names state the model and the data."""
 
+from typing import TYPE_CHECKING
+
 from tff_pfl.lazy import offer
 
-__getattr__, __dir__, __all__ = offer(
-    __name__,
-    {
-        "evaluator": ("Evaluator",),
-        "federated": ("EvaluatedClient", "build_evaluation", "evaluate_federation"),
-        "fine_tuning": ("fine_tuned", "locally_trained"),
-        "gain": ("Gain", "differences", "gains", "gains_of_clients", "without_rounding"),
-        "losses": ("global_losses",),
-        "metrics": (
-            "MARGIN",
-            "STATISTICS",
-            "ClientMetrics",
-            "MetricName",
-            "direction",
-            "from_text",
-            "main_metric",
-            "to_text",
-        ),
-        "new_clients": ("NewClientsEvaluation",),
-        "options": ("FURTHER_MODELS", "SPLITS", "Evaluation", "sampled_clients"),
-        "predictions": (
-            "Prediction",
-            "Predictions",
-            "build_predictions",
-            "predict_federation",
-        ),
-        "pooled": ("PooledEvaluation", "drawn_clients"),
-        "snapshots": ("take_snapshot",),
-        "statistics": (
-            "Distribution",
-            "distributions",
-            "groups_of",
-            "mean_margin",
-            "over_clients",
-            "summarize",
-        ),
-    },
-)
+if TYPE_CHECKING:
+    from tff_pfl.evaluation.evaluator import Evaluator as Evaluator
+    from tff_pfl.evaluation.federated import EvaluatedClient as EvaluatedClient
+    from tff_pfl.evaluation.federated import build_evaluation as build_evaluation
+    from tff_pfl.evaluation.federated import evaluate_federation as evaluate_federation
+    from tff_pfl.evaluation.fine_tuning import fine_tuned as fine_tuned
+    from tff_pfl.evaluation.fine_tuning import locally_trained as locally_trained
+    from tff_pfl.evaluation.gain import Gain as Gain
+    from tff_pfl.evaluation.gain import differences as differences
+    from tff_pfl.evaluation.gain import gains as gains
+    from tff_pfl.evaluation.gain import gains_of_clients as gains_of_clients
+    from tff_pfl.evaluation.gain import without_rounding as without_rounding
+    from tff_pfl.evaluation.losses import global_losses as global_losses
+    from tff_pfl.evaluation.metrics import MARGIN as MARGIN
+    from tff_pfl.evaluation.metrics import STATISTICS as STATISTICS
+    from tff_pfl.evaluation.metrics import ClientMetrics as ClientMetrics
+    from tff_pfl.evaluation.metrics import MetricName as MetricName
+    from tff_pfl.evaluation.metrics import direction as direction
+    from tff_pfl.evaluation.metrics import from_text as from_text
+    from tff_pfl.evaluation.metrics import main_metric as main_metric
+    from tff_pfl.evaluation.metrics import to_text as to_text
+    from tff_pfl.evaluation.new_clients import NewClientsEvaluation as NewClientsEvaluation
+    from tff_pfl.evaluation.options import FURTHER_MODELS as FURTHER_MODELS
+    from tff_pfl.evaluation.options import SPLITS as SPLITS
+    from tff_pfl.evaluation.options import Evaluation as Evaluation
+    from tff_pfl.evaluation.options import sampled_clients as sampled_clients
+    from tff_pfl.evaluation.pooled import PooledEvaluation as PooledEvaluation
+    from tff_pfl.evaluation.pooled import drawn_clients as drawn_clients
+    from tff_pfl.evaluation.predictions import Prediction as Prediction
+    from tff_pfl.evaluation.predictions import Predictions as Predictions
+    from tff_pfl.evaluation.predictions import build_predictions as build_predictions
+    from tff_pfl.evaluation.predictions import predict_federation as predict_federation
+    from tff_pfl.evaluation.snapshots import take_snapshot as take_snapshot
+    from tff_pfl.evaluation.statistics import Distribution as Distribution
+    from tff_pfl.evaluation.statistics import distributions as distributions
+    from tff_pfl.evaluation.statistics import groups_of as groups_of
+    from tff_pfl.evaluation.statistics import mean_margin as mean_margin
+    from tff_pfl.evaluation.statistics import over_clients as over_clients
+    from tff_pfl.evaluation.statistics import summarize as summarize
+else:
+    __getattr__, __dir__, __all__ = offer(__name__)

@@ -133,7 +133,7 @@ def scan_batches(
         rows = tf.reshape(rows, [-1, batch_size])
         return _filled(rows, weights > 0, rows[:1, :1])
 
-    if steps is None and after_epoch is None and epochs <= _AT_A_TIME:
+    if epochs is not None and after_epoch is None and epochs <= _AT_A_TIME:
         orders = tf.concat([order(epoch)[:pass_steps] for epoch in range(epochs)], axis=0)
         return run_steps(orders, tf.constant(0), end, carry)
 

@@ -10,7 +10,7 @@ from tff_pfl.local import trees
 from tff_pfl.local.batches import scan_batches
 from tff_pfl.local.examples import Batch, Examples, num_rows
 from tff_pfl.models.model import Model, Weights
-from tff_pfl.models.task import Totals
+from tff_pfl.models.totals import Totals
 
 
 class ExactGradient(NamedTuple):

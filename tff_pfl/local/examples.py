@@ -187,7 +187,8 @@ def split_examples(
     # Parts have the shapes of the largest possible client, with `capacity` examples.
     first = order[: first_size(capacity)]
     second = order[cut : cut + capacity - first_size(capacity)]
-    return tuple(
-        Examples(gather_rows(examples.x, rows), gather_rows(examples.y, rows), number)
-        for rows, number in ((first, cut), (second, size - cut))
-    )
+
+    def part(rows, number):
+        return Examples(gather_rows(examples.x, rows), gather_rows(examples.y, rows), number)
+
+    return part(first, cut), part(second, size - cut)

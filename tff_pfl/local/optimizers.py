@@ -5,6 +5,7 @@ TFF documents the options. Numbers are checked, and may be integers or NumPy sca
 """
 
 import inspect
+from typing import Any
 
 import tensorflow_federated as tff
 
@@ -13,7 +14,7 @@ from tff_pfl.arguments.registry import Registry
 
 OPTIMIZERS = Registry("optimizer", "learning_rate")
 
-_RANGES = {
+_RANGES: dict[str, Any] = {
     "learning_rate": at_least(0),
     "beta_1": up_to(0, 1),
     "beta_2": up_to(0, 1),

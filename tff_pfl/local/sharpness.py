@@ -66,7 +66,7 @@ def layer_scores(difference: Weights, groups: Sequence[int] | None = None) -> tf
     Returns:
         float32 `[L]`, whose sum over groups is 1. If the difference is 0, all scores are equal.
     """
-    members = collections.defaultdict(list)
+    members: dict[int, list] = collections.defaultdict(list)
     for layer, group in zip(difference.values(), groups or range(len(difference)), strict=True):
         members[group] += trained_leaves(layer)
     distances = tf.stack(

@@ -17,7 +17,7 @@ from tff_pfl.local.examples import ClientContext, Examples
 from tff_pfl.local.schedules import SCHEDULES, Schedule
 from tff_pfl.models.model import Model, Weights, check_weights
 from tff_pfl.models.statistics import with_statistics, without_statistics
-from tff_pfl.models.task import Totals
+from tff_pfl.models.totals import Totals
 
 # Augmentation folds this number into a batch's seed; dropout layers fold in numbers from 1 on.
 _AUGMENTATION = 0
@@ -309,8 +309,9 @@ class LocalTraining:
         return rate
 
     def schedule_factor(self, round_num: tf.Tensor) -> tf.Tensor:
-        """Returns the factor of `schedule` for a round; both are float32 scalars."""
-        return tf.ensure_shape(tf.cast(self.schedule(round_num), tf.float32), [])
+        """Returns the factor of `schedule` for a round, 1 without; both are float32 scalars."""
+        factor = 1.0 if self.schedule is None else self.schedule(round_num)
+        return tf.ensure_shape(tf.cast(factor, tf.float32), [])
 
     def _augmented(self, batch):
         if self.augment is None:

@@ -13,9 +13,10 @@ from tff_pfl.models.partition import (
 )
 from tff_pfl.models.saved_model import ModelSaver
 from tff_pfl.models.statistics import with_statistics
-from tff_pfl.models.task import Mean, Metric, Task, Totals, check_ids, merged, prefixed
+from tff_pfl.models.task import Metric, Task, check_ids
 from tff_pfl.models.tasks import TASKS
 from tff_pfl.models.tff_learning import from_tff
+from tff_pfl.models.totals import Mean, Totals, merged, prefixed
 from tff_pfl.models.two_exits import TwoExits, two_exits
 from tff_pfl.models.zoo import MODELS, build
 

@@ -4,7 +4,7 @@ import collections
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -12,10 +12,11 @@ import tree
 
 from tff_pfl.arguments.kinds import KindError, check_kind
 from tff_pfl.models.example_weights import labels_of
-from tff_pfl.models.keras.weight_names import weights_like
+from tff_pfl.models.keras.weights import weights_like
 from tff_pfl.models.rows import depends_on_other_rows, depends_on_padding, types_of
 from tff_pfl.models.statistics import record_use, with_statistics
-from tff_pfl.models.task import Mean, Task, Totals, check_function, finalized
+from tff_pfl.models.task import Task, check_function, finalized
+from tff_pfl.models.totals import Mean, Totals
 from tff_pfl.tracing.equality import elementwise_equality
 
 Weights = Mapping[str, Mapping[str, Any]]
@@ -30,15 +31,6 @@ def check_weights(weights: Weights) -> None:
                 "Return float32 from the model's init, whatever type its apply computes in; build "
                 "Keras layers without a dtype."
             )
-
-
-class _Measured(NamedTuple):
-    """The outputs, the weights of rows, the totals and the assigned weights of a batch."""
-
-    outputs: Any
-    weight: tf.Tensor
-    totals: Totals
-    assigned: Weights
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,7 +119,7 @@ class Model:
         TensorFlow does not always raise an error: on some devices, the loss of a label without a
         logit is NaN.
         """
-        if None not in (self.num_classes, num_classes) and num_classes > self.num_classes:
+        if self.num_classes is not None and (num_classes or 0) > self.num_classes:
             raise ValueError(
                 f"The model {self.name!r} has {self.num_classes} logits, but the data have "
                 f"{num_classes} classes. Give its last layer {num_classes} units."
@@ -198,7 +190,7 @@ class Model:
 
         def composed(function):
             return function and (
-                lambda parts, x, **options: function(weights_of(parts), x, **options)
+                lambda parts, *x, **options: function(weights_of(parts), *x, **options)
             )
 
         def training_pass(parts, x, **options):
@@ -211,7 +203,7 @@ class Model:
             apply=composed(self.apply),
             features=composed(self.features),
             training_pass=self.training_pass and training_pass,
-            penalty=self.penalty and (lambda parts: self.penalty(weights_of(parts))),
+            penalty=composed(self.penalty),
             made_of=self.made_of or self,
         )
 
@@ -222,12 +214,7 @@ class Model:
 
     def _sums(self, weights, batch, training=False):
         outputs, weight, totals, _ = self._measured(weights, batch, training)
-        sums = collections.OrderedDict(loss=totals["loss"])
-        for name, metric in self.task.metrics.items():
-            sums[name] = (
-                totals[name] if metric.values else self.task.sums(name, batch.y, outputs, weight)
-            )
-        return sums
+        return self.task.sums(batch.y, outputs, weight, totals)
 
     def finalized(self, sums: Mapping[str, Any]) -> Mapping[str, Mean]:
         """Computes the loss and the metrics of sums, each as a `Mean`, which is divided later.
@@ -243,7 +230,7 @@ class Model:
 
     def totals(self, weights, batch, *, training: bool = False) -> Totals:
         """Computes the sums over a batch of the loss and the metrics that are means."""
-        return self._measured(weights, batch, training).totals
+        return self._measured(weights, batch, training)[2]
 
     def gradient(self, weights, batch, *, training: bool = True) -> tuple[Weights, Totals]:
         """Computes the gradient of the batch's loss, and the totals of the same forward pass.
@@ -269,15 +256,15 @@ class Model:
     def _gradient(self, weights, batch, training):
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(weights)
-            measured = self._measured(weights, batch, training)
-            of_loss = measured.totals["loss"]
+            _, _, totals, assigned = self._measured(weights, batch, training)
+            of_loss = totals["loss"]
             loss = of_loss.mean if self.task.reduction == "mean" else of_loss.total
             if self.penalty is not None:
                 loss += self.penalty(weights)
         gradient = tape.gradient(loss, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO)
         # The gradient of an embedding is `IndexedSlices`, which some operations do not accept.
         gradient = tf.nest.map_structure(tf.convert_to_tensor, gradient)
-        return gradient, measured.totals, measured.assigned
+        return gradient, totals, assigned
 
     def assigned(self, weights, batch) -> Weights:
         """Returns the weights with the moving statistics after a step on a batch."""
@@ -368,10 +355,11 @@ class Model:
         values = tf.nest.map_structure(lambda value: tf.cast(value, tf.float32), values)
         return outputs, values, assigned
 
-    def _measured(self, weights, batch, training) -> _Measured:
+    def _measured(self, weights, batch, training) -> tuple[Any, tf.Tensor, Totals, Weights]:
+        """Returns the outputs, the weights of rows, the totals and the assigned weights."""
         outputs, values, assigned = self._checked_values(weights, batch, training)
         weight = self.task.weights_of(batch.y, batch.weight)
-        return _Measured(outputs, weight, self.task.totals(values, weight), assigned)
+        return outputs, weight, self.task.totals(values, weight), assigned
 
 
 def linear(layer: Mapping[str, Any], features):

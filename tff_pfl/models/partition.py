@@ -114,7 +114,7 @@ def layer_groups(model: Model, layers: Iterable[str] | None = None) -> tuple[int
         The number of each layer's group, counted from 0.
     """
     joined = set(normalization_layers(model))
-    groups = []
+    groups: list[int] = []
     for name in model.layers if layers is None else layers:
         groups.append((groups[-1] + (name not in joined)) if groups else 0)
     return tuple(groups)

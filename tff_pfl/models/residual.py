@@ -17,13 +17,18 @@ fan-out.
 
 import itertools
 import math
+from typing import Any
 
 import tensorflow as tf
 
 from tff_pfl.arguments.names import check_names
 from tff_pfl.arguments.ranges import each, takes, up_to, whole
 
-_STAGES = {"width": whole(1), "blocks": each(whole(1), fewest=1), "groups": whole(1)}
+_STAGES: dict[str, Any] = {
+    "width": whole(1),
+    "blocks": each(whole(1), fewest=1),
+    "groups": whole(1),
+}
 
 
 @takes(**_STAGES)

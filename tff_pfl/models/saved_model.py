@@ -29,7 +29,7 @@ class ModelSaver:
         """
         self._model = model
         self._inputs = input_specs(input_shape, input_dtype)
-        self._saved = None
+        self._saved: _Saved | None = None
 
     def save(self, weights: Weights, path: str | os.PathLike) -> None:
         """Writes the model with these weights to a new folder.

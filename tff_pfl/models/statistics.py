@@ -26,17 +26,18 @@ def recorded_uses() -> Iterator[set[str]]:
     "gradient" is a gradient in training of a model with batch normalisation, whose statistics it
     does not give; "assigned" are weights with statistics after a step, of any model.
     """
-    token = _USES.set(set())
+    uses: set[str] = set()
+    token = _USES.set(uses)
     try:
-        yield _USES.get()
+        yield uses
     finally:
         _USES.reset(token)
 
 
 def record_use(use: str) -> None:
     """Adds to the set of `recorded_uses`, if there is one."""
-    if _USES.get() is not None:
-        _USES.get().add(use)
+    if (uses := _USES.get()) is not None:
+        uses.add(use)
 
 
 def fixed(name: str, weight: tf.Tensor) -> tf.Tensor:

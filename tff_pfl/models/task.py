@@ -3,7 +3,7 @@
 import collections
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -12,54 +12,13 @@ from tff_pfl.arguments.kinds import KindError, check_kind
 from tff_pfl.arguments.names import IN_PARTS, check_names, is_part, known_direction
 from tff_pfl.arguments.ranges import at_least, each, takes
 from tff_pfl.models import example_weights
+from tff_pfl.models.totals import Mean, Totals
 from tff_pfl.tracing.errors import LabelsError
 
 REDUCTIONS = ("mean", "sum")
 _COUNTS = ("num_nonfinite", "num_undefined_")
 _ENDINGS = ("_mean", "_std", "_worst_5_percent", "_best_5_percent", "_mean_margin")
 OUTPUTS = ("class_logits", "logits", "any")
-
-
-class Mean(NamedTuple):
-    """A mean over examples, kept as two sums so that the means of clients can be added up.
-
-    Attributes:
-        total: float32 scalar, the sum of the quantity.
-        count: float32 scalar, the number of examples in the sum, or the sum of their weights.
-    """
-
-    total: tf.Tensor
-    count: tf.Tensor
-
-    @property
-    def mean(self) -> tf.Tensor:
-        """The mean, as a TensorFlow scalar; 0 without examples."""
-        return tf.math.divide_no_nan(self.total, self.count)
-
-
-Totals = Mapping[str, Mean]
-
-
-def prefixed(prefix: str, totals: Totals) -> Totals:
-    """Renames totals to `PREFIX_NAME`, for a second model that is trained beside the first."""
-    return {f"{prefix}_{name}": mean for name, mean in totals.items()}
-
-
-def merged(*several: Totals) -> Totals:
-    """Merges the totals of several measurements.
-
-    Raises:
-        ValueError: Two totals have the same name.
-    """
-    result = {}
-    for totals in several:
-        if twice := result.keys() & totals.keys():
-            raise ValueError(
-                f"The algorithm and the model both have a metric {min(twice)!r}. Rename one of "
-                "them."
-            )
-        result |= totals
-    return result
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,8 +88,8 @@ class Task:
         >>> absolute = tff_pfl.Metric(values=lambda y, z: tf.abs(y - z[:, 0]), direction=-1)
         >>> squared = lambda y, z: tf.square(y - z[:, 0])
         >>> ratings = tff_pfl.Task("ratings", squared, {"deviation": absolute})
-        >>> ratings.direction("deviation"), ratings.direction("loss")
-        (-1, -1)
+        >>> ratings.directions
+        {'loss': -1, 'deviation': -1}
 
     Attributes:
         name: The task's name in messages.
@@ -164,19 +123,17 @@ class Task:
         check_names("outputs", [self.outputs], OUTPUTS)
         check_names("reduction", [self.reduction], REDUCTIONS)
         check_function("example_loss of a task", self.example_loss)
-        if self.example_weight is not None:
-            check_function("example_weight of a task", self.example_weight)
-        if self.check_labels is not None:
-            check_function("check_labels of a task", self.check_labels)
-        if not isinstance(self.metrics, Mapping):
-            raise KindError(
-                "metrics of a task must be a mapping from names to Metrics, got "
-                f"{self.metrics!r:.80}."
-            )
+        for name in ("example_weight", "check_labels", "tokens"):
+            check_function(f"{name} of a task", getattr(self, name) or tf.identity)
+        named = "a mapping from names to Metrics"
+        check_kind("metrics of a task", self.metrics, Mapping, named=named)
         for name, metric in self.metrics.items():
             check_kind(f"The metric {name!r}", metric, Metric, "Write Metric(values=...).")
         _check_quantities([it for n, metric in self.metrics.items() for it in metric.quantities(n)])
-        metrics = {name: _directed(name, metric) for name, metric in self.metrics.items()}
+        metrics = {
+            name: dataclasses.replace(metric, direction=_direction(name, metric))
+            for name, metric in self.metrics.items()
+        }
         object.__setattr__(self, "metrics", metrics)
 
     @property
@@ -186,16 +143,12 @@ class Task:
 
     @property
     def directions(self) -> dict[str, int]:
-        """The directions of the loss and of all metrics or their parts, by name."""
+        """The directions of the loss and of all metrics or their parts: 1 if more is better."""
         return {"loss": -1} | {
-            quantity: metric.direction
+            quantity: _direction(name, metric)
             for name, metric in self.metrics.items()
             for quantity in metric.quantities(name)
         }
-
-    def direction(self, quantity: str) -> int:
-        """Returns 1 if more of a quantity is better, and -1 if less is better."""
-        return self.directions[quantity]
 
     def check_data(self, y: Any, num_classes: int | None, data: str) -> None:
         """Raises a `ValueError` if the labels of a data set do not fit the task.
@@ -245,19 +198,19 @@ class Task:
                 f"Task {self.name!r} has no class for each example that could have a weight. "
                 "Choose 'classification' or 'binary', or write the loss: task.with_loss(...)."
             )
-        loss, weights = self.example_loss, np.asarray(weights, np.float32)
+        loss, factors = self.example_loss, np.asarray(weights, np.float32)
 
         def example_loss(y, outputs):
             classes = outputs.shape[-1] if self.outputs == "class_logits" else 2
-            if len(weights) != classes:
+            if len(factors) != classes:
                 raise LabelsError(
-                    f"with_class_weights has {len(weights)} weights for {classes} classes. Give "
+                    f"with_class_weights has {len(factors)} weights for {classes} classes. Give "
                     "each class a weight."
                 )
             if self.outputs == "class_logits":
-                return tf.gather(weights, y) * loss(y, outputs)
+                return tf.gather(factors, y) * loss(y, outputs)
             is_one = tf.reshape(y, [-1]) > tf.zeros([], y.dtype)
-            return tf.where(is_one, *weights[::-1]) * loss(y, outputs)
+            return tf.where(is_one, *factors[::-1]) * loss(y, outputs)
 
         return self.with_loss(example_loss)
 
@@ -309,16 +262,25 @@ class Task:
         """Returns whether some examples may have another weight than 1."""
         return self.example_weight is not None or example_weights.have_weights(y)
 
-    def sums(self, name: str, y: Any, outputs: Any, weight: tf.Tensor) -> Any:
-        """Computes the sums of a metric with `sums`; `weight` is that of `weights_of`."""
-        metric, own = self.metrics[name], example_weights.weights_of(y)
-        y = example_weights.labels_of(y)
-        if metric.of_tokens and self.tokens is not None:
-            y, of_tokens = self.tokens(y)
-            if own is not None:
-                of_tokens *= own[:, tf.newaxis]
-            weight = tf.where(weight[:, tf.newaxis] > 0.0, of_tokens, 0.0)
-        return metric.sums(y, outputs, weight)
+    def sums(self, y: Any, outputs: Any, weight: tf.Tensor, totals: Totals) -> Mapping[str, Any]:
+        """Computes the sums of the loss and all metrics, of which `totals` has the means.
+
+        The weight is that of `weights_of`.
+        """
+        own, y = example_weights.weights_of(y), example_weights.labels_of(y)
+        found: dict[str, Any] = collections.OrderedDict(loss=totals["loss"])
+        for name, metric in self.metrics.items():
+            if metric.sums is None:
+                found[name] = totals[name]
+            elif metric.of_tokens and self.tokens is not None:
+                ids, of_tokens = self.tokens(y)
+                if own is not None:
+                    of_tokens *= own[:, tf.newaxis]
+                counted = tf.where(weight[:, tf.newaxis] > 0.0, of_tokens, 0.0)
+                found[name] = metric.sums(ids, outputs, counted)
+            else:
+                found[name] = metric.sums(y, outputs, weight)
+        return found
 
     def totals(self, values: Mapping[str, tf.Tensor], weight: tf.Tensor) -> Totals:
         """Computes the weighted sums of the values of a batch; padding rows may hold NaN."""
@@ -335,11 +297,6 @@ class Task:
 def _check_quantities(names: list[str]) -> None:
     """Checks the names of metrics and of their parts."""
     for index, name in enumerate(names):
-        if name == "loss":
-            raise ValueError(
-                'metrics of a task have "loss", but this is the name of the metric of '
-                "example_loss. Choose another name."
-            )
         if not is_part(name):
             raise ValueError(
                 f"metrics of a task have {name!r}. A metric's name may contain only {IN_PARTS}, "
@@ -351,12 +308,15 @@ def _check_quantities(names: list[str]) -> None:
                 f"{' or '.join(_COUNTS)} or end in {', '.join(_ENDINGS)} for counts and "
                 "statistics over clients. Choose another name."
             )
-        if name in names[:index]:
-            raise ValueError(f"metrics of a task have {name!r} twice. Rename a metric or its part.")
+        if name in ["loss", *names[:index]]:
+            raise ValueError(
+                f"metrics of a task have {name!r} twice, with 'loss' for example_loss. Rename a "
+                "metric or its part."
+            )
 
 
-def _directed(name: str, metric: Metric) -> Metric:
-    """Returns a metric with a direction, which its name tells if the metric does not."""
+def _direction(name: str, metric: Metric) -> int:
+    """Returns the direction of a metric, which its name tells if the metric does not."""
     direction = metric.direction or known_direction(name)
     if direction is None:
         raise ValueError(
@@ -364,7 +324,7 @@ def _directed(name: str, metric: Metric) -> Metric:
             "it is, or direction=-1, to Metric; for a Keras metric, pass "
             f"directions={{{name!r}: 1}} or -1 to keras_metrics or from_tff."
         )
-    return dataclasses.replace(metric, direction=direction)
+    return direction
 
 
 def finalized(name: str, metric: Metric, sums: Any) -> dict[str, Mean]:
@@ -373,7 +333,7 @@ def finalized(name: str, metric: Metric, sums: Any) -> dict[str, Mean]:
     A function of sums is undefined where it is NaN although its sums are finite. NaN of other sums
     is the value of a diverged model.
     """
-    if metric.values is not None:
+    if metric.finalize is None:
         return {name: sums}
     value = tf.cast(metric.finalize(sums), tf.float32)
     if not value.shape.is_compatible_with([len(metric.parts)] if metric.parts else []):

@@ -14,7 +14,8 @@ from tff_pfl.arguments.kinds import check_kind
 from tff_pfl.arguments.ranges import above, each, takes, whole
 from tff_pfl.arguments.registry import Registry
 from tff_pfl.models.area import area, area_sums
-from tff_pfl.models.task import Mean, Metric, Task, check_ids
+from tff_pfl.models.task import Metric, Task, check_ids
+from tff_pfl.models.totals import Mean
 from tff_pfl.tracing.errors import LabelsError
 
 TASKS = Registry("task")
@@ -366,8 +367,7 @@ def sequence(
     }
     metrics |= {f"top_{k}_accuracy": Metric(values=mean_of(_among_largest(k))) for k in top}
     metrics |= _of_classes(classes)
-    options = {"example_weight": number, "outputs": "logits", "tokens": tokens}
-    return Task("sequence", loss, metrics, **options)
+    return Task("sequence", loss, metrics, number, outputs="logits", tokens=tokens)
 
 
 @TASKS.register("autoencoding")

@@ -6,7 +6,7 @@ Bar = tqdm.auto.tqdm
 _IN_NOTEBOOK = any(base.__module__ == "tqdm.notebook" for base in Bar.__mro__)
 
 
-def progress_bar(*, visible: bool = True, **options) -> Bar:
+def progress_bar(*, visible: bool = True, **options) -> tqdm.auto.tqdm:
     """Returns a bar of `tqdm.auto` that files and pipes do not receive.
 
     Args:

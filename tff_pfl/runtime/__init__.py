@@ -10,29 +10,32 @@ which must come before TensorFlow is imported. Therefore this package imports it
 TensorFlow with them, only when one of their names is used.
 """
 
+from typing import TYPE_CHECKING
+
 from tff_pfl.lazy import offer
 
-__getattr__, __dir__, __all__ = offer(
-    __name__,
-    {
-        "stock": (
-            "create_async_cpp_context",
-            "create_async_remote_context",
-            "create_cpp_context",
-            "create_remote_context",
-            "run_worker",
-            "set_cpp_context",
-            "set_remote_context",
-        ),
-        "errors": ("DeviceError", "WorkerDiedError"),
-        "graph.contexts": (
-            "create_async_graph_context",
-            "create_graph_context",
-            "current_devices",
-            "current_or_graph_context",
-            "set_graph_context",
-        ),
-        "graph.devices": ("answers", "connect_to_workers", "is_gpu", "lend_devices"),
-        "program": ("ProgramContext", "materialized"),
-    },
-)
+if TYPE_CHECKING:
+    from tff_pfl.runtime.errors import DeviceError as DeviceError
+    from tff_pfl.runtime.errors import WorkerDiedError as WorkerDiedError
+    from tff_pfl.runtime.graph.contexts import (
+        create_async_graph_context as create_async_graph_context,
+    )
+    from tff_pfl.runtime.graph.contexts import create_graph_context as create_graph_context
+    from tff_pfl.runtime.graph.contexts import current_devices as current_devices
+    from tff_pfl.runtime.graph.contexts import current_or_graph_context as current_or_graph_context
+    from tff_pfl.runtime.graph.contexts import set_graph_context as set_graph_context
+    from tff_pfl.runtime.graph.devices import answers as answers
+    from tff_pfl.runtime.graph.devices import connect_to_workers as connect_to_workers
+    from tff_pfl.runtime.graph.devices import is_gpu as is_gpu
+    from tff_pfl.runtime.graph.devices import lend_devices as lend_devices
+    from tff_pfl.runtime.program import ProgramContext as ProgramContext
+    from tff_pfl.runtime.program import materialized as materialized
+    from tff_pfl.runtime.stock import create_async_cpp_context as create_async_cpp_context
+    from tff_pfl.runtime.stock import create_async_remote_context as create_async_remote_context
+    from tff_pfl.runtime.stock import create_cpp_context as create_cpp_context
+    from tff_pfl.runtime.stock import create_remote_context as create_remote_context
+    from tff_pfl.runtime.stock import run_worker as run_worker
+    from tff_pfl.runtime.stock import set_cpp_context as set_cpp_context
+    from tff_pfl.runtime.stock import set_remote_context as set_remote_context
+else:
+    __getattr__, __dir__, __all__ = offer(__name__)

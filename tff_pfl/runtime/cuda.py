@@ -88,7 +88,7 @@ def _compile_with(ptxas: pathlib.Path) -> None:
 def _installed(file: str) -> pathlib.Path | None:
     """Returns the path of a file in NVIDIA's packages, which share the folder `nvidia`."""
     spec = importlib.util.find_spec("nvidia")
-    folders = spec.submodule_search_locations if spec else []
+    folders = (spec and spec.submodule_search_locations) or []
     paths = (pathlib.Path(folder, file) for folder in folders)
     return next((path for path in paths if path.exists()), None)
 

@@ -10,7 +10,7 @@ import tensorflow_federated as tff
 from tff_pfl.arguments.names import IN_PARTS, is_part
 from tff_pfl.local import ClientContext, trees
 from tff_pfl.local.examples import readable
-from tff_pfl.models.task import Mean
+from tff_pfl.models.totals import Mean
 from tff_pfl.templates import errors
 from tff_pfl.templates.exchange import ClientOutput, Exchange
 from tff_pfl.templates.process import Client

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tff_pfl.aggregators import Aggregator
 from tff_pfl.local import ClientContext, trees
-from tff_pfl.models.task import Mean
+from tff_pfl.models.totals import Mean
 
 
 class Message(NamedTuple):

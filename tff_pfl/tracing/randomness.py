@@ -41,6 +41,12 @@ def draws_without_seed(graph: tf.Graph) -> bool:
     )
 
 
+def nodes(graph: tf.Graph) -> list:
+    """Returns all nodes of a graph and of its functions."""
+    definition = graph.as_graph_def()
+    return [*definition.node, *(n for f in definition.library.function for n in f.node_def)]
+
+
 def _operations(graph) -> Iterator[tuple]:
     """Yields the definition, the node and the constants beside it of each operation."""
     definition = graph.as_graph_def()

@@ -16,14 +16,31 @@ from tff_pfl.arguments.names import check_names
 from tff_pfl.arguments.ranges import takes, whole
 from tff_pfl.models.inputs import as_numbers, input_specs, preprocessed_zeros
 from tff_pfl.models.keras import checks
-from tff_pfl.models.keras.batch_normalization import pure_batch_normalization
-from tff_pfl.models.keras.frozen import frozen_values, frozen_weights, skipped_loading
-from tff_pfl.models.keras.initial_values import derived_seed, seedable
-from tff_pfl.models.keras.layer_order import from_input_to_output
-from tff_pfl.models.keras.pure_layers import COMPUTE_TYPES, FLOAT32, in_types, pure_layers
-from tff_pfl.models.keras.regularization import Regularized, penalty_of, regularized_weights
-from tff_pfl.models.keras.segments import Segment, called, in_turn, linear_head, split, without_head
-from tff_pfl.models.keras.weight_names import layer_and_weight
+from tff_pfl.models.keras.layers import (
+    COMPUTE_TYPES,
+    FLOAT32,
+    in_types,
+    pure_batch_normalization,
+    pure_layers,
+    skipped_loading,
+)
+from tff_pfl.models.keras.segments import (
+    Segment,
+    called,
+    from_input_to_output,
+    in_turn,
+    linear_head,
+    split,
+    without_head,
+)
+from tff_pfl.models.keras.weights import (
+    derived_seed,
+    frozen_values,
+    frozen_weights,
+    layer_and_weight,
+    penalty_of,
+    seedable,
+)
 from tff_pfl.models.model import Model
 from tff_pfl.models.statistics import STATISTICS, fixed, with_statistics
 from tff_pfl.models.task import Task
@@ -62,7 +79,7 @@ class _Record(NamedTuple):
         below_head: The segments below the model's linear head. Empty without such a head.
         outputs: The model's symbolic outputs for one input.
         layers: The names of the layers with weights that are not frozen, from input to output.
-        regularized: The weights that have a regularizer.
+        penalty: The penalty of the weights; see `Model`.
     """
 
     name: str
@@ -72,7 +89,7 @@ class _Record(NamedTuple):
     below_head: list[Segment]
     outputs: Any
     layers: list[str]
-    regularized: list[Regularized]
+    penalty: Callable[[Any], Any] | None
 
 
 @takes(segments=whole(1))
@@ -165,12 +182,12 @@ def from_keras(
         )
 
     def init(seed: int):
-        weights = collections.OrderedDict(
+        weights: dict[str, dict[str, Any]] = collections.OrderedDict(
             (layer, collections.OrderedDict()) for layer in record.layers
         )
-        trained = [slot for slot in record.slots if slot.constant is None]
-        for index, slot in enumerate(trained):
-            weights[slot.layer][slot.weight] = slot.initial_value(derived_seed(seed, index))
+        trained = [(slot, draw) for slot in record.slots if (draw := slot.initial_value)]
+        for index, (slot, draw) in enumerate(trained):
+            weights[slot.layer][slot.weight] = draw(derived_seed(seed, index))
         return weights
 
     def segment_function(part, index, masks_before, is_last):
@@ -206,7 +223,7 @@ def from_keras(
                     outputs = tf.nest.map_structure(lambda y: tf.cast(y, tf.float32), outputs)
             if weight is None:
                 return outputs
-            statistics = collections.defaultdict(dict)
+            statistics: dict[str, dict] = collections.defaultdict(dict)
             for slot, value in zip(record.slots, given, strict=True):
                 if _is_statistic(slot):
                     statistics[slot.layer][slot.weight] = assigned.get(id(value), value)
@@ -222,9 +239,7 @@ def from_keras(
         ]
         return in_turn(applies, plan)
 
-    def below_head(keras_model):
-        return without_head(keras_model, record.inputs)
-
+    below_head = functools.partial(without_head, inputs=record.inputs)
     apply = applied(lambda keras_model: keras_model, record.whole)
 
     def training_pass(weights, x, *, weight, seed):
@@ -243,7 +258,7 @@ def from_keras(
         task=task,
         name=record.name,
         training_pass=training_pass if has_statistics else None,
-        penalty=penalty_of(record.regularized),
+        penalty=record.penalty,
         num_classes=record.outputs.shape[-1] if task.outputs == "class_logits" else None,
         postprocess=postprocess,
         inputs=input_specs(input_shape, input_dtype),
@@ -319,7 +334,12 @@ def _record(keras_model_fn, preprocess, inputs_spec, task, segments) -> _Record:
         checks.check_losses(model)
         checks.check_outputs(outputs, task)
         slots = _slots(model, created, keras_model_fn, example)
-        layers = _layers(model, created, graph, inputs)
+        layer_of = {
+            id(variable.handle): slot.layer
+            for (variable, _), slot in zip(created, slots, strict=True)
+            if slot.constant is None
+        }
+        layers = from_input_to_output(graph, tf.nest.flatten(inputs), layer_of)
         whole = _plan(model, parts, inputs, masks if segments > 1 else 0)
         below_head = []
         if head and layer_and_weight(head.kernel, model)[0] == layers[-1]:
@@ -328,23 +348,20 @@ def _record(keras_model_fn, preprocess, inputs_spec, task, segments) -> _Record:
     checks.check_captures(graph, [variable for variable, _ in created])
     checks.check_stateless(graph)
     checks.check_not_assigned(graph)
-    regularized = regularized_weights(model)
-    return _Record(model.name, inputs, slots, whole, below_head, outputs, layers, regularized)
+    penalty = penalty_of(model)
+    return _Record(model.name, inputs, slots, whole, below_head, outputs, layers, penalty)
 
 
 def _slots(model, created, keras_model_fn, example) -> list[_Slot]:
     """Describes the variables that were created, `(variable, initial value)`, as `_Slot`s."""
-    frozen, values = frozen_weights(model), []
-    if frozen:
-        values = frozen_values(keras_model_fn, lambda model: model(example()), frozen)
+    frozen = frozen_weights(model)
+    values = frozen_values(keras_model_fn, lambda model: model(example()), frozen) if frozen else []
     constants = {weight.ref(): value for weight, value in zip(frozen, values, strict=True)}
     slots = []
     for variable, initial_value in created:
-        layer, weight = layer_and_weight(variable, model)
-        if variable.ref() in constants:
-            slots.append(_Slot(layer, weight, constant=constants[variable.ref()]))
-        else:
-            slots.append(_Slot(layer, weight, seedable(initial_value, variable.name)))
+        constant = constants.get(variable.ref())
+        draw = seedable(initial_value, variable.name) if constant is None else None
+        slots.append(_Slot(*layer_and_weight(variable, model), draw, constant))
     checks.check_unique((slot.layer, slot.weight) for slot in slots if slot.constant is None)
     checks.check_reserved(model.trainable_weights)
     return slots
@@ -360,14 +377,6 @@ def _value(slot, weights) -> tf.Tensor:
 
 def _is_statistic(slot) -> bool:
     return slot.constant is None and slot.weight in STATISTICS
-
-
-def _layers(model, created, graph, inputs) -> list[str]:
-    """Returns the layers of weights that are not frozen, from input to output."""
-    frozen = {weight.ref() for weight in frozen_weights(model)}
-    refs = [variable.ref() for variable, _ in created]
-    names = {ref: layer_and_weight(ref.deref(), model)[0] for ref in refs if ref not in frozen}
-    return from_input_to_output(graph, tf.nest.flatten(inputs), names)
 
 
 def _plan(model, parts, inputs, masks_before) -> list[Segment]:

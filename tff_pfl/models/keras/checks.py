@@ -6,11 +6,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from tff_pfl.models.keras.batch_normalization import statistics_of
-from tff_pfl.models.keras.regularization import has_other_losses
+from tff_pfl.models.keras.layers import statistics_of
+from tff_pfl.models.keras.weights import has_other_losses
 from tff_pfl.models.statistics import STATISTICS
 from tff_pfl.models.task import Task
-from tff_pfl.tracing.randomness import described, unseeded_operations
+from tff_pfl.tracing.randomness import described, nodes, unseeded_operations
 
 _ASSIGNMENTS = ("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp")
 _PROBABILITIES = {"Softmax": "softmax", "Sigmoid": "sigmoid"}
@@ -144,12 +144,6 @@ def check_whole_numbers(graph: tf.Graph) -> None:
                 "does, but bfloat16 cannot hold most integers above 256. Pass integers to the "
                 "model: preprocess=lambda x: tf.cast(x, tf.int32)."
             )
-
-
-def nodes(graph: tf.Graph) -> list:
-    """Returns all nodes of a graph and of its functions."""
-    definition = graph.as_graph_def()
-    return [*definition.node, *(n for f in definition.library.function for n in f.node_def)]
 
 
 def check_captures(graph: tf.__internal__.FuncGraph, created: Iterable[tf.Variable]) -> None:

@@ -1,10 +1,11 @@
-"""Rematerialisation: gradients that compute a model's intermediate values again, in segments.
+"""Orders the layers of a Keras model, and cuts it into segments for rematerialisation.
 
-Chen et al., "Training deep nets with sublinear memory cost", 2016.
+Gradients then compute intermediate values again, segment by segment: Chen et al., "Training deep
+nets with sublinear memory cost", 2016.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -207,3 +208,55 @@ def _zero_after(tensor):
     """
     first = tf.reduce_max(tf.abs(tf.reshape(tensor, [-1])[:1]))
     return tf.minimum(first, tf.zeros([], first.dtype))
+
+
+def from_input_to_output(
+    graph: tf.__internal__.FuncGraph,
+    inputs: Iterable[tf.Tensor],
+    layers: Mapping[int, str],
+) -> list[str]:
+    """Returns the names of layers, each after the layers on whose outputs its inputs depend.
+
+    Layers that do not depend on each other, such as those of parallel branches, keep their order.
+
+    Args:
+        graph: The graph in which the model was called.
+        inputs: The inputs of that call.
+        layers: The name of the layer of each weight, by the `id` of its handle.
+    """
+    names = list(dict.fromkeys(layers.values()))
+    before = _layers_before(graph, inputs, layers)
+    ordered = []
+    while names:
+        left = set(names)
+        name = next(name for name in names if before.get(name, set()).isdisjoint(left))
+        ordered.append(name)
+        names.remove(name)
+    return ordered
+
+
+def _layers_before(graph, inputs, layer_of) -> dict[str, frozenset]:
+    """Returns for each layer that is applied to the inputs all layers that are applied before."""
+    # By tensor: the layers of whose weights alone it is a function, and those behind it, if it
+    # depends on the inputs.
+    of_weights = {
+        inner.name: [layer_of[id(outer)]]
+        for outer, inner in graph.captures
+        if id(outer) in layer_of
+    }
+    behind: dict[str, frozenset] = {tensor.name: frozenset() for tensor in inputs}
+    before: dict[str, frozenset] = {}
+    for operation in graph.get_operations():
+        given = [tensor.name for tensor in operation.inputs]
+        # A function takes weights in the order in which it uses them.
+        applied = [layer for name in given for layer in of_weights.get(name, ())]
+        results = {tensor.name for tensor in operation.outputs} - behind.keys()
+        if behind.keys().isdisjoint(given):
+            of_weights |= dict.fromkeys(results - of_weights.keys(), applied)
+            continue
+        past: frozenset = frozenset().union(*(behind.get(name, ()) for name in given))
+        for layer in applied:
+            before.setdefault(layer, past - {layer})
+            past |= {layer}
+        behind |= dict.fromkeys(results, past)
+    return before

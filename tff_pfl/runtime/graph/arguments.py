@@ -44,7 +44,7 @@ def ingest(
     parts = _checked_parts(value, type_spec, num_clients)
     leaves = tf.nest.flatten(parts)
     forms = _forms([leaf for leaf in leaves if isinstance(leaf, _Clients)])
-    kind = client_values.Stacked
+    kind: type[client_values.Leaf] = client_values.Stacked
     if forms:
         shards, kind = client_map.grouped(shards, forms, _largest(leaves))
     layout, tensors = _lay_out(parts, kind, server, shards)
@@ -85,7 +85,7 @@ def check(value, type_spec: tff.types.Type) -> None:
 class _Clients:
     """The values of clients, as a column for each leaf, with one value per client."""
 
-    columns: list[Sequence]
+    columns: list[Sequence | np.ndarray]
     leaf_types: list[tff.types.Type]
 
     def kinds(self, kind: type[client_values.Leaf]) -> tuple[type[client_values.Leaf], ...]:
@@ -162,7 +162,7 @@ def _lay_out(part, kind, server: str, shards) -> tuple[Layout, list[tf.Tensor]]:
     return Layout("clients", kinds), tensors
 
 
-def _checked_column(column, leaf_type) -> Sequence:
+def _checked_column(column, leaf_type) -> Sequence | np.ndarray:
     """Checks the clients' values of a leaf; values of the same form are checked at once."""
     if isinstance(leaf_type, tff.types.TensorType):
         dtype = leaf_type.dtype.type

@@ -121,7 +121,6 @@ class Stacked:
     @staticmethod
     def take(tensors: Iterator[tf.Tensor], leaf_type) -> "Stacked":
         """Makes a leaf of a type from the next tensor."""
-        del leaf_type
         return Stacked(next(tensors))
 
 
@@ -132,6 +131,8 @@ class Listed(Stacked):
     """
 
     is_list = True
+    _array: tf.TensorArray
+    _size: tf.Tensor
 
     def __init__(self, array: tf.TensorArray, size: tf.Tensor):
         """Makes a leaf of the first `size` entries of an array."""
@@ -167,7 +168,8 @@ class DeferredLoop:
     def __init__(self, build: Callable[[bool], Sequence[Any]]):
         """Makes the loop from a function of whether it lists large leaves."""
         self._build = build
-        self._leaves, self._is_listed = (), False
+        self._leaves: Sequence[Any] = ()
+        self._is_listed = False
 
     @property
     def is_built(self) -> bool:
@@ -183,6 +185,9 @@ class DeferredLoop:
 
 class Deferred(Stacked):
     """A leaf of a deferred loop."""
+
+    _loop: DeferredLoop
+    _index: int
 
     def __init__(self, loop: DeferredLoop, index: int, is_list: bool):
         """Makes the leaf at an index, which is a list if it is large."""
@@ -271,7 +276,7 @@ class Ragged:
             return Stacked(tf.reshape(self.elements, tf.concat([size, self._shape(0)], axis=0)))
 
 
-def aligned(leaf: Shared | Stacked | Ragged) -> Shared | Stacked:
+def aligned(leaf: Any) -> Any:
     """Converts a `Ragged` leaf to a stack, so that it can be aggregated."""
     return leaf.to_stacked() if isinstance(leaf, Ragged) else leaf
 
@@ -367,7 +372,7 @@ class Shard:
         position = index if self.groups is None else self.groups.positions[index]
         return values.pack(type_spec, (leaf.at(position) for leaf in self.leaves))
 
-    def rows(self, leaf: Leaf) -> tf.Tensor:
+    def rows(self, leaf: Any) -> tf.Tensor:
         """Concatenates the tensors of all clients, whose first dimensions may differ, in order."""
         if isinstance(leaf, Shared):
             leaf = leaf.stacked(self.size)
@@ -389,10 +394,6 @@ class Clients:
 
     def with_leaves(self, member, leaves: Iterable[Iterable[Leaf]]) -> "Clients":
         """Returns the same clients with the given leaves of each shard."""
-        return Clients(
-            member,
-            tuple(
-                dataclasses.replace(shard, leaves=tuple(shard_leaves))
-                for shard, shard_leaves in zip(self.shards, leaves, strict=True)
-            ),
-        )
+        shards = zip(self.shards, leaves, strict=True)
+        changed = (dataclasses.replace(shard, leaves=tuple(own)) for shard, own in shards)
+        return Clients(member, tuple(changed))

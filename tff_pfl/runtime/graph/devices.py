@@ -4,7 +4,6 @@ import signal
 import socket
 import time
 from collections.abc import Sequence
-from typing import NoReturn
 
 import absl.logging
 import tensorflow as tf
@@ -100,7 +99,7 @@ def connect_to_workers(workers: Sequence[str] | str) -> list[str]:
     return [name for name in remote if is_gpu(name)] or remote
 
 
-def lend_devices(workers: Sequence[str], index: int) -> NoReturn:
+def lend_devices(workers: Sequence[str], index: int) -> None:
     """Lends this machine's devices to a program that connects to all workers, and never returns.
 
     Args:

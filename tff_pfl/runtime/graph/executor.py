@@ -66,7 +66,7 @@ class GraphExecutorFactory(tff.framework.ExecutorFactory):
         self.devices = tuple(devices)
         self.client_map = client_map
         self.keep_tensors = keep_tensors
-        self._programs = collections.OrderedDict()
+        self._programs: collections.OrderedDict = collections.OrderedDict()
         self._lock = threading.Lock()
 
     def create_executor(self, cardinalities):
@@ -115,15 +115,15 @@ class Program:
         self._factory = factory
         self._proto = proto  # kept alive, so that its id stays unique
         self._block = block
-        self._functions = {}
-        self._graphs = collections.OrderedDict()
+        self._functions: dict[Any, Any] = {}
+        self._graphs: collections.OrderedDict = collections.OrderedDict()
         self._lock = threading.Lock()
 
     def run(self, argument, type_signature: tff.types.FunctionType, num_clients: int) -> Any:
         """Runs the computation for a cohort."""
         devices = self._factory.devices
-        shards = _divided(num_clients, devices)
-        layout, tensors = None, []
+        shards: Sequence[Rows] = _divided(num_clients, devices)
+        layout, tensors = None, list[tf.Tensor]()
         if type_signature.parameter is not None:
             layout, tensors, shards = arguments.ingest(
                 argument, type_signature.parameter, devices[0], shards, self._factory.client_map
@@ -231,7 +231,7 @@ def _as_of_tff(error: tf.errors.OpError) -> tf.errors.OpError:
     Both `except tf.errors.InvalidArgumentError` and `except grpc.RpcError` catch it. Its message is
     only the cause. It is raised from TensorFlow's own error, which has the stack trace.
     """
-    return _class_of_tff(type(error))(error.node_def, error.op, _cause(error))
+    return _class_of_tff(error.__class__)(error.node_def, error.op, _cause(error))
 
 
 @functools.cache

@@ -259,7 +259,8 @@ def _load_library(graph_def, alone: bool) -> list:
     inline_calls(library)
     if alone:
         separate_steps(graph_def.node, library)
-    loaded, loops = {}, []
+    loaded: dict = {}
+    loops: list = []
     scratch = tf.Graph()
 
     def load(name):

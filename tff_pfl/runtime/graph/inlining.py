@@ -34,7 +34,8 @@ def inline_calls(library: Mapping[str, function_pb2.FunctionDef]) -> None:
 def _inline(definition, library) -> None:
     awaited = {name[1:] for node in definition.node_def for name in node.input if name[0] == "^"}
     awaited |= set(definition.control_ret.values())
-    nodes, sources = [], {}
+    nodes: list = []
+    sources: dict[str, str] = {}
     for node in definition.node_def:
         callee = library.get(node.attr["f"].func.name) if node.op == _CALL else None
         if callee is None or node.name in awaited or any(map(callee.attr.__contains__, _UNITS)):

@@ -50,7 +50,7 @@ class ClientMap:
         self._vectorize = vectorize
         self._max_concurrent_clients = max_concurrent_clients
         self.jit_compile = jit_compile
-        self._announced = set()
+        self._announced: set[str] = set()
 
     def simpler(self) -> "ClientMap | None":
         """Returns the map to use where graphs of this one fail: without XLA, then with loops."""
@@ -163,7 +163,7 @@ class ClientMap:
     def _vectorized(
         self, call, shard, result_types, compiles: bool
     ) -> tuple[client_values.Leaf, ...]:
-        names = {} if compiles else None
+        names: dict[str, int] | None = {} if compiles else None
 
         def one(*rows):
             rows = iter(rows)
@@ -181,22 +181,22 @@ class ClientMap:
         with pfor_convolutions.own_filters(*ways):
             # In separate functions, so that a failure leaves no operations in the graph.
             function = tf.function(one, autograph=False).get_concrete_function(*specs)
-            vectorized = tf.function(vectorized, autograph=False, jit_compile=compiles)
-            if compiles:
-                graph = vectorized.get_concrete_function(*_stack_specs(specs)).graph
+            mapped = tf.function(vectorized, autograph=False, jit_compile=compiles)
+            if names is not None:
+                graph = mapped.get_concrete_function(*_stack_specs(specs)).graph
                 compilation.check_compilable(graph, shard.device)
-                vectorized = compilation.with_few_sizes(vectorized, names, are_grouped, limit)
+                mapped = compilation.with_few_sizes(mapped, names, are_grouped, limit)
             if are_grouped:
-                return _in_parts(vectorized, shard, specs, result_types, shard.groups.ends)
+                return _in_parts(mapped, shard, specs, result_types, shard.groups.ends)
             if limit is None:
                 stacks = [stack for leaf in shard.leaves for stack in leaf.stacks()]
-                return tuple(map(client_values.Stacked, vectorized(shard.size, *stacks)))
+                return tuple(map(client_values.Stacked, mapped(shard.size, *stacks)))
             ends = _chunk_ends(shard.size, limit)
-            return _in_parts(vectorized, shard, specs, result_types, ends)
+            return _in_parts(mapped, shard, specs, result_types, ends)
 
     def _looped(self, call, shard, result_types, listed=True) -> tuple[client_values.Leaf, ...]:
         """Loops over the clients; unless large leaves are `listed`, they are only summed."""
-        columns = [
+        columns: list[_Column | _Total] = [
             _Column(leaf_type, shard.size)
             if listed or not _can_be_summed(values.tensor_spec(leaf_type), shard)
             else _Total(leaf_type)
@@ -357,8 +357,8 @@ def _in_parts(function, shard, specs, result_types, ends) -> tuple[client_values
         (tf.constant(0), tf.constant(0), arrays),
         parallel_iterations=1,
     )
-    arrays = iter(arrays)
-    return tuple(column.leaf(arrays) for column in columns)
+    collected = iter(arrays)
+    return tuple(column.leaf(collected) for column in columns)
 
 
 def forbid_unsafe_concurrency(loop: tf.Operation) -> None:

@@ -34,7 +34,7 @@ _FEWEST_OUTPUTS = 16
 _MOST_INPUTS = 64
 _MOST_ELEMENTS = 1 << 23
 
-_ways = contextvars.ContextVar("ways of convolutions", default=())
+_ways: contextvars.ContextVar[tuple[str, ...]] = contextvars.ContextVar("ways", default=())
 _forced = []  # the ways that `forced` chose, for all threads
 
 # The axes of channels in a filter. `_channels(pfor_input)` is the axis of channels in images.
@@ -184,7 +184,7 @@ class _Window(NamedTuple):
     size: tuple[int, int]
     strides: tuple[int, int]
     dilations: tuple[int, int]
-    padding: tuple[tuple[int, int], tuple[int, int]]
+    padding: tuple[tuple[int, int], ...]
     places: tuple[int, int]
     image: tuple[int, int, int]
 
@@ -193,7 +193,7 @@ def _window(pfor_input, images: tf.TensorShape, kernel: tf.TensorShape) -> _Wind
     """Returns the window of a convolution by patches, or `None` if it is to be grouped."""
     ways = _ways.get()
     if _forced and ways:
-        ways = _forced[-1:]
+        ways = (_forced[-1],)
     is_known = images.rank == 4 and kernel.is_fully_defined() and images[1:].is_fully_defined()
     if PATCHES not in ways or not is_known or not _has_one_group(pfor_input, images, kernel):
         return None

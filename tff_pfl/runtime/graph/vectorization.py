@@ -197,7 +197,7 @@ def _vectorize(function, pfor, shapes, are_stacked, may_fail: bool = True):
 
     If it is compiled, it has a further output, see `pfor_checks.first_failure`.
     """
-    outputs_are_stacked = []
+    outputs_are_stacked: list[bool] = []
 
     def vectorized(*tensors):
         converter = internals.PFor(

@@ -1,4 +1,4 @@
-"""Tests frozen layers of Keras models, whose weights become constants."""
+"""Tests frozen weights of Keras models, which become constants."""
 
 import re
 
@@ -14,7 +14,7 @@ from tff_pfl.clients import ClientStateStore, CohortDataSource
 from tff_pfl.data import FederatedDataset
 from tff_pfl.local import Batch, examples_type
 from tff_pfl.models import from_keras
-from tff_pfl.models.keras import frozen
+from tff_pfl.models.keras import weights
 from tff_pfl.templates import compose
 
 layers = tf.keras.layers
@@ -187,9 +187,9 @@ def test_values_that_would_be_lost_are_refused(keras_model_fn, message):
 
 def test_large_frozen_layers_are_refused(monkeypatch):
     size = 4 * (4 * 4 + 4)
-    monkeypatch.setattr(frozen, "MOST_BYTES", size)
+    monkeypatch.setattr(weights, "MOST_BYTES", size)
     from_keras(seeded, input_shape=(4,))
-    monkeypatch.setattr(frozen, "MOST_BYTES", size - 1)
+    monkeypatch.setattr(weights, "MOST_BYTES", size - 1)
     with pytest.raises(ValueError, match="have 80 bytes.*FederatedDataset.map"):
         from_keras(seeded, input_shape=(4,))
 

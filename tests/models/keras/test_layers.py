@@ -9,7 +9,7 @@ import tensorflow as tf
 from tests.federation import assert_close
 from tff_pfl.local import Batch
 from tff_pfl.models import Task, from_keras
-from tff_pfl.models.keras.pure_layers import pure_layers
+from tff_pfl.models.keras.layers import pure_layers
 
 layers = tf.keras.layers
 RNG = np.random.default_rng(0)
