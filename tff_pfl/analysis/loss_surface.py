@@ -78,7 +78,7 @@ def loss_surfaces_of_run(
             weights["global"] = run.process.global_weights(run.server_state)
         clients = run.source.clients_of_ids([client_id])
         (weights["personalized"],) = run.process.personalize(run.server_state, clients)
-        model = run.process.evaluated_model or run.model
+        model = evaluation.evaluated_model(run.process, run.model)
         surfaces = {
             name: evaluation.loss_surface(
                 model, center, examples, points=points, radius=radius, seed=run.config.seed

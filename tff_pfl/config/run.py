@@ -118,15 +118,13 @@ class BuiltRun:
                 self.model,
                 parts.fitted(parts.build_local(config), new_clients),
                 new_clients,
+                parts.evaluation_options(config),
                 epochs=config.new_clients.fine_tune_epochs,
                 fine_tuning=parts.fitted(parts.build_fine_tuning(config), new_clients),
                 best_epoch=config.new_clients.best_epoch,
                 locally_trained="locally_trained" in config.evaluation.further_models,
                 first_id=new_clients.partition.metadata["num_trained"],
-                split=config.evaluation.split,
-                clients_per_call=config.evaluation.clients_per_call,
                 capacity=capacity,
-                seed=config.seed,
             )
 
 

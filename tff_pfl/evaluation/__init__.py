@@ -5,11 +5,10 @@ from tff_pfl.lazy import offer
 __getattr__, __dir__, __all__ = offer(
     __name__,
     {
-        "evaluator": ("EvaluationOptions", "Evaluator", "sampled_clients"),
-        "federated": ("EvaluatedClient", "build_evaluation", "evaluate_federation"),
+        "each_client": ("EvaluatedClient", "evaluated_model", "for_each_client"),
+        "evaluator": ("EvaluationOptions", "Evaluator", "build_evaluation", "sampled_clients"),
         "fine_tuning": ("fine_tuned", "locally_trained"),
         "gain": ("Gain", "differences", "gains", "gains_of_clients", "without_rounding"),
-        "losses": ("global_losses",),
         "loss_plane": ("grid_axis", "loss_surface", "random_direction"),
         "metrics": (
             "MARGIN",
@@ -22,14 +21,8 @@ __getattr__, __dir__, __all__ = offer(
             "to_text",
         ),
         "new_clients": ("NewClientsEvaluation",),
-        "predictions": (
-            "Prediction",
-            "Predictions",
-            "build_predictions",
-            "predict_federation",
-        ),
+        "predictions": ("Prediction", "Predictions"),
         "pooled": ("PooledEvaluation", "drawn_clients"),
-        "snapshots": ("take_snapshot",),
         "statistics": (
             "Distribution",
             "distributions",

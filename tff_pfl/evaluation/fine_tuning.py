@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from tff_pfl.arguments.ranges import takes, whole
+from tff_pfl.evaluation.each_client import evaluated_model
 from tff_pfl.local import ClientContext, Examples, LocalTraining, trees
 from tff_pfl.models import Model, Weights
 from tff_pfl.templates import Algorithm, Personalization
@@ -38,7 +39,7 @@ def fine_tuned(
         local: The local training. It has the learning rate of the last round, and a new optimizer.
         epochs: The number of passes over the client's training examples, 0 or more.
     """
-    tune = fine_tuning(algorithm.evaluated_model or model, local, epochs)
+    tune = fine_tuning(evaluated_model(algorithm, model), local, epochs)
     return dataclasses.replace(
         algorithm, personalize=dataclasses.replace(algorithm.personalize, fine_tune=tune)
     )
@@ -72,7 +73,7 @@ def locally_trained(algorithm: Algorithm, model: Model, local: LocalTraining) ->
             "'locally_trained' is the global model after local training, but the algorithm has no "
             "global model."
         )
-    train = fine_tuning(algorithm.evaluated_model or model, local)
+    train = fine_tuning(evaluated_model(algorithm, model), local)
     return dataclasses.replace(
         algorithm,
         personalize=Personalization(

@@ -6,7 +6,13 @@ from collections.abc import Mapping, Sequence
 
 from tff_pfl.arguments.ranges import at_least, takes, whole
 from tff_pfl.data import FederatedDataset
-from tff_pfl.evaluation import EvaluationOptions, MetricName, direction, sampled_clients
+from tff_pfl.evaluation import (
+    EvaluationOptions,
+    MetricName,
+    direction,
+    evaluated_model,
+    sampled_clients,
+)
 from tff_pfl.experiment.summary import Evaluation, model_and_quantity
 from tff_pfl.models import Model
 from tff_pfl.templates import Algorithm, PersonalizedProcess
@@ -36,7 +42,7 @@ def check_measured(metric: str, method: Algorithm | PersonalizedProcess, model: 
             f"metric={metric!r}, but this algorithm has no global model. Choose "
             f"'personalized/{quantity}'."
         )
-    evaluated = method.evaluated_model or model
+    evaluated = evaluated_model(method, model)
     if quantity not in evaluated.task.directions:
         raise MetricError(
             f"metric={metric!r}, but the model {evaluated.name!r} has no {quantity}. Choose "

@@ -13,9 +13,15 @@ import tree
 from tff_pfl import runtime
 from tff_pfl.arguments.kinds import check_kind
 from tff_pfl.arguments.ranges import takes, whole
+from tff_pfl.config import evaluation_options
 from tff_pfl.config.errors import ConfigError
 from tff_pfl.data import FederatedDataset
-from tff_pfl.evaluation import NewClientsEvaluation
+from tff_pfl.evaluation import (
+    EvaluationOptions,
+    Evaluator,
+    NewClientsEvaluation,
+    evaluated_model,
+)
 from tff_pfl.experiment.checkpoint import checkpoint_of, client_states, trained_state
 from tff_pfl.experiment.interruption import exit_code_of
 from tff_pfl.experiment.restored import (
@@ -51,7 +57,6 @@ class ExportedRun(NamedTuple):
     models: list[str]
 
 
-@takes(clients_per_call=whole(1))
 def export_models(
     process: PersonalizedProcess,
     model: Model,
@@ -59,8 +64,6 @@ def export_models(
     run_dir: str | os.PathLike,
     output: str | os.PathLike,
     clients: Iterable[int | str] | None = None,
-    *,
-    clients_per_call: int = 25,
 ) -> ExportedRun:
     """Writes each model of a run's last checkpoint as a SavedModel in its own folder.
 
@@ -82,8 +85,6 @@ def export_models(
             `%2F` for a slash; a longer name than 200 characters is cut, and ends in its digest.
         clients: The names of the clients whose models are written, or the ids of clients without
             names; `None`: all clients that train.
-        clients_per_call: The number of clients whose models are made at a time, which bounds
-            memory.
 
     Raises:
         OutputDirectoryError: There is no run with a checkpoint, the run is of another process or of
@@ -95,10 +96,10 @@ def export_models(
     names = map(dataset.partition.name_of, ids)
     check_empty_folder(output)
     with trained_run(process, model, dataset, run_dir) as run:
-        return _write(run, output, names, _own_models(run, ids, clients_per_call))
+        return _write(run, output, names, _own_models(run, ids, EvaluationOptions()))
 
 
-@takes(fine_tune_epochs=whole(0), seed=whole(0), clients_per_call=whole(1))
+@takes(fine_tune_epochs=whole(0), seed=whole(0))
 @runtime.current_or_graph_context()
 def export_new_clients(
     process: PersonalizedProcess,
@@ -110,7 +111,6 @@ def export_new_clients(
     *,
     fine_tune_epochs: int,
     seed: int = 0,
-    clients_per_call: int = 25,
 ) -> ExportedRun:
     """Writes a model of a finished run for each client that did not train in it.
 
@@ -130,7 +130,6 @@ def export_new_clients(
         output: See `export_models`.
         fine_tune_epochs: The number of passes over a client's training examples.
         seed: The seed of the order of batches.
-        clients_per_call: See `export_models`.
 
     Raises:
         OutputDirectoryError: There is no run with a checkpoint, the run is of another process, or
@@ -155,10 +154,9 @@ def export_new_clients(
         model,
         local,
         new_clients,
+        EvaluationOptions(seed=seed),
         epochs=fine_tune_epochs,
         first_id=trained.num_clients,
-        clients_per_call=clients_per_call,
-        seed=seed,
     )
     return _write(run, output, names, new.models(state, rows))
 
@@ -205,7 +203,7 @@ def export_run(
         num_trained, everybody = run.dataset.num_clients, run.everybody
         ids = sorted(_ids_of(clients, everybody, num_trained), key=lambda i: i >= num_trained)
         own = [client_id for client_id in ids if client_id < num_trained]
-        models = _own_models(run, own, run.config.evaluation.clients_per_call)
+        models = _own_models(run, own, evaluation_options(run.config))
         if new := [client_id - num_trained for client_id in ids[len(own) :]]:
             evaluation = run.new_clients_evaluation()
             if evaluation is None:
@@ -223,17 +221,17 @@ def _ids_of(clients, dataset, num_trained) -> list[int]:
     return list(dict.fromkeys(dataset.ids_of(clients)))
 
 
-def _own_models(run: RestoredRun | TrainedRun, client_ids, at_a_time) -> Iterator[Weights]:
+def _own_models(run: RestoredRun | TrainedRun, client_ids, options) -> Iterator[Weights]:
     """Yields the own models of clients that train."""
-    for start in range(0, len(client_ids), at_a_time):
-        clients = run.source.clients_of_ids(client_ids[start : start + at_a_time])
-        yield from run.process.personalize(run.server_state, clients)
+    evaluator = Evaluator(run.process, run.model, run.dataset, options)
+    return evaluator.models(run.server_state, run.source, client_ids)
 
 
 def _write(run: RestoredRun | TrainedRun, output, clients, models) -> ExportedRun:
     """Writes the models of these clients, and the global model."""
     output, process, dataset, names = pathlib.Path(output), run.process, run.dataset, []
-    saver = ModelSaver(process.evaluated_model or run.model, dataset.image_shape, dataset.x_dtype)
+    model = evaluated_model(process, run.model)
+    saver = ModelSaver(model, dataset.image_shape, dataset.x_dtype)
     output.mkdir(parents=True, exist_ok=True)
 
     def save(name, weights):

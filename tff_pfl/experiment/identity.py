@@ -9,7 +9,7 @@ import tensorflow_federated as tff
 
 from tff_pfl.arguments.kinds import described
 from tff_pfl.data import FederatedDataset
-from tff_pfl.evaluation import EvaluationOptions
+from tff_pfl.evaluation import EvaluationOptions, evaluated_model
 from tff_pfl.experiment.fingerprint import fingerprint
 from tff_pfl.local import Batch
 from tff_pfl.models import Model
@@ -41,7 +41,7 @@ def of_computations(process: PersonalizedProcess, model: Model | None = None) ->
         "models": fingerprint(*models),
     }
     if model is not None:
-        found["evaluation"] = fingerprint(_metrics(process, process.evaluated_model or model))
+        found["evaluation"] = fingerprint(_metrics(process, evaluated_model(process, model)))
     return found
 
 
@@ -72,7 +72,7 @@ def of_run(
     clients_per_round: int,
 ) -> dict[str, Any]:
     """Returns all that a run depends on as JSON values, but for how its cohorts are drawn."""
-    directions = (process.evaluated_model or model).task.directions
+    directions = evaluated_model(process, model).task.directions
     chosen = {key: v for key, v in vars(options).items() if key not in _FREE_OPTIONS}
     return {
         **of_data(dataset),

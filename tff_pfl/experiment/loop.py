@@ -134,7 +134,7 @@ def train(
     if early_stop is not None:
         early_stop.check(process, model, dataset, options)
         early_stop.check_every(evaluate_every)
-    directions = (process.evaluated_model or model).task.directions
+    directions = evaluation.evaluated_model(process, model).task.directions
     schedule = Schedule(rounds, evaluate_every, checkpoint_every, early_stop, directions)
     evaluator = evaluation.Evaluator(process, model, dataset, options)
     identity = of_run(process, model, dataset, options, evaluate_every, clients_per_round)

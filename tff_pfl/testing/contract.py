@@ -23,6 +23,7 @@ from tff_pfl import runtime
 from tff_pfl.aggregators import quiet_secure_sums
 from tff_pfl.clients import ClientStateStore, CohortDataSource
 from tff_pfl.data import FederatedDataset
+from tff_pfl.evaluation import evaluated_model
 from tff_pfl.local import LocalTraining, batches
 from tff_pfl.models import Model
 from tff_pfl.templates import (
@@ -140,7 +141,7 @@ def check_types(subject: Subject) -> None:
     client_type = process.client_type
     clients_type = tff.types.FederatedType(client_type, tff.CLIENTS)
     states_type = tff.types.FederatedType(client_type.state, tff.CLIENTS)
-    weights_type = (process.evaluated_model or subject.model()).weights_type
+    weights_type = evaluated_model(process, subject.model()).weights_type
     result = process.next.type_signature.result
     identical = tff.test.assert_types_identical
     identical(client_type.data, federation.EXAMPLES_TYPE)
