@@ -30,8 +30,8 @@ def shared_processes() -> Iterator[None]:
         patch.setattr(configs.build, "build_model", _once(configs.build.build_model, _key_of_model))
         build_process = _once(configs.build.build_process, _key_of_process)
         patch.setattr(configs.build, "build_process", build_process)
-        build_evaluation = _once(evaluator.build_evaluation, _key_of_evaluation)
-        patch.setattr(evaluator, "build_evaluation", build_evaluation)
+        for_each_client = _once(evaluator.for_each_client, _key_of_map)
+        patch.setattr(evaluator, "for_each_client", for_each_client)
         yield
 
 
@@ -53,8 +53,8 @@ def _once(build, key_of):
     return build_once
 
 
-def _key_of_evaluation(process, model, batch_size) -> tuple:
-    return id(process), id(model), batch_size
+def _key_of_map(process, model, fn, models=None, *, at_a_time) -> tuple | None:
+    return (id(process), id(model), fn, at_a_time) if models is None else None
 
 
 def _key_of_model(config, dataset) -> str | None:

@@ -69,9 +69,7 @@ def test_options_are_passed_to_the_evaluations(federation):
         clients_per_call=3, generalization="last", synthetic=(0.3, 1.0), subsample=True, seed=7
     )
     values = Evaluator(process, MODEL, dataset, options)(state, source, is_last=True).values
-    pooled = PooledEvaluation(
-        process, MODEL, dataset, synthetic=(0.3, 1.0), subsample=True, seed=7
-    )(state, source).values
+    pooled = PooledEvaluation(process, MODEL, dataset, options)(state, source, np.arange(4)).values
     evaluator = Evaluator(process, MODEL, dataset, EvaluationOptions())
     local = evaluator(state, source, is_last=True).values
     assert list(values) == [*local, *pooled]

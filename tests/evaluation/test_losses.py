@@ -11,7 +11,7 @@ from tff_pfl import runtime
 from tff_pfl.algorithms import build_fedavg
 from tff_pfl.clients import ClientStateStore, CohortDataSource
 from tff_pfl.data import FederatedDataset
-from tff_pfl.evaluation import global_losses
+from tff_pfl.evaluation import EvaluationOptions, Evaluator
 
 SIZES = (6, 0, 5, 9)
 
@@ -25,10 +25,10 @@ def test_losses_are_the_means_of_all_training_examples(create, capacity):
     store = ClientStateStore(process.initialize_clients, process.client_state_type)
     source = CohortDataSource(dataset, store, process.client_type, seed=0, capacity=capacity)
     with tff.framework.get_context_stack().install(create()):
-        losses = global_losses(process, model, source, clients_per_call=2)
+        evaluator = Evaluator(process, model, dataset, EvaluationOptions(clients_per_call=2))
         state = process.initialize()
-        found = losses(state, np.array([3, 1, 0]))
-        assert losses(state, np.array([], np.int64)).shape == (0,)
+        found = evaluator.losses(state, source, np.array([3, 1, 0]))
+        assert evaluator.losses(state, source, np.array([], np.int64)).shape == (0,)
     for client_id, loss in zip((3, 0), found[[0, 2]], strict=True):
         logits = model.apply(state.algorithm.weights, data[client_id].x)
         log_probabilities = np.asarray(tf.nn.log_softmax(logits), np.float64)

@@ -1,15 +1,18 @@
-"""Tests `tff_pfl.evaluation.snapshots`."""
+"""Tests the arrays that an evaluation takes from the states of the server and of clients."""
 
 import collections
 import functools
+import types
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.federation import tiny_model
 from tests.templates.mean_process import Visits, compose, mean_exchange
 from tff_pfl.clients import ClientStateStore
-from tff_pfl.evaluation import take_snapshot
+from tff_pfl.data import FederatedDataset
+from tff_pfl.evaluation import EvaluationOptions, Evaluator, sampled_clients
 
 NUM_CLIENTS = 7
 # The other clients were never seen.
@@ -48,13 +51,17 @@ class CountingStore(ClientStateStore):
 
 @pytest.fixture
 def take():
-    def take(num_clients=NUM_CLIENTS, options=None, **snapshots):
+    x, y = np.ones([1, 2], np.float32), np.zeros([1], np.int32)
+    dataset = FederatedDataset.from_client_arrays([(x, y, x, y)] * NUM_CLIENTS, 2)
+
+    def take(options=None, **snapshots):
         process = process_of(**snapshots)
         store = CountingStore(process)
         store.put(SEEN, [Visits(np.int32(count)) for count in SEEN.values()])
         store.commit()
-        arrays = take_snapshot(process, process.initialize(), store, num_clients, **options or {})
-        return arrays, store
+        source = types.SimpleNamespace(store=store)  # nothing else is read
+        evaluator = Evaluator(process, tiny_model(), dataset, EvaluationOptions(**options or {}))
+        return evaluator.snapshot(process.initialize(), source), store
 
     return take
 
@@ -104,8 +111,8 @@ def test_process_without_snapshots_gives_no_arrays(take):
 
 
 def test_snapshot_can_be_of_a_sample_of_clients(take):
-    sample = np.array([0, 3, 5])
-    options = {"client_ids": sample, "clients_per_call": 2}
+    sample = sampled_clients(1, NUM_CLIENTS, 3)
+    options = {"clients": 3, "seed": 1, "clients_per_call": 2}
     arrays, store = take(options=options, snapshot=server_snapshot, client_snapshot=client_snapshot)
     expected = {"server": [10.0, 20.0], "client_id": sample, "single": COUNTS[sample]}
     assert_arrays(arrays, expected | {"pair": np.stack([COUNTS, -COUNTS], axis=1)[sample]})

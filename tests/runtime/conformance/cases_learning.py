@@ -23,8 +23,7 @@ from tests.runtime.conformance.cases import Cases, Run
 from tff_pfl import models
 from tff_pfl.algorithms import ALGORITHMS, build
 from tff_pfl.deployment import compose_with_sequence_data
-from tff_pfl.evaluation import build_evaluation
-from tff_pfl.evaluation.federated import EvaluatedClient
+from tff_pfl.evaluation import EvaluatedClient, build_evaluation
 from tff_pfl.testing import tiny_normalized_model
 
 case = Cases()
