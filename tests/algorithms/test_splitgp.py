@@ -25,7 +25,7 @@ from tests.marks import slow
 from tests.quadratics import objectives, quadratic_examples, quadratic_model, vector_of
 from tff_pfl.algorithms import make
 from tff_pfl.evaluation import fine_tuned
-from tff_pfl.evaluation.fine_tuning import measured_fine_tuning
+from tff_pfl.evaluation.fine_tuning import fine_tuning
 from tff_pfl.local import ClientContext, LocalTraining
 from tff_pfl.models import two_exits
 from tff_pfl.testing.eager import EagerProcess
@@ -173,5 +173,5 @@ def test_measured_fine_tuning_keeps_the_threshold():
     def measure(tuned):
         return tf.nest.map_structure(lambda _: tuned["gate"]["threshold"], model.zero_totals())
 
-    measured = measured_fine_tuning(model, local, 2, weights, client.data, context, measure)
+    measured = fine_tuning(model, local, 2)(weights, client.data, context, measure)
     assert_equal(leaves(measured), [np.full(2, 1.2, np.float32)] * len(leaves(measured)))

@@ -15,10 +15,10 @@ from tff_pfl.data import FederatedDataset
 from tff_pfl.evaluation import (
     EvaluationOptions,
     Evaluator,
-    build_evaluation,
     fine_tuned,
     for_each_client,
     locally_trained,
+    map_models,
     to_text,
 )
 from tff_pfl.evaluation.each_client import at_once, outputs_of_row
@@ -122,9 +122,9 @@ def test_names_contain_the_split(ditto, dataset):
     np.testing.assert_array_equal(columns["num_examples"], TRAIN_SIZES)
 
 
-def test_evaluation_has_the_documented_type(ditto):
+def test_computation_of_a_map_has_the_documented_type(ditto):
     process, *_ = ditto
-    evaluation = build_evaluation(process, MODEL)
+    evaluation = map_models(process, lambda weights, examples: examples.size)
     parameter = evaluation.type_signature.parameter
     tff.test.assert_types_identical(parameter[0], process.initialize.type_signature.result)
     tff.test.assert_types_identical(parameter[1].member.client, process.client_type)

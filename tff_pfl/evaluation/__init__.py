@@ -5,14 +5,8 @@ from tff_pfl.lazy import offer
 __getattr__, __dir__, __all__ = offer(
     __name__,
     {
-        "each_client": ("EvaluatedClient", "evaluated_model", "for_each_client"),
-        "evaluator": (
-            "EvaluationOptions",
-            "Evaluator",
-            "build_evaluation",
-            "measured",
-            "sampled_clients",
-        ),
+        "each_client": ("EvaluatedClient", "evaluated_model", "for_each_client", "map_models"),
+        "evaluator": ("EvaluationOptions", "Evaluator", "measured", "sampled_clients"),
         "fine_tuning": ("fine_tuned", "locally_trained"),
         "gain": ("Gain", "differences", "gains", "gains_of_clients", "without_rounding"),
         "loss_plane": ("grid_axis", "loss_surface", "random_direction"),

@@ -124,15 +124,25 @@ def for_each_client(
 def map_models(
     process: PersonalizedProcess,
     fn: Callable[[Any, Any], Any],
-    models: Models,
-    client_type: tff.types.StructType,
+    models: Models | None = None,
+    client_type: tff.types.StructType | None = None,
     pool_type: tff.types.Type | None = None,
 ) -> tff.Computation:
-    """Builds `(<S@SERVER, {EvaluatedClient}@CLIENTS> -> {T by model}@CLIENTS)`.
+    """Builds the computation of a map, which TFF's programs can also execute themselves.
 
-    `fn` is `(W, D) -> T`. With the type `P` of a pool, the computation has a third argument,
-    `P@SERVER`, and `fn` is `(W, P) -> T`.
+    Args:
+        process: The algorithm.
+        fn: `(W, D) -> T`.
+        models: See `for_each_client`.
+        client_type: The type of a `Client`, if it is not the type of the process.
+        pool_type: The type `P` of a pool that takes the place of `D`.
+
+    Returns:
+        `(<S@SERVER, {EvaluatedClient}@CLIENTS> -> {<personalized=T, ...>}@CLIENTS)`, with a field
+        for each model. With a pool, it has a third argument, `P@SERVER`.
     """
+    models = models_of(process) if models is None else models
+    client_type = client_type or process.client_type
     state_type, data_type = process.initialize.type_signature.result, process.client_type.data
     fields = [
         ("client", () if models.keys() == {GLOBAL} else client_type),
@@ -153,20 +163,13 @@ def map_models(
         return tff.federated_zip(found)
 
     if pool_type is None:
-
-        @tff.federated_computation(state_type, clients_type)
-        def of_clients(state, clients):
-            return results(state, clients, clients.test)
-
-        return of_clients
-
-    @tff.federated_computation(
-        state_type, clients_type, tff.types.FederatedType(pool_type, tff.SERVER)
+        return tff.federated_computation(
+            lambda state, clients: results(state, clients, clients.test), [state_type, clients_type]
+        )
+    return tff.federated_computation(
+        lambda state, clients, pool: results(state, clients, tff.federated_broadcast(pool)),
+        [state_type, clients_type, tff.types.FederatedType(pool_type, tff.SERVER)],
     )
-    def of_clients_and_pool(state, clients, pool):
-        return results(state, clients, tff.federated_broadcast(pool))
-
-    return of_clients_and_pool
 
 
 def chunks(client_ids: Sequence[int], at_a_time: int) -> Iterator[Sequence[int]]:

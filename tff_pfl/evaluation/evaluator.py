@@ -7,20 +7,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow_federated as tff
 
 from tff_pfl.arguments.names import check_names
 from tff_pfl.arguments.ranges import between, each, takes, whole
 from tff_pfl.clients import CohortDataSource
 from tff_pfl.data import FederatedDataset
 from tff_pfl.evaluation.each_client import (
-    BATCH_SIZE,
     GLOBAL,
     chunks,
     evaluated_model,
     evaluated_rows,
     for_each_client,
-    map_models,
     models_of,
     stacked,
 )
@@ -104,31 +101,6 @@ class EvaluationOptions:
 def measured(model: Model, weights: Weights, test: Examples, *, batch_size: int) -> Mapping:
     """Computes the loss and the metrics on a client's examples; see `Model.finalized`."""
     return model.finalized(metric_sums(model, weights, test, batch_size=batch_size))
-
-
-def build_evaluation(
-    process: PersonalizedProcess, model: Model, *, batch_size: int = BATCH_SIZE
-) -> tff.Computation:
-    """Builds the evaluation of a cohort, for programs of TFF; `Evaluator` evaluates federations.
-
-    Args:
-        process: The algorithm.
-        model: The algorithm's model.
-        batch_size: The number of examples in a forward pass. It does not change the result.
-
-    Returns:
-        A computation of type
-        `(<S@SERVER, {<client=<client_id, state, data>, test=D>}@CLIENTS> -> {T}@CLIENTS)`. `T` has
-        the fields `personalized`, the names of `process.further_models` and, if the algorithm has a
-        global model, `global`. Each field holds the loss and the model's metrics on the client's
-        test examples, as `Mean`s of two sums.
-    """
-    model = evaluated_model(process, model)
-
-    def measure(weights, test):
-        return measured(model, weights, test, batch_size=batch_size)
-
-    return map_models(process, measure, models_of(process), process.client_type)
 
 
 def mean_loss(model: Model, weights: Weights, examples: Examples, *, batch_size: int) -> Mean:

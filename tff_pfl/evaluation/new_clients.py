@@ -92,7 +92,9 @@ class NewClientsEvaluation:
             )
         self._process, self._model = process, evaluated_model(process, model)
         self._start = "personalized" if process.global_weights is None else GLOBAL
-        self._tuning = self._model, local if fine_tuning is None else fine_tuning, epochs
+        self._tune = functools.partial(
+            tunings.fine_tuning, self._model, local if fine_tuning is None else fine_tuning, epochs
+        )
         self._train = tunings.fine_tuning(self._model, local) if locally_trained else None
         self._by_epoch = bool(best_epoch and epochs)
         self._dataset, self._options, self._first_id = dataset, options, first_id
@@ -181,8 +183,7 @@ class NewClientsEvaluation:
         """Fine-tunes the model of a new client."""
         del model, test, batch_size
         initial, weights_of = self._weights(newcomer.message)
-        tune = tunings.fine_tuning(*self._tuning, weights_of)
-        return tune(initial, newcomer.client.data, self._context(newcomer))
+        return self._tune(weights_of)(initial, newcomer.client.data, self._context(newcomer))
 
     def _measured(self, model, newcomer, test, *, batch_size):
         """Computes the metrics of each model of a new client."""
@@ -202,9 +203,7 @@ class NewClientsEvaluation:
             found["locally_trained"] = measure(self._train(weights, data, context))
         found[self._start] = measure(weights)
         if self._by_epoch:
-            found[_BY_EPOCH] = tunings.measured_fine_tuning(
-                *self._tuning, initial, data, context, measure, weights_of=weights_of
-            )
+            found[_BY_EPOCH] = self._tune(weights_of)(initial, data, context, measure)
         return found
 
 
