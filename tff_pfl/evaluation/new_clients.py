@@ -24,7 +24,7 @@ _BY_EPOCH = "fine_tuned_by_epoch"
 
 
 class _Newcomer(NamedTuple):
-    """What a new client starts with.
+    """The start of a new client.
 
     Attributes:
         message: The weights before fine-tuning, or the message of `Algorithm.new_client_model`.
@@ -180,7 +180,7 @@ class NewClientsEvaluation:
         return ClientContext(newcomer.round_num, client_id, drawn).of_evaluation()
 
     def _fine_tuned(self, model, newcomer, test, *, batch_size) -> Weights:
-        """Fine-tunes the model of a new client."""
+        """Computes the model of a new client after fine-tuning."""
         del model, test, batch_size
         initial, weights_of = self._weights(newcomer.message)
         return self._tune(weights_of)(initial, newcomer.client.data, self._context(newcomer))
