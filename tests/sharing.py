@@ -28,8 +28,7 @@ def shared_processes() -> Iterator[None]:
         patch.setattr(build, "build_model", _once(build.build_model, _key_of_model))
         patch.setattr(build, "build_algorithm", _once(build.build_algorithm, _key_of_algorithm))
         patch.setattr(build, "Experiment", functools.partial(build.Experiment, _processes={}))
-        evaluation = _once(evaluator.build_evaluation, _key_of_evaluation)
-        patch.setattr(evaluator, "build_evaluation", evaluation)
+        patch.setattr(evaluator, "for_each_client", _once(evaluator.for_each_client, _key_of_map))
         yield
 
 
@@ -49,8 +48,8 @@ def _once(build, key_of):
     return build_once
 
 
-def _key_of_evaluation(process, model, batch_size) -> tuple:
-    return id(process), id(model), batch_size
+def _key_of_map(process, model, fn, models=None, *, at_a_time) -> tuple | None:
+    return (id(process), id(model), fn, at_a_time) if models is None else None
 
 
 def _key_of_model(config, dataset) -> str | None:

@@ -3,7 +3,7 @@
 import tensorflow_federated as tff
 
 import tff_pfl
-from tff_pfl.evaluation import EvaluatedClient, build_evaluation
+from tff_pfl.evaluation import EvaluatedClient, map_models, measured
 
 
 def build_mean_accuracy(
@@ -14,15 +14,15 @@ def build_mean_accuracy(
     Returns:
         `(<S@SERVER, {EvaluatedClient}@CLIENTS> -> <accuracy_mean=float32>@SERVER)`.
     """
-    evaluate = build_evaluation(process, model)
 
-    @tff.tensorflow.computation(evaluate.type_signature.result.member)
-    def accuracy_of(totals):
-        return {"accuracy_mean": totals["personalized"]["accuracy"].mean}
+    def accuracy_of(weights, examples):
+        return measured(model, weights, examples, batch_size=200)["accuracy"].mean
+
+    evaluate = map_models(process, accuracy_of, {"accuracy_mean": process.personalize})
 
     @tff.federated_computation(*evaluate.type_signature.parameter)
     def mean_accuracy(state, clients):
-        return tff.federated_mean(tff.federated_map(accuracy_of, evaluate(state, clients)))
+        return tff.federated_mean(evaluate(state, clients))
 
     return mean_accuracy
 

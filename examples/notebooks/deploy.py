@@ -90,7 +90,7 @@ process = tff_pfl.compose(
 @functools.cache
 def evaluation_of(process):
     """Builds the evaluation of a process, once."""
-    return evaluation.build_evaluation(process, model)
+    return evaluation.for_each_client(process, model, evaluation.measured)
 
 
 class Federation:
@@ -113,14 +113,8 @@ class Federation:
 
     def accuracies(self, clients):
         """Returns the accuracy of each model on the test pictures of each client."""
-        found = evaluation.evaluate_federation(
-            evaluation_of(self.process),
-            self.state,
-            self.source,
-            everybody,
-            client_ids=np.array(clients),
-        )
-        accuracies = {n.model: v for n, v in found.values.items() if n.quantity == "accuracy"}
+        found = evaluation_of(self.process)(self.state, self.source, clients)
+        accuracies = [{name: np.divide(*m["accuracy"]) for name, m in of.items()} for of in found]
         return pd.DataFrame(accuracies, index=clients)
 
 

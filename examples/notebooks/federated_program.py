@@ -307,9 +307,8 @@ plt.show()
 source, state = await run(folder, rounds=30)
 dataset, model, process = digits()
 tff_pfl.set_graph_context()
-found = evaluation.evaluate_federation(
-    evaluation.build_evaluation(process, model), state, source, dataset
-)
+evaluator = evaluation.Evaluator(process, model, dataset, evaluation.EvaluationOptions())
+found = evaluator.on_own_examples(state, source)
 accuracies = pd.DataFrame(
     {name.model: values for name, values in found.values.items() if name.quantity == "accuracy"}
 )

@@ -1,13 +1,19 @@
-"""Tests which models and clients are evaluated, and when."""
+"""Tests which models and clients are evaluated, and when, and snapshots of their states."""
 
+import collections
 import dataclasses
+import types
 
 import numpy as np
 import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
 
 from tests.federation import random_examples, tiny_model, tiny_process
-from tests.marks import together
-from tff_pfl.algorithms import build_local
+from tests.marks import slow, together
+from tests.templates.mean_process import Visits, compose, mean_exchange
+from tff_pfl import runtime
+from tff_pfl.algorithms import build_fedavg, build_local
 from tff_pfl.arguments.names import UnknownNameError
 from tff_pfl.clients import ClientStateStore, CohortDataSource
 from tff_pfl.data import FederatedDataset, Partition
@@ -69,9 +75,7 @@ def test_options_are_passed_to_the_evaluations(federation):
         clients_per_call=3, generalization="last", synthetic=(0.3, 1.0), subsample=True, seed=7
     )
     values = Evaluator(process, MODEL, dataset, options)(state, source, is_last=True).values
-    pooled = PooledEvaluation(
-        process, MODEL, dataset, synthetic=(0.3, 1.0), subsample=True, seed=7
-    )(state, source).values
+    pooled = PooledEvaluation(process, MODEL, dataset, options)(state, source, np.arange(4)).values
     evaluator = Evaluator(process, MODEL, dataset, EvaluationOptions())
     local = evaluator(state, source, is_last=True).values
     assert list(values) == [*local, *pooled]
@@ -165,3 +169,76 @@ def test_too_large_sample_is_refused(federation):
     process, _, _, dataset = federation
     with pytest.raises(ValueError, match="clients=5 are to be evaluated, .* has only 4 that train"):
         Evaluator(process, MODEL, dataset, EvaluationOptions(clients=5))
+
+
+@pytest.mark.parametrize("create", [runtime.create_graph_context, slow(runtime.create_cpp_context)])
+@pytest.mark.parametrize("capacity", [slow(None), "cohort"])
+def test_losses_are_the_means_of_all_training_examples(create, capacity, monkeypatch):
+    """Compares losses of the global model with NumPy, and checks that they need no states."""
+    sizes = (6, 0, 5, 9)
+    data = [random_examples(size, seed=i) for i, size in enumerate(sizes)]
+    dataset = FederatedDataset.from_client_arrays([(d.x, d.y, d.x[:1], d.y[:1]) for d in data], 3)
+    process = tiny_process(build_fedavg)
+    store = ClientStateStore(process.initialize_clients, process.client_state_type)
+    source = CohortDataSource(dataset, store, process.client_type, seed=0, capacity=capacity)
+    monkeypatch.setattr(store, "get", None)
+    with tff.framework.get_context_stack().install(create()):
+        evaluator = Evaluator(process, MODEL, dataset, EvaluationOptions(clients_per_call=2))
+        state = process.initialize()
+        found = evaluator.losses(state, source, np.array([3, 1, 0]))
+        assert evaluator.losses(state, source, np.array([], np.int64)).shape == (0,)
+    for client_id, loss in zip((3, 0), found[[0, 2]], strict=True):
+        logits = MODEL.apply(state.algorithm.weights, data[client_id].x)
+        log_probabilities = np.asarray(tf.nn.log_softmax(logits), np.float64)
+        by_hand = -np.mean(log_probabilities[range(sizes[client_id]), data[client_id].y])
+        assert loss == pytest.approx(by_hand, rel=1e-5)
+    assert np.isnan(found[1]) and found.dtype == np.float64
+
+
+def server_snapshot(server):
+    return collections.OrderedDict(server=10 * server)
+
+
+def client_snapshot(state):
+    count = tf.cast(state.count, tf.float32)
+    return collections.OrderedDict(pair=tf.stack([count, -count]), single=state.count)
+
+
+SAMPLE = sampled_clients(1, 7, 3)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "options", "chunks"),
+    [
+        ({}, {}, []),
+        ({"snapshot": server_snapshot}, {}, []),
+        ({"client_snapshot": client_snapshot}, {"clients_per_call": 3}, [3, 3, 1]),
+        (
+            {"snapshot": server_snapshot, "client_snapshot": client_snapshot},
+            {"clients": 3, "seed": 1, "clients_per_call": 2},
+            [2, 1],
+        ),
+    ],
+)
+def test_snapshot_has_the_states_of_the_server_and_of_clients(blocks, options, chunks, monkeypatch):
+    """The state of a client that was never seen counts to its id."""
+    process = compose(mean_exchange(), client_init=lambda client_id, _: Visits(client_id), **blocks)
+    seen = {5: 105, 0: 100, 2: 102}
+    store = ClientStateStore(process.initialize_clients, process.client_state_type)
+    store.put(seen, [Visits(np.int32(count)) for count in seen.values()])
+    store.commit()
+    data = random_examples(1, seed=0)
+    dataset = FederatedDataset.from_client_arrays([(data.x, data.y, data.x, data.y)] * 7, 3)
+    evaluator = Evaluator(process, MODEL, dataset, EvaluationOptions(**options))
+    source, read, get = types.SimpleNamespace(store=store), [], store.get
+    monkeypatch.setattr(store, "get", lambda ids: read.append(len(ids)) or get(ids))
+    found = evaluator.snapshot(process.initialize(), source)
+    ids = SAMPLE if "clients" in options else np.arange(7)
+    counts = np.array([seen.get(i, i) for i in ids.tolist()], np.int32)
+    expected = {"server": np.array([10.0, 20.0])} if "snapshot" in blocks else {}
+    if "client_snapshot" in blocks:
+        expected |= {"client_id": ids} if "clients" in options else {}
+        expected |= {"pair": np.stack([counts, -counts], axis=1), "single": counts}
+    assert (found.keys(), read) == (expected.keys(), chunks)
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name], array)

@@ -15,10 +15,10 @@ from tests.federation import (
 )
 from tests.marks import together
 from tff_pfl.algorithms import build_ditto, build_fedavg
-from tff_pfl.arguments.ranges import RangeError
 from tff_pfl.clients import ClientStateStore, CohortDataSource
 from tff_pfl.data import FederatedDataset
 from tff_pfl.evaluation import (
+    EvaluationOptions,
     MetricName,
     PooledEvaluation,
     drawn_clients,
@@ -108,10 +108,11 @@ def trained(dataset):
     return process, output.state, source
 
 
-def pooled(trained, dataset, clients_per_call=25, **options):
+def pooled(trained, dataset, batch_size=1000, **options):
     process, state, source = trained
-    evaluation = PooledEvaluation(process, MODEL, dataset, **options)
-    return to_text(evaluation(state, source, clients_per_call=clients_per_call).values)
+    options = EvaluationOptions(**options)
+    evaluation = PooledEvaluation(process, MODEL, dataset, options, batch_size=batch_size)
+    return to_text(evaluation(state, source, np.arange(NUM_CLIENTS)).values)
 
 
 @pytest.fixture(scope="module")
@@ -215,8 +216,9 @@ def telltale():
     source, state = source_of(process, dataset), process.initialize()
 
     def pools(name, sizes=None, **options):
-        evaluation = PooledEvaluation(process, model, dataset, **options)
-        means = evaluation(state, source).values[MetricName("global", name, "loss")]
+        evaluation = PooledEvaluation(process, model, dataset, EvaluationOptions(**options))
+        found = evaluation(state, source, np.arange(NUM_CLIENTS)).values
+        means = found[MetricName("global", name, "loss")]
         return [binary_digits(mean * size) for mean, size in zip(means, sizes, strict=True)]
 
     return pools
@@ -272,11 +274,9 @@ def test_padding_does_not_change_the_result(trained, dataset, columns):
         np.testing.assert_allclose(values, columns[name], rtol=1e-6)
 
 
-def test_fractions_must_be_valid_and_distinct(trained, dataset):
-    with pytest.raises(RangeError, match="synthetic must be .*2"):
-        PooledEvaluation(trained[0], MODEL, dataset, synthetic=(2.0,))
+def test_fractions_must_be_distinct(trained, dataset):
     with pytest.raises(ValueError, match="Two fractions are too close .*: synthetic50_test"):
-        PooledEvaluation(trained[0], MODEL, dataset, synthetic=(0.5, 0.5000001))
+        pooled(trained, dataset, synthetic=(0.5, 0.5000001))
 
 
 def test_names_contain_the_fractions(trained, dataset):
@@ -288,5 +288,3 @@ def test_names_contain_the_fractions(trained, dataset):
         "synthetic12.5_test",
         "synthetic33.3333_test",
     ]
-    columns = pooled(trained, dataset, synthetic=(), split="train")
-    assert {name.split("/")[1] for name in columns} == {"generalization_train"}

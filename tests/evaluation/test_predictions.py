@@ -13,7 +13,7 @@ from tff_pfl import runtime
 from tff_pfl.algorithms import build_ditto, make
 from tff_pfl.clients import ClientStateStore, CohortDataSource
 from tff_pfl.data import FederatedDataset, Partition
-from tff_pfl.evaluation import build_predictions, predict_federation
+from tff_pfl.evaluation import EvaluationOptions, Evaluator, each_client
 from tff_pfl.local import examples_type
 from tff_pfl.templates import compose
 
@@ -44,8 +44,10 @@ def source_of(process, dataset, **options):
     [slow("vectorized", "cohort"), slow("loop", None), ("loop", "cohort"), slow("stock", None)],
 )
 def test_predictions_are_those_of_the_models_on_the_clients_own_examples(
-    dataset, context, capacity
+    dataset, context, capacity, monkeypatch
 ):
+    monkeypatch.setattr(each_client, "BATCH_SIZE", 3)
+    options = EvaluationOptions(clients_per_call=2)
     process = tiny_process(build_ditto)
     source = source_of(process, dataset, capacity=capacity)
     iterator = source.iterator()
@@ -53,13 +55,7 @@ def test_predictions_are_those_of_the_models_on_the_clients_own_examples(
         output = process.next(process.initialize(), iterator.select())
         iterator.update(output.clients)
         personal = process.personalize(output.state, source.select_clients(range(3)))
-        found = predict_federation(
-            build_predictions(process, MODEL, batch_size=3),
-            output.state,
-            source,
-            dataset,
-            clients_per_call=2,
-        )
+        found = Evaluator(process, MODEL, dataset, options).predictions(output.state, source)
     np.testing.assert_array_equal(found.client_ids, [0] * 7 + [2])
     rows = np.concatenate([dataset.partition.test[client_id] for client_id in range(3)])
     np.testing.assert_array_equal(found.examples, rows)
@@ -89,13 +85,8 @@ def test_outputs_of_any_shape_have_columns(dataset):
         task=MODEL.task.of(lambda outputs: outputs["logits"]),
     )
     process = compose(make("local", model, local_sgd()), examples_type((4, 4, 1)))
-    found = predict_federation(
-        build_predictions(process, model),
-        process.initialize(),
-        source_of(process, dataset),
-        dataset,
-        client_ids=np.array([0, 1]),
-    )
+    evaluator = Evaluator(process, model, dataset.of([0, 1]), EvaluationOptions())
+    found = evaluator.predictions(process.initialize(), source_of(process, dataset.of([0, 1])))
     columns = found.columns()
     assert {name: column.shape for name, column in columns.items()} == {
         "client_id": (7,),

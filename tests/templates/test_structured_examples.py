@@ -20,7 +20,7 @@ from tff_pfl.deployment import (
     compose_stateless_view,
     compose_with_sequence_data,
 )
-from tff_pfl.evaluation import PooledEvaluation, build_predictions, predict_federation
+from tff_pfl.evaluation import EvaluationOptions, Evaluator
 from tff_pfl.local import AUGMENTATIONS, LocalTraining
 from tff_pfl.models import Model, Task
 from tff_pfl.templates import compose
@@ -123,9 +123,8 @@ def evaluated(clients_in_a_loop):
 
 def test_predictions_and_pooled_losses_equal_numpy(evaluated):
     state, kernel, source = evaluated
-    predictions = predict_federation(
-        build_predictions(PROCESS, MODEL, batch_size=2), state, source, DATASET
-    )
+    evaluator = Evaluator(PROCESS, MODEL, DATASET, EvaluationOptions(generalization="always"))
+    predictions = evaluator.predictions(state, source)
     columns = predictions.columns()
     tests = [client[2:] for client in CLIENTS]
     losses = [losses_of(kernel, x, y) for x, y in tests]
@@ -133,7 +132,7 @@ def test_predictions_and_pooled_losses_equal_numpy(evaluated):
     np.testing.assert_array_equal(columns["label/1"], np.concatenate([y[1] for _, y in tests]))
     number = np.concatenate([features(x) @ kernel for x, _ in tests])[:, 2]
     np.testing.assert_allclose(columns["global/number"], number, rtol=1e-5)
-    pooled = PooledEvaluation(PROCESS, MODEL, DATASET, batch_size=4)(state, source).values
+    pooled = evaluator(state, source, is_last=True).values
     found = {str(name): values for name, values in pooled.items()}
     np.testing.assert_allclose(
         found["global/generalization_test/loss"], np.concatenate(losses).mean(), rtol=1e-5

@@ -23,7 +23,7 @@ def no_losses(client_ids: np.ndarray) -> np.ndarray:
     """Raises a `ValueError`, for loops that give a selector no losses."""
     raise ValueError(
         "The selector needs clients' losses. Call `select` with `losses`, which "
-        "`tff_pfl.evaluation.global_losses` computes."
+        "`tff_pfl.evaluation.Evaluator.losses` computes."
     )
 
 

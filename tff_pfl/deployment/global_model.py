@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_pfl.evaluation.federated import BATCH_SIZE
+from tff_pfl.evaluation.each_client import BATCH_SIZE
 from tff_pfl.local import Batch, metric_sums, trees, zero_sums
 from tff_pfl.models import Model
 from tff_pfl.tracing.equality import elementwise_equality

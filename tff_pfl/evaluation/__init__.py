@@ -5,10 +5,12 @@ from typing import TYPE_CHECKING
 from tff_pfl.lazy import offer
 
 if TYPE_CHECKING:
+    from tff_pfl.evaluation.each_client import EvaluatedClient as EvaluatedClient
+    from tff_pfl.evaluation.each_client import evaluated_model as evaluated_model
+    from tff_pfl.evaluation.each_client import for_each_client as for_each_client
+    from tff_pfl.evaluation.each_client import map_models as map_models
     from tff_pfl.evaluation.evaluator import Evaluator as Evaluator
-    from tff_pfl.evaluation.federated import EvaluatedClient as EvaluatedClient
-    from tff_pfl.evaluation.federated import build_evaluation as build_evaluation
-    from tff_pfl.evaluation.federated import evaluate_federation as evaluate_federation
+    from tff_pfl.evaluation.evaluator import measured as measured
     from tff_pfl.evaluation.fine_tuning import fine_tuned as fine_tuned
     from tff_pfl.evaluation.fine_tuning import locally_trained as locally_trained
     from tff_pfl.evaluation.gain import Gain as Gain
@@ -16,7 +18,6 @@ if TYPE_CHECKING:
     from tff_pfl.evaluation.gain import gains as gains
     from tff_pfl.evaluation.gain import gains_of_clients as gains_of_clients
     from tff_pfl.evaluation.gain import without_rounding as without_rounding
-    from tff_pfl.evaluation.losses import global_losses as global_losses
     from tff_pfl.evaluation.metrics import MARGIN as MARGIN
     from tff_pfl.evaluation.metrics import STATISTICS as STATISTICS
     from tff_pfl.evaluation.metrics import ClientMetrics as ClientMetrics
@@ -34,9 +35,6 @@ if TYPE_CHECKING:
     from tff_pfl.evaluation.pooled import drawn_clients as drawn_clients
     from tff_pfl.evaluation.predictions import Prediction as Prediction
     from tff_pfl.evaluation.predictions import Predictions as Predictions
-    from tff_pfl.evaluation.predictions import build_predictions as build_predictions
-    from tff_pfl.evaluation.predictions import predict_federation as predict_federation
-    from tff_pfl.evaluation.snapshots import take_snapshot as take_snapshot
     from tff_pfl.evaluation.statistics import Distribution as Distribution
     from tff_pfl.evaluation.statistics import distributions as distributions
     from tff_pfl.evaluation.statistics import groups_of as groups_of

@@ -4,13 +4,14 @@ Examples are pFedMB's fine-tuning, and a client's training of the global model i
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
 from tff_pfl.arguments.ranges import takes, whole
-from tff_pfl.local import ClientContext, Examples, LocalTraining, trees
+from tff_pfl.evaluation.each_client import evaluated_model
+from tff_pfl.local import LocalTraining, trees
 from tff_pfl.models import Model, Weights
 from tff_pfl.templates import Algorithm, Personalization
 
@@ -37,7 +38,7 @@ def fine_tuned(
         local: The local training. It has the learning rate of the last round, and a new optimizer.
         epochs: The number of passes over the client's training examples, 0 or more.
     """
-    tune = fine_tuning(algorithm.evaluated_model or model, local, epochs)
+    tune = fine_tuning(evaluated_model(algorithm, model), local, epochs)
     return dataclasses.replace(
         algorithm, personalize=dataclasses.replace(algorithm.personalize, fine_tune=tune)
     )
@@ -71,7 +72,7 @@ def locally_trained(algorithm: Algorithm, model: Model, local: LocalTraining) ->
             "'locally_trained' is the global model after local training, but the algorithm has no "
             "global model."
         )
-    train = fine_tuning(algorithm.evaluated_model or model, local)
+    train = fine_tuning(evaluated_model(algorithm, model), local)
     return dataclasses.replace(
         algorithm,
         personalize=Personalization(
@@ -86,63 +87,42 @@ def fine_tuning(
     local: LocalTraining,
     epochs: int | None = None,
     weights_of: Callable[[Any], Weights] | None = None,
-) -> Callable[[Any, Examples, ClientContext], Weights]:
-    """Returns `(W, D, ClientContext) -> W`, which trains a model on a client's examples.
+) -> Callable[..., Any]:
+    """Returns a function that trains a model on a client's examples.
 
     Args:
         model: The model.
         local: The local training, which starts with a new optimizer.
         epochs: The number of passes over the examples. Default: as many steps as in a round.
-        weights_of: `(P -> W)`. If given, the parameters `P` are trained instead of the weights, and
-            the result is `(P, D, ClientContext) -> W`.
-    """
-    gradient, made = _parametrized(model, weights_of)
-
-    def tune(initial, examples, context):
-        trained = local.train(
-            model, initial, examples, context, epochs=epochs, optimizer_state=(), gradient=gradient
-        )
-        return made(trained.weights, initial)
-
-    return tune
-
-
-def measured_fine_tuning(
-    model: Model,
-    local: LocalTraining,
-    epochs: int,
-    initial: Any,
-    examples: Examples,
-    context: ClientContext,
-    measure: Callable[[Weights], Mapping[str, Any]],
-    weights_of: Callable[[Any], Weights] | None = None,
-) -> Mapping[str, Any]:
-    """Measures the weights of `fine_tuning` after each of its epochs.
+        weights_of: `(P -> W)`. If given, the parameters `P` are trained instead of the weights.
 
     Returns:
-        The structure of `measure`, with float32 `[epochs]` instead of scalars.
+        `(P or W, D, ClientContext, measure=None) -> W`. With `measure`, `(W -> scalars)` for some
+        structure of scalars, the result is this structure with float32 `[epochs]` instead of each
+        scalar: what is measured after each epoch.
     """
     gradient, made = _parametrized(model, weights_of)
 
-    def record(epoch, trained, recorded):
-        totals = measure(made(trained, initial))
-        is_epoch = tf.equal(tf.range(epochs), epoch)
-        return tf.nest.map_structure(
-            lambda total, others: tf.where(is_epoch, total, others), totals, recorded
-        )
+    def tune(initial, examples, context, measure=None):
+        def record(epoch, trained, recorded):
+            is_epoch = tf.equal(tf.range(epochs), epoch)
+            return tf.nest.map_structure(
+                lambda found, others: tf.where(is_epoch, found, others),
+                measure(made(trained, initial)),
+                recorded,
+            )
 
-    return local.train(
-        model,
-        initial,
-        examples,
-        context,
-        epochs=epochs,
-        optimizer_state=(),
-        gradient=gradient,
-        # Only the structure of this measurement is used.
-        carry=tf.nest.map_structure(lambda _: tf.zeros([epochs]), measure(made(initial, initial))),
-        after_epoch=record,
-    ).carry
+        recording = {}
+        if measure is not None:
+            # Only the structure of this measurement is used.
+            first = measure(made(initial, initial))
+            recorded = tf.nest.map_structure(lambda _: tf.zeros([epochs]), first)
+            recording = {"carry": recorded, "after_epoch": record}
+        options = {"epochs": epochs, "optimizer_state": (), "gradient": gradient, **recording}
+        trained = local.train(model, initial, examples, context, **options)
+        return trained.carry if recording else made(trained.weights, initial)
+
+    return tune
 
 
 def _parametrized(model, weights_of):

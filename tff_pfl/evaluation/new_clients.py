@@ -2,7 +2,7 @@
 
 import collections
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,27 +12,34 @@ from tff_pfl.arguments.ranges import takes, whole
 from tff_pfl.clients import ClientStateStore, CohortDataSource, Ladder
 from tff_pfl.data import FederatedDataset
 from tff_pfl.evaluation import fine_tuning as tunings
-from tff_pfl.evaluation.federated import (
-    EvaluatedClient,
-    at_once,
-    evaluate_federation,
-    evaluated_rows,
-    measured,
-    outputs_of_row,
-    results_of_clients,
-)
+from tff_pfl.evaluation.each_client import GLOBAL, evaluated_model, for_each_client, sent
+from tff_pfl.evaluation.evaluator import measured, metrics_of
 from tff_pfl.evaluation.metrics import ClientMetrics, direction
+from tff_pfl.evaluation.options import Evaluation
 from tff_pfl.local import ClientContext, LocalTraining
 from tff_pfl.local.seeds import FINE_TUNING, client_seed, run_seed
 from tff_pfl.models import Model, Weights
 from tff_pfl.templates import Client, PersonalizedProcess
-from tff_pfl.tracing.equality import elementwise_equality
 from tff_pfl.tracing.trace import trace
 
 _BY_EPOCH = "fine_tuned_by_epoch"
 
 
-@takes(epochs=whole(0), clients_per_call=whole(1))
+class _Newcomer(NamedTuple):
+    """The start of a new client.
+
+    Attributes:
+        message: The weights before fine-tuning, or the message of `Personalization.new_clients`.
+        round_num: The number of rounds before.
+        client: The `Client` with its training examples.
+    """
+
+    message: Any
+    round_num: Any
+    client: Client
+
+
+@takes(epochs=whole(0))
 class NewClientsEvaluation:
     """An evaluation of new clients' models, before and after fine-tuning.
 
@@ -50,16 +57,15 @@ class NewClientsEvaluation:
         model: Model,
         local: LocalTraining,
         dataset: FederatedDataset,
+        options: Evaluation,
+        seed: int = 0,
         *,
         epochs: int,
         fine_tuning: LocalTraining | None = None,
         best_epoch: bool = False,
         locally_trained: bool = False,
         first_id: int = 0,
-        split: str = "test",
-        clients_per_call: int = 25,
         capacity: int | str | Ladder | None = None,
-        seed: int = 0,
     ):
         """Prepares the evaluation.
 
@@ -68,54 +74,46 @@ class NewClientsEvaluation:
             model: The algorithm's model.
             local: The local training of rounds.
             dataset: The data of the new clients. They fine-tune with their training examples.
-            epochs: The number of passes over these examples.
+            options: The split and the number of clients at a time; all new clients are evaluated.
+            seed: The seed of the order of batches.
+            epochs: The number of passes over the training examples.
             fine_tuning: The local training of the fine-tuning. `None` means `local`.
             best_epoch: Whether models are evaluated after each epoch, for `with_best_epoch`.
             locally_trained: Whether models are also evaluated after local training as in a round,
                 for as many steps as clients that take part make.
             first_id: The id of the first new client.
-            split: The split of the evaluation examples, "test" or "validation".
-            clients_per_call: The number of clients evaluated at a time, which bounds memory.
             capacity: See `CohortDataSource`.
-            seed: The seed of the order of batches.
 
         Raises:
             ValueError: The algorithm has no model for new clients.
         """
-        if process.global_weights is None and not process.algorithm.personalize.takes_new_clients:
+        if not (_starts_from_server(process) or process.algorithm.personalize.takes_new_clients):
             raise ValueError(
                 "new clients need a global model, or personal models for unknown clients, but this "
                 "algorithm has none. Set config.new_clients.evaluated=False to hold these clients "
                 "out without evaluating them."
             )
-        model = process.algorithm.evaluated_model or model
-        fine_tuning = local if fine_tuning is None else fine_tuning
-        plan = _Plan(
-            "personalized" if process.global_weights is None else "global",
-            functools.partial(tunings.fine_tuning, model, fine_tuning, epochs),
-            functools.partial(tunings.measured_fine_tuning, model, fine_tuning, epochs)
-            if best_epoch and epochs
-            else None,
-            tunings.fine_tuning(model, local) if locally_trained else None,
+        self._process, self._model = process, evaluated_model(process, model)
+        self._start = "personalized" if process.global_weights is None else GLOBAL
+        self._tune = functools.partial(
+            tunings.fine_tuning, self._model, local if fine_tuning is None else fine_tuning, epochs
         )
-        self._task = model.task
+        self._train = tunings.fine_tuning(self._model, local) if locally_trained else None
+        self._by_epoch = bool(best_epoch and epochs)
+        self._dataset, self._options, self._seed, self._first_id = dataset, options, seed, first_id
         client_type, store = _joining(process, first_id)
-        self._plan = plan
-        self._build = functools.partial(
-            _build_evaluation, process, model, client_type, first_id, seed
-        )
-        self._dataset = dataset
-        self._first_id = first_id
-        self._split = split
         self._source = CohortDataSource(dataset, store, client_type, seed=seed, capacity=capacity)
-        rows = evaluated_rows(self._source, split)
-        measure = functools.partial(measured, model, batch_size=rows)
-        self._evaluation = self._build(plan, measure)
-        outputs = rows * outputs_of_row(process, model)
-        self._clients_per_call = at_once(clients_per_call, outputs)
+        self._each = functools.partial(
+            for_each_client,
+            process,
+            model,
+            models={"new": self._newcomers},
+            at_a_time=options.clients_per_call,
+        )
+        self._measure = self._each(self._measured)
 
     def __call__(self, server_state: Any) -> ClientMetrics:
-        """Evaluates the new clients; see `evaluate_federation`.
+        """Evaluates the new clients.
 
         Args:
             server_state: The algorithm's `ServerState`. Its last round sets the learning rate.
@@ -126,18 +124,11 @@ class NewClientsEvaluation:
             were requested; and the model before fine-tuning, `global`, or `personalized` if the
             algorithm has no global model.
         """
-        clients = evaluate_federation(
-            self._evaluation,
-            server_state,
-            self._source,
-            self._dataset,
-            split=self._split,
-            pool="new_clients",
-            clients_per_call=self._clients_per_call,
-        )
-        clients = clients._replace(client_ids=clients.client_ids + self._first_id)
-        clients = clients.of_task(self._task)
-        return with_best_epoch(clients, self._plan.start)
+        split, rows = self._options.split, np.arange(self._dataset.num_clients)
+        results = (found["new"] for found in self._measure(server_state, self._source, rows, split))
+        clients = metrics_of(results, "new_clients", self._dataset, split, rows)
+        clients = clients._replace(client_ids=rows + self._first_id).of_task(self._model.task)
+        return with_best_epoch(clients, self._start)
 
     def models(self, server_state: Any, rows: Sequence[int]) -> Iterator[Weights]:
         """Yields the models of new clients after fine-tuning, which are measured as `fine_tuned`.
@@ -146,13 +137,100 @@ class NewClientsEvaluation:
             server_state: The algorithm's `ServerState`.
             rows: The positions of these clients in the data set of new clients.
         """
-        plan = self._plan._replace(by_epoch=None, locally_trained=None)
-        compute = self._build(plan, lambda weights, test: weights)
-        at_a_time = self._clients_per_call
-        for models in results_of_clients(
-            compute, server_state, self._source, rows, self._split, at_a_time
-        ):
-            yield models["fine_tuned"]
+        tuned = self._each(self._fine_tuned)
+        for found in tuned(server_state, self._source, rows, self._options.split):
+            yield found["new"]
+
+    def _newcomers(self, state, clients):
+        """Computes `{_Newcomer}@CLIENTS`, in TFF.
+
+        New clients are numbered from 0 here, but their ids start at `first_id`, because training
+        clients have the smaller ids.
+        """
+        process = self._process
+        if process.global_weights is not None:
+            message = sent(process.global_weights, state)
+        elif (fits := process.algorithm.personalize.new_clients) is not None:
+            distribute = fits.distribute
+            message_of = trace(
+                "new_clients",
+                lambda state: distribute(state.algorithm),
+                state.type_signature.member,
+            )
+            message = sent(message_of, state)
+        else:
+
+            @tff.tensorflow.computation(clients.type_signature.member)
+            def by_id(client):
+                return client._replace(client_id=client.client_id + self._first_id)
+
+            message = process.personalize(state, tff.federated_map(by_id, clients))
+        round_num = tff.federated_broadcast(state.round_num)
+        return tff.federated_zip(_Newcomer(message, round_num, clients))
+
+    def _weights(self, message):
+        """Returns what is fine-tuned, `P`, and `(P -> W)`, or `None` if `P` are the weights."""
+        fits, seed = self._process.algorithm.personalize.new_clients, self._seed
+        if fits is None or self._process.global_weights is not None:
+            return message, None
+        return fits.init(message, seed), functools.partial(fits.weights, message)
+
+    def _context(self, newcomer) -> ClientContext:
+        of_run, client_id = run_seed(self._seed, FINE_TUNING), newcomer.client.client_id
+        drawn = client_seed(of_run, newcomer.round_num, client_id)
+        return ClientContext(newcomer.round_num, client_id, drawn).of_evaluation()
+
+    def _fine_tuned(self, model, newcomer, test, *, batch_size) -> Weights:
+        """Computes the model of a new client after fine-tuning."""
+        del model, test, batch_size
+        initial, weights_of = self._weights(newcomer.message)
+        return self._tune(weights_of)(initial, newcomer.client.data, self._context(newcomer))
+
+    def _measured(self, model, newcomer, test, *, batch_size):
+        """Computes the metrics of each model of a new client."""
+        data, context = newcomer.client.data, self._context(newcomer)
+        initial, weights_of = self._weights(newcomer.message)
+        weights = initial if weights_of is None else weights_of(initial)
+
+        def measure(weights):
+            return measured(model, weights, test, batch_size=batch_size)
+
+        found = collections.OrderedDict()
+        if not self._by_epoch:
+            found["fine_tuned"] = measure(
+                self._fine_tuned(model, newcomer, test, batch_size=batch_size)
+            )
+        if self._train is not None:
+            found["locally_trained"] = measure(self._train(weights, data, context))
+        found[self._start] = measure(weights)
+        if self._by_epoch:
+            found[_BY_EPOCH] = self._tune(weights_of)(initial, data, context, measure)
+        return found
+
+
+def _starts_from_server(process) -> bool:
+    """Returns whether new clients start with what the server sends, not with `personalize`."""
+    fits = process.algorithm.personalize.new_clients
+    return process.global_weights is not None or fits is not None
+
+
+def _joining(process, first_id) -> tuple[tff.types.StructType, ClientStateStore]:
+    """Returns the type and the states of new clients, which are empty if they start without one."""
+    if not _starts_from_server(process):
+
+        def initial_states(rows):
+            return process.initialize_clients([np.int32(first_id + row) for row in rows])
+
+        return process.client_type, ClientStateStore(initial_states, process.client_state_type)
+    stateless = tff.types.StructWithPythonType(
+        [
+            ("client_id", process.client_type.client_id),
+            ("state", tff.types.to_type(())),
+            ("data", process.client_type.data),
+        ],
+        Client,
+    )
+    return stateless, ClientStateStore(lambda ids: [()] * len(ids), stateless.state)
 
 
 def with_best_epoch(clients: ClientMetrics, start: str) -> ClientMetrics:
@@ -183,108 +261,3 @@ def with_best_epoch(clients: ClientMetrics, start: str) -> ClientMetrics:
             values[name._replace(model=model)] = by_client[:, epoch]
             undefined[name._replace(model=model)] = ~is_defined[:, epoch]
     return clients._replace(values=values, undefined=undefined)
-
-
-class _Plan(NamedTuple):
-    """The models to evaluate, and how they are made.
-
-    Attributes:
-        start: The name of the model before fine-tuning.
-        fine_tuned: `(weights_of) -> training`, see `tunings.fine_tuning`.
-        by_epoch: `tunings.measured_fine_tuning` after each epoch instead, or `None`.
-        locally_trained: The training as in a round, or `None`.
-    """
-
-    start: str
-    fine_tuned: Callable[..., Any]
-    by_epoch: Callable[..., Any] | None
-    locally_trained: Callable[..., Any] | None
-
-
-def _starts_personalized(process) -> bool:
-    """Returns whether new clients start with the model that `personalize` makes."""
-    return process.global_weights is None and process.algorithm.personalize.new_clients is None
-
-
-def _joining(process, first_id) -> tuple[tff.types.StructType, ClientStateStore]:
-    """Returns the type and the states of new clients, which are empty if they start without one."""
-    if _starts_personalized(process):
-
-        def initial_states(rows):
-            return process.initialize_clients([np.int32(first_id + row) for row in rows])
-
-        return process.client_type, ClientStateStore(initial_states, process.client_state_type)
-    stateless = tff.types.StructWithPythonType(
-        [
-            ("client_id", process.client_type.client_id),
-            ("state", tff.types.to_type(())),
-            ("data", process.client_type.data),
-        ],
-        Client,
-    )
-    return stateless, ClientStateStore(lambda ids: [()] * len(ids), stateless.state)
-
-
-def _build_evaluation(
-    process, model, client_type, first_id, seed, plan, function
-) -> tff.Computation:
-    """Builds `(<S@SERVER, {EvaluatedClient}@CLIENTS> -> {OrderedDict of T}@CLIENTS)`.
-
-    New clients are numbered from 0 here, but their ids start at `first_id`, because training
-    clients have the smaller ids. A model's `T` is the result of the function `(W, D) -> T`, of its
-    weights and the client's test examples.
-    """
-    state_type = process.initialize.type_signature.result
-    evaluated_type = tff.types.StructWithPythonType(
-        [("client", client_type), ("test", client_type.data)], EvaluatedClient
-    )
-
-    @tff.tensorflow.computation(client_type)
-    def by_id(client):
-        return client._replace(client_id=client.client_id + first_id)
-
-    fits = process.algorithm.personalize.new_clients if process.global_weights is None else None
-    message_of, message_type = process.global_weights, model.weights_type
-    if fits is not None:
-        message_of = trace(
-            "new_clients", lambda state: fits.distribute(state.algorithm), state_type.member
-        )
-        message_type = message_of.type_signature.result
-
-    @tff.tensorflow.computation(message_type, state_type.member.round_num, evaluated_type)
-    @elementwise_equality()
-    def evaluate_client(message, round_num, evaluated):
-        client, test = evaluated
-        drawn = client_seed(run_seed(seed, FINE_TUNING), round_num, client.client_id)
-        context = ClientContext(round_num, client.client_id, drawn).of_evaluation()
-        weights, initial, weights_of = message, message, None
-        if fits is not None:
-            initial, weights_of = fits.init(message, seed), functools.partial(fits.weights, message)
-            weights = weights_of(initial)
-
-        def measure(weights):
-            return function(weights, test)
-
-        totals = {}
-        if plan.by_epoch is None:
-            tune = plan.fine_tuned(weights_of=weights_of)
-            totals["fine_tuned"] = measure(tune(initial, client.data, context))
-        if plan.locally_trained is not None:
-            totals["locally_trained"] = measure(plan.locally_trained(weights, client.data, context))
-        totals[plan.start] = measure(weights)
-        if plan.by_epoch is not None:
-            totals[_BY_EPOCH] = plan.by_epoch(
-                initial, client.data, context, measure, weights_of=weights_of
-            )
-        return collections.OrderedDict(totals)
-
-    @tff.federated_computation(state_type, tff.types.FederatedType(evaluated_type, tff.CLIENTS))
-    def evaluate_clients(state, clients):
-        if message_of is None:
-            message = process.personalize(state, tff.federated_map(by_id, clients.client))
-        else:
-            message = tff.federated_broadcast(tff.federated_map(message_of, state))
-        round_num = tff.federated_broadcast(state.round_num)
-        return tff.federated_map(evaluate_client, (message, round_num, clients))
-
-    return evaluate_clients

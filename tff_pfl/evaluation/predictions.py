@@ -1,22 +1,17 @@
 """Records the outputs of every client's models on each of its examples."""
 
 import collections
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_federated as tff
 import tree
 
-from tff_pfl.arguments.ranges import takes, whole
-from tff_pfl.clients import CohortDataSource
 from tff_pfl.data import FederatedDataset
-from tff_pfl.evaluation.federated import BATCH_SIZE, map_models, results_of_clients
 from tff_pfl.local import Examples, num_rows, scan_batches
 from tff_pfl.models import Model, Weights
 from tff_pfl.models.example_weights import labels_of
-from tff_pfl.templates import PersonalizedProcess
 
 _map = tf.nest.map_structure
 
@@ -54,6 +49,38 @@ class Predictions(NamedTuple):
     names: np.ndarray | None = None
     class_names: np.ndarray | None = None
 
+    @classmethod
+    def of(
+        cls,
+        results: Iterable[Mapping[str, Prediction]],
+        dataset: FederatedDataset,
+        split: str,
+        client_ids: np.ndarray,
+    ) -> "Predictions":
+        """Joins the results of `predicted` for some clients, by model.
+
+        Args:
+            results: The predictions for each client's examples and their padding.
+            dataset: The data set of the examples.
+            split: The split of the examples.
+            client_ids: The clients.
+        """
+        sizes, parts = dataset.sizes(split)[client_ids], collections.defaultdict(list)
+        for size, models in zip(sizes.tolist(), results, strict=True):
+            for name, prediction in models.items():
+                parts[name].append(_map(lambda rows, size=size: rows[:size], prediction))
+        owned = getattr(dataset.partition, split)
+        examples = np.concatenate([owned[client_id] for client_id in client_ids])
+        owners = np.repeat(client_ids, sizes)
+        return cls(
+            owners,
+            examples,
+            _map(lambda leaf: leaf[examples], dataset.y),
+            {name: _map(lambda *rows: np.concatenate(rows), *of) for name, of in parts.items()},
+            None if dataset.names is None else dataset.names[owners],
+            dataset.class_names,
+        )
+
     def columns(self) -> dict[str, np.ndarray]:
         """Returns the columns of a table: `client_id`, `example`, `label` and those of each model.
 
@@ -77,29 +104,8 @@ def _columns(name: str, arrays: Any) -> dict[str, np.ndarray]:
     return {"/".join(map(str, (name, *path))): array for path, array in found}
 
 
-def build_predictions(
-    process: PersonalizedProcess, model: Model, *, batch_size: int = BATCH_SIZE
-) -> tff.Computation:
-    """Builds the predictions of a cohort's models.
-
-    Args:
-        process: The algorithm.
-        model: The algorithm's model.
-        batch_size: The number of examples in a forward pass.
-
-    Returns:
-        A computation of the type of `build_evaluation`, but each field holds a `Prediction` for the
-        rows of the client's test examples. Its rows for padding have no meaning.
-    """
-
-    def predict(model, weights, test):
-        return _predict(model, weights, test, batch_size)
-
-    return map_models(process, model, predict)
-
-
-def _predict(model: Model, weights: Weights, examples: Examples, batch_size: int) -> Prediction:
-    """Computes the predictions for all rows of a client, padding included, batch by batch."""
+def predicted(model: Model, weights: Weights, examples: Examples, *, batch_size: int) -> Prediction:
+    """Predicts all rows of a client's examples; predictions for padding have no meaning."""
 
     def predict(x, y, seed):
         outputs = model.apply(weights, x, training=False, seed=seed)
@@ -125,50 +131,3 @@ def _predict(model: Model, weights: Weights, examples: Examples, batch_size: int
         put_batch, (0, batches), examples, epochs=1, batch_size=batch_size, seed=None
     )
     return _map(lambda stack: tf.reshape(stack, [-1, *stack.shape[2:]])[:rows], batches)
-
-
-@takes(clients_per_call=whole(1))
-def predict_federation(
-    computation: tff.Computation,
-    server_state: Any,
-    source: CohortDataSource,
-    dataset: FederatedDataset,
-    *,
-    split: str = "test",
-    clients_per_call: int = 25,
-    client_ids: np.ndarray | None = None,
-) -> Predictions:
-    """Predicts the examples of all clients, or of a sample of them, a few clients at a time.
-
-    Args:
-        computation: The result of `build_predictions`.
-        server_state: The process's `ServerState`.
-        source: The source of the clients' states and training examples.
-        dataset: The data set of the predicted examples.
-        split: The split of the predicted examples, "test" or "validation".
-        clients_per_call: The number of clients at a time, which bounds memory.
-        client_ids: The sample in ascending order, or `None` for all clients.
-
-    Returns:
-        The predictions in the order of the clients and of each client's examples.
-    """
-    client_ids = np.arange(dataset.num_clients) if client_ids is None else client_ids
-    sizes = dataset.sizes(split)[client_ids]
-    parts = collections.defaultdict(list)
-    results = results_of_clients(
-        computation, server_state, source, client_ids, split, clients_per_call
-    )
-    for size, models in zip(sizes.tolist(), results, strict=True):
-        for name, prediction in models.items():
-            parts[name].append(_map(lambda rows, size=size: rows[:size], prediction))
-    owned = getattr(dataset.partition, split)
-    examples = np.concatenate([owned[client_id] for client_id in client_ids])
-    owners = np.repeat(client_ids, sizes)
-    return Predictions(
-        owners,
-        examples,
-        _map(lambda leaf: leaf[examples], dataset.y),
-        {name: _map(lambda *rows: np.concatenate(rows), *found) for name, found in parts.items()},
-        None if dataset.names is None else dataset.names[owners],
-        dataset.class_names,
-    )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tff_pfl.arguments.ranges import at_least, whole
 from tff_pfl.arguments.settings import setting, settings
-from tff_pfl.evaluation import MetricName, direction
+from tff_pfl.evaluation import MetricName, direction, evaluated_model
 from tff_pfl.experiment.summary import EvaluatedRound, model_and_quantity
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def check_measured(metric: str, experiment: "Experiment") -> None:
             f"metric={metric!r}, but this algorithm has no global model. Choose "
             f"'personalized/{quantity}'."
         )
-    evaluated = method.evaluated_model or experiment.model
+    evaluated = evaluated_model(method, experiment.model)
     if quantity not in evaluated.task.directions:
         raise MetricError(
             f"metric={metric!r}, but the model {evaluated.name!r} has no {quantity}. Choose "

@@ -263,15 +263,14 @@ class Experiment:
                 self.model,
                 local,
                 self.newcomers,
+                self.evaluation,
+                self.seed,
                 epochs=chosen.fine_tune_epochs,
                 fine_tuning=self.fine_tuning(local),
                 best_epoch=chosen.best_epoch,
                 locally_trained="locally_trained" in self.evaluation.further_models,
                 first_id=self.members.num_clients,
-                split=self.evaluation.split,
-                clients_per_call=self.evaluation.clients_per_call,
                 capacity=self.capacity(self.cohort_size),
-                seed=self.seed,
             )
 
     def capacity(self, clients_at_a_time: int) -> Ladder | None:

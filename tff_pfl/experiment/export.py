@@ -4,7 +4,7 @@ import hashlib
 import itertools
 import pathlib
 import urllib.parse
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 import tree
@@ -12,9 +12,9 @@ import tree
 from tff_pfl.arguments.kinds import check_kind
 from tff_pfl.arguments.ranges import whole
 from tff_pfl.data import FederatedDataset
-from tff_pfl.evaluation import NewClientsEvaluation
+from tff_pfl.evaluation import NewClientsEvaluation, evaluated_model
 from tff_pfl.experiment.run_directory import check_empty_folder
-from tff_pfl.models import ModelSaver, Weights
+from tff_pfl.models import ModelSaver
 from tff_pfl.output.files import write_json
 from tff_pfl.output.progress import progress_bar
 
@@ -48,7 +48,8 @@ def write_models(run: "Run", output, clients: Iterable[int | str] | None) -> Exp
     ids = sorted(dict.fromkeys(ids), key=lambda i: i >= num_members)
     members = [client_id for client_id in ids if client_id < num_members]
     with run.restored() as found:
-        models = _own_models(run, found, members)
+        state = found.server_state
+        models = experiment.evaluator.models(state, found.source, members)
         if new := [client_id - num_members for client_id in ids[len(members) :]]:
             evaluation = experiment.new_clients_evaluation
             if evaluation is None:
@@ -56,7 +57,7 @@ def write_models(run: "Run", output, clients: Iterable[int | str] | None) -> Exp
                     f"Client {everybody.partition.name_of(num_members + new[0])!r} was held out "
                     "and is not evaluated (new_clients.evaluated=False), so it has no model."
                 )
-            models = itertools.chain(models, evaluation.models(found.server_state, new))
+            models = itertools.chain(models, evaluation.models(state, new))
         names = map(everybody.partition.name_of, ids)
         return _write(run, found, everybody, output, names, models)
 
@@ -78,10 +79,10 @@ def write_models_of_others(
             experiment.model,
             experiment.local,
             new_clients,
+            experiment.evaluation,
+            seed,
             epochs=fine_tune_epochs,
             first_id=trained.num_clients,
-            clients_per_call=experiment.evaluation.clients_per_call,
-            seed=seed,
         )
         models = evaluation.models(found.server_state, range(new_clients.num_clients))
         return _write(run, found, new_clients, output, names, models)
@@ -100,18 +101,10 @@ def _new_names(new_clients, trained) -> list[int | str]:
     return names
 
 
-def _own_models(run: "Run", found: "Restored", client_ids) -> Iterator[Weights]:
-    """Yields the own models of clients that train."""
-    at_a_time = run.experiment.evaluation.clients_per_call
-    for start in range(0, len(client_ids), at_a_time):
-        clients = found.source.clients_of_ids(client_ids[start : start + at_a_time])
-        yield from run.experiment.process.personalize(found.server_state, clients)
-
-
 def _write(run: "Run", found: "Restored", dataset, output, clients, models) -> Exported:
     """Writes the models of these clients, and the global model."""
     output, process, names = pathlib.Path(output), run.experiment.process, []
-    model = process.algorithm.evaluated_model or run.experiment.model
+    model = evaluated_model(process, run.experiment.model)
     saver = ModelSaver(model, dataset.image_shape, dataset.x_dtype)
     output.mkdir(parents=True, exist_ok=True)
 

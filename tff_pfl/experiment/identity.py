@@ -9,6 +9,7 @@ import tensorflow_federated as tff
 
 from tff_pfl.arguments.kinds import described
 from tff_pfl.data import FederatedDataset
+from tff_pfl.evaluation import evaluated_model
 from tff_pfl.experiment.experiment import Experiment
 from tff_pfl.experiment.fingerprint import fingerprint
 from tff_pfl.local import Batch
@@ -41,7 +42,7 @@ def of_computations(process: PersonalizedProcess, model: Model | None = None) ->
         "models": fingerprint(*models),
     }
     if model is not None:
-        model = process.algorithm.evaluated_model or model
+        model = evaluated_model(process, model)
         found["evaluation"] = fingerprint(_metrics(process, model))
     return found
 
@@ -67,7 +68,7 @@ def of_data(dataset: FederatedDataset) -> dict[str, str]:
 def of_run(experiment: Experiment) -> dict[str, Any]:
     """Returns all that a run depends on as JSON values, but for how its cohorts are drawn."""
     process, model, options = experiment.process, experiment.model, experiment.evaluation
-    directions = (process.algorithm.evaluated_model or model).task.directions
+    directions = evaluated_model(process, model).task.directions
     chosen = {key: v for key, v in vars(options).items() if key not in _FREE_OPTIONS}
     return {
         **of_data(experiment.members),

@@ -1,10 +1,9 @@
 """Trains, evaluates, releases and commits the rounds of a run, one after another."""
 
 import dataclasses
-import functools
 import itertools
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,7 +40,7 @@ class Schedule(NamedTuple):
     @classmethod
     def of(cls, experiment: Experiment) -> "Schedule":
         """Returns the schedule of an experiment."""
-        task = (experiment.process.algorithm.evaluated_model or experiment.model).task
+        task = evaluation.evaluated_model(experiment.process, experiment.model).task
         every = experiment.evaluation.every, experiment.checkpoint_every
         return cls(experiment.rounds, *every, experiment.early_stop, task.directions)
 
@@ -152,19 +151,9 @@ class Rounds:
         self.bar.set_postfix(postfix(output.metrics, watch.seconds, shown))
         self.bar.update()
 
-    @functools.cached_property
-    def _global_losses(self) -> Callable[[Any, np.ndarray], np.ndarray]:
-        """The losses of the global model, which are traced once, if a selector needs them."""
-        return evaluation.global_losses(
-            self.experiment.process,
-            self.experiment.model,
-            self.source,
-            clients_per_call=self.experiment.evaluation.clients_per_call,
-        )
-
     def _losses(self, client_ids: np.ndarray) -> np.ndarray:
         """Computes the loss of the current global model on the examples of each client."""
-        return self._global_losses(self.progress.server_state, client_ids)
+        return self.evaluator.losses(self.progress.server_state, self.source, client_ids)
 
     def _training_metrics(self, metrics: Mapping[str, Any]) -> dict[str, float]:
         progress = self.progress
@@ -216,14 +205,7 @@ class Rounds:
             new_clients = self.evaluate_new_clients(state)
             self.log.release_table(NEW_CLIENTS, new_clients.columns(undefined=None))
             metrics |= evaluation.summarize(new_clients)
-        snapshot = evaluation.take_snapshot(
-            self.experiment.process,
-            state,
-            self.source.store,
-            self.experiment.members.num_clients,
-            clients_per_call=self.experiment.evaluation.clients_per_call,
-            client_ids=self.evaluator.client_ids,
-        )
+        snapshot = self.evaluator.snapshot(state, self.source)
         if snapshot:
             self.log.release_snapshot(round_num, snapshot)
         return metrics | validated

@@ -1,5 +1,7 @@
 """Tests the effect of each part of FedPG, on handwritten digits with two classes a client."""
 
+import collections
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,7 @@ from tff_pfl.algorithms import build_fedpg
 from tff_pfl.clients import ClientStateStore, CohortDataSource
 from tff_pfl.data import federate
 from tff_pfl.datasets import load
-from tff_pfl.evaluation import build_evaluation, evaluate_federation
+from tff_pfl.evaluation import EvaluationOptions, Evaluator
 from tff_pfl.local import examples_type
 
 ROUNDS, SEEDS = 400, (0, 1, 2)
@@ -50,12 +52,9 @@ def results():
                 output = process.next(state, iterator.select(6))
                 state = output.state
                 iterator.update(output.clients)
-            evaluation = build_evaluation(process, model)
-            columns = evaluate_federation(
-                evaluation, state, source, dataset, split="train"
-            ).columns()
-            columns |= evaluate_federation(evaluation, state, source, dataset).columns()
-            results[name].append(columns)
+            evaluator = Evaluator(process, model, dataset, EvaluationOptions())
+            found = (evaluator.on_own_examples(state, source, split) for split in ("train", "test"))
+            results[name].append(collections.ChainMap(*(split.columns() for split in found)))
     return results
 
 

@@ -7,7 +7,7 @@ import tensorflow as tf
 from tests.federation import local_sgd
 from tests.quadratics import quadratic_examples, quadratic_model
 from tff_pfl.algorithms import make
-from tff_pfl.evaluation.fine_tuning import fine_tuning, measured_fine_tuning
+from tff_pfl.evaluation.fine_tuning import fine_tuning
 from tff_pfl.local import ClientContext, evaluate
 
 DIMS, DIM, RATE, EPOCHS = (2, 3), 5, 0.05, 7
@@ -52,7 +52,8 @@ def test_embeddings_descend_the_loss_of_the_generated_weights(joining):
     def weights_of(parameters):
         return new.weights(message, parameters)
 
-    tuned = fine_tuning(MODEL, LOCAL, EPOCHS, weights_of)(own, examples, CONTEXT)
+    tune = fine_tuning(MODEL, LOCAL, EPOCHS, weights_of)
+    tuned = tune(own, examples, CONTEXT)
     # Gradient descent of 1/2 (J p - c)^T A (J p - c).
     hessian = jacobian.T @ a @ jacobian
     best = np.linalg.solve(hessian, jacobian.T @ a @ centre)
@@ -64,15 +65,8 @@ def test_embeddings_descend_the_loss_of_the_generated_weights(joining):
     assert np.abs(path[-1] - vector_of(weights_of(own))).max() > 0.05
     np.testing.assert_allclose(vector_of(tuned), path[-1], atol=1e-5)
     # The loss after each epoch.
-    losses = measured_fine_tuning(
-        MODEL,
-        LOCAL,
-        EPOCHS,
-        own,
-        examples,
-        CONTEXT,
-        lambda weights: evaluate(MODEL, weights, examples),
-        weights_of,
-    )["loss"]
+    losses = tune(own, examples, CONTEXT, lambda weights: evaluate(MODEL, weights, examples))[
+        "loss"
+    ]
     expected = [(w - centre) @ a @ (w - centre) / 2 for w in path]
     np.testing.assert_allclose(losses.total / losses.count, expected, rtol=1e-4)

@@ -23,8 +23,7 @@ from tests.runtime.conformance.cases import Cases, Run
 from tff_pfl import models
 from tff_pfl.algorithms import ALGORITHMS, build
 from tff_pfl.deployment import compose_with_sequence_data
-from tff_pfl.evaluation import build_evaluation
-from tff_pfl.evaluation.federated import EvaluatedClient
+from tff_pfl.evaluation import EvaluatedClient, map_models, measured
 from tff_pfl.testing import tiny_normalized_model
 
 case = Cases()
@@ -209,7 +208,9 @@ def padded(examples):
 def algorithm(name):
     """Runs two rounds of padded clients, then the evaluation."""
     model, process = build_algorithm(name, tiny_cnn)
-    evaluation = build_evaluation(process, model, batch_size=4)
+    evaluation = map_models(
+        process, lambda weights, test: measured(model, weights, test, batch_size=4)
+    )
 
     def run():
         state, outputs = process.initialize(), []

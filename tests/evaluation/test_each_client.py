@@ -1,4 +1,4 @@
-"""Tests the evaluation of all clients on their own examples."""
+"""Tests the map over clients' models, and evaluations of all clients on their own examples."""
 
 import dataclasses
 
@@ -13,14 +13,16 @@ from tff_pfl.algorithms import build_ditto, make
 from tff_pfl.clients import ClientStateStore, CohortDataSource
 from tff_pfl.data import FederatedDataset
 from tff_pfl.evaluation import (
-    PooledEvaluation,
-    build_evaluation,
-    evaluate_federation,
+    EvaluationOptions,
+    Evaluator,
     fine_tuned,
+    for_each_client,
     locally_trained,
+    map_models,
     to_text,
 )
-from tff_pfl.evaluation.federated import at_once, outputs_of_row
+from tff_pfl.evaluation.each_client import at_once, outputs_of_row
+from tff_pfl.evaluation.evaluator import measured, metrics_of
 from tff_pfl.templates import compose
 
 pytestmark = pytest.mark.usefixtures("clients_in_a_loop")
@@ -39,14 +41,14 @@ def dataset():
 
 @pytest.fixture(scope="module")
 def ditto(dataset):
-    """Returns `(process, server state, source, evaluation)` after a round of two clients."""
+    """Returns `(process, server state, source)` after a round of two clients."""
     process = tiny_process(build_ditto)
     store = ClientStateStore(process.initialize_clients, process.client_state_type)
     source = CohortDataSource(dataset, store, process.client_type, seed=0)
     iterator = source.iterator()
     output = process.next(process.initialize(), iterator.select(2))
     iterator.update(output.clients)
-    return process, output.state, source, build_evaluation(process, MODEL, batch_size=3)
+    return process, output.state, source
 
 
 def expected(weights, examples):
@@ -74,12 +76,18 @@ def test_models_of_many_outputs_are_evaluated_few_at_a_time(rows, classes, at_a_
         assert at_once(25, rows * outputs_of_row(process, model)) == at_a_time
 
 
-@pytest.mark.parametrize("clients_per_call", [2, slow(25)])
-def test_evaluation_covers_both_models_of_every_client(ditto, dataset, clients_per_call):
-    process, state, source, evaluation = ditto
-    columns = evaluate_federation(
-        evaluation, state, source, dataset, clients_per_call=clients_per_call
-    ).columns()
+@pytest.mark.parametrize(("at_a_time", "sizes"), [(2, [2, 1]), slow(25, [3])])
+def test_map_covers_both_models_of_every_client(ditto, dataset, at_a_time, sizes, monkeypatch):
+    """Compares metrics with Keras's, and counts the clients whose states are read at a time."""
+    process, state, source = ditto
+    found, read = [], source.clients_of_ids
+    monkeypatch.setattr(
+        source, "clients_of_ids", lambda ids, *split: found.append(len(ids)) or read(ids, *split)
+    )
+    measure = for_each_client(process, MODEL, measured, at_a_time=at_a_time)
+    results = measure(state, source, np.arange(3), batch_size=3)
+    columns = metrics_of(results, "local", dataset, "test", np.arange(3)).columns()
+    assert found == sizes
     np.testing.assert_array_equal(columns["client_id"], [0, 1, 2])
     np.testing.assert_array_equal(columns["num_examples"], TEST_SIZES)
     personal = process.personalize(state, source.select_clients(range(3)))
@@ -96,16 +104,27 @@ def test_evaluation_covers_both_models_of_every_client(ditto, dataset, clients_p
     assert np.isnan(columns["personalized/local_test/accuracy"][1])
 
 
+def test_map_has_an_order_of_clients_and_a_split(ditto, dataset):
+    process, state, source = ditto
+    norms = for_each_client(
+        process, MODEL, lambda model, weights, examples, *, batch_size: examples.size
+    )
+    found = list(norms(state, source, [2, 0], "train"))
+    assert [client["global"] for client in found] == [TRAIN_SIZES[2], TRAIN_SIZES[0]]
+
+
 def test_names_contain_the_split(ditto, dataset):
-    _, state, source, evaluation = ditto
-    columns = evaluate_federation(evaluation, state, source, dataset, split="train").columns()
+    process, state, source = ditto
+    evaluator = Evaluator(process, MODEL, dataset, EvaluationOptions())
+    columns = evaluator.on_own_examples(state, source, "train").columns()
     loss, _ = expected(state.algorithm.weights, dataset.examples(1, "train"))
     assert columns["global/local_train/loss"][1] == pytest.approx(loss, rel=1e-5)
     np.testing.assert_array_equal(columns["num_examples"], TRAIN_SIZES)
 
 
-def test_evaluation_has_the_documented_type(ditto):
-    process, _, _, evaluation = ditto
+def test_computation_of_a_map_has_the_documented_type(ditto):
+    process, *_ = ditto
+    evaluation = map_models(process, lambda weights, examples: examples.size)
     parameter = evaluation.type_signature.parameter
     tff.test.assert_types_identical(parameter[0], process.initialize.type_signature.result)
     tff.test.assert_types_identical(parameter[1].member.client, process.client_type)
@@ -126,18 +145,16 @@ def test_further_models_are_evaluated_on_own_and_pooled_examples(dataset):
     store = ClientStateStore(process.initialize_clients, process.client_state_type)
     source = CohortDataSource(dataset, store, process.client_type, seed=0)
     state = process.initialize()
-    own = evaluate_federation(build_evaluation(process, MODEL), state, source, dataset)
-    own = to_text(own.values)
-    found = PooledEvaluation(process, MODEL, dataset, synthetic=(0.0,))(state, source)
-    pooled = to_text(found.values)
+    options = EvaluationOptions(generalization="always", synthetic=(0.0,))
+    found = Evaluator(process, MODEL, dataset, options)(state, source, is_last=True)
+    columns = to_text(found.values)
     models = ["personalized", *further, "global"]
-    assert list(dict.fromkeys(name.split("/")[0] for name in own)) == models
-    assert list(dict.fromkeys(name.split("/")[0] for name in pooled)) == models
+    assert list(dict.fromkeys(name.split("/")[0] for name in columns)) == models
     for name, make_models in process.further_models.items():
         weights = make_models(state, source.select_clients(range(3)))
         for client_id in (0, 2):
             loss, _ = expected(weights[client_id], dataset.examples(client_id, "test"))
-            for found in (own[f"{name}/local_test/loss"], pooled[f"{name}/synthetic0_test/loss"]):
-                assert found[client_id] == pytest.approx(loss, rel=1e-5)
-    losses = [own[f"{name}/local_test/loss"][0] for name in models[:-1]]
+            for pool in ("local_test", "synthetic0_test"):
+                assert columns[f"{name}/{pool}/loss"][client_id] == pytest.approx(loss, rel=1e-5)
+    losses = [columns[f"{name}/local_test/loss"][0] for name in models[:-1]]
     assert len(set(losses)) == 3
