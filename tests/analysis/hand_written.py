@@ -9,7 +9,14 @@ import numpy as np
 
 from tff_pfl.data import Partition
 from tff_pfl.evaluation import ClientMetrics, MetricName, summarize
-from tff_pfl.experiment import EvaluatedRound, LateMean, Result, RunDirectory, Session, write_summary
+from tff_pfl.experiment import (
+    EvaluatedRound,
+    LateMean,
+    Result,
+    RunDirectory,
+    Session,
+    write_summary,
+)
 from tff_pfl.experiment.summary import best_on
 
 

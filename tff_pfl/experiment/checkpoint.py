@@ -216,7 +216,9 @@ class Checkpoint:
         """
         before = progress.privacy
         if before is not None and not before.is_close(privacy):
-            raise self._refusal(f"the privacy of its rounds was\n  {before}\nnow it is\n  {privacy}")
+            raise self._refusal(
+                f"the privacy of its rounds was\n  {before}\nnow it is\n  {privacy}"
+            )
         progress.privacy = privacy
 
     def save(self, progress: Progress) -> None:
