@@ -12,7 +12,7 @@ from tff_pfl.arguments.names import UnknownNameError
 from tff_pfl.clients import ClientStateStore, CohortDataSource
 from tff_pfl.data import FederatedDataset, Partition
 from tff_pfl.evaluation import (
-    EvaluationOptions,
+    Evaluation,
     Evaluator,
     MetricName,
     PooledEvaluation,
@@ -57,7 +57,7 @@ def test_generalization_chooses_evaluations_on_other_clients(
     federation, generalization, before, last
 ):
     process, state, source, dataset = federation
-    options = EvaluationOptions(generalization=generalization)
+    options = Evaluation(generalization=generalization)
     evaluator = Evaluator(process, MODEL, dataset, options)
     assert list(evaluator(state, source, is_last=False).columns()) == before
     assert list(evaluator(state, source, is_last=True).columns()) == last
@@ -65,14 +65,14 @@ def test_generalization_chooses_evaluations_on_other_clients(
 
 def test_options_are_passed_to_the_evaluations(federation):
     process, state, source, dataset = federation
-    options = EvaluationOptions(
+    options = Evaluation(
         clients_per_call=3, generalization="last", synthetic=(0.3, 1.0), subsample=True, seed=7
     )
     values = Evaluator(process, MODEL, dataset, options)(state, source, is_last=True).values
     pooled = PooledEvaluation(
         process, MODEL, dataset, synthetic=(0.3, 1.0), subsample=True, seed=7
     )(state, source).values
-    evaluator = Evaluator(process, MODEL, dataset, EvaluationOptions())
+    evaluator = Evaluator(process, MODEL, dataset, Evaluation())
     local = evaluator(state, source, is_last=True).values
     assert list(values) == [*local, *pooled]
     assert MetricName("personalized", "synthetic30_test", "loss") in pooled
@@ -95,14 +95,14 @@ def test_options_are_passed_to_the_evaluations(federation):
 )
 def test_options_refuse_invalid_values(options, error, message):
     with pytest.raises(error, match=message):
-        EvaluationOptions(**options)
+        Evaluation(**options)
 
 
 def test_sample_has_the_metrics_of_its_clients(federation):
     process, state, source, dataset = federation
 
     def evaluate(number):
-        options = EvaluationOptions(clients=number, generalization="last", clients_per_call=2)
+        options = Evaluation(clients=number, generalization="last", clients_per_call=2)
         return Evaluator(process, MODEL, dataset, options)(state, source, is_last=True)
 
     all_clients, sampled = evaluate(0), evaluate(3)
@@ -121,7 +121,7 @@ def test_population_counts_clients_with_examples(federation):
     partition = Partition((*rows[:2], none, none), (none, none, rows[2], none), (none,) * 4)
     other = FederatedDataset(dataset.x, dataset.y, 3, partition)
     other_source = CohortDataSource(other, source.store, process.client_type, seed=0)
-    options = EvaluationOptions(split="validation", clients=4)
+    options = Evaluation(split="validation", clients=4)
     found = Evaluator(process, MODEL, other, options)(state, other_source, is_last=False)
     assert (len(found.client_ids), found.population) == (4, 1)
 
@@ -140,9 +140,7 @@ def test_evaluations_compute_the_rows_that_clients_have(examples, rows):
     process = tiny_process(build_local)
     store = ClientStateStore(process.initialize_clients, process.client_state_type)
     source = CohortDataSource(dataset, store, process.client_type, seed=0)
-    evaluator = Evaluator(
-        process, dataclasses.replace(MODEL, apply=apply), dataset, EvaluationOptions()
-    )
+    evaluator = Evaluator(process, dataclasses.replace(MODEL, apply=apply), dataset, Evaluation())
     evaluator.on_own_examples(process.initialize(), source)
     assert set(found) == {rows}
 
@@ -164,4 +162,4 @@ def test_sampled_clients_are_a_uniform_function_of_the_seed():
 def test_too_large_sample_is_refused(federation):
     process, _, _, dataset = federation
     with pytest.raises(ValueError, match="clients=5 are to be evaluated, .* has only 4 that train"):
-        Evaluator(process, MODEL, dataset, EvaluationOptions(clients=5))
+        Evaluator(process, MODEL, dataset, Evaluation(clients=5))
