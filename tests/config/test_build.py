@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import importlib
-import pathlib
 import unittest.mock
 
 import ml_collections
@@ -15,6 +14,7 @@ import tensorflow_federated as tff
 from tests.config.small import algorithm_of, run_client, small
 from tests.federation import leaves
 from tests.marks import slow, together
+from tests.runs import ROOT
 from tff_pfl import algorithms, models
 from tff_pfl.attacks import ATTACKS, drawn_attackers, label_flip
 from tff_pfl.config import (
@@ -34,9 +34,7 @@ from tff_pfl.experiment.experiment import fitted
 from tff_pfl.templates import AGGREGATORS
 from tff_pfl.testing import tiny_normalized_model
 
-CONFIGS = sorted(
-    path.stem for path in (pathlib.Path(__file__).parents[3] / "configs").glob("[!_]*.py")
-)
+CONFIGS = sorted(path.stem for path in (ROOT / "configs").glob("[!_]*.py"))
 # The text before the algorithm in `--config=configs/NAME.py:`.
 CHOICES = {
     "fedpg": "dir,fmnist,",

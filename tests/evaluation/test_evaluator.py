@@ -66,9 +66,9 @@ def test_generalization_chooses_evaluations_on_other_clients(
 def test_options_are_passed_to_the_evaluations(federation):
     process, state, source, dataset = federation
     options = Evaluation(
-        clients_per_call=3, generalization="last", synthetic=(0.3, 1.0), subsample=True, seed=7
+        clients_per_call=3, generalization="last", synthetic=(0.3, 1.0), subsample=True
     )
-    values = Evaluator(process, MODEL, dataset, options)(state, source, is_last=True).values
+    values = Evaluator(process, MODEL, dataset, options, seed=7)(state, source, is_last=True).values
     pooled = PooledEvaluation(
         process, MODEL, dataset, synthetic=(0.3, 1.0), subsample=True, seed=7
     )(state, source).values
