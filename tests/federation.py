@@ -87,7 +87,8 @@ def tiny_algorithm(name: str = "ditto", **options) -> Algorithm:
     return algorithms.make(name, tiny_model(), local_sgd(), **options)
 
 
-_PROCESSES = {}
+PROCESSES = {}
+"""The processes of the experiments of all tests; see `Experiment`."""
 
 
 def tiny_experiment(
@@ -103,7 +104,7 @@ def tiny_experiment(
         "evaluation": Evaluation(every=2),
         **fields,
     }
-    return Experiment(algorithm, dataset, _processes=_PROCESSES, **fields)
+    return Experiment(algorithm, dataset, _processes=PROCESSES, **fields)
 
 
 def random_examples(size: int, seed: int = 0) -> Examples:

@@ -14,7 +14,8 @@ import tensorflow_federated as tff
 from tests.runs import ROOT, tiny_config, train_run
 from tff_pfl import AGGREGATORS
 from tff_pfl.clients import ClientStateStore
-from tff_pfl.experiment import RunFiles, evaluate_run, run_program
+from tff_pfl.config import run_of, run_program
+from tff_pfl.experiment import RunFiles
 
 pytestmark = pytest.mark.usefixtures("clients_in_a_loop")
 
@@ -55,7 +56,7 @@ def test_run_resumes_after_a_full_disk(run, tmp_path, monkeypatch, capsys):
 
 def test_evaluation_of_a_finished_run_has_the_same_numbers(run):
     """Compares all numbers of the table of clients, to the last digit."""
-    found, own = evaluate_run(run).clients.columns(), RunFiles(run).clients().columns
+    found, own = run_of(run).evaluate().clients.columns(), RunFiles(run).clients().columns
     assert set(own) - set(found) == {"was_selected"}
     for name, column in found.items():
         np.testing.assert_array_equal(column, own[name], name)

@@ -16,11 +16,11 @@ pytestmark = pytest.mark.usefixtures("clients_in_a_loop")
 
 NAMES = {"np": np, "tempfile": tempfile, "testing": testing, "tf": tf, "tff": tff}
 FUNCTIONS = [name for name in tff_pfl.__all__ if inspect.isfunction(getattr(tff_pfl, name))]
-# These end the process, prepare a whole process, or need a trained run.
-WITHOUT = {"export_models", "export_new_clients", "prepare_process", "run_program"}
+# These end the process, or prepare a whole process.
+WITHOUT = {"prepare_process", "run_program"}
 
 
-@pytest.mark.parametrize("name", sorted(set(FUNCTIONS) - WITHOUT))
+@pytest.mark.parametrize("name", ["Experiment", *sorted(set(FUNCTIONS) - WITHOUT)])
 def test_example(name):
     docstring = inspect.getdoc(getattr(tff_pfl, name))
     assert ">>>" in docstring, f"tff_pfl.{name} has no example in its docstring."

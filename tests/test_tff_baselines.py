@@ -10,9 +10,9 @@ import tensorflow_federated as tff
 import tff_pfl
 from tff_pfl import runtime
 from tff_pfl.arguments.names import TFF_TASKS
-from tff_pfl.config import BuiltRun
+from tff_pfl.config import experiment_of
 from tff_pfl.deployment import compose_global_evaluation
-from tff_pfl.evaluation import Evaluator, MetricName
+from tff_pfl.evaluation import MetricName
 from tff_pfl.local import batches, num_rows
 from tff_pfl.models.tff_tasks import tff_task
 
@@ -67,7 +67,7 @@ def test_fedavg_equals_tff_learning(name, monkeypatch):
     )
     runtime.set_graph_context()
     task, rate = tff_task(name), RATES.get(name, 0.02)
-    run = BuiltRun(get_config(f"{name},fedavg"))
+    run = experiment_of(get_config(f"{name},fedavg"))
     dataset, model = run.dataset, run.model
     ids = task.datasets.train_data.client_ids
     data = batched(task, task.datasets.train_data, ids)
@@ -110,17 +110,16 @@ METHODS = ("ditto", "fedper", "apfl", "pfedme", "pgfed", "fedpg", "scaffold", "p
 def test_methods_train(name, method):
     """Trains two rounds, with finite weights and losses that fall."""
     runtime.set_graph_context()
-    run = BuiltRun(get_config(f"{name},{method}"))
+    run = experiment_of(get_config(f"{name},{method}"))
     process = run.process
     store = tff_pfl.ClientStateStore(process.initialize_clients, process.client_state_type)
     source = tff_pfl.CohortDataSource(run.dataset, store, process.client_type, seed=0)
-    evaluator = Evaluator(process, run.model, run.dataset, tff_pfl.EvaluationOptions())
     state, iterator, losses = process.initialize(), source.iterator(), []
     for _ in range(2):
         output = process.next(state, iterator.select(2))
         state = output.state
         iterator.update(output.clients)
-        values = evaluator(state, source, is_last=True).values
+        values = run.evaluator(state, source, is_last=True).values
         losses.append(values[MetricName("personalized", "local_test", "loss")].mean())
     assert np.isfinite(losses).all()
     assert losses[1] < losses[0]

@@ -12,15 +12,22 @@ import tensorflow as tf
 import tff_pfl
 from tests.analysis.hand_written import write_run
 from tests.experiment.killed import Killed, contents_of, numbers_of
-from tests.federation import local_sgd, random_examples, tiny_model
+from tests.federation import (
+    PROCESSES,
+    local_sgd,
+    random_examples,
+    tiny_algorithm,
+    tiny_experiment,
+    tiny_model,
+)
 from tests.marks import together
 from tests.runs import run_python
-from tff_pfl.analysis import compared_run, confusion_matrix, find_runs, frames, results_table
-from tff_pfl.clients import Participation
+from tff_pfl.analysis import comparison, confusion_matrix, find_runs, frames, results_table
+from tff_pfl.arguments.kinds import KindError
 from tff_pfl.data import FederatedDataset
-from tff_pfl.evaluation import EvaluationOptions
+from tff_pfl.evaluation import Evaluation
 from tff_pfl.experiment import OutputDirectoryError, read_summary
-from tff_pfl.privacy import Accountant, default_delta, with_privacy
+from tff_pfl.privacy import Accountant, with_privacy
 
 pytestmark = pytest.mark.usefixtures("clients_in_a_loop")
 
@@ -31,18 +38,18 @@ def dataset():
     return FederatedDataset.from_client_arrays([(e.x, e.y, e.x, e.y) for e in pairs], 3)
 
 
-def methods(model=None, *, lambda_=1.0, learning_rate=0.5):
-    model, local = model or tiny_model(), local_sgd(learning_rate)
-    return {
-        "Local": tff_pfl.make("local", model, local),
-        "Ditto, pulled": tff_pfl.make("ditto", model, local, lambda_=lambda_),
-    }
+def methods(lambda_=1.0):
+    ditto = tiny_algorithm("ditto", lambda_=lambda_)
+    return {"Local": tiny_algorithm("local"), "Ditto, pulled": ditto}
 
 
-def compare(dataset, folder, made=None, **options):
-    options = {"rounds": 2, "seeds": (0, 3), "clients_per_round": 2, "evaluate_every": 1} | options
+OPTIONS = {"rounds": 2, "clients_per_round": 2, "evaluation": Evaluation(every=1)}
+
+
+def compare(dataset, folder, made=None, seeds=(0, 3), **options):
     made = methods() if made is None else made
-    return tff_pfl.compare(dataset, made, folder=folder, **options)
+    options = OPTIONS | {"_processes": PROCESSES} | options
+    return tff_pfl.compare(dataset, made, seeds=seeds, folder=folder, **options)
 
 
 @pytest.fixture
@@ -194,8 +201,8 @@ def test_data_methods_and_results_are_tables_in_notebooks(dataset, written):
         ({"made": {}}, "The methods must be a mapping"),
         ({"made": {"A": "ditto"}}, "The method 'A' must be of type Algorithm"),
         ({"accountant": Accountant(4, 2, 0.1)}, "no method has noise"),
-        ({"dataset": lambda seed: pd.DataFrame()}, "FederatedDataset.from_dataframe makes one"),
-        ({"evaluate": EvaluationOptions(split="validation")}, "no client of 'custom' has any"),
+        ({"dataset": lambda seed: pd.DataFrame()}, "FederatedDataset.from_client_arrays makes"),
+        ({"evaluation": Evaluation(split="validation")}, "no client of 'custom' has validation"),
         ({"rounds": 0}, "rounds must be a whole number of at least 1"),
     ],
 )
@@ -205,33 +212,25 @@ def test_mistakes_are_one_sentence(dataset, tmp_path, wrong, message):
     assert not (tmp_path / "runs").exists()
 
 
-def test_labels_of_one_folder_and_methods_of_unknown_models_are_refused(dataset, tmp_path):
+def test_labels_of_one_folder_are_refused(dataset, tmp_path):
     local, ditto = methods().values()
     with pytest.raises(ValueError, match="names no folder of its own"):
         compare(dataset, tmp_path, {"A b": local, "A/b": ditto})
-    with pytest.raises(TypeError, match="Register its function"):
-        compare(dataset, tmp_path, {"A": dataclasses.replace(local, made_of=None)})
+
+
+def test_experiments_with_arguments_or_of_other_kinds_are_refused(dataset, tmp_path):
+    for labelled, options, kind, message in (
+        ({"A": tiny_experiment(dataset)}, {"rounds": 3}, TypeError, "no argument 'rounds': set"),
+        ({"A": lambda seed: "ditto"}, {}, KindError, "The experiment 'A' must be of type Exper"),
+    ):
+        with pytest.raises(kind, match=message):
+            tff_pfl.compare(labelled, folder=tmp_path / "runs", **options)
+    assert not (tmp_path / "runs").exists()
 
 
 def private(noise_multiplier=1.0):
-    fedavg = tff_pfl.make("fedavg", tiny_model(), local_sgd())
     options = {"clients_per_round": 2, "clipping": "fixed", "seed": 0}
-    return with_privacy(fedavg, noise_multiplier=noise_multiplier, **options)
-
-
-def test_cohorts_of_a_private_run_are_those_of_the_accountant(dataset):
-    def loss(accountant=None, sampling="fixed"):
-        options = {"participation": Participation(sampling=sampling)}
-        made = "Private", 0, private(), dataset, None, 2, "", options
-        return compared_run.ComparedRun(*made, accountant).privacy
-
-    fixed, poisson = Accountant(4, 2, 0.01), Accountant(4, 2, 0.01, "poisson")
-    assert loss().accountant == Accountant(4, 2, default_delta(4))
-    assert loss(fixed).epsilon(6) == fixed.epsilon(1.0, 6) > loss(poisson, "poisson").epsilon(6)
-    with pytest.raises(ValueError, match="(?s)computed for.*'poisson'.*drawn as.*'fixed'"):
-        loss(poisson)
-    with pytest.raises(ValueError, match="(?s)computed for.*num_clients=5"):
-        loss(Accountant(5, 2, 0.01))
+    return with_privacy(tiny_algorithm("fedavg"), noise_multiplier=noise_multiplier, **options)
 
 
 def test_table_has_epsilon_if_a_method_is_private(written, tmp_path):
@@ -272,57 +271,62 @@ def compared(dataset, tmp_path_factory):
     return folder, compare(dataset, folder)
 
 
-@pytest.mark.slow
-def test_runs_are_those_of_train_and_a_study_for_reports(dataset, compared, tmp_path):
-    folder, result = compared
-    ditto = methods()["Ditto, pulled"]
-    process = tff_pfl.compose(ditto, dataset.examples_type, 3)
-    options = {"rounds": 2, "clients_per_round": 2, "seed": 3, "evaluate_every": 1}
-    with tff_pfl.RunDirectory(tmp_path / "run") as directory:
-        tff_pfl.train(process, tiny_model(), dataset, directory, **options)
-    assert numbers_of(tmp_path / "run") == numbers_of(folder / "Ditto_pulled" / "seed3")
-    assert list(find_runs(folder).folders) == list(result.table().index) == list(methods())
-    assert list(results_table(folder, against="Local").frame["seeds"]) == ["2", "2"]
+def test_short_form_gives_the_runs_of_experiments(dataset, tmp_path):
+    """Checks that these are also the runs of `train`, and are a study for reports."""
+    ditto, options = methods()["Ditto, pulled"], OPTIONS | {"rounds": 1}
+    experiment = tiny_experiment(dataset, ditto, **options, seed=7)
+    compare(dataset, tmp_path / "short", {"Ditto": ditto}, seeds=(3,), rounds=1)
+    result = tff_pfl.compare({"Ditto": experiment}, seeds=(3,), folder=tmp_path / "long")
+    assert list(find_runs(tmp_path / "long").folders) == list(result.table().index) == ["Ditto"]
+    assert list(results_table(tmp_path / "long").frame["seeds"]) == ["1"]
+    short, long = (tmp_path / name / "Ditto" / "seed3" for name in ("short", "long"))
+    assert numbers_of(short) == numbers_of(long)
+    assert (short / "config.json").read_text() == (long / "config.json").read_text()
+    tff_pfl.train(dataclasses.replace(experiment, seed=3), tmp_path / "run")
+    assert numbers_of(tmp_path / "run") == numbers_of(long)
 
 
 def test_constant_predictions_are_a_row_of_the_table(dataset, tmp_path):
-    made = {"Local": methods()["Local"]}
-    made["Constant"] = tff_pfl.make("constant", tiny_model(), local_sgd())
+    made = {name.title(): tiny_algorithm(name) for name in ("local", "constant")}
     found = compare(dataset, tmp_path / "runs", made, rounds=1, seeds=(0,))
     labels = [dataset.examples(i, "test").y for i in range(4)]  # also the training labels
     expected = np.mean([np.bincount(y).max() / len(y) for y in labels])
     row = found.table().loc["Constant"]
     assert row["accuracy"] == pytest.approx(expected) and row["bytes_up"] == 0
-    matrix = confusion_matrix(found.predictions("Constant"))
+    matrix = confusion_matrix(found.run("Constant").predictions())
     assert (matrix.to_numpy().sum(1) == np.bincount(np.concatenate(labels))).all()
-    found.export("Constant", tmp_path / "models", [1])
+    found.run("Constant").export(tmp_path / "models", [1])
     outputs = tf.saved_model.load(str(tmp_path / "models" / "client_1"))(dataset.x[:2]).numpy()
     shares = (np.bincount(labels[1], minlength=3) + 1) / (len(labels[1]) + 3)
     np.testing.assert_allclose(np.exp(outputs), [shares, shares], rtol=1e-5)
 
 
 @pytest.mark.slow
-def test_models_of_a_run_are_exported(dataset, compared, written, tmp_path):
-    folder, result = compared
-    found = result.export("Ditto, pulled", tmp_path / "models", [2], seed=3)
-    assert found == (str(folder / "Ditto_pulled" / "seed3"), 2, ["global", "client_2"])
+def test_runs_of_labels_are_evaluated_and_exported(dataset, compared, written, tmp_path):
+    _, result = compared
+    run = result.run("Ditto, pulled", seed=3)
+    found = run.export(tmp_path / "models", [2])
+    assert found == ("Ditto, pulled, seed 3", 2, ["global", "client_2"])
     loaded = tf.saved_model.load(str(tmp_path / "models" / "client_2"))
     x, y, size = dataset.examples(2, "test")
     accuracy = result.clients("accuracy").loc[(3, 2), "Ditto, pulled"]
     assert np.mean(np.argmax(loaded(x), axis=1) == y) == pytest.approx(accuracy)
-    assert result.export("Local", tmp_path / "own", []).models == []
-    predictions = result.predictions("Ditto, pulled", seed=3).query("client_id == 2")
+    predictions = run.predictions().query("client_id == 2")
     assert list(predictions["label"]) == list(y) and len(predictions["global"]) == size
     np.testing.assert_allclose(np.stack(predictions["personalized"]), loaded(x), atol=1e-5)
+    local = result.run("Local")
+    assert local.folder.endswith("seed0")
+    assert local.export(tmp_path / "own", []).models == []
     new = dataset.of([1, 3])
-    found = result.export_new_clients("Local", new, tmp_path / "new", fine_tune_epochs=1, seed=3)
+    found = local.export_new_clients(new, tmp_path / "new", fine_tune_epochs=1)
     assert found.models == ["client_4", "client_5"]
-    with pytest.raises(ValueError, match="Unknown seed '1'. Valid: '0', '3'"):
-        result.export("Local", tmp_path / "refused", seed=1)
-    with pytest.raises(ValueError, match="Unknown method 'Ditto'. Did you mean 'Ditto, pulled'"):
-        result.export("Ditto", tmp_path / "refused")
-    with pytest.raises(ValueError, match="Repeat the call of tff_pfl.compare"):
-        written.export("Local", tmp_path / "refused")
+    for of, label, seed, message in (
+        (result, "Local", 1, "Unknown seed '1'. Valid: '0', '3'"),
+        (result, "Ditto", None, "Unknown label 'Ditto'. Did you mean 'Ditto, pulled'"),
+        (written, "Local", None, "Repeat the call of tff_pfl.compare"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            of.run(label, seed=seed)
 
 
 @pytest.mark.slow
@@ -330,18 +334,18 @@ def test_finished_runs_stay_and_others_continue(dataset, compared, tmp_path, mon
     folder, result = compared
     before = contents_of(folder)
     with monkeypatch.context() as patch:
-        patch.setattr(compared_run, "train", None)
+        patch.setattr(comparison, "train", None)
         assert compare(dataset, folder).table().equals(result.table())
     assert contents_of(folder) == before
-    trained = compared_run.train
+    trained = comparison.train
 
-    def train(*args, **options):
-        if options["seed"] == 3:
+    def train(experiment, *args, **options):
+        if experiment.seed == 3:
             raise Killed
-        return trained(*args, **options)
+        return trained(experiment, *args, **options)
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(compared_run, "train", train)
+        patch.setattr(comparison, "train", train)
         compare(dataset, tmp_path)
     assert (tmp_path / "Local/seed0/summary.json").exists()
     compare(dataset, tmp_path, rounds=1, overwrite=True)
@@ -369,11 +373,15 @@ def test_run_of_another_method_model_or_data_is_refused(dataset, compared):
         return tf.cast(x, tf.float32) / 255
 
     other_model = tff_pfl.from_keras(other_model, input_shape=(4, 4, 1), preprocess=as_unit)
+
+    def local(model, rate):
+        return {"made": {"Local": tff_pfl.make("local", model, local_sgd(rate))}}
+
     refused = [
         ({"made": methods(lambda_=0.5)}, "algorithm.lambda_: 1.0 then, 0.5 now"),
-        ({"made": methods(learning_rate=0.1)}, "local.learning_rate: 0.5 then, 0.1 now"),
+        (local(tiny_model(), 0.1), "local.learning_rate: 0.5 then, 0.1 now"),
         (
-            {"made": methods(other_model)},
+            local(other_model, 0.5),
             "the fingerprint of its method, .*, loss and preprocess has changed",
         ),
         ({"dataset": dataset.of([0, 1, 2])}, "data.fingerprint"),

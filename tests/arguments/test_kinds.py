@@ -4,9 +4,9 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests.federation import EXAMPLES_TYPE, local_sgd, tiny_model, tiny_process
-from tff_pfl.algorithms import ALGORITHMS, build_fedavg, fedavg, make
-from tff_pfl.experiment import train
+from tests.federation import EXAMPLES_TYPE, local_sgd, tiny_model
+from tff_pfl.algorithms import ALGORITHMS, fedavg, make
+from tff_pfl.experiment import Run
 from tff_pfl.local import LocalTraining
 from tff_pfl.templates import compose
 
@@ -29,11 +29,7 @@ MISTAKES = {
     "The algorithm must be of type Algorithm, got <function fedavg.* A method makes one": (
         lambda: compose(fedavg, EXAMPLES_TYPE)
     ),
-    "The directory must be of type RunDirectory, got 'runs/x'": (
-        lambda: train(
-            tiny_process(build_fedavg), tiny_model(), None, "runs/x", rounds=1, clients_per_round=1
-        )
-    ),
+    "The experiment must be of type Experiment, got 'ditto'": lambda: Run("runs/x", "ditto"),
     'The name of the algorithm must be of type str, got <function.*register\\("my_name"\\)': (
         lambda: ALGORITHMS.register(fedavg)
     ),

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import importlib
-import pathlib
 import unittest.mock
 
 import ml_collections
@@ -13,9 +12,10 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.config.small import algorithm_of, run_client, small
-from tests.federation import assert_equal, leaves
+from tests.federation import leaves
 from tests.marks import slow, together
-from tff_pfl import algorithms, data, models
+from tests.runs import ROOT
+from tff_pfl import algorithms, models
 from tff_pfl.attacks import ATTACKS, drawn_attackers, label_flip
 from tff_pfl.config import (
     ConfigError,
@@ -23,20 +23,18 @@ from tff_pfl.config import (
     build_dataset,
     build_local,
     build_model,
-    build_process,
     check_config,
     complete,
     default_config,
+    experiment_of,
 )
-from tff_pfl.config.parts import fitted
+from tff_pfl.config.errors import config_errors
 from tff_pfl.data import FederatedDataset
-from tff_pfl.evaluation import sampled_clients
+from tff_pfl.experiment.experiment import fitted
 from tff_pfl.templates import AGGREGATORS
 from tff_pfl.testing import tiny_normalized_model
 
-CONFIGS = sorted(
-    path.stem for path in (pathlib.Path(__file__).parents[3] / "configs").glob("[!_]*.py")
-)
+CONFIGS = sorted(path.stem for path in (ROOT / "configs").glob("[!_]*.py"))
 # The text before the algorithm in `--config=configs/NAME.py:`.
 CHOICES = {
     "fedpg": "dir,fmnist,",
@@ -190,10 +188,10 @@ def test_splits_are_kept_without_merge():
         ({"data": {"normalization": "cifar"}}, "config.data: normalization='cifar' .* 3 channels"),
         (
             {"evaluation": {"split": "validation"}},
-            "no client has validation .*before a run",
+            "no client of 'digits' has validation .*before a run",
         ),
         ({"evaluation": {"clients": 7}}, "config.evaluation: clients=7 .* only 6 that train"),
-        ({"new_clients": {"number": 6}}, "new_clients.number=6, .* only 6 clients"),
+        ({"new_clients": {"number": 6}}, "config.new_clients: number=6, .* only 6 clients"),
         (
             {"new_clients": {"number": 4}},
             "config.clients_per_round: A cohort of 3 .* federation.* 2",
@@ -227,56 +225,7 @@ def test_impossible_configs_are_refused(changes, message):
     for section, values in changes.items():
         config[section].update(values)
     with pytest.raises(ConfigError, match=message):
-        dataset = build_dataset(config)
-        build_algorithm(config, build_model(config, dataset), dataset)
-
-
-@pytest.mark.parametrize(
-    ("with_tests", "changes", "message"),
-    [
-        (
-            [0],
-            {"evaluation.clients": 1},
-            "no client of the sample \\(config.evaluation.clients=1\\) has",
-        ),
-        ([5], {"new_clients.number": 1}, "no client that trains has test examples"),
-        ([0], {"new_clients.number": 1}, "no new client has test examples"),
-        ([0], {"new_clients.number": 1, "new_clients.evaluated": False}, None),
-    ],
-)
-def test_evaluated_clients_must_have_examples(monkeypatch, with_tests, changes, message):
-    assert sampled_clients(0, 6, 1) == [3]
-    rng = np.random.default_rng(0)
-
-    def arrays(has_tests):
-        x, y = rng.integers(256, size=(9, 2, 2, 1), dtype=np.uint8), np.arange(9) % 3
-        tests = slice(None if has_tests else 0)
-        return x, y, x[tests], y[tests]
-
-    clients = [arrays(i in with_tests) for i in range(6)]
-    dataset = FederatedDataset.from_client_arrays(clients, 3)
-    monkeypatch.setattr(data, "federate", lambda *_, **__: dataset)
-    config = small()
-    with config.unlocked():
-        config.update_from_flattened_dict(changes)
-    if message is None:
-        assert build_dataset(config) is dataset
-        return
-    with pytest.raises(ConfigError, match=message):
-        build_dataset(config)
-
-
-@pytest.mark.parametrize("learning_rate", [slow(None), 0.02])
-def test_models_are_fine_tuned_with_the_values_of_the_config(learning_rate):
-    config = small()
-    config.evaluation.update(fine_tune_epochs=2, fine_tune_learning_rate=learning_rate)
-    config.local.learning_rate_decay = 0.5
-    _, received, examples, context, model, algorithm = run_client(config)
-    context = context._replace(round_num=tf.constant(3))
-    if learning_rate is not None:  # the rate is constant over rounds
-        config.local.update(learning_rate=learning_rate, learning_rate_decay=1.0)
-    expected = build_local(config).train(model, received, examples, context, epochs=2)
-    assert_equal(algorithm.personalize.fine_tune(received, examples, context), expected.weights)
+        experiment_of(config)
 
 
 def test_local_training_has_the_schedule_and_augmentation_of_the_config():
@@ -334,9 +283,9 @@ def test_error_of_tracing_names_its_key():
     config.privacy.update(
         mechanism="distributed", clipping="fixed", noise_multiplier=20.0, clip_norm=0.3, bits=8
     )
-    dataset = build_dataset(config)
-    with pytest.raises(ConfigError, match="^config.privacy.bits=8 are too few for"):
-        build_process(config, build_model(config, dataset), dataset)
+    message = "^config.privacy.bits=8 are too few for"
+    with pytest.raises(ConfigError, match=message), config_errors(None):
+        _ = experiment_of(config).process
 
 
 def test_fraction_of_the_clients_attacks():

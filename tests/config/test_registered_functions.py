@@ -6,12 +6,13 @@ import tensorflow as tf
 import tff_pfl
 from tests.marks import slow
 from tests.runs import tiny_config
-from tff_pfl.config import ConfigError, build_dataset, build_model, build_process
+from tff_pfl.config import ConfigError, experiment_of
+from tff_pfl.config.errors import config_errors
 
 
 def build(config):
-    dataset = build_dataset(config)
-    return build_process(config, build_model(config, dataset), dataset)
+    with config_errors(None):
+        return experiment_of(config).process
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from tff_pfl.arguments.names import UnknownNameError
 from tff_pfl.clients import ClientStateStore, CohortDataSource
 from tff_pfl.data import FederatedDataset, Partition
 from tff_pfl.evaluation import (
-    EvaluationOptions,
+    Evaluation,
     Evaluator,
     MetricName,
     PooledEvaluation,
@@ -63,7 +63,7 @@ def test_generalization_chooses_evaluations_on_other_clients(
     federation, generalization, before, last
 ):
     process, state, source, dataset = federation
-    options = EvaluationOptions(generalization=generalization)
+    options = Evaluation(generalization=generalization)
     evaluator = Evaluator(process, MODEL, dataset, options)
     assert list(evaluator(state, source, is_last=False).columns()) == before
     assert list(evaluator(state, source, is_last=True).columns()) == last
@@ -71,12 +71,13 @@ def test_generalization_chooses_evaluations_on_other_clients(
 
 def test_options_are_passed_to_the_evaluations(federation):
     process, state, source, dataset = federation
-    options = EvaluationOptions(
-        clients_per_call=3, generalization="last", synthetic=(0.3, 1.0), subsample=True, seed=7
+    options = Evaluation(
+        clients_per_call=3, generalization="last", synthetic=(0.3, 1.0), subsample=True
     )
-    values = Evaluator(process, MODEL, dataset, options)(state, source, is_last=True).values
-    pooled = PooledEvaluation(process, MODEL, dataset, options)(state, source, np.arange(4)).values
-    evaluator = Evaluator(process, MODEL, dataset, EvaluationOptions())
+    values = Evaluator(process, MODEL, dataset, options, seed=7)(state, source, is_last=True).values
+    on_pool = PooledEvaluation(process, MODEL, dataset, options, seed=7)
+    pooled = on_pool(state, source, np.arange(4)).values
+    evaluator = Evaluator(process, MODEL, dataset, Evaluation())
     local = evaluator(state, source, is_last=True).values
     assert list(values) == [*local, *pooled]
     assert MetricName("personalized", "synthetic30_test", "loss") in pooled
@@ -99,14 +100,14 @@ def test_options_are_passed_to_the_evaluations(federation):
 )
 def test_options_refuse_invalid_values(options, error, message):
     with pytest.raises(error, match=message):
-        EvaluationOptions(**options)
+        Evaluation(**options)
 
 
 def test_sample_has_the_metrics_of_its_clients(federation):
     process, state, source, dataset = federation
 
     def evaluate(number):
-        options = EvaluationOptions(clients=number, generalization="last", clients_per_call=2)
+        options = Evaluation(clients=number, generalization="last", clients_per_call=2)
         return Evaluator(process, MODEL, dataset, options)(state, source, is_last=True)
 
     all_clients, sampled = evaluate(0), evaluate(3)
@@ -125,7 +126,7 @@ def test_population_counts_clients_with_examples(federation):
     partition = Partition((*rows[:2], none, none), (none, none, rows[2], none), (none,) * 4)
     other = FederatedDataset(dataset.x, dataset.y, 3, partition)
     other_source = CohortDataSource(other, source.store, process.client_type, seed=0)
-    options = EvaluationOptions(split="validation", clients=4)
+    options = Evaluation(split="validation", clients=4)
     found = Evaluator(process, MODEL, other, options)(state, other_source, is_last=False)
     assert (len(found.client_ids), found.population) == (4, 1)
 
@@ -144,9 +145,7 @@ def test_evaluations_compute_the_rows_that_clients_have(examples, rows):
     process = tiny_process(build_local)
     store = ClientStateStore(process.initialize_clients, process.client_state_type)
     source = CohortDataSource(dataset, store, process.client_type, seed=0)
-    evaluator = Evaluator(
-        process, dataclasses.replace(MODEL, apply=apply), dataset, EvaluationOptions()
-    )
+    evaluator = Evaluator(process, dataclasses.replace(MODEL, apply=apply), dataset, Evaluation())
     evaluator.on_own_examples(process.initialize(), source)
     assert set(found) == {rows}
 
@@ -168,7 +167,7 @@ def test_sampled_clients_are_a_uniform_function_of_the_seed():
 def test_too_large_sample_is_refused(federation):
     process, _, _, dataset = federation
     with pytest.raises(ValueError, match="clients=5 are to be evaluated, .* has only 4 that train"):
-        Evaluator(process, MODEL, dataset, EvaluationOptions(clients=5))
+        Evaluator(process, MODEL, dataset, Evaluation(clients=5))
 
 
 @pytest.mark.parametrize("create", [runtime.create_graph_context, slow(runtime.create_cpp_context)])
@@ -183,7 +182,7 @@ def test_losses_are_the_means_of_all_training_examples(create, capacity, monkeyp
     source = CohortDataSource(dataset, store, process.client_type, seed=0, capacity=capacity)
     monkeypatch.setattr(store, "get", None)
     with tff.framework.get_context_stack().install(create()):
-        evaluator = Evaluator(process, MODEL, dataset, EvaluationOptions(clients_per_call=2))
+        evaluator = Evaluator(process, MODEL, dataset, Evaluation(clients_per_call=2))
         state = process.initialize()
         found = evaluator.losses(state, source, np.array([3, 1, 0]))
         assert evaluator.losses(state, source, np.array([], np.int64)).shape == (0,)
@@ -215,7 +214,7 @@ SAMPLE = sampled_clients(1, 7, 3)
         ({"client_snapshot": client_snapshot}, {"clients_per_call": 3}, [3, 3, 1]),
         (
             {"snapshot": server_snapshot, "client_snapshot": client_snapshot},
-            {"clients": 3, "seed": 1, "clients_per_call": 2},
+            {"clients": 3, "clients_per_call": 2},
             [2, 1],
         ),
     ],
@@ -229,7 +228,7 @@ def test_snapshot_has_the_states_of_the_server_and_of_clients(blocks, options, c
     store.commit()
     data = random_examples(1, seed=0)
     dataset = FederatedDataset.from_client_arrays([(data.x, data.y, data.x, data.y)] * 7, 3)
-    evaluator = Evaluator(process, MODEL, dataset, EvaluationOptions(**options))
+    evaluator = Evaluator(process, MODEL, dataset, Evaluation(**options), seed=1)
     source, read, get = types.SimpleNamespace(store=store), [], store.get
     monkeypatch.setattr(store, "get", lambda ids: read.append(len(ids)) or get(ids))
     found = evaluator.snapshot(process.initialize(), source)

@@ -7,9 +7,8 @@ from sklearn.metrics import roc_auc_score
 
 import tff_pfl
 from tests.federation import local_sgd
-from tff_pfl.evaluation import EvaluationOptions, Evaluator, MetricName, summarize
-from tff_pfl.experiment import EarlyStop
-from tff_pfl.experiment.summary import Evaluation
+from tff_pfl.evaluation import Evaluation, Evaluator, MetricName, summarize
+from tff_pfl.experiment import EarlyStop, EvaluatedRound
 
 DIM = 3
 TEST_SIZES, ONE_CLASS = (9, 5, 1, 0, 8), 1
@@ -43,7 +42,7 @@ def evaluated():
     store = tff_pfl.ClientStateStore(process.initialize_clients, process.client_state_type)
     source = tff_pfl.CohortDataSource(dataset, store, process.client_type, seed=0)
     state = process.initialize()
-    options = EvaluationOptions(generalization="always", synthetic=())
+    options = Evaluation(generalization="always", synthetic=())
     found = Evaluator(process, model, dataset, options)(state, source, is_last=True)
     weights = process.personalize(state, source.select_clients(range(len(TEST_SIZES))))
     return found, model, weights, clients
@@ -110,7 +109,7 @@ def test_clients_without_tokens_are_left_out():
     process = tff_pfl.compose(tff_pfl.make("fedavg", model, local_sgd()), dataset.examples_type)
     store = tff_pfl.ClientStateStore(process.initialize_clients, process.client_state_type)
     source = tff_pfl.CohortDataSource(dataset, store, process.client_type, seed=0)
-    options = EvaluationOptions(generalization="always", synthetic=(0.0,))
+    options = Evaluation(generalization="always", synthetic=(0.0,))
     evaluator = Evaluator(process, model, dataset, options)
     found = evaluator(process.initialize(), source, is_last=True)
     values, metrics = dict(found.values), summarize(found)
@@ -137,7 +136,7 @@ def test_metrics_follow_their_stated_direction(evaluated):
 
 def test_early_stop_follows_the_stated_direction():
     stop = EarlyStop(1, metric="personalized/score")
-    falling = [Evaluation(i, {stop.watched: 1.0 / i}) for i in (1, 2)]
+    falling = [EvaluatedRound(i, {stop.watched: 1.0 / i}) for i in (1, 2)]
     assert stop.reason(falling) is not None
     assert stop.reason(falling, directions={"score": -1}) is None
 
@@ -148,6 +147,6 @@ def test_subsample_refuses_metrics_of_sums():
     dataset = tff_pfl.FederatedDataset.from_client_arrays([(x, y, x, y)] * 2)
     model = tff_pfl.from_keras(network, input_shape=(DIM,), task=tff_pfl.TASKS["binary"]())
     process = tff_pfl.compose(tff_pfl.make("fedavg", model, local_sgd()), dataset.examples_type)
-    options = EvaluationOptions(generalization="last", subsample=True)
+    options = Evaluation(generalization="last", subsample=True)
     with pytest.raises(ValueError, match="the metric 'auc' is not a mean over examples"):
         Evaluator(process, model, dataset, options)

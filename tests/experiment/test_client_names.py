@@ -9,9 +9,9 @@ import pytest
 from tests.marks import slow
 from tests.runs import tiny_config
 from tff_pfl import analysis
-from tff_pfl.config import BuiltRun, build_dataset, build_local
+from tff_pfl.config import build_dataset, experiment_of, run_of
 from tff_pfl.data import Partition
-from tff_pfl.experiment import RunFiles, evaluate_run, export_new_clients, export_run, restored_run
+from tff_pfl.experiment import RunFiles
 
 NAMES = ["user_17", "a, b", "1000003", "x/y"]
 
@@ -37,7 +37,7 @@ def test_tables_have_names_instead_of_ids(named_run, tmp_path):
     run, names = named_run
     assert column_of(run / "clients" / "round_000002.csv") == list(map(str, names[:3]))
     assert column_of(run / "new_clients.csv") == [str(names[3])]
-    found = evaluate_run(run, predictions=True)
+    found = run_of(run).evaluate(predictions=True)
     assert found.columns()["client_id"].tolist() == names[:3]
     assert found.was_selected.shape == (3,)
     paths = found.write(str(tmp_path / "out"))
@@ -59,21 +59,21 @@ def test_frames_have_names_and_leave_out_clients_by_name(named_run):
 
 
 def test_clients_are_selected_by_name(named_run, tmp_path):
-    run, names = named_run
-    with restored_run(run) as restored:
+    folder, names = named_run
+    run = run_of(folder)
+    with run.restored() as restored:
         clients = restored.source.select_clients([names[2], names[0]])
         assert [int(client.client_id) for client in clients] == [2, 0]
         iterator = restored.source.iterator()
         assert [int(client.client_id) for client in iterator.choose([names[1]])] == [1]
-    assert export_run(run, tmp_path / "models", [names[3], names[1]]).models == [
+    assert run.export(tmp_path / "models", [names[3], names[1]]).models == [
         "global",
         "client_a%2C%20b" if isinstance(names[1], str) else "client_0",
         "client_x%2Fy" if isinstance(names[1], str) else "client_-2",
     ]
-    with restored_run(run) as restored, pytest.raises(ValueError, match="trained in the run, so"):
-        data, local = restored.everybody.of([3, 0]), build_local(restored.config)
-        method = restored.process, restored.model, local
-        export_new_clients(*method, data, run, tmp_path / "refused", fine_tune_epochs=1)
+    new = run.experiment.dataset.of([3, 0])
+    with pytest.raises(ValueError, match="trained in the run, so"):
+        run.export_new_clients(new, tmp_path / "refused", fine_tune_epochs=1)
 
 
 def test_names_of_digits_stay_text(tmp_path):
@@ -88,7 +88,7 @@ def test_names_of_digits_stay_text(tmp_path):
 
 def test_samples_are_named(named_run):
     run, names = named_run
-    found = evaluate_run(run, clients=2)
+    found = run_of(run).evaluate(clients=2)
     ids = found.clients.client_ids
     assert found.columns()["client_id"].tolist() == [names[i] for i in ids]
     assert len(ids) == 2
@@ -97,8 +97,8 @@ def test_samples_are_named(named_run):
 def test_a_named_partition_gives_a_run_its_clients(tmp_path):
     partition = build_dataset(tiny_config()).partition.named(NAMES)
     partition.save(tmp_path / "p.npz")
-    built = BuiltRun(
+    experiment = experiment_of(
         tiny_config(data={"partition_file": str(tmp_path / "p.npz")}, new_clients={"number": 2})
     )
-    assert built.dataset.names.tolist() == NAMES[:2]
-    assert built.new_clients.names.tolist() == NAMES[2:]
+    assert experiment.members.names.tolist() == NAMES[:2]
+    assert experiment.newcomers.names.tolist() == NAMES[2:]

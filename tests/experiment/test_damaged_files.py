@@ -11,13 +11,8 @@ import pytest
 
 from tests.marks import slow
 from tests.runs import tiny_config
-from tff_pfl.experiment import (
-    OutputDirectoryError,
-    RunDirectory,
-    RunFiles,
-    read_summary,
-    run_program,
-)
+from tff_pfl.config import run_program
+from tff_pfl.experiment import OutputDirectoryError, RunDirectory, RunFiles, read_summary
 from tff_pfl.experiment.metrics_log import MetricsLog
 
 BINARY = bytes(range(256))

@@ -1,4 +1,4 @@
-"""Tests `evaluate_run` and `evaluate_program` on a tiny run."""
+"""Tests evaluations of a tiny run in Python and by the program."""
 
 import csv
 import json
@@ -9,9 +9,9 @@ import pytest
 from tests.experiment.killed import contents_of
 from tests.permissions import read_only
 from tests.runs import with_settings
-from tff_pfl.config import ConfigError
+from tff_pfl.config import evaluate_program, run_of
 from tff_pfl.evaluation import MARGIN, MetricName, mean_margin, sampled_clients, to_text
-from tff_pfl.experiment import RunFiles, evaluate_program, evaluate_run
+from tff_pfl.experiment import RunFiles
 
 MODELS = ("personalized", "global")
 
@@ -25,7 +25,7 @@ def run(finished_run):
 def test_evaluation_repeats_the_numbers_of_the_run_and_adds_other_clients(run):
     before = contents_of(run)
     with read_only(run):  # such as another user's directory or an archive
-        found = evaluate_run(str(run), generalization="last", synthetic=(0.0, 0.5))
+        found = run_of(run).evaluate(generalization="last", synthetic=(0.0, 0.5))
     assert found.run == "ditto on digits"
     assert found.evaluation.round_num == 2
     assert found.options["split"] == "test"
@@ -56,20 +56,20 @@ def test_models_are_fine_tuned_as_the_run_or_the_changes_say(run, tmp_path):
     """Checks that only the personalized models change."""
     tuned = tmp_path / "tuned"
     with_settings(lambda settings: settings["evaluation"].update(fine_tune_epochs=3))(run, tuned)
-    plain, found = evaluate_run(str(run)), evaluate_run(str(tuned))
+    plain, found = run_of(run).evaluate(), run_of(tuned).evaluate()
     values, plain_values = found.clients.values, plain.clients.values
     for name, column in values.items():
         if name.model != "personalized":
             np.testing.assert_array_equal(column, plain_values[name])
     loss = MetricName("personalized", "local_test", "loss")
     assert np.all(values[loss] != plain_values[loss])
-    changed = evaluate_run(str(tuned), fine_tune_epochs=0)
+    changed = run_of(tuned).evaluate(fine_tune_epochs=0)
     for name, column in changed.clients.values.items():
         np.testing.assert_array_equal(column, plain_values[name])
     epochs = [its.options["fine_tune_epochs"] for its in (plain, found, changed)]
     assert epochs == [0, 3, 0]
     # Both models, by their names, and the locally trained global model.
-    both = evaluate_run(str(tuned), further_models=("locally_trained", "fine_tuned"))
+    both = run_of(tuned).evaluate(further_models=("locally_trained", "fine_tuned"))
     assert both.options["further_models"] == ("locally_trained", "fine_tuned")
     for name, column in both.clients.values.items():
         if name.model in MODELS:
@@ -147,7 +147,7 @@ def test_gains_are_computed_over_local_training(run, local, tmp_path, capsys):
     printed = capsys.readouterr()
     assert (code, printed.err) == (0, "")
     own = MetricName("personalized", "local_test", "accuracy")
-    clients, of_local = (evaluate_run(str(its)).clients.values[own] for its in (run, local))
+    clients, of_local = (run_of(its).evaluate().clients.values[own] for its in (run, local))
     gain = clients - of_local
     with open(output.with_suffix(".csv"), newline="") as file:
         written = [float(client[f"{own}_gain"]) for client in csv.DictReader(file)]
@@ -166,18 +166,19 @@ def test_gains_are_computed_over_local_training(run, local, tmp_path, capsys):
     assert table[1].split()[-4:] == ["mean", "gain", "share", "hurt"]
     assert table[2].split()[-2:] == [f"{gain.mean():.4f}", f"{np.mean(gain < 0):.4f}"]
     # A run has no gain over itself.
-    itself = evaluate_run(str(run), str(run)).gains()["all"][own]
+    itself = run_of(run).evaluate(baseline=run_of(run)).gains()["all"][own]
     assert itself == (4, 0.0, 0.0, 0.0)
 
 
 def test_baseline_is_evaluated_without_its_further_models(run, tmp_path):
     change = {"fine_tune_epochs": 3, "further_models": ["locally_trained", "fine_tuned"]}
     with_settings(lambda settings: settings["evaluation"].update(change))(run, tmp_path / "tuned")
-    found = evaluate_run(tmp_path / "tuned", tmp_path / "tuned")
+    tuned = run_of(tmp_path / "tuned")
+    found = tuned.evaluate(baseline=tuned)
     loss = MetricName("personalized", "local_test", "loss")
     assert found.gains()["all"][loss] == (4, 0.0, 0.0, 0.0)
-    tuned = found.clients.values[loss._replace(model="fine_tuned")]
-    assert np.all(tuned < found.clients.values[loss])
+    values = found.clients.values
+    assert np.all(values[loss._replace(model="fine_tuned")] < values[loss])
 
 
 def test_baseline_with_other_clients_is_refused(run, one_round, tmp_path, capsys):
@@ -197,7 +198,7 @@ def test_sample_of_clients_has_a_margin(run, local, tmp_path, capsys):
     printed = capsys.readouterr().out
     with open(output.with_suffix(".csv"), newline="") as file:
         clients = list(csv.DictReader(file))
-    of_all = evaluate_run(str(run))
+    of_all = run_of(run).evaluate()
     ids = [int(client["client_id"]) for client in clients]
     assert len(ids) == 3
     accuracies = of_all.clients.values[name][ids]
@@ -225,8 +226,3 @@ def test_run_evaluates_the_same_sample_in_all_rounds(finished_run):
         assert metrics[f"{name}_mean"] == pytest.approx(accuracies.mean())
         assert metrics[f"{name}_mean_margin"] == pytest.approx(mean_margin(accuracies, 4))
         assert metrics["personalized/local_test/loss_mean_margin"] > 0
-
-
-def test_locally_trained_needs_a_global_model(local):
-    with pytest.raises(ConfigError, match="further_models: 'locally_trained' is the global model"):
-        evaluate_run(str(local), further_models=("locally_trained",))

@@ -3,16 +3,26 @@
 import dataclasses
 
 import pytest
+import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.experiment.killed import with_validation
-from tests.federation import local_sgd, tiny_algorithm, tiny_experiment, tiny_model
+from tests.federation import (
+    assert_close,
+    local_sgd,
+    random_examples,
+    tiny_algorithm,
+    tiny_experiment,
+    tiny_model,
+)
 from tff_pfl import algorithms
 from tff_pfl.arguments.kinds import KindError
 from tff_pfl.clients import Participation, PowerOfChoice
+from tff_pfl.data import FederatedDataset
 from tff_pfl.evaluation import Evaluation, sampled_clients
 from tff_pfl.experiment import EarlyStop, NewClients
 from tff_pfl.experiment import experiment as experiments
+from tff_pfl.local import ClientContext
 from tff_pfl.privacy import Accountant
 from tff_pfl.templates.federation import Federation
 
@@ -152,3 +162,42 @@ def test_experiments_made_of_one_share_its_processes(dataset, monkeypatch):
     assert longer.process is experiment.process
     for change in ({"seed": 4}, {"evaluation": FINE_TUNED}, {"algorithm": fedavg()}):
         assert dataclasses.replace(experiment, **change).process is not experiment.process
+
+
+@pytest.mark.parametrize(
+    ("with_tests", "fields", "message"),
+    [
+        ([1], {"evaluation": Evaluation(clients=1)}, r"no client of the sample \(clients=1\) of"),
+        ([4], {"new_clients": NewClients(1)}, "no client that trains of 'custom' has test ex"),
+        ([1], {"new_clients": NewClients(1)}, "no new client of 'custom' has test examples"),
+        ([1], {"new_clients": NewClients(1, evaluated=False)}, None),
+        ([1], {"evaluation": Evaluation(validation=True)}, "no client .* has validation examples"),
+    ],
+)
+def test_evaluated_clients_must_have_examples(dataset, with_tests, fields, message):
+    assert sampled_clients(3, 5, 1) == [0]
+    rows = dataset.partition.test
+    test = [rows[i] if i in with_tests else rows[i][:0] for i in range(5)]
+    partition = dataclasses.replace(dataset.partition, test=test)
+    data = FederatedDataset(dataset.x, dataset.y, 3, partition)
+    experiment = tiny_experiment(data, "fedavg", **fields)
+    if message is None:
+        experiment.check_evaluated()
+        return
+    with pytest.raises(ValueError, match=message):
+        experiment.check_evaluated()
+
+
+@pytest.mark.parametrize("rate", [None, 0.02])
+def test_models_are_fine_tuned_at_the_rate_of_the_evaluation(dataset, monkeypatch, rate):
+    """The rate of local training in round 3 is 0.5 / 8."""
+    monkeypatch.setattr(experiments, "compose", lambda algorithm, *_, **__: algorithm)
+    algorithm = algorithms.make("fedavg", tiny_model(), local_sgd(learning_rate_decay=0.5))
+    evaluation = Evaluation(fine_tune_epochs=2, fine_tune_learning_rate=rate)
+    tuned = tiny_experiment(dataset, algorithm, evaluation=evaluation).process
+    weights, examples = tiny_model().init(0), random_examples(6)
+    context = ClientContext(tf.constant(3), tf.constant(1), tf.constant([1, 2]))
+    found = tuned.personalize.fine_tune(weights, examples, context)
+    local = local_sgd(0.5 / 8 if rate is None else rate)
+    expected = local.train(tiny_model(), weights, examples, context, epochs=2)
+    assert_close(found, expected.weights)

@@ -8,15 +8,14 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests.federation import EXAMPLES_TYPE, IMAGE_SHAPE, local_sgd
+from tests.federation import IMAGE_SHAPE, local_sgd, tiny_experiment
 from tests.marks import slow
 from tff_pfl import Metric, algorithms, from_keras
 from tff_pfl.arguments.kinds import described
 from tff_pfl.clients import Participation, Selector
-from tff_pfl.evaluation import EvaluationOptions
+from tff_pfl.evaluation import Evaluation
 from tff_pfl.experiment import identity
 from tff_pfl.models import tasks
-from tff_pfl.templates import compose
 
 
 @functools.cache
@@ -50,13 +49,10 @@ def model(scale=255.0, dropout=0.0, penalty=0.0, power=1, direction=-1, smoothin
     return from_keras(network, input_shape=IMAGE_SHAPE, preprocess=preprocess, task=task)
 
 
-def identity_of(
-    dataset, made=None, local=None, options=None, *, name="fedprox", every=1, cohort=2, **method
-):
-    """Returns the identity of a run."""
-    made = made or model()
-    process = compose(algorithms.make(name, made, local or local_sgd(), **method), EXAMPLES_TYPE)
-    return identity.of_run(process, made, dataset, options or EvaluationOptions(), every, cohort)
+def identity_of(dataset, made=None, local=None, fields=(), **method):
+    """Returns the identity of a run of FedProx."""
+    algorithm = algorithms.make("fedprox", made or model(), local or local_sgd(), **method)
+    return identity.of_run(tiny_experiment(dataset, algorithm, **dict(fields)))
 
 
 EDITS = {
@@ -79,9 +75,10 @@ EDITS = {
     ),
     "metric": ({"made": model(power=2)}, "evaluation"),
     "direction": ({"made": model(direction=1)}, "directions"),
-    "split": ({"options": EvaluationOptions(validation=True)}, "evaluate"),
-    "schedule of evaluations": ({"every": 2}, "evaluate_every"),
-    "cohort": ({"cohort": 3}, "clients_per_round"),
+    "seed": ({"fields": {"seed": 4}}, "rounds"),
+    "split": ({"fields": {"evaluation": Evaluation(every=2, validation=True)}}, "evaluate"),
+    "schedule of evaluations": ({"fields": {"evaluation": Evaluation(every=1)}}, "evaluate"),
+    "cohort": ({"fields": {"clients_per_round": 3}}, "clients_per_round"),
 }
 
 
@@ -102,7 +99,8 @@ def test_edit_of_a_script_is_noticed(dataset, unchanged, edit):
 def test_same_script_has_the_same_identity(dataset, unchanged):
     """A repeated call makes new Keras layers, whose automatic names have other numbers."""
     model.cache_clear()
-    now = identity_of(dataset, options=EvaluationOptions(generalization="last", late_share=0.5))
+    free = Evaluation(every=2, generalization="last", late_share=0.5)
+    now = identity_of(dataset, fields={"evaluation": free, "rounds": 9, "checkpoint_every": 2})
     assert identity.changes(unchanged, now, are_versions_equal=True) == []
 
 

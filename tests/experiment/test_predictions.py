@@ -6,10 +6,10 @@ import pytest
 
 from tests.marks import slow
 from tests.runs import run_main, tiny_config
-from tff_pfl.config import build_dataset
+from tff_pfl.config import build_dataset, evaluate_program, run_of
 from tff_pfl.data import Partition
 from tff_pfl.evaluation import sampled_clients
-from tff_pfl.experiment import RunFiles, evaluate_program, evaluate_run
+from tff_pfl.experiment import RunFiles
 
 TEST_SIZES = [210, 1, 0, 30]
 
@@ -61,9 +61,9 @@ def test_accuracies_from_the_file_are_those_of_the_run(
 
 @pytest.mark.slow
 def test_predictions_are_of_further_models_but_not_of_the_baseline(unequal):
-    run = unequal("ditto")
-    found = evaluate_run(
-        run, baseline=run, predictions=True, further_models=("fine_tuned",), fine_tune_epochs=1
+    run = run_of(unequal("ditto"))
+    found = run.evaluate(
+        baseline=run, predictions=True, further_models=("fine_tuned",), fine_tune_epochs=1
     )
     assert list(found.predictions.models) == ["personalized", "fine_tuned", "global"]
     own, tuned = (found.predictions.models[name].loss for name in ("personalized", "fine_tuned"))

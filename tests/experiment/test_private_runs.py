@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import json
 import math
 
 import pytest
@@ -11,8 +10,15 @@ from tests.experiment import killed
 from tests.federation import tiny_algorithm, tiny_experiment
 from tests.runs import tiny_config, train_run
 from tff_pfl.clients import Participation
-from tff_pfl.config import run_program
-from tff_pfl.experiment import OutputDirectoryError, RunFiles, read_summary, table
+from tff_pfl.config import experiment_of, run_program
+from tff_pfl.experiment import (
+    OutputDirectoryError,
+    RunDirectory,
+    RunFiles,
+    read_summary,
+    resolved,
+    table,
+)
 from tff_pfl.privacy import Accountant, PrivacyLoss, default_delta, with_privacy
 
 
@@ -72,12 +78,12 @@ def test_resumed_run_has_the_same_distributed_noise(tmp_path):
 
 
 def test_noise_is_computed_for_the_epsilon_of_all_rounds(tmp_path, capsys):
-    path = train_run(tmp_path / "run", private(1, epsilon=30.0))
-    summary = json.loads((path / "summary.json").read_text())["privacy"]
-    assert 29.0 < summary["epsilon"] <= 30.0
-    assert summary["noise_multiplier"] == ACCOUNTANT.noise_multiplier(30.0, rounds=1)
-    longer = run_program(private(2, epsilon=30.0), str(path), resume=True)
-    assert longer == 1
+    config = private(1, epsilon=30.0)
+    loss = experiment_of(config).privacy
+    assert 29.0 < loss.epsilon(1) <= 30.0
+    assert loss.noise_multiplier == ACCOUNTANT.noise_multiplier(30.0, rounds=1)
+    RunDirectory(tmp_path, resolved(config)).create()
+    assert run_program(private(2, epsilon=30.0), str(tmp_path), resume=True) == 1
     assert "this run was computed for another number of rounds (rounds: 1 then, 2 now)" in (
         capsys.readouterr().err
     )

@@ -6,10 +6,11 @@ import pytest
 
 import tff_pfl
 from tests.experiment.killed import Killed, rows_of
-from tests.federation import local_sgd, random_examples, tiny_model
+from tests.federation import random_examples, tiny_algorithm
 from tests.runs import tiny_config, train_run
+from tff_pfl.config import run_program
 from tff_pfl.data import FederatedDataset
-from tff_pfl.experiment import TRACKERS, TrackerError, run_program, tracking
+from tff_pfl.experiment import TRACKERS, TrackerError, tracking
 from tff_pfl.experiment.run_files import RunFiles
 
 pytestmark = pytest.mark.usefixtures("clients_in_a_loop")
@@ -41,10 +42,10 @@ def test_tracker_of_a_user_receives_each_round_and_ends(tmp_path, monkeypatch):
 
     monkeypatch.setitem(TRACKERS._registered, "kept", Kept)
     with tff_pfl.RunDirectory(tmp_path / "run", {"seed": 3}) as directory:
-        with pytest.raises(Killed), tracking("kept", directory) as (manager,):
+        with pytest.raises(Killed), tracking(["kept"], directory) as (manager,):
             assert isinstance(manager, Kept)
             raise Killed
-        with tracking(None, directory) as managers:
+        with tracking([], directory) as managers:
             assert not managers
     assert events == [3, Killed]
 
@@ -97,7 +98,7 @@ def test_comparison_tracks_each_run(mlflow, tmp_path):
     examples = random_examples(6)
     clients = [(examples.x, examples.y, examples.x, examples.y)] * 2
     dataset = FederatedDataset.from_client_arrays(clients, 3)
-    methods = {"Mine": tff_pfl.make("local", tiny_model(), local_sgd())}
+    methods = {"Mine": tiny_algorithm("local")}
     options = {"rounds": 1, "seeds": (0, 1), "folder": tmp_path / "runs", "tracker": "mlflow"}
     tff_pfl.compare(dataset, methods, **options)
     runs = mlflow.search_runs([mlflow.get_experiment_by_name("digits").experiment_id])

@@ -13,14 +13,8 @@ import pytest
 
 from tests.runs import ROOT, tiny_config, train_run
 from tff_pfl import runtime
-from tff_pfl.experiment import (
-    OutputDirectoryError,
-    RunDirectory,
-    RunFiles,
-    Session,
-    restored_run,
-    versions,
-)
+from tff_pfl.config import run_of
+from tff_pfl.experiment import OutputDirectoryError, RunDirectory, RunFiles, Session, versions
 
 
 @pytest.fixture
@@ -113,11 +107,11 @@ def test_code_of_covers_the_whole_package_of_a_user(directory, tmp_path, monkeyp
 
 
 def test_run_restored_with_other_versions_logs_a_warning(finished_run, monkeypatch, caplog):
-    run_dir = finished_run()
-    with restored_run(run_dir):
+    run = run_of(run_dir := finished_run())
+    with run.restored():
         assert caplog.messages == []
     pretend(monkeypatch, numpy="1.0")
-    with restored_run(run_dir):
+    with run.restored():
         (message,) = caplog.messages
     assert message == (
         f"{run_dir} was computed with other versions or other code, and numbers may differ: "
@@ -127,7 +121,7 @@ def test_run_restored_with_other_versions_logs_a_warning(finished_run, monkeypat
 
 def test_run_restored_on_other_devices_logs_a_warning(finished_run, monkeypatch, caplog):
     def restore(run_dir):
-        with restored_run(run_dir):
+        with run_of(run_dir).restored():
             pass
 
     monkeypatch.setattr(versions, "_described", lambda device: "GPU:0")

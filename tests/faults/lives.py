@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 import tensorflow_federated as tff
 
 from tff_pfl import config as configs
-from tff_pfl import experiment
 from tff_pfl.clients import ClientStateStore
 from tff_pfl.clients.records import DiskRecords
 from tff_pfl.experiment.metrics_log import MetricsLog
@@ -90,7 +89,7 @@ def train(path: pathlib.Path, sabotage=lambda: None, **options) -> Life:
     options = options or {"resume": True}
 
     def program():
-        return experiment.run_program(config(), str(path), **options)
+        return configs.run_program(config(), str(path), **options)
 
     return Life(program, sabotage)
 

@@ -190,8 +190,8 @@ def test_runs_follow_weights(tmp_path):
     for name, clients in (("weighted", WEIGHTED), ("repeated", REPEATED)):
         dataset = tff_pfl.FederatedDataset.from_client_arrays(clients, 3)
         methods = {"FedAvg": in_full_batches("fedavg")}
-        evaluate = tff_pfl.EvaluationOptions(generalization="last")
-        options = {"rounds": 2, "folder": tmp_path / name, "evaluate": evaluate}
+        evaluation = tff_pfl.Evaluation(generalization="last")
+        options = {"rounds": 2, "folder": tmp_path / name, "evaluation": evaluation}
         compared = tff_pfl.compare(dataset, methods, **options)
         columns = ("loss", "personalized/generalization_test/loss")
         results.append(np.stack([compared.clients(column) for column in columns]))

@@ -13,7 +13,7 @@ import pytest
 
 from tests.marks import slow
 from tests.runs import ROOT, run_main, run_python, wait_until
-from tff_pfl import experiment
+from tff_pfl import config as configs
 from tff_pfl.data import plot_partition
 from tff_pfl.experiment import rounds
 
@@ -131,7 +131,7 @@ def test_program_restarts_after_a_lost_worker(monkeypatch, tmp_path, restarts, e
         restart(resume)
         return os.EX_TEMPFAIL
 
-    monkeypatch.setattr(experiment, "run_program", lose)
+    monkeypatch.setattr(configs, "run_program", lose)
     executed = []
     monkeypatch.setattr(os, "execv", lambda _, command: executed.extend(command))
     assert train(tmp_path / "run", f"--restarts={restarts}").returncode == os.EX_TEMPFAIL

@@ -45,7 +45,7 @@ class Experiment:
         >>> ditto = tff_pfl.make("ditto", model, local)
         >>> experiment = tff_pfl.Experiment(ditto, dataset, rounds=30, clients_per_round=2)
         >>> experiment.title
-        'ditto on data set'
+        'ditto on custom'
 
     Raises:
         KindError: The algorithm was not made by `tff_pfl.make`, or the data set is of another

@@ -1,4 +1,4 @@
-"""Tests that `evaluate_run` and `evaluate_program` refuse wrong directories and options."""
+"""Tests that evaluations of configs refuse wrong directories and options."""
 
 import functools
 import shutil
@@ -9,8 +9,8 @@ import pytest
 from tests.marks import together
 from tests.runs import tiny_config, with_settings
 from tff_pfl.clients import ClientStateStore
-from tff_pfl.config import ConfigError
-from tff_pfl.experiment import OutputDirectoryError, evaluate_program, evaluate_run, run_program
+from tff_pfl.config import ConfigError, evaluate_program, run_of, run_program
+from tff_pfl.experiment import OutputDirectoryError
 
 
 def damaged(run, path):
@@ -82,13 +82,13 @@ def test_run_without_a_committed_round_is_refused(tmp_path):
         code = run_program(tiny_config(), str(tmp_path / "run"))
     assert code == 1
     with pytest.raises(OutputDirectoryError, match="run: no round was committed."):
-        evaluate_run(tmp_path / "run")
+        run_of(tmp_path / "run").evaluate()
 
 
 @together(
     ("options", "message"),
     [
-        ({"split": "validation"}, "no client has validation examples"),
+        ({"split": "validation"}, "no client of 'digits' has validation examples"),
         ({"synthetic": ("2.0",)}, "config.evaluation.synthetic must be a sequence"),
         ({"synthetic": ("half",)}, "config.evaluation: could not convert string to float: 'half'"),
         ({"fine_tune_epochs": -1}, "fine_tune_epochs must be a whole number of at least 0, got -1"),
@@ -99,11 +99,12 @@ def test_run_without_a_committed_round_is_refused(tmp_path):
 )
 def test_impossible_options_are_refused(finished_run, options, message):
     with pytest.raises(ConfigError, match=message):
-        evaluate_run(finished_run(), **options)
+        run_of(finished_run(), options)
 
 
 def test_change_without_effect_logs_a_warning(finished_run, caplog):
-    evaluate_run(finished_run(), fine_tune_learning_rate=0.1, subsample=True, split="test")
+    changes = {"fine_tune_learning_rate": 0.1, "subsample": True, "split": "test"}
+    run_of(finished_run(), changes)
     idle = [text.partition(": ")[2] for text in caplog.messages if "no effect" in text]
     assert idle == [
         "config.evaluation.fine_tune_learning_rate has no effect: "

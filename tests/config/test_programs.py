@@ -1,20 +1,17 @@
-"""Tests `run_program` in this process; `tests/programs/test_train.py` runs the program."""
+"""Tests the bodies of programs in this process; `tests/programs` runs the programs."""
 
 import json
 import os
+import pathlib
+import shutil
 import signal
 
-import numpy as np
 import pytest
-from tff_pfl.config.run import suitable_capacity
 
 from tests.experiment.killed import contents_of
-from tests.marks import together
-from tests.runs import tiny_config, train_run
-from tff_pfl import data, experiment, models, runtime
-from tff_pfl.clients import Ladder
-from tff_pfl.config.interruption import Terminated, interruptible
-from tff_pfl.experiment import evaluate_program, program, run_program
+from tests.runs import tiny_config
+from tff_pfl import runtime
+from tff_pfl.config import evaluate_program, run_program
 from tff_pfl.experiment.rounds import Rounds
 from tff_pfl.experiment.summary import read_summary
 
@@ -24,32 +21,6 @@ def test_mistakes_print_one_message_and_create_no_directory(tmp_path, capsys):
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: config.clients_per_round: A cohort of 5 clients ")
     assert not os.path.exists(tmp_path / "run")
-
-
-LINEAR, CNN = ("mlp", {"hidden": ()}), ("lenet", {})
-
-
-@together(
-    ("network", "sizes", "clients", "batch_size", "expected"),
-    [
-        (LINEAR, [12, 16, 25], 40, 20, Ladder(20)),
-        (LINEAR, [12, 16, 25], 10, 20, None),  # too few clients
-        (LINEAR, [1, 21, 41, 61, 81], 40, 20, Ladder(20)),  # in two groups
-        (LINEAR, [1, 201, 401, 601, 801], 40, 20, None),  # too many groups
-        (LINEAR, [60, 70, 80], 40, 70, None),  # too large steps
-        (LINEAR, [1, 5], 40, 100, Ladder(6)),  # no client fills a batch
-        (CNN, [12, 16, 20], 40, 20, None),
-    ],
-)
-def test_clients_are_grouped_if_that_is_faster(network, sizes, clients, batch_size, expected):
-    name, options = network
-    model = models.build(name, (28, 28, 1), 10, **options)
-    nobody = np.zeros([0, 1], np.float32), np.zeros([0], np.int32)
-    dataset = data.FederatedDataset.from_client_arrays(
-        [(np.zeros([n, 1], np.float32), np.zeros(n, np.int32), *nobody) for n in 20 * sizes],
-        num_classes=10,
-    )
-    assert suitable_capacity(model, dataset, clients, batch_size) == expected
 
 
 def lost():
@@ -65,9 +36,16 @@ def test_lost_worker_has_its_own_exit_code(tmp_path, capsys):
     assert run_program(tiny_config(), path, resume=True) == 0
 
 
-def test_run_to_overwrite_is_not_resumed_before_it_is_deleted(tmp_path, capsys):
-    path, resumed = str(tmp_path / "run"), []
-    assert run_program(tiny_config(), path) == 0
+@pytest.fixture
+def finished(finished_run, tmp_path, capsys):
+    """Returns the path of a copy of a finished run of `tiny_config`."""
+    path = shutil.copytree(finished_run(), tmp_path / "run")
+    capsys.readouterr()
+    return str(path)
+
+
+def test_run_to_overwrite_is_not_resumed_before_it_is_deleted(finished, capsys):
+    path, resumed = finished, []
     options = {"overwrite": True, "restart": resumed.append}
     longer = tiny_config(rounds=3)
     assert run_program(longer, path, set_context=lost, **options) == os.EX_TEMPFAIL
@@ -75,7 +53,7 @@ def test_run_to_overwrite_is_not_resumed_before_it_is_deleted(tmp_path, capsys):
         f"no run was started, and the run in {path} was not changed\n"
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(program, "train", lambda *_, **__: lost())
+        patch.setattr(Rounds, "run", lambda *_, **__: lost())
         assert run_program(longer, path, **options) == os.EX_TEMPFAIL
     assert capsys.readouterr().err.endswith(f"pass --resume to continue the run in {path}\n")
     assert resumed == [False, True]
@@ -115,23 +93,21 @@ def test_finished_run_is_printed_again_but_not_changed(tmp_path, capsys):
     assert "already contains a run" in capsys.readouterr().err
     assert run_program(tiny_config(), path, resume=True) == 0
     assert capsys.readouterr().out.strip() == printed[printed.index("ditto on digits") :].strip()
-    other = tiny_config(data={"dirichlet": {"alpha": 1.0}})
+    other = tiny_config(evaluation={"every": 1})
     assert run_program(other, path, resume=True) == 1
-    assert "data.dirichlet.alpha: 0.3 then, 1.0 now" in capsys.readouterr().err
+    assert "evaluation.every: 5 then, 1 now" in capsys.readouterr().err
     assert run_program(other, path, overwrite=True) == 0
     assert capsys.readouterr().out != printed
     with open(os.path.join(path, "config.json")) as file:
-        assert json.load(file)["data"]["dirichlet"]["alpha"] == 1.0
+        assert json.load(file)["evaluation"]["every"] == 1
 
 
-def test_finished_run_is_not_evaluated_again(tmp_path, capsys):
-    path = str(tmp_path / "run")
-    assert run_program(tiny_config(rounds=1), path) == 0
-    capsys.readouterr()
-    assert run_program(tiny_config(rounds=1, checkpoint_every=2), path, resume=True) == 0
+def test_finished_run_is_not_evaluated_again(finished, capsys):
+    path = finished
+    assert run_program(tiny_config(checkpoint_every=2), path, resume=True) == 0
     note = "note: the run was finished before; its result is shown again\n"
     assert capsys.readouterr().err == note
-    other = tiny_config(rounds=1, evaluation={"generalization": "last", "synthetic": (0.1,)})
+    other = tiny_config(evaluation={"generalization": "last", "synthetic": (0.1,)})
     assert run_program(other, path, resume=True) == 0
     assert capsys.readouterr().err == (
         "note: the run was finished already, and its results ignore these changes:\n"
@@ -155,48 +131,10 @@ def test_signal_prints_how_to_resume(tmp_path, capsys, monkeypatch):
     assert capsys.readouterr().err == "\ninterrupted\n"
 
 
-@pytest.mark.parametrize(
-    ("error", "code", "message"),
-    [
-        (OSError(28, "No space left on device", "a.csv"), 1, "error: [Errno 28] No space left"),
-        (ZeroDivisionError("of a program"), 1, "error: of a program\n"),
-        (Terminated(), 143, "\ninterrupted; do it again\n"),
-    ],
-)
-def test_exit_code_of_ends_any_program(capsys, error, code, message):
-    def fail():
-        raise error
-
-    options = {"errors": [ZeroDivisionError], "advice": lambda: "do it again"}
-    assert experiment.exit_code_of(fail, **options) == code
-    assert capsys.readouterr().err.startswith(message)
-
-
-def test_second_signal_ends_the_process_at_once():
-    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    with pytest.raises(Terminated), interruptible():
-        try:
-            os.kill(os.getpid(), signal.SIGTERM)
-        finally:
-            assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-            assert signal.getsignal(signal.SIGINT) == signal.SIG_DFL
-    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
-
-
-def test_ignored_signals_stay_ignored():
-    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    try:
-        with interruptible():
-            os.kill(os.getpid(), signal.SIGTERM)
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def test_refused_config_does_not_delete_the_run_to_overwrite(tmp_path, capsys):
-    path = train_run(tmp_path / "run", tiny_config())
-    before = contents_of(path)
+def test_refused_config_does_not_delete_the_run_to_overwrite(finished, capsys):
+    before = contents_of(pathlib.Path(finished))
     config = tiny_config("ifca", new_clients={"number": 1})
     config.algorithm.fixed_clusters = (0, 1, 0)
-    assert run_program(config, str(path), overwrite=True) == 1
+    assert run_program(config, finished, overwrite=True) == 1
     assert "this algorithm has none" in capsys.readouterr().err
-    assert contents_of(path) == before
+    assert contents_of(pathlib.Path(finished)) == before
