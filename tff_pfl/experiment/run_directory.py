@@ -54,10 +54,13 @@ class OutputDirectoryError(RuntimeError):
 
 
 class RunDirectory:
-    """The output directory of a run: `with RunDirectory(path, settings) as directory: train(...)`.
+    """The output directory of a run, or of a program with `files` of its own.
 
-    Any program can use one with its own `files`. Only one process at a time writes there. A run
-    cannot be resumed with other settings. Unfinished files of a killed process are removed.
+        with tff_pfl.RunDirectory("runs/mine", settings, resume=True, files=["states"]) as directory:
+            write_to(directory.file("states"))
+
+    `train` makes that of a run by itself. Only one process at a time writes there. A run cannot be
+    resumed with other settings. Unfinished files of a killed process are removed.
 
     Attributes:
         changes: The settings of a resumed run that have changed and may change, as text.
