@@ -41,7 +41,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from benchmarks.contestants import driver
 from benchmarks.timing import hardware
 from tff_pfl.arguments.names import check_names
-from tff_pfl.experiment.interruption import exit_code, interruptible
+from tff_pfl.config.interruption import exit_code, interruptible
 from tff_pfl.output.files import to_json
 
 flags.DEFINE_string("pfllib", None, "PYTHON:CHECKOUT of PFLlib.")

@@ -9,6 +9,7 @@ differ only in their seeds. Figures are .png, .pdf or .svg files.
 import os
 import sys
 
+from tff_pfl import config as configs
 from tff_pfl import experiment
 from tff_pfl.config import command_line
 from tff_pfl.output.files import with_home
@@ -24,7 +25,7 @@ def main(argv):
         if "output" in arguments:
             experiment.check_writable(arguments["output"])
         printed = run(**arguments)
-    except (*experiment.user_errors(), ValueError) as error:
+    except (*configs.user_errors(), ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     if "output" in arguments and not any(text.startswith("--output") for text in argv):

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from benchmarks.gpu import summary
 from benchmarks.gpu.report import Report
 from benchmarks.timing import hardware
-from tff_pfl.experiment.interruption import interruptible
+from tff_pfl.config.interruption import interruptible
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LOG, CACHE = "log.txt", "cuda_cache.tar.xz"

@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from tff_pfl import clients, data, runtime
 from tff_pfl.arguments.names import UnknownNameError
 from tff_pfl.config.errors import ConfigError
-from tff_pfl.experiment.errors import NobodyReportedError
+from tff_pfl.experiment.errors import NobodyReportedError, TrackerError
 from tff_pfl.experiment.run_directory import OutputDirectoryError
-from tff_pfl.experiment.trackers import TrackerError
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 

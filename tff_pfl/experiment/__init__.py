@@ -6,7 +6,7 @@ __getattr__, __dir__, __all__ = offer(
     __name__,
     {
         "early_stop": ("EarlyStop", "MetricError", "check_measured"),
-        "errors": ("NobodyReportedError",),
+        "errors": ("NobodyReportedError", "TrackerError"),
         "evaluate": ("EvaluationResult",),
         "experiment": ("Experiment",),
         "export": ("Exported",),
@@ -26,7 +26,6 @@ __getattr__, __dir__, __all__ = offer(
         "trackers": (
             "MlflowReleaseManager",
             "TRACKERS",
-            "TrackerError",
             "WandbReleaseManager",
             "tracking",
         ),

@@ -56,8 +56,8 @@ class OutputDirectoryError(RuntimeError):
 class RunDirectory:
     """The output directory of a run, or of a program with `files` of its own.
 
-        with tff_pfl.RunDirectory("runs/mine", settings, resume=True, files=["states"]) as directory:
-            write_to(directory.file("states"))
+        with RunDirectory("runs/mine", settings, resume=True, files=["a.csv"]) as directory:
+            write_to(directory.file("a.csv"))
 
     `train` makes that of a run by itself. Only one process at a time writes there. A run cannot be
     resumed with other settings. Unfinished files of a killed process are removed.

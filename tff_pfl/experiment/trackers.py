@@ -21,6 +21,7 @@ import tensorflow_federated as tff
 
 from tff_pfl.arguments.names import check_names
 from tff_pfl.arguments.registry import Registry
+from tff_pfl.experiment.errors import TrackerError
 from tff_pfl.experiment.run_directory import RunDirectory, flatten, read_json
 
 TRACKERS = Registry("tracker", "directory")
@@ -30,10 +31,6 @@ TRACKER_IDS = "trackers.json"
 """The file of a run with the ids that trackers gave it, so that a resumed run continues them."""
 
 _LONGEST = 500  # characters of a parameter, which MLflow's servers take
-
-
-class TrackerError(ValueError):
-    """An error about a tracker that is unknown, not installed, or does not start."""
 
 
 class _Tracker(tff.program.ReleaseManager[Mapping[str, float], int]):
