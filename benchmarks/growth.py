@@ -196,7 +196,7 @@ def run_at(point: Point) -> dict[str, Any]:
         `rounds_at`. `mib_on_disk` has the sizes of the run's folders and files.
     """
     evaluated = min(_EVALUATED_CLIENTS, point.population)
-    evaluation = Evaluation(every=0, clients=evaluated, clients_per_call=point.cohort_size)
+    how = {"every": 0, "clients": evaluated, "clients_per_call": point.cohort_size}
     with _at(point) as (algorithm, folder, memory), contextlib.redirect_stdout(io.StringIO()):
         watch = time.perf_counter()
         dataset = memory_mapped_federation(point, folder)
@@ -210,7 +210,7 @@ def run_at(point: Point) -> dict[str, Any]:
                 rounds=number,
                 clients_per_round=point.cohort_size,
                 seed=SEED,
-                evaluation=evaluation,
+                evaluation=Evaluation(**how),
             )
             train(experiment, path, resume=step == "resume", verbose=False)
             whole = time.perf_counter() - watch

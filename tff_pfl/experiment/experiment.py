@@ -287,10 +287,13 @@ class Experiment:
     def settings(self) -> dict[str, Any]:
         """The settings, as JSON values in the keys of configs, which a resumed run may not change.
 
-        They are those of `written`, if it is given: of a config, or of `tff_pfl.compare`.
+        They are those of `written`, if it is given, of a config or of `tff_pfl.compare`, with the
+        numbers of this experiment, which `dataclasses.replace` may have made of another one.
         """
+        own = ("seed", "rounds", "clients_per_round", "checkpoint_every")
+        numbers = {name: getattr(self, name) for name in own}
         if self.written is not None:
-            return dict(self.written)
+            return {**self.written, **numbers}
         data, made_of = self.members, self.algorithm.made_of
         sections = {
             "evaluation": self.evaluation,
@@ -302,10 +305,7 @@ class Experiment:
             values = {"noise_multiplier": loss.noise_multiplier, "delta": loss.accountant.delta}
             sections["privacy"] = values
         return {
-            "seed": self.seed,
-            "rounds": self.rounds,
-            "clients_per_round": self.clients_per_round,
-            "checkpoint_every": self.checkpoint_every,
+            **numbers,
             "algorithm": {"name": self.algorithm.name, **described(made_of.options)},
             "model": {"name": self.model.name, "num_weights": self.model.num_weights},
             "task": {"name": self.model.task.name, "metrics": self.model.task.directions},
