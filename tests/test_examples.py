@@ -11,8 +11,8 @@ from tests.own_modules import own_modules
 from tests.runs import ROOT, config_of_flags, run_python
 from tff_pfl import testing
 from tff_pfl.algorithms import ALGORITHMS
+from tff_pfl.config import evaluate_program, run_program
 from tff_pfl.config.imports import import_modules
-from tff_pfl.experiment import evaluate_program, run_program
 from tff_pfl.templates import Client
 
 pytestmark = pytest.mark.usefixtures("clients_in_a_loop")
