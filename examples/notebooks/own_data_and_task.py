@@ -277,8 +277,8 @@ backbone = tf.keras.Sequential(pretrained.layers[:-1])
 
 # %% [markdown]
 # `dataset.map` applies the backbone to all pictures once. Clients then train, and send, little. The
-# three methods have other data and other networks, so that each is an `Experiment` of its own, which
-# `compare` takes by its label.
+# methods differ in data and network, too: each is an `Experiment`, and `compare` takes these by
+# labels.
 
 
 # %%
