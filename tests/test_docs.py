@@ -316,6 +316,6 @@ def test_documented_keys_of_configs_exist():
     known |= {"algorithm.own_share", "algorithm.share", "model.options.width", "data.by_size.ratio"}
     for document in [*DOCUMENTS, *NOTEBOOKS]:
         text = "".join(code for code in re.split(r"```\w*\n", document.read_text())[::2])
-        named = set(re.findall(r"\bconfig\.([a-z_]+(?:\.[a-z_]+)*)(?!\w*[(/])", text))
+        named = set(re.findall(r"(?<!tff_pfl\.)\bconfig\.([a-z_]+(?:\.[a-z_]+)*)(?!\w*[(/])", text))
         named |= {f for c in commands(document) for f in re.findall(r"--config\.([a-z_.]+)", c)}
         assert named - known - {"json", "py"} == set(), document
