@@ -33,6 +33,7 @@ import tensorflow_federated as tff
 import tff_pfl
 from tff_pfl import analysis, attacks, privacy
 
+tff_pfl.set_graph_context(vectorize="never")  # few rounds: a loop over clients starts sooner
 sns.set_theme(style="whitegrid", palette="colorblind")
 
 # %% [markdown]
