@@ -22,11 +22,13 @@ import numpy as np
 
 from benchmarks.timing import in_new_processes, memory_mib, size_mib, spread
 from benchmarks.workloads import RUNTIMES, SEED, Workload, installed
-from tff_pfl import experiment
 from tff_pfl.clients import ClientStateStore, CohortDataSource
 from tff_pfl.data import ClientRows, FederatedDataset, Partition
-from tff_pfl.evaluation import EvaluationOptions
+from tff_pfl.evaluation import Evaluation
+from tff_pfl.experiment import Experiment, RunFiles, train
 from tff_pfl.experiment.background import Background, Stopwatch
+from tff_pfl.local import examples_type
+from tff_pfl.templates import compose
 
 _COHORT_SIZE = 100  # or all clients of a smaller federation
 # So few that writing the initial states takes less memory than a round.
@@ -70,13 +72,14 @@ class Point:
 
 @contextlib.contextmanager
 def _at(point: Point) -> Iterator[tuple]:
-    """Yields the process of a point, an empty folder, and the memory in use at the start."""
+    """Yields the algorithm of a point, an empty folder, and the memory in use at the start."""
     with (
         installed(RUNTIMES["graph_vectorized"]()),
         tempfile.TemporaryDirectory(prefix="benchmark_") as folder,
     ):
-        process = point.workload.process(point.algorithm, point.population, point.cohort_size)
-        yield process, pathlib.Path(folder), memory_mib(start="VmRSS")
+        sizes = point.population, point.cohort_size
+        algorithm = point.workload.algorithm(point.algorithm, *sizes)
+        yield algorithm, pathlib.Path(folder), memory_mib(start="VmRSS")
 
 
 def measure_scaling(
@@ -126,8 +129,9 @@ def rounds_at(point: Point) -> dict[str, Any]:
         clients and data are made, and `peak` at its highest. About `files` of the peak are pages of
         files, libraries and the store, which the kernel drops when memory is needed.
     """
-    with _at(point) as (process, folder, memory), contextlib.ExitStack() as resources:
+    with _at(point) as (algorithm, folder, memory), contextlib.ExitStack() as resources:
         path, population = folder / "states", point.population
+        process = compose(algorithm, examples_type(point.workload.image_shape), SEED)
         store = ClientStateStore(process.initialize_clients, process.client_state_type, path)
         resources.enter_context(store)
         state = process.initialize_client(np.int32(0))
@@ -192,25 +196,25 @@ def run_at(point: Point) -> dict[str, Any]:
         `rounds_at`. `mib_on_disk` has the sizes of the run's folders and files.
     """
     evaluated = min(_EVALUATED_CLIENTS, point.population)
-    options = {
-        "clients_per_round": point.cohort_size,
-        "seed": SEED,
-        "evaluate_every": 0,
-        "evaluate": EvaluationOptions(clients=evaluated, clients_per_call=point.cohort_size),
-        "capacity": "cohort",
-    }
-    with _at(point) as (process, folder, memory), contextlib.redirect_stdout(io.StringIO()):
+    how = {"every": 0, "clients": evaluated, "clients_per_call": point.cohort_size}
+    with _at(point) as (algorithm, folder, memory), contextlib.redirect_stdout(io.StringIO()):
         watch = time.perf_counter()
         dataset = memory_mapped_federation(point, folder)
         seconds_to = {"make_data": time.perf_counter() - watch}
         rounds, path = point.warmup + point.rounds, folder / "run"
         for step, first, number in (("start", 0, rounds), ("resume", rounds, rounds + 1)):
             watch = time.perf_counter()
-            model = point.workload.model()
-            with experiment.RunDirectory(path, {}, resume=step == "resume") as directory:
-                experiment.train(process, model, dataset, directory, rounds=number, **options)
+            experiment = Experiment(
+                algorithm,
+                dataset,
+                rounds=number,
+                clients_per_round=point.cohort_size,
+                seed=SEED,
+                evaluation=Evaluation(**how),
+            )
+            train(experiment, path, resume=step == "resume", verbose=False)
             whole = time.perf_counter() - watch
-            timings = experiment.RunFiles(path).timings()
+            timings = RunFiles(path).timings()
             evaluation = timings.pop("evaluation_seconds")
             seconds_to[step] = whole - timings["round_seconds"][first:].sum() - evaluation[-1]
         seconds_to["evaluate"] = evaluation[-1]

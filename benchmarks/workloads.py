@@ -9,9 +9,9 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import tff_pfl
-from tff_pfl import algorithms, runtime
+from tff_pfl import runtime
 from tff_pfl.local import Examples, LocalTraining, examples_type
-from tff_pfl.templates import Client, PersonalizedProcess
+from tff_pfl.templates import Algorithm, Client, PersonalizedProcess, compose
 
 RUNTIMES: dict[str, Callable[[], tff.framework.SyncExecutionContext]] = {
     "cpp_runtime": runtime.create_cpp_context,
@@ -78,24 +78,27 @@ class Workload:
         optimizer = tff.learning.optimizers.build_sgdm(self.learning_rate)
         return LocalTraining(optimizer, epochs=self.epochs, batch_size=self.batch_size)
 
-    def process(
+    def algorithm(
         self,
-        algorithm: str,
+        name: str,
         num_clients: int | None = None,
         clients_per_round: int | None = None,
         **options: Any,
-    ) -> PersonalizedProcess:
-        """Builds the process of an algorithm; the default numbers of clients are the workload's."""
-        return algorithms.build(
-            algorithm,
+    ) -> Algorithm:
+        """Makes an algorithm; the default numbers of clients are the workload's."""
+        return tff_pfl.make(
+            name,
             self.model(),
-            examples_type(self.image_shape),
             self.training(),
             num_clients=num_clients or self.clients,
             clients_per_round=clients_per_round or self.clients,
-            seed=SEED,
             **options,
         )
+
+    def process(self, algorithm: str, *args: Any, **options: Any) -> PersonalizedProcess:
+        """Composes the process of an algorithm; see `algorithm` for the arguments."""
+        made = self.algorithm(algorithm, *args, **options)
+        return compose(made, examples_type(self.image_shape), SEED)
 
     def data(self) -> tuple[np.ndarray, np.ndarray]:
         """Returns images `uint8[clients, examples, ...]`, a prototype plus noise, and labels.

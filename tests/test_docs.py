@@ -114,7 +114,7 @@ def test_methods_of_the_own_method_guide_pass_the_contract(follow):
 
 def test_guides_to_models_and_the_round_loop_run(follow):
     names = follow("own_model", "round_loop")
-    result = names["result"]
+    result = names["run"].result
     assert result.final.mean("accuracy") > 0.8 > 0.5 > result.final.mean("accuracy", "global")
     assert len(names["models"]) == 6
     x = names["client_arrays"](3)[2]
@@ -125,7 +125,7 @@ def test_guides_to_models_and_the_round_loop_run(follow):
 def test_guides_to_data_run(follow, monkeypatch):
     follow("own_data", "data_sets")
     sales = runpy.run_path("sales.py")
-    assert sales["result"].final.mean("r2") > 0.8
+    assert sales["run"].result.final.mean("r2") > 0.8
     follow("registries")
     config, _ = config_and_folder(monkeypatch, command_with("registries", "stripes_config.py"))
     build(config)
@@ -157,7 +157,7 @@ def test_round_loop_runs_without_a_global_model(follow):
     blocks = [code for guide in guides for file, code in python_blocks(guide) if not file]
     until = next(i for i, code in enumerate(blocks) if "process.global_weights" in code) + 1
     names = {}
-    for code in (blocks[0].partition("with tff_pfl.RunDirectory")[0], *blocks[2:until]):
+    for code in (blocks[0].partition("run = tff_pfl.train")[0], *blocks[2:until]):
         code = code.replace('"ditto", model, local, lambda_=0.1', '"fedper", model, local')
         exec(compile(code, "fedper", "exec"), names)
     assert len(names["models"]) == 6 and "weights" not in names
@@ -200,7 +200,7 @@ def test_programs_guide_runs(follow):
     assert list(names["models"].values()) == ["training_checkpoint_round_2"]
 
 
-OTHERS = ["attacks", "determinism", "large_populations", "participation", "privacy"]
+OTHERS = ["attacks", "determinism", "experiments", "large_populations", "participation", "privacy"]
 OTHERS += ["private_uploads", "runtime", "studies", "tasks"]
 
 
@@ -316,6 +316,6 @@ def test_documented_keys_of_configs_exist():
     known |= {"algorithm.own_share", "algorithm.share", "model.options.width", "data.by_size.ratio"}
     for document in [*DOCUMENTS, *NOTEBOOKS]:
         text = "".join(code for code in re.split(r"```\w*\n", document.read_text())[::2])
-        named = set(re.findall(r"\bconfig\.([a-z_]+(?:\.[a-z_]+)*)(?!\w*[(/])", text))
+        named = set(re.findall(r"(?<!tff_pfl\.)\bconfig\.([a-z_]+(?:\.[a-z_]+)*)(?!\w*[(/])", text))
         named |= {f for c in commands(document) for f in re.findall(r"--config\.([a-z_.]+)", c)}
         assert named - known - {"json", "py"} == set(), document

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from docs.site import links
+from docs.site import api, links
 from tests.documents import GUIDES, NOTEBOOKS
 from tests.runs import ROOT
 from tff_pfl.algorithms import ALGORITHMS
@@ -48,6 +48,10 @@ def test_links_to_files_point_to_pages():
     )
     found = links.sources({"results/digits.md": "[a](../../configs)"})
     assert {"source/configs.md", "source/configs/digits.py.md"} <= set(found)
+
+
+def test_packages_that_offer_no_names_show_their_modules():
+    assert "\n::: tff_pfl.arguments.ranges\n" in api.pages()["api/tff_pfl.arguments.md"]
 
 
 @pytest.mark.slow

@@ -43,7 +43,7 @@ def compare_rounds(report: Report) -> None:
 
 
 def _compare(config):
-    run = configs.BuiltRun(config)
+    experiment = configs.experiment_of(config)
     # On GPUs, the default is compiled; at toy sizes, on CPUs, it is asked for.
     contexts = {
         "default": create_graph_context(jit_compile=True),
@@ -51,11 +51,12 @@ def _compare(config):
     }
     outputs, figures = {}, {}
     for way, context in contexts.items():
-        with installed(context), _cohorts(run, config.clients_per_round) as cohorts:
-            state, cohort = run.process.initialize(), cohorts.select(config.clients_per_round)
+        with installed(context), _cohorts(experiment) as cohorts:
+            process, number = experiment.process, experiment.clients_per_round
+            state, cohort = process.initialize(), cohorts.select(number)
             for name in (f"first_{way}", way):
                 start = time.perf_counter()
-                output = run.process.next(state, cohort)
+                output = process.next(state, cohort)
                 figures[f"{name}_seconds"] = time.perf_counter() - start
         outputs[way] = output.state, output.clients, output.metrics
     difference = _difference(*outputs.values())
@@ -87,12 +88,13 @@ def count_compilations(report: Report) -> None:
     require(report)
     config = config_of("fedavg", report)
     number = config.clients_per_round if report.is_toy else _COHORT
-    run, seconds, modules = configs.BuiltRun(config), [], []
-    with installed(create_graph_context(jit_compile=True)), _cohorts(run, number) as cohorts:
-        state = run.process.initialize()
+    experiment, seconds, modules = configs.experiment_of(config), [], []
+    process = experiment.process
+    with installed(create_graph_context(jit_compile=True)), _cohorts(experiment) as cohorts:
+        state = process.initialize()
         for _ in range(_ROUNDS):
             start = time.perf_counter()
-            output = run.process.next(state, cohorts.select(number))
+            output = process.next(state, cohorts.select(number))
             cohorts.update(output.clients)
             state = output.state
             seconds.append(time.perf_counter() - start)
@@ -116,10 +118,10 @@ def _of_rounds(seconds, modules):
 
 
 @contextlib.contextmanager
-def _cohorts(run, number):
-    process, capacity = run.process, clients.Ladder(run.config.local.batch_size)
+def _cohorts(experiment):
+    process, capacity = experiment.process, clients.Ladder(experiment.local.batch_size)
     with clients.ClientStateStore(process.initialize_clients, process.client_state_type) as store:
         source = clients.CohortDataSource(
-            run.dataset, store, process.client_type, seed=0, capacity=capacity
+            experiment.dataset, store, process.client_type, seed=0, capacity=capacity
         )
         yield source.iterator()

@@ -109,7 +109,7 @@ def _train(config, devices: list[str]) -> dict:
     """Trains on these devices and returns measurements."""
     reset_peak()
     folder = pathlib.Path(tempfile.mkdtemp(), "run")
-    code = experiment.run_program(
+    code = configs.run_program(
         config,
         os.fspath(folder),
         set_context=lambda: runtime.set_graph_context(devices=devices),

@@ -35,11 +35,11 @@ def pages() -> dict[str, str]:
 
 def _front_door() -> str:
     rows = ["| name | |", "|---|---|"]
-    elsewhere = []
+    elsewhere, shown = [], [found for package in PACKAGES for found in _paths(package)]
     for name in tff_pfl.__all__:
         path, value = _path("tff_pfl", name), getattr(tff_pfl, name)
         rows.append(f"| [`{name}`][{path}] | {_summary(name, value)} |")
-        if not any(path in _paths(package) for package in PACKAGES):
+        if not any(f"{path}.".startswith(f"{found}.") for found in shown):
             elsewhere.append(path)
     return "\n".join([_head("tff_pfl"), *rows, "", *map(_entry, elsewhere)])
 
@@ -60,8 +60,14 @@ def _entry(path: str) -> str:
 
 @functools.cache
 def _paths(package: str) -> list[str]:
-    """Returns the paths of the names that a package offers and defines, without the methods."""
-    names = getattr(importlib.import_module(package), "__all__", ())
+    """Returns the paths of the names that a package offers and defines, without the methods.
+
+    They are its modules if it offers no names, such as `tff_pfl.arguments`.
+    """
+    module = importlib.import_module(package)
+    names = getattr(module, "__all__", ())
+    if not names:
+        return [f"{package}.{found.name}" for found in pkgutil.iter_modules(module.__path__)]
     paths = [_path(package, name) for name in names if name not in ALGORITHMS]
     return list(dict.fromkeys(path for path in paths if path.startswith(f"{package}.")))
 

@@ -22,7 +22,6 @@ prepare_process()
 import tensorflow_federated as tff  # noqa: E402
 
 import tff_pfl  # noqa: E402
-from tff_pfl import experiment  # noqa: E402
 from tff_pfl.deployment import ExamplesDataSource, compose_global_evaluation  # noqa: E402
 from tff_pfl.runtime.flags import async_context_from_flags  # noqa: E402
 
@@ -36,7 +35,7 @@ _FILES = ("program_state", "eval_manager", "evaluation_metrics.csv", "model")
 def main(argv):
     if len(argv) > 1:
         raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
-    return experiment.exit_code_of(_run, advice=lambda: "the same command resumes")
+    return configs.exit_code_of(_run, advice=lambda: "the same command resumes")
 
 
 def _run():
@@ -44,9 +43,8 @@ def _run():
     config.rounds = _ROUNDS.value
     config.data.num_clients = _CLIENTS.value
     config.clients_per_round = _COHORT_SIZE.value
-    dataset = configs.build_dataset(config)
-    model = configs.build_model(config, dataset)
-    process = configs.build_process(config, model, dataset)
+    experiment = configs.experiment_of(config)
+    dataset, process = experiment.dataset, experiment.process
 
     # TFF's context takes sequences at clients, but not structures such as `Examples`.
     states = tff_pfl.ClientStateStore(process.initialize_clients, process.client_state_type)
@@ -56,12 +54,12 @@ def _run():
     process = tff_pfl.compose_with_sequence_data(
         process, data_type.element, capacity=max(dataset.sizes("train"))
     )
-    evaluation = compose_global_evaluation(model, data_type)
+    evaluation = compose_global_evaluation(experiment.model, data_type)
 
     context = tff.program.NativeFederatedContext(async_context_from_flags())
     tff.framework.set_default_context(context)
-    settings = experiment.resolved(config)
-    with tff_pfl.RunDirectory(_OUTPUT_DIR.value, settings, resume=True, files=_FILES) as directory:
+    where = {"path": _OUTPUT_DIR.value, "settings": experiment.settings}
+    with tff_pfl.RunDirectory(**where, resume=True, files=_FILES) as directory:
         directory.write_settings()  # there may be more rounds now
         asyncio.run(
             tff.learning.programs.train_model(

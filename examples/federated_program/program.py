@@ -25,12 +25,11 @@ import program_logic  # noqa: E402
 import tensorflow_federated as tff  # noqa: E402
 
 import tff_pfl  # noqa: E402
-from tff_pfl import experiment  # noqa: E402
 from tff_pfl.runtime import ProgramContext  # noqa: E402
 from tff_pfl.runtime.flags import async_context_from_flags  # noqa: E402
 
 _OUTPUT_DIR = flags.DEFINE_string("output_dir", None, "Directory of the program's results.")
-_ROUNDS = flags.DEFINE_integer("rounds", 10, "Rounds, including those done.", lower_bound=0)
+_ROUNDS = flags.DEFINE_integer("rounds", 10, "Rounds, including those done.", lower_bound=1)
 _CLIENTS = flags.DEFINE_integer("clients", 10, "Clients in the federation.", lower_bound=1)
 _COHORT_SIZE = flags.DEFINE_integer("cohort_size", 5, "Clients in a round.", lower_bound=1)
 _TABLES = ("train_metrics.csv", "evaluation_metrics.csv")
@@ -41,7 +40,7 @@ def main(argv):
     if len(argv) > 1:
         raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
     errors = [program_logic.TooFewRoundsError]
-    return experiment.exit_code_of(_run, errors=errors, advice=lambda: "the same command resumes")
+    return configs.exit_code_of(_run, errors=errors, advice=lambda: "the same command resumes")
 
 
 def _run():
@@ -49,9 +48,8 @@ def _run():
     config.rounds = _ROUNDS.value
     config.data.num_clients = _CLIENTS.value
     config.clients_per_round = _COHORT_SIZE.value
-    dataset = configs.build_dataset(config)
-    model = configs.build_model(config, dataset)
-    process = configs.build_process(config, model, dataset)
+    experiment = configs.experiment_of(config)
+    dataset, process = experiment.dataset, experiment.process
 
     # Client states are in memory; the iterator saves them with the program's state.
     states = tff_pfl.ClientStateStore(process.initialize_clients, process.client_state_type)
@@ -59,8 +57,8 @@ def _run():
         dataset, states, process.client_type, seed=config.seed, capacity="cohort"
     )
     tff.framework.set_default_context(ProgramContext(async_context_from_flags()))
-    settings = experiment.resolved(config)
-    with tff_pfl.RunDirectory(_OUTPUT_DIR.value, settings, resume=True, files=_FILES) as directory:
+    where = {"path": _OUTPUT_DIR.value, "settings": experiment.settings}
+    with tff_pfl.RunDirectory(**where, resume=True, files=_FILES) as directory:
         directory.write_settings()  # there may be more rounds now
         program_state_manager = tff.program.FileProgramStateManager(
             directory.file("program_state"), keep_total=2, keep_first=False
@@ -70,7 +68,7 @@ def _run():
                 initialize=process.initialize,
                 train=process.next,
                 train_data_source=source,
-                evaluation=evaluation.build_mean_accuracy(process, model),
+                evaluation=evaluation.build_mean_accuracy(process, experiment.model),
                 evaluation_data_source=evaluation.EvaluatedClients(source),
                 total_rounds=config.rounds,
                 cohort_size=config.clients_per_round,

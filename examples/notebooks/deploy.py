@@ -281,7 +281,8 @@ print(f"newcomer {newcomer}:", pd.Series(accuracies).round(3).to_dict())
 # the newcomer's own model, and its accuracy, printed below the pictures, is higher. The other
 # program has computed the same logits as this one, up to rounding.
 #
-# `tff_pfl.export_models` writes the models of a run of `train` in this form, one folder a client.
-# After `compare`, use the `export` of its result; for a run by a config, `programs/export.py`.
-# `export_new_clients` writes fine-tuned models of clients that did not train. See the
+# Here the loop over rounds was our own. The `Run` that `tff_pfl.train` returns writes its models in
+# this form by `run.export("deployed")`, one folder a client; after `compare`, so does
+# `compared.run("Ditto")`, and for a run by a config `programs/export.py`. `run.export_new_clients`
+# writes fine-tuned models of clients that did not train. See the
 # [guide to deployment](../../docs/guides/deployment.md).

@@ -120,7 +120,7 @@ rated = tff_pfl.compare(
     rounds=30,
     seeds=(0, 1, 2) if EVERYTHING else (0,),
     clients_per_round=15,
-    evaluate_every=0,
+    evaluation=tff_pfl.Evaluation(every=0),  # after the last round only
     folder="runs/ratings",
     overwrite=True,
 )
@@ -226,7 +226,7 @@ spoken = tff_pfl.compare(
     },
     rounds=20,
     clients_per_round=2,
-    evaluate_every=4,
+    evaluation=tff_pfl.Evaluation(every=4),
     folder="runs/plays",
     overwrite=True,
 )
@@ -276,7 +276,9 @@ pretrained.fit(x[:num_public], y[:num_public], epochs=15, verbose=0)
 backbone = tf.keras.Sequential(pretrained.layers[:-1])
 
 # %% [markdown]
-# `dataset.map` applies the backbone to all pictures once. Clients then train, and send, little.
+# `dataset.map` applies the backbone to all pictures once. Clients then train, and send, little. The
+# methods differ in data and network, too: each is an `Experiment`, and `compare` takes these by
+# labels.
 
 
 # %%
@@ -315,24 +317,25 @@ def on_pictures():
 sgd, head = optimizer(0.01, epochs=5), {"personal_layers": ["head"]}
 whole = tff_pfl.from_keras(on_pictures, input_shape=(8, 8, 1))
 frozen = tff_pfl.from_keras(on_features, input_shape=(64,))
-methods = {
-    "FedPer, all layers": (pictures, tff_pfl.make("fedper", whole, sgd, **head)),
-    "FedAvg, frozen": (features, tff_pfl.make("fedavg", frozen, sgd)),
-    "FedPer, frozen": (features, tff_pfl.make("fedper", frozen, sgd, **head)),
+how = {"rounds": 20, "clients_per_round": 15, "evaluation": tff_pfl.Evaluation(every=0)}
+fedper = tff_pfl.make("fedper", whole, sgd, **head)
+fedavg_on_features = tff_pfl.make("fedavg", frozen, sgd)
+fedper_on_features = tff_pfl.make("fedper", frozen, sgd, **head)
+experiments = {
+    "FedPer, all layers": tff_pfl.Experiment(fedper, pictures, **how),
+    "FedAvg, frozen": tff_pfl.Experiment(fedavg_on_features, features, **how),
+    "FedPer, frozen": tff_pfl.Experiment(fedper_on_features, features, **how),
 }
-how = {"rounds": 20, "clients_per_round": 15, "evaluate_every": 0, "overwrite": True}
-recognised = {}
-for label, (dataset, method) in methods.items():
-    compared = tff_pfl.compare(dataset, {label: method}, folder=f"runs/pictures/{label}", **how)
-    recognised |= compared.runs.folders
+recognised = tff_pfl.compare(experiments, folder="runs/pictures", overwrite=True)
 
 # %%
-accuracies = analysis.select(analysis.clients(recognised), "personalized/local_test/accuracy")
+accuracies = analysis.clients(recognised.runs)
+accuracies = analysis.select(accuracies, "personalized/local_test/accuracy")
 axes = sns.boxplot(accuracies, x="value", y="label", color="0.9", showfliers=False)
 sns.stripplot(accuracies, x="value", y="label", hue="label", legend=False, ax=axes)
 axes.set(xlabel="accuracy of a client's model", ylabel="")
 plt.show()
-sent = analysis.summaries(recognised).set_index("label")
+sent = analysis.summaries(recognised.runs).set_index("label")
 sent[["bytes_up", "round_seconds"]].round(3)
 
 # %% [markdown]

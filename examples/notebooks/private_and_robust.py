@@ -22,6 +22,8 @@ from tff_pfl import prepare_process
 
 prepare_process()  # before TensorFlow is imported, whose messages at its start it leaves out
 
+import dataclasses
+
 import matplotlib.pyplot as plt
 import pandas as pd
 import seaborn as sns
@@ -31,7 +33,7 @@ import tensorflow_federated as tff
 import tff_pfl
 from tff_pfl import analysis, attacks, privacy
 
-tff_pfl.set_graph_context()
+tff_pfl.set_graph_context(vectorize="never")  # few rounds: a loop over clients starts sooner
 sns.set_theme(style="whitegrid", palette="colorblind")
 
 # %% [markdown]
@@ -83,6 +85,9 @@ plt.show()
 # round by itself with a probability of 0.4 (Poisson sampling), which needs the least noise. Ditto's
 # global model is the one that FedAvg trains, with the same uploads and the same noise: one run of
 # Ditto shows both methods.
+#
+# An `Experiment` has all that the numbers of a run depend on. Private ones differ from the one
+# without noise in the algorithm, and have the accountant, which counts their epsilon.
 
 
 # %%
@@ -115,27 +120,9 @@ def federation(num_clients, min_examples):
     )
 
 
-def train(label, algorithm, dataset, clients_per_round, rounds, **options):
-    """Trains an algorithm, and returns the run as `NAME:DIR` for `analysis`."""
-    folder = f"runs/{label}"
-    process = tff_pfl.compose(algorithm, dataset.examples_type)
-    with tff_pfl.RunDirectory(folder, overwrite=True) as directory:
-        tff_pfl.train(
-            process,
-            model,
-            dataset,
-            directory,
-            rounds=rounds,
-            clients_per_round=clients_per_round,
-            evaluate_every=0,
-            **options,
-        )
-    return f"{label}:{folder}"
-
-
-def accuracies(runs):
-    """Returns a row for each model of each client of each run, with its accuracy."""
-    found = analysis.clients(runs)
+def compared(experiments):
+    """Trains experiments; returns a row for each model of each client, with its accuracy."""
+    found = analysis.clients(tff_pfl.compare(experiments, overwrite=True).runs)
     found = found[found["quantity"] == "accuracy"]
     methods = {"global": "FedAvg", "personalized": "Ditto"}
     return found.assign(method=found["model"].map(methods))
@@ -144,27 +131,31 @@ def accuracies(runs):
 # %%
 many = federation(num_clients=100, min_examples=5)
 accountant = accountant_of(many.num_clients)
-cohort = accountant.clients_per_round
-poisson = tff_pfl.Participation(sampling="poisson")
-
-runs = [train("none", ditto, many, cohort, ROUNDS, participation=poisson)]
+last = tff_pfl.Evaluation(every=0)  # after the last round only
+in_the_clear = tff_pfl.Experiment(
+    ditto,
+    many,
+    rounds=ROUNDS,
+    clients_per_round=accountant.clients_per_round,
+    participation=tff_pfl.Participation(sampling="poisson"),
+    evaluation=last,
+)
+experiments = {"none": in_the_clear}
 for epsilon in (8, 2, 1):
-    noise = accountant.noise_multiplier(float(epsilon), ROUNDS)
     private = privacy.with_privacy(
         ditto,
-        noise_multiplier=noise,
-        clients_per_round=cohort,
+        noise_multiplier=accountant.noise_multiplier(float(epsilon), ROUNDS),
+        clients_per_round=accountant.clients_per_round,
         clipping="fixed",
         clip_norm=0.5,
         seed=epsilon,
     )
-    loss = privacy.PrivacyLoss(accountant, noise)
-    runs.append(
-        train(f"{epsilon}", private, many, cohort, ROUNDS, participation=poisson, privacy=loss)
+    experiments[f"{epsilon}"] = dataclasses.replace(
+        in_the_clear, algorithm=private, accountant=accountant
     )
+of_privacy = compared(experiments)
 
 # %%
-of_privacy = accuracies(runs)
 axes = sns.pointplot(
     of_privacy,
     x="label",
@@ -205,14 +196,15 @@ of_privacy.pivot_table(index="label", columns="method", values="value").loc[
 few = federation(num_clients=20, min_examples=20)
 attackers = [0, 5, 10, 15]
 robust = tff_pfl.with_aggregator(ditto, tff_pfl.AGGREGATORS["geometric_median"]())
-runs = []
+experiments = {}
 for aggregator, algorithm in {"mean": ditto, "geometric median": robust}.items():
     noisy = attacks.noise(algorithm, client_ids=attackers, standard_deviation=1.0)
     for attack, attacked in {"nobody attacks": algorithm, "four attack": noisy}.items():
-        runs.append(train(f"{aggregator}, {attack}", attacked, few, 20, rounds=20))
+        of_attack = tff_pfl.Experiment(attacked, few, rounds=20, evaluation=last)
+        experiments[f"{aggregator}, {attack}"] = of_attack
+of_attacks = compared(experiments)
 
 # %%
-of_attacks = accuracies(runs)
 honest = of_attacks[~of_attacks["client_id"].isin(attackers)]
 axes = sns.boxplot(
     honest, x="value", y="label", hue="method", fill=False, showfliers=False, legend=False

@@ -162,7 +162,7 @@ def trained(kind, labels):
         {label: methods[label] for label in labels},
         rounds=40,
         seeds=(0, 1, 2),
-        evaluate_every=10,
+        evaluation=tff_pfl.Evaluation(every=10),
         folder=f"runs/which_method/{kind}",
     )
 

@@ -27,10 +27,10 @@ def test_evaluation_repeats_the_numbers_of_the_run_and_adds_other_clients(run):
     with read_only(run):  # such as another user's directory or an archive
         found = run_of(run).evaluate(generalization="last", synthetic=(0.0, 0.5))
     assert found.run == "ditto on digits"
-    assert found.evaluation.round_num == 2
+    assert found.final.round_num == 2
     assert found.options["split"] == "test"
     assert found.options["synthetic"] == (0.0, 0.5)
-    metrics, columns = to_text(found.evaluation.metrics), found.clients.columns()
+    metrics, columns = to_text(found.final.metrics), found.clients.columns()
     final = json.loads((run / "summary.json").read_text())["final"]["metrics"]
     assert {name for name in metrics if "local_test" in name} == {
         name for name in final if "/" in name
@@ -211,7 +211,7 @@ def test_sample_of_clients_has_a_margin(run, local, tmp_path, capsys):
     assert margin == pytest.approx(mean_margin(accuracies, 4)) and margin > 0
     (line,) = [line for line in printed.splitlines() if line.startswith(f"  {name}  ")]
     assert line.split()[1:3] == [f"{accuracies.mean():.4f}", f"{margin:.4f}"]
-    assert not any(metric.statistic == MARGIN for metric in of_all.evaluation.metrics)
+    assert not any(metric.statistic == MARGIN for metric in of_all.final.metrics)
 
 
 def test_run_evaluates_the_same_sample_in_all_rounds(finished_run):

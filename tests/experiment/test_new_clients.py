@@ -257,7 +257,7 @@ def test_baseline_may_hold_out_new_clients_without_evaluating_them(
     name = MetricName("fine_tuned", "new_clients_test", "accuracy")
     of_clients = compared.new_clients.values[name]
     assert compared.distributions()["new_clients"][name].mean == of_clients.mean()
-    assert compared.evaluation.metrics[name._replace(statistic="mean")] == of_clients.mean()
+    assert compared.final.metrics[name._replace(statistic="mean")] == of_clients.mean()
     assert "new_clients" not in compared.gains()
     assert compared.write(str(tmp_path / "x"))[3:] == [f"{tmp_path / 'x'}_new_clients.csv"]
     with open(tmp_path / "x_new_clients.csv", newline="") as file:

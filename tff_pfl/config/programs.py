@@ -19,7 +19,7 @@ from tff_pfl.config.options import complete
 from tff_pfl.config.unused import unused_settings
 from tff_pfl.experiment import Experiment
 from tff_pfl.experiment.changes import changes_of
-from tff_pfl.experiment.evaluate import RESULT_SUFFIXES, client_tables
+from tff_pfl.experiment.evaluate import RESULT_SUFFIXES
 from tff_pfl.experiment.loop import train
 from tff_pfl.experiment.run import Run
 from tff_pfl.experiment.run_directory import (
@@ -32,7 +32,7 @@ from tff_pfl.experiment.run_directory import (
     resolved,
 )
 from tff_pfl.experiment.run_files import RunFiles
-from tff_pfl.experiment.summary import finished_summary, read_summary, rows, table
+from tff_pfl.experiment.summary import finished_summary, read_summary, table
 from tff_pfl.experiment.trackers import check_trackers
 
 
@@ -198,11 +198,7 @@ def evaluate_program(
         run = run_of(run_dir, changes, trust_imports=trust_imports)
         with config_errors(None):
             found = run.evaluate(baseline=compared, predictions=predictions)
-        print(f"round {found.evaluation.round_num} of {found.run}")
-        print("\n".join(rows(found.evaluation.metrics)))
-        print("\n".join(client_tables(found.distributions(), found.gains())))
-        if compared := found.baseline:
-            print(f"gains are over round {compared.evaluation.round_num} of {compared.run}")
+        print(found)
         # The numbers are printed before: they may have taken hours, and the disk may be full.
         os.makedirs(os.path.dirname(os.path.abspath(output)), exist_ok=True)
         print(f"results: {', '.join(found.write(output))}")

@@ -21,7 +21,7 @@ from tff_pfl.evaluation import (
 )
 from tff_pfl.experiment.metrics_log import write_table
 from tff_pfl.experiment.run_directory import OutputDirectoryError
-from tff_pfl.experiment.summary import EvaluatedRound
+from tff_pfl.experiment.summary import EvaluatedRound, rows
 from tff_pfl.output.files import write_json, write_parquet
 from tff_pfl.output.tables import aligned, decimal
 
@@ -48,7 +48,7 @@ class EvaluationResult(NamedTuple):
     Attributes:
         run: The algorithm and the data set.
         options: The options of the evaluation, as JSON values.
-        evaluation: The round and the metrics.
+        final: The round and the metrics.
         clients: The measurements of each client.
         was_selected: bool `[clients]`: the evaluated clients that took part in a round before.
         new_clients: The measurements of the clients that the run held out, if there are any.
@@ -58,7 +58,7 @@ class EvaluationResult(NamedTuple):
 
     run: str
     options: Mapping[str, Any]
-    evaluation: EvaluatedRound
+    final: EvaluatedRound
     clients: ClientMetrics
     was_selected: np.ndarray
     new_clients: ClientMetrics | None = None
@@ -88,19 +88,27 @@ class EvaluationResult(NamedTuple):
                 columns[f"{name}_gain"] = values
         return columns
 
+    def __repr__(self) -> str:
+        """Returns the tables that `programs/evaluate.py` prints."""
+        lines = [f"round {self.final.round_num} of {self.run}", *rows(self.final.metrics)]
+        lines += client_tables(self.distributions(), self.gains())
+        if it := self.baseline:
+            lines.append(f"gains are over round {it.final.round_num} of {it.run}")
+        return "\n".join(lines)
+
     def to_json(self) -> dict[str, Any]:
         """Returns the evaluation as JSON values, without the measurements of single clients."""
         content = {
             "run": self.run,
-            "round_num": self.evaluation.round_num,
+            "round_num": self.final.round_num,
             "options": self.options,
-            "metrics": to_text(self.evaluation.metrics),
+            "metrics": to_text(self.final.metrics),
             "distributions": _grouped_to_json(self.distributions()),
         }
         if self.baseline is not None:
             content["baseline"] = {
                 "run": self.baseline.run,
-                "round_num": self.baseline.evaluation.round_num,
+                "round_num": self.baseline.final.round_num,
                 "gains": _grouped_to_json(self.gains()),
             }
         return content

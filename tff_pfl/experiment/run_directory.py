@@ -36,10 +36,13 @@ class OutputDirectoryError(RuntimeError):
 
 
 class RunDirectory:
-    """The output directory of a run: `with RunDirectory(path, settings) as directory: train(...)`.
+    """The output directory of a run, or of a program with `files` of its own.
 
-    Any program can use one with its own `files`. Only one process at a time writes there. A run
-    cannot be resumed with other settings. Unfinished files of a killed process are removed.
+        with RunDirectory("runs/mine", settings, resume=True, files=["a.csv"]) as directory:
+            write_to(directory.file("a.csv"))
+
+    `train` makes that of a run by itself. Only one process at a time writes there. A run cannot be
+    resumed with other settings. Unfinished files of a killed process are removed.
 
     Attributes:
         changes: The settings of a resumed run that have changed and may change, as text.
