@@ -6,16 +6,13 @@ import pandas as pd
 import pytest
 
 from tests.analysis.hand_written import write_run
-from tests.runs import config_of_flags
 from tff_pfl import analysis
-from tff_pfl.analysis import cross_table, cross_values, results_table
+from tff_pfl.analysis import results_table
 from tff_pfl.analysis.page import costs_to_target, default_target, target_table, versions_tables
-from tff_pfl.analysis.results import paper_value
 from tff_pfl.analysis.tables import Table, table_of, to_csv, to_latex, to_markdown
 from tff_pfl.arguments.names import UnknownNameError
-from tff_pfl.attacks import drawn_attackers
-from tff_pfl.evaluation import MARGIN, MetricName
-from tff_pfl.experiment import OutputDirectoryError, RunFiles, resolved
+from tff_pfl.evaluation import MARGIN
+from tff_pfl.experiment import OutputDirectoryError
 
 ACCURACY = "personalized/local_test/accuracy"
 LOSS = "personalized/local_test/loss"
@@ -134,96 +131,6 @@ def test_diverged_models_cause_no_warnings(tmp_path):
     table = results_table(runs, [LOSS], against="b")
     assert [row[1:3] for row in rows(table)] == [["nan ± nan", "+nan"], ["-", "-"]]
     assert not table.bold
-
-
-def test_table_has_the_difference_to_the_paper(tmp_path):
-    write_run(tmp_path / "a", [0.5, 1.0], paper={"personalized_accuracy_percent": 74.0})
-    write_run(tmp_path / "b", [0.5, 0.5])
-    table = results_table([tmp_path / "a", tmp_path / "b"])
-    assert table.frame.columns[2] == "personalized, minus the paper's"
-    assert [row[:3] for row in rows(table)] == [["a", "75.00", "+1.00"], ["b", "50.00", "-"]]
-
-
-def test_numbers_of_papers_are_found(monkeypatch):
-    """Reads papers' numbers from the configs of the repository."""
-    papers = {}
-    for config in ("fedpg.py:dir,fmnist,fedpg", "plgu.py:cifar10,10,fedavg"):
-        name = config.partition(".")[0]
-        papers[name] = resolved(config_of_flags(monkeypatch, f"--config=configs/{config}"))["paper"]
-    for paper, name, value in (
-        ("fedpg", "personalized/local_test/accuracy_mean", 0.889),
-        ("fedpg", "personalized/synthetic50_test/accuracy_mean", 0.879),
-        ("fedpg", "global/generalization_test/accuracy_mean", 0.885),
-        ("fedpg", "personalized/local_test/accuracy_std", None),
-        ("fedpg", "global/local_test/accuracy_mean", None),
-        ("plgu", "global/local_test/accuracy_mean", 0.6479),
-        ("plgu", "global/local_test/accuracy_worst_5_percent", 0.6069),
-        ("plgu", "personalized/local_test/loss_mean", None),
-    ):
-        found = paper_value(papers[paper], MetricName.parse(name))
-        assert found is None if value is None else found == pytest.approx(value)
-
-
-def test_plain_key_of_papers_is_for_own_models():
-    own = MetricName("personalized", "local_test", "accuracy", "mean")
-    assert paper_value({"accuracy_percent": 80.0}, own) == pytest.approx(0.8)
-    assert paper_value({"accuracy_percent": 80.0}, own._replace(model="global")) is None
-
-
-@pytest.fixture(scope="module")
-def attacked(tmp_path_factory):
-    """Writes runs in which client 0 attacks."""
-    root = tmp_path_factory.mktemp("attacked")
-    values = {
-        "Ditto, noise | mean": [(0.0, 0.5, 0.75), (0.0, 0.75, 0.75)],
-        "Ditto, noise | median": [(0.75, 1.0, 0.75), (0.0, 1.0, 0.75)],
-        "FedPG, noise | its own": [(1.0, 0.25, 0.5)],
-    }
-    settings = {"attack": {"client_ids": [0], "fraction": 0.0}}
-    folders = {
-        label: [
-            write_run(root / label / str(seed), of, seed=seed, **settings)
-            for seed, of in enumerate(of_seeds)
-        ]
-        for label, of_seeds in values.items()
-    }
-    return folders | {"FedPG, noise | median": []}
-
-
-def test_cross_table_has_rows_and_columns_by_label(attacked):
-    table = cross_table(attacked, ACCURACY, exclude_attackers=True)
-    assert table.frame.columns.tolist() == ["", "mean", "median", "its own"]
-    assert rows(table) == [
-        ["Ditto, noise", "68.75 ± 8.84", "87.50 ± 0.00", "-"],
-        ["FedPG, noise", "-", "-", "37.50"],
-    ]
-    assert table.bold == {(0, 2)}
-    assert "Honest clients only." in table.notes
-    assert rows(cross_table(attacked))[1][-1] == "58.33"
-    table = cross_table(attacked, exclude_attackers=True, exclude_clients=[0, 2])
-    assert rows(table)[1][-1] == "25.00" and "Without clients 0, 2." in table.notes
-    table = cross_table(attacked, LOSS, exclude_attackers=True)
-    assert rows(table)[0] == ["Ditto, noise", "0.312 ± 0.0884", "0.125 ± 0", "-"]
-    assert table.bold == {(0, 2)}  # the lowest loss
-    values = cross_values(attacked, exclude_attackers=True)
-    assert values.columns.tolist() == ["row", "column", "seed", "value"]
-    assert values.values.tolist()[1:3] == [
-        ["Ditto, noise", "mean", 1, 0.75],
-        ["Ditto, noise", "median", 0, 0.875],
-    ]
-
-
-def test_cross_table_checks_labels_and_finds_attackers(attacked, tmp_path):
-    run = write_run(tmp_path / "run", (0.5, 1.0))
-    with pytest.raises(ValueError, match="are 'ROW | COLUMN', found 'Ditto'"):
-        cross_table({"Ditto": [run]})
-
-    def attackers(**settings):
-        return RunFiles(write_run(tmp_path / "run", [0.5] * 10, seed=3, **settings)).attackers()
-
-    assert attackers() == ()  # written by a version without attacks
-    assert attackers(attack={"name": "scaled_uploads", "client_ids": [4, 7]}) == (4, 7)
-    assert attackers(attack={"client_ids": [], "fraction": 0.3}) == drawn_attackers(0.3, 10, 3)
 
 
 def test_costs_to_a_target_are_counted(runs, tmp_path):

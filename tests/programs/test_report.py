@@ -52,11 +52,6 @@ def test_subcommands_print_tables_and_write_a_page(runs, tmp_path, monkeypatch):
     done = run_main("report.py", "table", "quickstart", "b", "--against=b", "--format=csv")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith('method,personalized (%),"personalized, minus b\'s",')
-    cells = ["none | mean:quickstart", "none | median:b", "--exclude_attackers"]
-    done = run_main("report.py", "cross_table", *cells)
-    assert done.stdout.splitlines()[2] == "| none | 62.50 | **68.75** |"
-    done = run_main("report.py", "cross_table", *cells, "--each_run")
-    assert done.stdout == "row,column,seed,value\nnone,mean,0,0.625\nnone,median,1,0.6875\n"
     done = run_main("report.py", "clients", "quickstart")
     assert done.stdout == "seed,client_id,quickstart\n0,0,0.0\n0,1,0.5\n0,2,0.75\n"
     monkeypatch.chdir(tmp_path)

@@ -56,7 +56,7 @@ print(json.dumps([answer(*command) for command in commands]))
 def test_help_mistakes_and_reports_do_not_import_tensorflow(tmp_path):
     output, picture = f"--output_dir={tmp_path / 'x'}", f"--output={tmp_path / 'x.png'}"
     run_dir = write_run(tmp_path / "run", [0.5, 0.75])
-    run, cell = f"ditto:{run_dir}", f"none | mean:{run_dir}"
+    run = f"ditto:{run_dir}"
     expected = {
         **{(program, "--help"): (1, f"{program}") for program in PROGRAMS},
         **{
@@ -75,7 +75,6 @@ def test_help_mistakes_and_reports_do_not_import_tensorflow(tmp_path):
         ("report.py", "curves", f"A:{tmp_path}/x", picture): (1, "has no config.json of a run"),
         ("report.py", "curves", run, "--column=lost", picture): (1, "Unknown"),
         ("report.py", "table", run): (0, "| ditto |"),
-        ("report.py", "cross_table", cell, "--exclude_attackers"): (0, "| none | 62.50"),
     }
     given = json.dumps([MODULES, list(expected)])
     done = run_python("-c", WITHOUT_TENSORFLOW, input=given)

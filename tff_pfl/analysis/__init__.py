@@ -51,7 +51,7 @@ __getattr__, __dir__, __all__ = offer(
             "paired_test",
             "plot_against_local",
         ),
-        "results": ("cross_table", "cross_values", "results_table"),
+        "results": ("results_table",),
         "runs": ("Runs", "find_runs"),
         "snapshots": ("plot_influence", "plot_mixtures", "plot_timeline"),
         "tables": ("FORMATS", "Table", "to_csv", "to_latex", "to_markdown"),

@@ -1,4 +1,4 @@
-"""Makes the results table and the cross table of finished runs."""
+"""Makes the results table of finished runs."""
 
 import math
 import types
@@ -22,18 +22,8 @@ from tff_pfl.analysis.paired import client_values, paired_differences, paired_te
 from tff_pfl.analysis.runs import find_runs
 from tff_pfl.analysis.tables import Table, table_of
 from tff_pfl.arguments.names import check_names
-from tff_pfl.config.study import SEPARATOR
 from tff_pfl.evaluation import MARGIN, MetricName, direction, main_metric
 from tff_pfl.experiment.run_directory import OutputDirectoryError
-from tff_pfl.experiment.run_files import RunFiles
-
-# The keys in `config.paper` of FedPG's L, S (with c = 0.5), G and GM, which are shares.
-_FEDPG = {
-    ("personalized", "local_test"): "l_acc",
-    ("personalized", "synthetic50_test"): "s_acc",
-    ("personalized", "generalization_test"): "g_acc",
-    ("global", "generalization_test"): "gm_acc",
-}
 
 
 class Column(NamedTuple):
@@ -120,8 +110,6 @@ def results_table(
 ) -> Table:
     """Returns means and deviations over seeds, bytes of clients and seconds of rounds.
 
-    If a config has a paper's number, the table also has the difference to it.
-
     Args:
         runs: See `find_runs`. Labels without a finished run have dashes.
         columns: Columns as "MODEL/POOL/QUANTITY_STATISTIC" or "EVALUATION:MODEL/...", or as
@@ -154,8 +142,6 @@ def results_table(
             {label: mean_and_deviation(name, numbers) for label, numbers in values.items()}
         )
         best[head] = best_of(name, values, stated)
-        if differences := _minus_papers(runs, name, values):
-            table[f"{column.head}, minus the paper's"] = pd.Series(differences)
     seeds = {label: set(group) for label, group in costs.groupby("label")["seed"]}
     if against is not None:
         check_names("label with finished runs", [against], set(found["label"]))
@@ -172,20 +158,6 @@ def results_table(
     relative = (seconds / seconds.get(runs.baseline, math.nan)).dropna()
     table["seconds a round, relative"] = relative.map("{:.2f}".format)
     return table_of(table, _notes(runs, found, shown, seeds, against), best)
-
-
-def _minus_papers(runs, name, values) -> dict[str, str]:
-    """Returns the mean minus the paper's number for each label whose config has the number."""
-    folders = runs.finished.folders
-    papers = {
-        label: paper_value(RunFiles(folders[label][0]).settings().get("paper"), name)
-        for label in values
-    }
-    return {
-        label: f"{values[label].mean() - scaled(name, paper):+.2f}"
-        for label, paper in papers.items()
-        if paper is not None
-    }
 
 
 def _of_column(found, column) -> pd.DataFrame:
@@ -258,108 +230,3 @@ def _notes(runs, found, columns, seeds, against):
         "kB: received (down) and sent (up) by a client in a round. Seconds are relative to "
         f"{runs.baseline}."
     )
-
-
-def paper_value(paper, name: MetricName) -> float | None:
-    """Returns a paper's number for a metric, in the metric's own unit, or `None`.
-
-    Args:
-        paper: `config.paper`, or `None`. The keys `accuracy_percent`, `MODEL_accuracy_percent` and
-            `MODEL_accuracy_percent_STATISTIC` are for clients' own test examples. FedPG's keys are
-            `l_acc_mean` and so on. A paper's deviation may be over seeds or over clients, so it is
-            not compared with a statistic of this library.
-        name: The name of the metric, with its statistic.
-    """
-    if not paper or name.quantity != "accuracy" or name.statistic == "std":
-        return None
-    model, pool, statistic = name.model, name.pool, name.statistic
-    if pool == "local_test":
-        keys = [f"{model}_accuracy_percent_{statistic}"]
-        if statistic == "mean":
-            keys.append(f"{model}_accuracy_percent")
-            keys += ["accuracy_percent"] * (model == "personalized")
-        for key in keys:
-            if key in paper:
-                return paper[key] / 100
-    if statistic == "mean" and (model, pool) in _FEDPG:
-        return paper.get(f"{_FEDPG[model, pool]}_mean")
-    return None
-
-
-def cross_values(
-    runs: Any,
-    column: str | None = None,
-    *,
-    exclude_attackers: bool = False,
-    exclude_clients: Iterable[int] = (),
-) -> pd.DataFrame:
-    """Returns the value of each finished run in a `cross_table`, which documents the arguments.
-
-    Returns:
-        Columns `row`, `column`, `seed` and `value`. A value is a mean over clients, not in percent.
-    """
-    runs = find_runs(runs).finished
-    found = frames.clients(runs, "final")
-    values = frames.select(found, frames.column_of(found, column), exclude_clients)
-    if exclude_attackers:
-        attackers = {(str(path), str(it)) for _, path in runs for it in RunFiles(path).attackers()}
-        keys = values[["run", "client_id"]].astype(str).itertuples(index=False, name=None)
-        values = values[[key not in attackers for key in keys]]
-    found = frames.means(values, ["label", "seed"]).reset_index()
-    parts = [_parts(label) for label in found["label"]]
-    return pd.DataFrame(parts, columns=["row", "column"]).join(found[["seed", "value"]])
-
-
-def cross_table(
-    runs: Any,
-    column: str | None = None,
-    *,
-    exclude_attackers: bool = False,
-    exclude_clients: Iterable[int] = (),
-) -> Table:
-    """Returns means over clients after the last round, with rows and columns from labels.
-
-    Args:
-        runs: See `find_runs`. Labels are "ROW | COLUMN", such as "FedAvg, noise | median". A cell
-            without a finished run is a dash.
-        column: "MODEL/POOL/QUANTITY", by default the `main_metric`.
-        exclude_attackers: Whether to leave out the clients that attacked in a run.
-        exclude_clients: Ids of further clients to leave out.
-
-    Raises:
-        ValueError: A label has another form.
-        UnknownNameError: No run has the column.
-    """
-    runs, exclude_clients = find_runs(runs), sorted(exclude_clients)
-    column = frames.column_of(frames.clients(runs.finished, "final"), column)
-    name = MetricName.parse(f"{column}_mean")
-    values = cross_values(
-        runs, column, exclude_attackers=exclude_attackers, exclude_clients=exclude_clients
-    )
-    parts, stated = zip(*map(_parts, runs.folders), strict=True), runs.directions
-    rows, heads = (list(dict.fromkeys(part)) for part in parts)
-    table = pd.DataFrame({"": rows}, rows, ["", *heads], dtype=object)
-    best = {}
-    for row, of_row in values.groupby("row"):
-        groups = of_row.groupby("column")["value"]
-        found = {head: scaled(name, group) for head, group in groups}
-        for head, numbers in found.items():
-            table.loc[row, head] = mean_and_deviation(name, numbers)
-        for head in best_of(name, found, stated):
-            best.setdefault(head, set()).add(row)
-    words = in_words(name, stated)
-    notes = [f"{words[0].upper()}{words[1:]}{', in percent' * is_share(name)}."]
-    notes += ["Honest clients only."] * exclude_attackers
-    if exclude_clients:
-        notes.append(f"Without clients {', '.join(map(str, exclude_clients))}.")
-    notes.append(
-        "After the last round: mean and standard deviation over seeds, the best of a row in bold."
-    )
-    return table_of(table, notes, best)
-
-
-def _parts(label):
-    row, separator, head = label.partition(SEPARATOR)
-    if not separator:
-        raise ValueError(f"Labels of a cross table are 'ROW{SEPARATOR}COLUMN', found {label!r}.")
-    return row, head

@@ -59,11 +59,9 @@ OPTIONS = {
         "EVALUATION:METRIC for another evaluation than the last: best_on_validation, best_on_test "
         "(chosen on the examples that it reports) or late_mean",
     ),
-    "each_run": dict(action="store_true", help="print CSV with a line for each run instead"),
     "examples": dict(
         type=int, default=1000, help="the most training examples; a larger set is sampled"
     ),
-    "exclude_attackers": dict(action="store_true", help="leave out clients that attack"),
     "exclude_clients": dict(
         type=_texts, default=[], metavar="0,5", help="names or ids of clients to leave out"
     ),
@@ -179,20 +177,11 @@ def timeline(run, output, rounds):
 
 @subcommand
 def table(runs, format, columns, against):
-    """Prints means and deviations over seeds, differences to the paper, bytes and seconds.
+    """Prints means and deviations over seeds, bytes and seconds.
 
     With --against, adds a paired test of every other name on the first column.
     """
     return FORMATS[format](analysis.results_table(runs, columns, against))
-
-
-@subcommand
-def cross_table(runs, format, column, exclude_attackers, exclude_clients, each_run):
-    """Prints one metric by both parts of names "ROW | COLUMN", such as attack and aggregator."""
-    options = {"exclude_attackers": exclude_attackers, "exclude_clients": exclude_clients}
-    if each_run:
-        return _csv(analysis.cross_values(runs, column, **options))
-    return FORMATS[format](analysis.cross_table(runs, column, **options))
 
 
 @subcommand
