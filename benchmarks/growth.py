@@ -210,10 +210,10 @@ def run_at(point: Point) -> dict[str, Any]:
             with experiment.RunDirectory(path, {}, resume=step == "resume") as directory:
                 experiment.train(process, model, dataset, directory, rounds=number, **options)
             whole = time.perf_counter() - watch
-            timings = experiment.RunFiles(path).timings()
+            timings = experiment.RunFiles(path).timings
             evaluation = timings.pop("evaluation_seconds")
-            seconds_to[step] = whole - timings["round_seconds"][first:].sum() - evaluation[-1]
-        seconds_to["evaluate"] = evaluation[-1]
+            seconds_to[step] = whole - timings["round_seconds"][first:].sum() - evaluation.iloc[-1]
+        seconds_to["evaluate"] = evaluation.iloc[-1]
         memory |= memory_mib(**_PEAK)
         on_disk = {entry.name: size_mib(entry) for entry in sorted(path.iterdir())}
     medians = {

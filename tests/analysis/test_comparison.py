@@ -15,7 +15,7 @@ from tests.experiment.killed import Killed, contents_of, numbers_of
 from tests.federation import local_sgd, random_examples, tiny_model
 from tests.marks import together
 from tests.runs import run_python
-from tff_pfl.analysis import compared_run, confusion_matrix, find_runs, frames, results_table
+from tff_pfl.analysis import compared_run, confusion_matrix, read, results_table
 from tff_pfl.clients import Participation
 from tff_pfl.data import FederatedDataset
 from tff_pfl.evaluation import EvaluationOptions
@@ -130,7 +130,7 @@ def test_undefined_clients_are_left_out_of_pairs_and_diverged_ones_are_the_worst
     assert row[["hurt", "helped", "clients"]].tolist() == pytest.approx([0.5, 0.5, 7 / 3])
     (panel,) = compared.plot_clients().axes
     assert panel.get_title() == "FedPer\n50 % hurt, 50 % helped"
-    against = results_table(folders, against="Local").frame
+    against = results_table(read(folders), against="Local").frame
     assert against.loc[1, ["clients worse", "clients better"]].tolist() == ["50 %", "50 %"]
     del folders["Local"][0], folders["FedPer"][0]  # those with the diverged model
     row = tff_pfl.Comparison(folders).table().loc["FedPer"]
@@ -260,7 +260,7 @@ def test_epsilon_of_private_methods_is_counted(dataset, tmp_path):
     assert not (tmp_path / "runs").exists()
     table = compare(dataset, tmp_path / "runs", made, accountant=accountant).table()
     assert table.loc["Private", "epsilon"] == pytest.approx(accountant.epsilon(1.0, rounds=2))
-    found = frames.summaries(tmp_path / "runs").set_index("label")["epsilon"]
+    found = read(tmp_path / "runs").summaries.set_index("label")["epsilon"]
     assert list(found["Private"]) == [table.loc["Private", "epsilon"]] * 2
     with pytest.raises(OutputDirectoryError, match="privacy.delta: 0.01 then, 0.02 now"):
         compare(dataset, tmp_path / "runs", made, accountant=Accountant(4, 2, 0.02))
@@ -281,8 +281,8 @@ def test_runs_are_those_of_train_and_a_study_for_reports(dataset, compared, tmp_
     with tff_pfl.RunDirectory(tmp_path / "run") as directory:
         tff_pfl.train(process, tiny_model(), dataset, directory, **options)
     assert numbers_of(tmp_path / "run") == numbers_of(folder / "Ditto_pulled" / "seed3")
-    assert list(find_runs(folder).folders) == list(result.table().index) == list(methods())
-    assert list(results_table(folder, against="Local").frame["seeds"]) == ["2", "2"]
+    assert list(read(folder).folders) == list(result.table().index) == list(methods())
+    assert list(results_table(read(folder), against="Local").frame["seeds"]) == ["2", "2"]
 
 
 def test_constant_predictions_are_a_row_of_the_table(dataset, tmp_path):

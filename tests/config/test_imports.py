@@ -119,7 +119,7 @@ UNTRUSTED = (
 @pytest.mark.parametrize(
     "use",
     [
-        lambda run, **options: config_of_run(RunFiles(run).settings(), **options),
+        lambda run, **options: config_of_run(RunFiles(run).settings, **options),
         lambda run, **options: evaluate_run(run.parent / "plain", baseline=run, **options),
         lambda run, **options: export_run(run, run.parent / "models", **options),
     ],
@@ -141,7 +141,7 @@ def test_saved_run_imports_only_trusted_modules(
     write("mine/networks_of_a_user.py")
     monkeypatch.chdir(tmp_path / "mine")
     use(run_of_a_stranger, trust_imports=["networks_of_a_user"])  # the user's own module
-    config_of_run(RunFiles(run_of_a_stranger).settings())  # the module is imported already
+    config_of_run(RunFiles(run_of_a_stranger).settings)  # the module is imported already
 
 
 @pytest.mark.slow

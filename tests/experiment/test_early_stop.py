@@ -60,7 +60,7 @@ def test_result_has_the_best_round_on_validation_examples(dataset, tmp_path):
     options = {"rounds": 4, "evaluate_every": 1}
     validated, stop = with_validation(dataset), EarlyStop(patience=9)
     best = run(tmp_path / "watched", validated, early_stop=stop, **options).best_on_validation
-    watched = RunFiles(tmp_path / "watched").metrics()[str(WATCHED)]
+    watched = RunFiles(tmp_path / "watched").metrics[str(WATCHED)]
     assert best.round_num == 1 + int(np.argmax(watched))
     options["evaluate"] = EvaluationOptions(validation=True)
     found = run(tmp_path / "all", validated, **options).best_on_validation

@@ -78,7 +78,7 @@ EDITS = {
         "rounds",
     ),
     "metric": ({"made": model(power=2)}, "evaluation"),
-    "direction": ({"made": model(direction=1)}, "directions"),
+    "direction": ({"made": model(direction=1)}, "quantities"),
     "split": ({"options": EvaluationOptions(validation=True)}, "evaluate"),
     "schedule of evaluations": ({"every": 2}, "evaluate_every"),
     "cohort": ({"cohort": 3}, "clients_per_round"),

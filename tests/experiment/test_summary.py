@@ -173,7 +173,7 @@ def test_diverged_run_has_strict_json_that_can_be_read(tmp_path):
 
     for name in ("summary.json", "config.json"):
         json.loads((tmp_path / name).read_text(), parse_constant=refuse)
-    assert RunFiles(tmp_path).settings() == {"algorithm": {"norm_order": math.inf}}
+    assert RunFiles(tmp_path).settings == {"algorithm": {"norm_order": math.inf}}
     assert RunDirectory(tmp_path, directory.settings, resume=True).changes == []
     found = read_summary(tmp_path)
     assert math.isnan(found.final.mean("loss"))

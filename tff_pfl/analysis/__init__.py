@@ -2,9 +2,9 @@
 
 from tff_pfl import analysis
 
-metrics = analysis.metrics(["runs/quickstart", "tuned:runs/digits"])     # a DataFrame
-analysis.plot_curves(metrics, "global/local_test/loss")                  # a Matplotlib figure
-print(analysis.to_markdown(analysis.results_table("runs/quickstart")))
+runs = analysis.read(["runs/quickstart", "tuned:runs/digits"])
+analysis.plot_curves(runs.metrics, "global/local_test/loss")     # of a DataFrame: a figure
+print(analysis.to_markdown(analysis.results_table(runs)))
 """
 
 from tff_pfl.lazy import offer
@@ -24,18 +24,7 @@ __getattr__, __dir__, __all__ = offer(
         ),
         "distributions": ("distribution_table", "plot_histograms"),
         "figures": ("save",),
-        "frames": (
-            "clients",
-            "column_of",
-            "evaluations",
-            "main_column",
-            "metrics",
-            "select",
-            "settings",
-            "summaries",
-            "timings",
-            "versions",
-        ),
+        "frames": ("column_of", "select"),
         "loss_surface": (
             "LossSurfaces",
             "loss_surfaces_of_run",
@@ -47,12 +36,11 @@ __getattr__, __dir__, __all__ = offer(
             "PairedTest",
             "against_local",
             "client_values",
-            "paired_differences",
             "paired_test",
             "plot_against_local",
         ),
         "results": ("results_table",),
-        "runs": ("Runs", "find_runs"),
+        "runs": ("SEPARATOR", "Runs", "read"),
         "snapshots": ("plot_influence", "plot_mixtures", "plot_timeline"),
         "tables": ("FORMATS", "Table", "to_csv", "to_latex", "to_markdown"),
         "metric_text": ("in_words",),

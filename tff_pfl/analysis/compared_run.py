@@ -101,7 +101,10 @@ class ComparedRun:
             "clients_per_round": self.clients_per_round,
             "algorithm": {"name": self.algorithm.name, **described(made_of.options)},
             "model": {"name": made_of.model.name, "num_weights": made_of.model.num_weights},
-            "task": {"name": made_of.model.task.name, "metrics": made_of.model.task.directions},
+            "task": {
+                "name": made_of.model.task.name,
+                "metrics": {it.name: it.better for it in made_of.model.task.quantities.values()},
+            },
             "local": made_of.local.settings(),
             "data": {
                 "name": data.name,

@@ -43,7 +43,7 @@ def plot_influence(run_dir: str | os.PathLike, matrix: str = "alpha"):
     """
     files = RunFiles(run_dir)
     rounds, matrices = files.snapshots(matrix)
-    sizes = np.array([len(rows) for rows in files.partition().train])
+    sizes = np.array([len(rows) for rows in files.partition.train])
     if matrices[0].shape != (len(sizes), len(sizes)):
         raise OutputDirectoryError(
             f"{matrix!r} in {run_dir} has shape {matrices[0].shape}, but a matrix over clients has "

@@ -21,7 +21,6 @@ __getattr__, __dir__, __all__ = offer(
         "run": ("BuiltRun",),
         "study": (
             "Run",
-            "SEPARATOR",
             "Search",
             "Settings",
             "Study",

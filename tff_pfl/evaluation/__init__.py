@@ -16,7 +16,6 @@ __getattr__, __dir__, __all__ = offer(
             "STATISTICS",
             "ClientMetrics",
             "MetricName",
-            "direction",
             "from_text",
             "main_metric",
             "to_text",

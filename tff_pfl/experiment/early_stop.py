@@ -2,11 +2,12 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
+from tff_pfl.arguments.quantities import BY_NAME, Quantities
 from tff_pfl.arguments.ranges import at_least, takes, whole
 from tff_pfl.data import FederatedDataset
-from tff_pfl.evaluation import EvaluationOptions, MetricName, direction, sampled_clients
+from tff_pfl.evaluation import EvaluationOptions, MetricName, sampled_clients
 from tff_pfl.experiment.summary import Evaluation, model_and_quantity
 from tff_pfl.models import Model
 from tff_pfl.templates import Algorithm, PersonalizedProcess
@@ -37,7 +38,7 @@ def check_measured(metric: str, method: Algorithm | PersonalizedProcess, model: 
             f"'personalized/{quantity}'."
         )
     evaluated = method.evaluated_model or model
-    if quantity not in evaluated.task.directions:
+    if quantity not in evaluated.task.quantities:
         raise MetricError(
             f"metric={metric!r}, but the model {evaluated.name!r} has no {quantity}. Choose "
             f"'{whose}/loss'."
@@ -114,7 +115,7 @@ class EarlyStop:
         self,
         evaluations: Sequence[Evaluation],
         evaluate_every: int = 1,
-        directions: Mapping[str, int] | None = None,
+        quantities: Quantities = BY_NAME,
     ) -> str | None:
         """Returns why a run ends after its last evaluation, or `None` if it continues.
 
@@ -122,14 +123,14 @@ class EarlyStop:
             evaluations: All evaluations so far, in order. Those without the metric do not count.
             evaluate_every: The number of rounds between evaluations that count. A run that was made
                 longer has a further evaluation, after the round where it ended before.
-            directions: The directions that metrics state; see `Task.directions`.
+            quantities: What the task states about its quantities.
         """
         regular = [
             (round_num, metrics[self.watched])
             for round_num, metrics in evaluations
             if round_num % evaluate_every == 0 and self.watched in metrics
         ]
-        sign = direction(self.watched.quantity, directions)
+        sign = quantities[self.watched.quantity].better
         round_num = best_round = waited = 0
         best = -math.inf
         for round_num, value in regular:

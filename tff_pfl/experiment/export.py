@@ -143,7 +143,7 @@ def export_new_clients(
     check_empty_folder(output)
     tip = "FederatedDataset.from_dataframe makes one of a table."
     check_kind("The data set of new clients", new_clients, FederatedDataset, tip)
-    path, trained = checkpoint_of(run_dir), RunFiles(run_dir).partition()
+    path, trained = checkpoint_of(run_dir), RunFiles(run_dir).partition
     names = _new_names(new_clients, trained)
     warn_of_other_versions(run_dir)
     with client_states(process, path, read_only=True) as store:

@@ -72,14 +72,14 @@ def of_run(
     clients_per_round: int,
 ) -> dict[str, Any]:
     """Returns all that a run depends on as JSON values, but for how its cohorts are drawn."""
-    directions = (process.evaluated_model or model).task.directions
+    quantities = (process.evaluated_model or model).task.quantities
     chosen = {key: v for key, v in vars(options).items() if key not in _FREE_OPTIONS}
     return {
         **of_data(dataset),
         **of_computations(process, model),
         "noise_multiplier": process.noise_multiplier,
         "clients_per_round": clients_per_round,
-        "directions": dict(directions),
+        "quantities": {name: it._asdict() for name, it in quantities.items()},
         "evaluate": described(chosen),
         "evaluate_every": evaluate_every,
     }

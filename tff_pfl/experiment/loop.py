@@ -20,7 +20,7 @@ from tff_pfl.experiment.metrics_log import MetricsLog
 from tff_pfl.experiment.round_warnings import RoundWarnings
 from tff_pfl.experiment.rounds import Rounds, Schedule
 from tff_pfl.experiment.run_directory import CHECKPOINT, OutputDirectoryError, RunDirectory
-from tff_pfl.experiment.run_files import write_directions
+from tff_pfl.experiment.run_files import write_quantities
 from tff_pfl.experiment.summary import LateMean, Result, best_on, write_summary
 from tff_pfl.experiment.versions import record_versions
 from tff_pfl.models import Model
@@ -134,8 +134,8 @@ def train(
     if early_stop is not None:
         early_stop.check(process, model, dataset, options)
         early_stop.check_every(evaluate_every)
-    directions = (process.evaluated_model or model).task.directions
-    schedule = Schedule(rounds, evaluate_every, checkpoint_every, early_stop, directions)
+    quantities = (process.evaluated_model or model).task.quantities
+    schedule = Schedule(rounds, evaluate_every, checkpoint_every, early_stop, quantities)
     evaluator = evaluation.Evaluator(process, model, dataset, options)
     identity = of_run(process, model, dataset, options, evaluate_every, clients_per_round)
     with client_states(process, directory.file(CHECKPOINT)) as store:
@@ -161,7 +161,7 @@ def train(
         if not is_over:
             directory.delete("summary.json")  # a run with a summary counts as finished
         directory.write_settings()
-        write_directions(directory, directions)
+        write_quantities(directory, quantities)
         shown = {"initial": done, "total": rounds, "desc": title, "unit": "round"}
         with progress_bar(visible=verbose, **shown) as bar:
             for warning in _warnings(directory, dataset, options.split, done):
@@ -194,8 +194,8 @@ def train(
     result = Result(
         title,
         evaluations[-1],
-        best_on("validation", evaluations, directions),
-        best_on("test", evaluations, directions),
+        best_on("validation", evaluations, quantities),
+        best_on("test", evaluations, quantities),
         LateMean.of(evaluations, options.late_share),
         progress.seconds,
         schedule.stopped(evaluations),

@@ -176,7 +176,7 @@ def changed_config(
     run_dir: str | os.PathLike, changes: Mapping[str, Any], trust_imports: bool | Collection[str]
 ) -> ml_collections.ConfigDict:
     """Returns a run's config with changed values of `config.evaluation`; see `restored_run`."""
-    config = configs.config_of_run(RunFiles(run_dir).settings(), trust_imports=trust_imports)
+    config = configs.config_of_run(RunFiles(run_dir).settings, trust_imports=trust_imports)
     try:
         if "synthetic" in changes:
             changes = {**changes, "synthetic": tuple(map(float, changes["synthetic"]))}

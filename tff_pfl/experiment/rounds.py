@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import itertools
-import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -11,6 +10,7 @@ import numpy as np
 import tensorflow_federated as tff
 
 from tff_pfl import evaluation, runtime
+from tff_pfl.arguments.quantities import BY_NAME, Quantities
 from tff_pfl.clients import EVERYBODY_REPORTS, CohortDataSource
 from tff_pfl.data import FederatedDataset, plot_partition
 from tff_pfl.evaluation import MARGIN, MetricName
@@ -30,14 +30,14 @@ from tff_pfl.templates import PersonalizedProcess
 class Schedule(NamedTuple):
     """The number of rounds, and the rounds that are evaluated and committed; see `train`.
 
-    `directions` are those that the metrics of the task state.
+    `quantities` are those of the task.
     """
 
     rounds: int
     evaluate_every: int
     checkpoint_every: int
     early_stop: EarlyStop | None
-    directions: Mapping[str, int] = types.MappingProxyType({})
+    quantities: Quantities = BY_NAME
 
     def is_regular(self, round_num: int) -> bool:
         """Returns whether a round is evaluated, regardless of the total number of rounds."""
@@ -54,7 +54,7 @@ class Schedule(NamedTuple):
     def stopped(self, evaluations: Sequence[Evaluation]) -> str | None:
         """Returns why the run ends early after these evaluations, or `None`."""
         return self.early_stop and self.early_stop.reason(
-            evaluations, self.evaluate_every, self.directions
+            evaluations, self.evaluate_every, self.quantities
         )
 
 
