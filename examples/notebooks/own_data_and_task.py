@@ -127,7 +127,7 @@ rated = tff_pfl.compare(
 rated
 
 # %%
-errors = analysis.select(analysis.clients(rated.runs), "personalized/local_test/mse")
+errors = analysis.select(rated.runs.clients(), "personalized/local_test/mse")
 examples = pd.Series(ratings(0).sizes("train"), ratings(0).names, name="examples")
 errors = errors.join(examples, on="client_id")
 axes = sns.scatterplot(errors, x="examples", y="value", hue="label", style="label", s=60)
@@ -232,7 +232,7 @@ spoken = tff_pfl.compare(
 )
 
 # %%
-progress = analysis.clients(spoken.runs, "all")
+progress = spoken.runs.clients("all")
 progress = analysis.select(progress, "personalized/local_test/perplexity")
 progress["role"] = progress["client_id"].str.split("_").str[-1].str.title()
 axes = sns.lineplot(progress, x="round", y="value", hue="label", style="role", markers=True)
@@ -321,18 +321,19 @@ methods = {
     "FedPer, frozen": (features, tff_pfl.make("fedper", frozen, sgd, **head)),
 }
 how = {"rounds": 20, "clients_per_round": 15, "evaluate_every": 0, "overwrite": True}
-recognised = {}
+folders = {}
 for label, (dataset, method) in methods.items():
     compared = tff_pfl.compare(dataset, {label: method}, folder=f"runs/pictures/{label}", **how)
-    recognised |= compared.runs.folders
+    folders |= compared.runs.folders
 
 # %%
-accuracies = analysis.select(analysis.clients(recognised), "personalized/local_test/accuracy")
+recognised = analysis.read(folders)
+accuracies = analysis.select(recognised.clients(), "personalized/local_test/accuracy")
 axes = sns.boxplot(accuracies, x="value", y="label", color="0.9", showfliers=False)
 sns.stripplot(accuracies, x="value", y="label", hue="label", legend=False, ax=axes)
 axes.set(xlabel="accuracy of a client's model", ylabel="")
 plt.show()
-sent = analysis.summaries(recognised).set_index("label")
+sent = recognised.summaries.set_index("label")
 sent[["bytes_up", "round_seconds"]].round(3)
 
 # %% [markdown]

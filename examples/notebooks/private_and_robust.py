@@ -135,7 +135,7 @@ def train(label, algorithm, dataset, clients_per_round, rounds, **options):
 
 def accuracies(runs):
     """Returns a row for each model of each client of each run, with its accuracy."""
-    found = analysis.clients(runs)
+    found = analysis.read(runs).clients()
     found = found[found["quantity"] == "accuracy"]
     methods = {"global": "FedAvg", "personalized": "Ditto"}
     return found.assign(method=found["model"].map(methods))

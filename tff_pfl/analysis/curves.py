@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from tff_pfl.analysis import figures
-from tff_pfl.analysis.frames import column_of, means, select
+from tff_pfl.analysis.frames import column_of, means, over_runs, select
 from tff_pfl.analysis.metric_text import in_words
 from tff_pfl.analysis.runs import SEPARATOR, Runs
 from tff_pfl.evaluation import MetricName
@@ -33,19 +33,16 @@ def over_seeds(frame: pd.DataFrame) -> pd.DataFrame:
     Raises:
         OutputDirectoryError: No round was evaluated in all runs of a label.
     """
-    found = []
-    for label, of_label in frame.groupby("label", sort=False):
-        wide = means(of_label, ["round", "run"]).unstack("run")
-        is_complete = of_label.groupby(["round", "run"]).size().unstack("run").notna().all(axis=1)
-        wide = wide[is_complete.reindex(wide.index)].sort_index()
-        if wide.empty:
-            runs = ", ".join(wide.columns)
-            raise OutputDirectoryError(f"No round was evaluated in all of {runs}.")
-        with np.errstate(invalid="ignore"):  # a diverged run leaves a gap
-            deviation = wide.std(axis=1, skipna=False) if wide.shape[1] > 1 else 0.0
-        mean = wide.mean(axis=1, skipna=False)
-        found.append(pd.DataFrame({"label": label, "mean": mean, "deviation": deviation}))
-    return pd.concat(found).reset_index()[["label", "round", "mean", "deviation"]]
+    values = means(frame, ["label", "round", "run"]).reset_index()
+    found, number = over_runs(values, ["label", "round"]), frame.groupby("label")["run"].nunique()
+    found["deviation"] = found["deviation"].where(found["runs"] > 1, 0.0)
+    found = found[found["runs"].eq(number, level="label")].reset_index()
+    if absent := set(frame["label"]) - set(found["label"]):
+        runs = ", ".join(frame["run"][frame["label"] == min(absent)].unique())
+        raise OutputDirectoryError(f"No round was evaluated in all of {runs}.")
+    found["order"] = pd.factorize(found["label"])[0]
+    found = found.sort_values(["order", "round"], ignore_index=True)
+    return found[["label", "round", "mean", "deviation"]]
 
 
 @figures.styled
@@ -167,21 +164,17 @@ def points_against_epsilon(runs: Runs, column: str | None = None) -> pd.DataFram
     """
     runs = runs.finished
     final = select(runs.metrics, column).groupby("run", sort=False)["value"].last(skipna=False)
-    table = runs.summaries.set_index("run").assign(value=final).reset_index()
-    groups = table.groupby("label", sort=False)
-    points = pd.DataFrame(
-        {
-            # Noise that targets an epsilon of 2 may spend 1.999.
-            "epsilon": groups["epsilon"].mean().map(lambda epsilon: float(f"{epsilon:.2g}")),
-            "mean": means(table, ["label"]),
-            "deviation": groups["value"].std().fillna(0.0),
-        }
-    ).reset_index()
+    table = runs.summaries.set_index("run").assign(value=final)
+    points = over_runs(table, ["label"])
+    # Noise that targets an epsilon of 2 may spend 1.999.
+    epsilon = table.groupby("label")["epsilon"].mean().map(lambda found: float(f"{found:.2g}"))
+    deviation = points["deviation"].where(points["runs"] > 1, 0.0)
+    points = points.assign(epsilon=epsilon, deviation=deviation).reset_index()
     panels, lines = _parts(points["label"])
     points["line"] = [panel or line for panel, line in zip(panels, lines, strict=True)]
-    order = points["line"].map({line: i for i, line in enumerate(points["line"].unique())})
-    points = points.assign(order=order).sort_values(["order", "epsilon"])
-    return points[["line", "epsilon", "mean", "deviation"]].reset_index(drop=True)
+    points["order"] = pd.factorize(points["line"])[0]
+    points = points.sort_values(["order", "epsilon"], ignore_index=True)
+    return points[["line", "epsilon", "mean", "deviation"]]
 
 
 @figures.styled

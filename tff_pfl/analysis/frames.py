@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+import numpy as np
 import pandas as pd
 from absl import logging
 
@@ -90,3 +91,14 @@ def means(rows: pd.DataFrame, by: list[str]) -> pd.Series:
     """Returns the mean of `value` by groups, in order; NaN if any value of a group is NaN."""
     groups = rows.groupby(by, sort=False)["value"]
     return groups.mean().where(groups.count() == groups.size())
+
+
+def over_runs(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+    """Returns the `mean` and the `deviation` of `value` over the `runs` of groups, in order.
+
+    Both are NaN if any value of a group is NaN, and the deviation of a single run is NaN.
+    """
+    groups = rows.groupby(by, sort=False)["value"]
+    with np.errstate(invalid="ignore"):  # values may be infinite
+        mean, deviation = (groups.agg(how, skipna=False) for how in (pd.Series.mean, pd.Series.std))
+    return pd.DataFrame({"mean": mean, "deviation": deviation, "runs": groups.size()})

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from tff_pfl.analysis import paired
-from tff_pfl.analysis.frames import means, names_of, select
+from tff_pfl.analysis.frames import means, names_of, over_runs, select
 from tff_pfl.analysis.metric_text import (
     EVALUATIONS,
     best_of,
@@ -40,17 +40,16 @@ def method_table(runs: Runs, column: str, baseline: str, evaluation: str = "fina
     """
     own = select(runs.clients(evaluation), column)
     found = select(runs.evaluations.query("evaluation == @evaluation"), column)
-    of_seeds, costs = found.groupby("label", sort=False)["value"], _costs(runs)
-    table = pd.DataFrame()
-    table[MetricName.parse(column).quantity] = of_seeds.agg(pd.Series.mean, skipna=False)
-    table["std"] = of_seeds.agg(pd.Series.std, skipna=False)
+    of_seeds, costs = over_runs(found, ["label"]), _costs(runs)
+    heads = {"mean": MetricName.parse(column).quantity, "deviation": "std"}
+    table = of_seeds[[*heads]].rename(columns=heads)
     own = means(own, ["label", "run", "client_id"])  # over the rounds of `late_mean`
     of_run = own.groupby(["label", "run"])
     medians = of_run.agg(pd.Series.median, skipna=False)
     table["median"] = medians.groupby("label").agg(pd.Series.mean, skipna=False)
     table = table.join(paired.gains_over(baseline, runs, column, evaluation))
     table["clients"] = of_run.size().groupby("label").mean()
-    table["seeds"] = of_seeds.size()
+    table["seeds"] = of_seeds["runs"]
     if runs.summaries["rounds"].nunique() > 1:
         table["rounds"] = costs["rounds"]
     table["bytes_up"] = costs["bytes_up"].astype(int)

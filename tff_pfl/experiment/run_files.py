@@ -272,11 +272,11 @@ def _read_csv(path: pathlib.Path, needed: tuple[str, ...], grows: bool = False) 
     If a file `grows`, a full disk or a killed process may have cut off its last line.
     """
     with reading(path):
-        text = path.read_text()
+        text = path.read_bytes().decode()  # "\r" alone does not end a line
         whole = text[: text.rfind("\n") + 1]
         if whole != text and not grows:
             raise ValueError("its last line is cut off")
-        names, *rows = list(csv.reader(io.StringIO(whole))) or [[]]
+        names, *rows = list(csv.reader(io.StringIO(whole, newline=""))) or [[]]
         missing = [name for name in needed if name not in names]
         if missing:
             raise ValueError(f"it has no column {' or '.join(missing)}")
