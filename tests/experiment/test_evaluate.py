@@ -105,7 +105,7 @@ def test_statistics_cover_participants_and_never_selected_clients(one_round, tmp
         selected = [client["was_selected"] for client in csv.DictReader(file)]
     assert [client["was_selected"] for client in clients] == selected
     assert sorted(selected) == list("0011")
-    assert RunFiles(one_round).metrics["participation/num_surplus"] == 1
+    assert RunFiles(one_round).metrics["participation/num_surplus"].tolist() == [1]
     name = "personalized/local_test/accuracy"
     for group, members in {"all": "01", "participants": "1", "never_selected": "0"}.items():
         found = result["distributions"][group][name]

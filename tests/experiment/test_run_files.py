@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.runs import tiny_config
+from tff_pfl.arguments.quantities import Quantity
 from tff_pfl.attacks.drawn import drawn_attackers
 from tff_pfl.evaluation import MetricName
 from tff_pfl.experiment import OutputDirectoryError, RunFiles, read_summary, resolved
@@ -54,8 +55,12 @@ def test_unfinished_row_is_not_read(run, tmp_path, length):
     np.testing.assert_array_equal(metrics["train/loss"], whole["train/loss"][:2])
 
 
-def test_settings_and_partition_match_the_config(run):
+def test_settings_partition_and_quantities_match_the_config(run):
     folder, config = run
+    assert RunFiles(folder).quantities == {
+        "loss": Quantity("loss", -1),
+        "accuracy": Quantity("accuracy", 1, is_share=True),
+    }
     assert RunFiles(folder).settings == resolved(config)
     assert len(RunFiles(folder).partition.train) == config.data.num_clients
 

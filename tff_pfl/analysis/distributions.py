@@ -63,8 +63,7 @@ def distribution_table(
 def _of_labels(runs, column, rounds, exclude_clients):
     """Returns `(label, its rows, their tails)` of one quantity for each label."""
     selected = select(runs.clients(rounds), column, exclude_clients)
-    (quantity,) = selected["quantity"].unique()
-    better = runs.quantities[quantity].better
+    better = runs.quantity_of(selected).better
     groups = selected.groupby("label", sort=False)
     return [(label, rows, tails(rows["value"].to_numpy(), better)) for label, rows in groups]
 

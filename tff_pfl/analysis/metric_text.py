@@ -62,7 +62,7 @@ def in_words(name: MetricName, quantity: Quantity | None = None) -> str:
 
     Args:
         name: The metric.
-        quantity: What runs state about the quantity, which tells the worst tail of clients.
+        quantity: The quantity as runs state it, which tells the worst tail of clients.
     """
     measured = _plain(name.quantity)
     if not name.model:

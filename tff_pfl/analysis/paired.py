@@ -133,8 +133,7 @@ def client_values(
         for other in others:
             if differ := _how_clients_differ(first, other):
                 raise OutputDirectoryError(differ)
-    (quantity,) = values["quantity"].unique()
-    worst = -runs.quantities[quantity].better * np.inf
+    worst = -runs.quantity_of(values).better * np.inf
     of_clients = means(values, ["seed", "client_id", "label"]).fillna(worst)
     return of_clients.unstack("label").sort_index()[values["label"].unique()]
 
@@ -258,9 +257,8 @@ def gains_over(baseline: str, runs: Runs, column: str, evaluation: str = "final"
     compared = rows["label"][is_common].unique()
     if len(compared) < 2:
         return pd.DataFrame(columns=_GAIN, dtype=float)
-    (quantity,) = rows["quantity"].unique()
     values = client_values(runs.only(compared), column, evaluation)
-    return gains(against(values, baseline), runs.quantities[quantity].better)
+    return gains(against(values, baseline), runs.quantity_of(rows).better)
 
 
 def hurt_table(pairs: pd.DataFrame, quantity: Quantity = ACCURACY) -> Table:

@@ -77,7 +77,7 @@ class Column(NamedTuple):
     Attributes:
         name: The metric.
         evaluation: The name of the evaluation in `summary.json`; "final" is the last one.
-        quantity: What the runs state about its quantity.
+        quantity: The quantity, as the runs state it.
     """
 
     name: MetricName

@@ -19,7 +19,7 @@ from typing import Any
 import pandas as pd
 
 from tff_pfl.arguments.names import unknown_name
-from tff_pfl.arguments.quantities import Quantities
+from tff_pfl.arguments.quantities import Quantities, Quantity
 from tff_pfl.evaluation import MetricName
 from tff_pfl.experiment.run_directory import OutputDirectoryError, flatten, read_json, reading
 from tff_pfl.experiment.run_files import RunFiles
@@ -87,7 +87,7 @@ class Runs:
 
     @functools.cached_property
     def quantities(self) -> Quantities:
-        """What the runs state about their quantities.
+        """The quantities that the runs state.
 
         Raises:
             OutputDirectoryError: More of a quantity is better in one run, and worse in another.
@@ -101,6 +101,11 @@ class Runs:
                         "Compare runs of one task."
                     )
         return found
+
+    def quantity_of(self, rows: pd.DataFrame) -> Quantity:
+        """Returns what the runs state about the quantity of rows that `select` returned."""
+        (name,) = rows["quantity"].unique()
+        return self.quantities[name]
 
     @functools.cached_property
     def metrics(self) -> pd.DataFrame:

@@ -100,7 +100,7 @@ class ClientMetrics(NamedTuple):
         values: float64 `[clients]` by names without a statistic; NaN for clients without examples.
         population: The number of clients with examples from which this sample was drawn, or `None`
             if these are all clients.
-        quantities: What the task states about its quantities.
+        quantities: The quantities of the task.
         names: The clients' names, or `None` if they have none.
         undefined: Which values are undefined, in the shape of the values. Their NaN says nothing,
             unlike the NaN of a diverged model. Values of names without an entry are defined for

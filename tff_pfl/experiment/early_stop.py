@@ -123,7 +123,7 @@ class EarlyStop:
             evaluations: All evaluations so far, in order. Those without the metric do not count.
             evaluate_every: The number of rounds between evaluations that count. A run that was made
                 longer has a further evaluation, after the round where it ended before.
-            quantities: What the task states about its quantities.
+            quantities: The quantities of the task.
         """
         regular = [
             (round_num, metrics[self.watched])

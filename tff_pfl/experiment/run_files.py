@@ -124,7 +124,7 @@ class RunFiles:
 
     @functools.cached_property
     def quantities(self) -> Quantities:
-        """What the run states about its quantities; without the file, their names say it."""
+        """The quantities that the run states; without the file, their names say what they are."""
         path = self.path / QUANTITIES
         if not path.exists():
             return Quantities()

@@ -80,7 +80,7 @@ class Evaluation(NamedTuple):
 
         Args:
             split: The split, "test" or "validation".
-            quantities: What the task states about its quantities.
+            quantities: The quantities of the task.
 
         Returns:
             The number, or `None` if the split was not evaluated.
