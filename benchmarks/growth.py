@@ -214,10 +214,10 @@ def run_at(point: Point) -> dict[str, Any]:
             )
             train(experiment, path, resume=step == "resume", verbose=False)
             whole = time.perf_counter() - watch
-            timings = RunFiles(path).timings()
+            timings = RunFiles(path).timings
             evaluation = timings.pop("evaluation_seconds")
-            seconds_to[step] = whole - timings["round_seconds"][first:].sum() - evaluation[-1]
-        seconds_to["evaluate"] = evaluation[-1]
+            seconds_to[step] = whole - timings["round_seconds"][first:].sum() - evaluation.iloc[-1]
+        seconds_to["evaluate"] = evaluation.iloc[-1]
         memory |= memory_mib(**_PEAK)
         on_disk = {entry.name: size_mib(entry) for entry in sorted(path.iterdir())}
     medians = {

@@ -24,6 +24,8 @@ def main(argv):
     try:
         if "output" in arguments:
             experiment.check_writable(arguments["output"])
+        if "runs" in arguments:
+            arguments["runs"] = command_line.runs_of(arguments["runs"])
         printed = run(**arguments)
     except (*configs.user_errors(), ValueError) as error:
         print(f"error: {error}", file=sys.stderr)

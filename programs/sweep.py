@@ -55,7 +55,7 @@ def main(argv):
                 jobs=_JOBS.value,
                 keep_checkpoints=_KEEP_CHECKPOINTS.value,
             )
-        table = analysis.to_markdown(analysis.results_table(output_dir))
+        table = analysis.to_markdown(analysis.results_table(analysis.read(output_dir)))
         with whole_file(output_dir / "table.md") as file:
             file.write(f"{table}\n")
     except (OSError, ValueError, OutputDirectoryError) as error:

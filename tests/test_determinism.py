@@ -56,7 +56,7 @@ def test_run_resumes_after_a_full_disk(run, tmp_path, monkeypatch, capsys):
 
 def test_evaluation_of_a_finished_run_has_the_same_numbers(run):
     """Compares all numbers of the table of clients, to the last digit."""
-    found, own = run_of(run).evaluate().clients.columns(), RunFiles(run).clients().columns
+    found, own = run_of(run).evaluate().clients.columns(), RunFiles(run).clients().numbers
     assert set(own) - set(found) == {"was_selected"}
     for name, column in found.items():
         np.testing.assert_array_equal(column, own[name], name)

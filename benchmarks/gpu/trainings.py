@@ -117,8 +117,8 @@ def _train(config, devices: list[str]) -> dict:
     if code:
         raise CheckError(f"The training ended with exit code {code}; see the log.")
     files = experiment.RunFiles(folder)
-    metrics, seconds = files.metrics(), files.timings()["round_seconds"]
-    accuracies = metrics.get(str(_ACCURACY), np.array([]))
+    metrics, seconds = files.metrics, files.timings["round_seconds"]
+    accuracies = np.array(metrics.get(str(_ACCURACY), []))
     evaluated = accuracies[np.isfinite(accuracies)]
     return {
         "rounds": len(metrics["round"]),

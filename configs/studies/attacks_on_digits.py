@@ -10,7 +10,8 @@ did not suffer from uploads scaled by 10; and the 300 rounds, because FedPG with
 83 % after 30.
 """
 
-from tff_pfl.config import SEPARATOR, Study, Variant
+from tff_pfl.analysis import SEPARATOR
+from tff_pfl.config import Study, Variant
 
 _ATTACKS = {
     "none": {"attack.name": "scaled_uploads", "attack.factor": 1.0},

@@ -5,7 +5,8 @@ two parts of equal size: the change of the model, which is compressed, and the g
 client's risk, which is not. Learning rates are those of `configs/digits.py`; nothing is tuned.
 """
 
-from tff_pfl.config import SEPARATOR, Study, Variant
+from tff_pfl.analysis import SEPARATOR
+from tff_pfl.config import Study, Variant
 
 _METHODS = {"FedAvg": "fedavg", "FedPer": "fedper", "PGFed": "pgfed"}
 _COMPRESSORS = {

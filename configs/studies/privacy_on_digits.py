@@ -6,7 +6,8 @@ The clipping norm adapts; nothing is tuned. With more rounds, epsilon 2 would ne
 `tff.aggregators` allows with 40 clients.
 """
 
-from tff_pfl.config import SEPARATOR, Study, Variant
+from tff_pfl.analysis import SEPARATOR
+from tff_pfl.config import Study, Variant
 
 _METHODS = {"FedAvg": "fedavg", "FedPer": "fedper", "Ditto": "ditto", "pFedMB": "pfedmb"}
 _EPSILONS = {

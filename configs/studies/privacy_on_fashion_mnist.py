@@ -6,7 +6,8 @@ uniform weights and the same cohorts, so that privacy is the only difference. Th
 because noise grows with the square root of its size. The clipping norm adapts; nothing is tuned.
 """
 
-from tff_pfl.config import SEPARATOR, Study, Variant
+from tff_pfl.analysis import SEPARATOR
+from tff_pfl.config import Study, Variant
 
 _METHODS = {"FedAvg": "fedavg", "FedPer": "fedper", "Ditto": "ditto", "pFedMB": "pfedmb"}
 _EPSILONS = {

@@ -9,22 +9,21 @@ import pandas as pd
 
 from docs.results.data import markdown, named, over_seeds
 from tff_pfl import analysis
-from tff_pfl.experiment import RunFiles
 
 
 def accuracies(runs) -> pd.DataFrame:
     """Returns the mean accuracy over honest clients after the last round.
 
     Args:
-        runs: See `tff_pfl.analysis.find_runs`.
+        runs: See `tff_pfl.analysis.read`.
 
     Returns:
         Columns `case`, the part of a label before the "|"; `option`, the part after it; `seed`;
         and `value`.
     """
-    runs = analysis.find_runs(runs).finished
-    clients = analysis.select(analysis.clients(runs), "accuracy")
-    attackers = {(str(path), client) for _, path in runs for client in RunFiles(path).attackers()}
+    runs = analysis.read(runs).finished
+    clients = analysis.select(runs.clients(), "accuracy")
+    attackers = {(str(path), client) for _, path in runs for client in runs.files(path).attackers}
     keys = clients[["run", "client_id"]].itertuples(index=False, name=None)
     honest = clients[[key not in attackers for key in keys]]
     means = honest.groupby(["label", "seed"], sort=False)["value"].mean().reset_index()

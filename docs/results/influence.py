@@ -22,7 +22,7 @@ def draw(run: str, matrix: str = "alpha"):
     """
     files = RunFiles(run)
     rounds, matrices = files.snapshots(matrix)
-    sizes = np.array([len(rows) for rows in files.partition().train])
+    sizes = np.array([len(rows) for rows in files.partition.train])
     order = np.argsort(sizes)
     chosen = np.unique(np.linspace(0, len(rounds) - 1, _MOST_MATRICES).round().astype(int))
     figure = figures.new_figure(max(2.6 * len(chosen), figures.WIDTH), 6.2)

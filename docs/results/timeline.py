@@ -15,7 +15,7 @@ def draw(run: str, rounds: int = 3):
         run: The run's folder.
         rounds: The number of rounds to show.
     """
-    seconds = pd.DataFrame(RunFiles(run).timings()).tail(rounds).fillna(0)
+    seconds = pd.DataFrame(RunFiles(run).timings).tail(rounds).fillna(0)
     ends = (seconds["round_seconds"] + seconds["evaluation_seconds"]).cumsum()
     starts = ends.shift(fill_value=0)
     computing, evaluating = starts + seconds["select_seconds"], starts + seconds["round_seconds"]

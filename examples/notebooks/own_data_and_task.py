@@ -127,7 +127,7 @@ rated = tff_pfl.compare(
 rated
 
 # %%
-errors = analysis.select(analysis.clients(rated.runs), "personalized/local_test/mse")
+errors = analysis.select(rated.runs.clients(), "personalized/local_test/mse")
 examples = pd.Series(ratings(0).sizes("train"), ratings(0).names, name="examples")
 errors = errors.join(examples, on="client_id")
 axes = sns.scatterplot(errors, x="examples", y="value", hue="label", style="label", s=60)
@@ -232,7 +232,7 @@ spoken = tff_pfl.compare(
 )
 
 # %%
-progress = analysis.clients(spoken.runs, "all")
+progress = spoken.runs.clients("all")
 progress = analysis.select(progress, "personalized/local_test/perplexity")
 progress["role"] = progress["client_id"].str.split("_").str[-1].str.title()
 axes = sns.lineplot(progress, x="round", y="value", hue="label", style="role", markers=True)
@@ -326,16 +326,15 @@ experiments = {
     "FedAvg, frozen": tff_pfl.Experiment(fedavg_on_features, features, **how),
     "FedPer, frozen": tff_pfl.Experiment(fedper_on_features, features, **how),
 }
-recognised = tff_pfl.compare(experiments, folder="runs/pictures", overwrite=True)
+recognised = tff_pfl.compare(experiments, folder="runs/pictures", overwrite=True).runs
 
 # %%
-accuracies = analysis.clients(recognised.runs)
-accuracies = analysis.select(accuracies, "personalized/local_test/accuracy")
+accuracies = analysis.select(recognised.clients(), "personalized/local_test/accuracy")
 axes = sns.boxplot(accuracies, x="value", y="label", color="0.9", showfliers=False)
 sns.stripplot(accuracies, x="value", y="label", hue="label", legend=False, ax=axes)
 axes.set(xlabel="accuracy of a client's model", ylabel="")
 plt.show()
-sent = analysis.summaries(recognised.runs).set_index("label")
+sent = recognised.summaries.set_index("label")
 sent[["bytes_up", "round_seconds"]].round(3)
 
 # %% [markdown]

@@ -31,7 +31,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import tff_pfl
-from tff_pfl import analysis, attacks, privacy
+from tff_pfl import attacks, privacy
 
 tff_pfl.set_graph_context(vectorize="never")  # few rounds: a loop over clients starts sooner
 sns.set_theme(style="whitegrid", palette="colorblind")
@@ -122,7 +122,7 @@ def federation(num_clients, min_examples):
 
 def compared(experiments):
     """Trains experiments; returns a row for each model of each client, with its accuracy."""
-    found = analysis.clients(tff_pfl.compare(experiments, overwrite=True).runs)
+    found = tff_pfl.compare(experiments, overwrite=True).runs.clients()
     found = found[found["quantity"] == "accuracy"]
     methods = {"global": "FedAvg", "personalized": "Ditto"}
     return found.assign(method=found["model"].map(methods))

@@ -22,7 +22,7 @@ from tests.federation import (
 )
 from tests.marks import together
 from tests.runs import run_python
-from tff_pfl.analysis import comparison, confusion_matrix, find_runs, frames, results_table
+from tff_pfl.analysis import comparison, confusion_matrix, read, results_table
 from tff_pfl.arguments.kinds import KindError
 from tff_pfl.data import FederatedDataset
 from tff_pfl.evaluation import Evaluation
@@ -137,7 +137,7 @@ def test_undefined_clients_are_left_out_of_pairs_and_diverged_ones_are_the_worst
     assert row[["hurt", "helped", "clients"]].tolist() == pytest.approx([0.5, 0.5, 7 / 3])
     (panel,) = compared.plot_clients().axes
     assert panel.get_title() == "FedPer\n50 % hurt, 50 % helped"
-    against = results_table(folders, against="Local").frame
+    against = results_table(read(folders), against="Local").frame
     assert against.loc[1, ["clients worse", "clients better"]].tolist() == ["50 %", "50 %"]
     del folders["Local"][0], folders["FedPer"][0]  # those with the diverged model
     row = tff_pfl.Comparison(folders).table().loc["FedPer"]
@@ -259,7 +259,7 @@ def test_epsilon_of_private_methods_is_counted(dataset, tmp_path):
     assert not (tmp_path / "runs").exists()
     table = compare(dataset, tmp_path / "runs", made, accountant=accountant).table()
     assert table.loc["Private", "epsilon"] == pytest.approx(accountant.epsilon(1.0, rounds=2))
-    found = frames.summaries(tmp_path / "runs").set_index("label")["epsilon"]
+    found = read(tmp_path / "runs").summaries.set_index("label")["epsilon"]
     assert list(found["Private"]) == [table.loc["Private", "epsilon"]] * 2
     with pytest.raises(OutputDirectoryError, match="privacy.delta: 0.01 then, 0.02 now"):
         compare(dataset, tmp_path / "runs", made, accountant=Accountant(4, 2, 0.02))
@@ -277,8 +277,8 @@ def test_short_form_gives_the_runs_of_experiments(dataset, tmp_path):
     experiment = tiny_experiment(dataset, ditto, **options, seed=7)
     compare(dataset, tmp_path / "short", {"Ditto": ditto}, seeds=(3,), rounds=1)
     result = tff_pfl.compare({"Ditto": experiment}, seeds=(3,), folder=tmp_path / "long")
-    assert list(find_runs(tmp_path / "long").folders) == list(result.table().index) == ["Ditto"]
-    assert list(results_table(tmp_path / "long").frame["seeds"]) == ["1"]
+    assert list(read(tmp_path / "long").folders) == list(result.table().index) == ["Ditto"]
+    assert list(results_table(read(tmp_path / "long")).frame["seeds"]) == ["1"]
     short, long = (tmp_path / name / "Ditto" / "seed3" for name in ("short", "long"))
     assert numbers_of(short) == numbers_of(long)
     assert (short / "config.json").read_text() == (long / "config.json").read_text()

@@ -13,6 +13,7 @@ from tests.marks import together
 from tff_pfl import analysis
 from tff_pfl.analysis import figures
 from tff_pfl.analysis.distributions import shared_edges, tails
+from tff_pfl.arguments.quantities import Quantity
 from tff_pfl.experiment import OutputDirectoryError
 
 ACCURACY = "personalized/local_test/accuracy"
@@ -93,7 +94,7 @@ def test_few_evaluations_are_the_numbers_on_the_axis(rounds, shown):
 @pytest.mark.parametrize("ends", [(0.16, 3.4), (12345.0, 1.3e5)])
 def test_numbers_of_neighbouring_panels_do_not_touch(ends):
     pairs = [pd.DataFrame({"label": label, "own": ends, "local": ends}) for label in "abc"]
-    figure, boxes = analysis.plot_against_local(pd.concat(pairs), "mae"), []
+    figure, boxes = analysis.plot_against_local(pd.concat(pairs), Quantity.named("mae")), []
     figure.draw_without_rendering()
     for axes in figure.axes:
         low, high = axes.get_xlim()
@@ -161,11 +162,11 @@ def test_bytes_add_up_until_an_evaluation(tmp_path):
         "FedPer | top 1 %": write_seeds(tmp_path / "c", 0.7, bytes_down=20),
         "FedPer | nothing": write_seeds(tmp_path / "d", 0.3, bytes_down=0),
     }
-    found = analysis.curves_against_bytes(runs)
+    found = analysis.curves_against_bytes(analysis.read(runs))
     np.testing.assert_allclose(found["megabytes"][:2], [0.010, 0.020])  # of rounds 5 and 10
     np.testing.assert_allclose(found["mean"][:2], [0.35, 0.7])
     np.testing.assert_allclose(found["deviation"][:2], np.array([0.05, 0.1]) * np.sqrt(2))
-    figure = analysis.plot_against_bytes(runs)
+    figure = analysis.plot_against_bytes(analysis.read(runs))
     assert [axes.get_title() for axes in figure.axes] == ["FedAvg", "FedPer"]
     (full, top), (other, level) = (axes.get_lines() for axes in figure.axes)
     assert full.get_color() != top.get_color() == other.get_color()
@@ -182,11 +183,14 @@ def test_points_without_privacy_are_separate_at_the_right(tmp_path):
         "FedPer | 8": write_seeds(tmp_path / "d", 0.7, epsilon=7.998),
         "FedPer | 0": write_seeds(tmp_path / "e", 0.1, epsilon=0.0),
     }
+    runs = analysis.read(runs)
     points = analysis.points_against_epsilon(runs)
     assert points["line"].tolist() == ["FedAvg"] * 3 + ["FedPer"] * 2
     expected = [(2.0, 0.5, 0.0), (8.0, 0.7, 0.1 * np.sqrt(2)), (math.inf, 0.9, 0.0)]
     numbers = points.iloc[:, 1:].to_numpy(float)
     np.testing.assert_allclose(numbers, [*expected, (0, 0.1, 0), (8, 0.7, 0)])
+    diverged = analysis.read(write_run(tmp_path / "f", [math.nan]))
+    assert analysis.points_against_epsilon(diverged)["mean"].isna().all()
     figure = analysis.plot_against_epsilon(runs)
     line, alone, other = (container.lines[0] for container in figure.axes[0].containers)
     assert line.get_color() == alone.get_color() != other.get_color()
@@ -198,25 +202,28 @@ def test_points_without_privacy_are_separate_at_the_right(tmp_path):
         assert words in texts(figure)
 
 
-def test_histograms_and_their_table_show_mean_and_tails():
+def test_histograms_and_their_table_show_mean_and_tails(tmp_path):
     values = np.array([0.0, 0.1, *[0.5] * 36, 0.9, 1.0])  # of 40 clients, 2 are 5 %
-    frames = [
-        frame("many", {20: values}, clients=True),
-        frame("seeds", {5: [0.25]}, run="a", clients=True),
-        frame("seeds", {7: [0.75, np.nan, np.inf]}, run="b", clients=True),
-    ]
-    table = analysis.distribution_table(pd.concat(frames), threshold=0.6)
+    seeds = [[0.25], [0.75, np.nan, np.inf]]
+    runs = {
+        "many": [write_run(tmp_path / "many", values)],
+        "seeds": [write_run(tmp_path / str(i), own, seed=i) for i, own in enumerate(seeds)],
+    }
+    runs = analysis.read(runs)
+    table = analysis.distribution_table(runs, threshold=0.6)
     heads = ["", "round", "clients", "mean", "lowest 5 %", "top 5 %", "below 0.6"]
     assert table.frame.columns.tolist() == heads
     assert table.frame.values.tolist() == [
-        ["many", "20", "40", "0.5000", "0.0500", "0.9500", "95.0 %"],
-        ["seeds", "5 to 7", "4", "nan", "nan", "inf", "25.0 %"],
+        ["many", "10", "40", "0.5000", "0.0500", "0.9500", "95.0 %"],
+        ["seeds", "10", "4", "nan", "nan", "inf", "25.0 %"],
     ]
-    assert "below 0.6" not in analysis.distribution_table(frames[0]).frame
-    figure = analysis.plot_histograms(pd.concat(frames), threshold=0.6)
+    late = analysis.distribution_table(runs, rounds="late_mean", exclude_clients=[1]).frame
+    assert late.columns.tolist() == heads[:-1]
+    assert late.iloc[1, 1:4].tolist() == ["5 to 10", "6", "inf"]
+    figure = analysis.plot_histograms(runs, threshold=0.6)
     for text in (
-        "many, round 20\n40 clients,\n95.0 % below 0.6",
-        "seeds, rounds 5 to 7\n4 clients of 2 runs,\n25.0 % below 0.6, 2 not finite",
+        "many, round 10\n40 clients,\n95.0 % below 0.6",
+        "seeds, round 10\n4 clients of 2 runs,\n25.0 % below 0.6, 2 not finite",
         "mean of the lowest 5 %",
         "accuracy of each client's own model on its own test examples",
     ):
@@ -229,8 +236,8 @@ def test_histograms_and_their_table_show_mean_and_tails():
 
 def test_nan_counts_as_the_worst_value():
     losses = np.array([0.1, np.nan, 0.9, 0.5])
-    assert tails(losses, "loss")["lowest 5 %"] == 0.1 and np.isnan(tails(losses, "loss")["top 5 %"])
-    accuracies = tails(losses, "accuracy")
+    assert tails(losses, -1)["lowest 5 %"] == 0.1 and np.isnan(tails(losses, -1)["top 5 %"])
+    accuracies = tails(losses, 1)
     assert np.isnan(accuracies["lowest 5 %"]) and accuracies["top 5 %"] == 0.9
 
 
@@ -259,7 +266,7 @@ def test_clients_are_paired_with_themselves_under_local(tmp_path):
         "Alone": write("b", "local", [0.75, 0.5, 0.5], [0.5, 0.25, 0.5]),
         "elsewhere": write("c", "fedavg", [0.5, 0.5, 0.5], first_row=100),
     }
-    pairs = analysis.against_local(runs)
+    pairs = analysis.against_local(analysis.read(runs))
     assert set(pairs["label"]) == {"Ditto"} and pairs["seed"].tolist() == [0, 0, 0, 1, 1, 1]
     np.testing.assert_array_equal(pairs["own"], [0.5, 1.0, 0.75, 0.25, 0.75, 1.0])
     np.testing.assert_array_equal(pairs["local"], [0.75, 0.5, 0.5, 0.5, 0.25, 0.5])
@@ -268,7 +275,7 @@ def test_clients_are_paired_with_themselves_under_local(tmp_path):
     gaining, hurt = (points.get_offsets() for points in figure.axes[0].collections)
     np.testing.assert_array_equal(gaining, [[0.5, 1.0], [0.5, 0.75], [0.25, 0.75], [0.5, 1.0]])
     np.testing.assert_array_equal(hurt, [[0.75, 0.5], [0.5, 0.25]])
-    assert analysis.against_local({"Ditto": runs["Ditto"]}).empty
+    assert analysis.against_local(analysis.read({"Ditto": runs["Ditto"]})).empty
 
 
 def test_errors_against_the_baseline_have_logarithmic_axes():
@@ -277,7 +284,7 @@ def test_errors_against_the_baseline_have_logarithmic_axes():
     def draw(quantity, most):
         columns = {"label": "A", "seed": 0, "client_id": [0, 1], "own": [1.0, most]}
         pairs = pd.DataFrame({**columns, "local": [2.0, most / 2]})
-        return analysis.plot_against_local(pairs, quantity, baseline="B")
+        return analysis.plot_against_local(pairs, Quantity.named(quantity), baseline="B")
 
     drawn = [draw("mse", 20.0), draw("mse", 2.0), draw("r2", 20.0)]
     scales = [(axes.get_xscale(), axes.get_yscale()) for axes in (f.axes[0] for f in drawn)]

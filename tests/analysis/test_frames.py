@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from tests.analysis.hand_written import keep_evaluated_rounds, write_run
@@ -22,11 +23,11 @@ def runs(tmp_path_factory):
     first = write_run(root / "a", [0.5, 1.0, 0.0], seed=3, epsilon=2.0, seconds=0.25)
     second = write_run(root / "b", [0.5, math.nan, 1.0], seed=4, global_accuracies=[1, 1, 0.5])
     unfinished = write_run(root / "c", [0.0], finished=False)
-    return {"A": [first, second], "B": [unfinished]}
+    return analysis.read({"A": [first, second], "B": [unfinished]})
 
 
 def test_metrics_have_a_row_for_each_number(runs):
-    found = analysis.metrics(runs)
+    found = runs.metrics
     assert list(found) == ["run", "label", "seed", "round", *NAME, "statistic", "value"]
     accuracy = analysis.select(found, ACCURACY)
     assert accuracy[["label", "seed", "round", "model", "pool", "statistic"]].values.tolist() == [
@@ -35,7 +36,7 @@ def test_metrics_have_a_row_for_each_number(runs):
         for round_num in (5, 10)
     ]
     np.testing.assert_allclose(accuracy["value"], [0.25, 0.5, np.nan, np.nan, 0, 0])
-    assert accuracy["run"].iloc[0] == str(runs["A"][0])
+    assert accuracy["run"].iloc[0] == str(runs.folders["A"][0])
     sent = analysis.select(found, "bytes_up_per_client")
     assert len(sent) == 30 and set(sent["value"]) == {2000.0} and set(sent["model"]) == {""}
     assert analysis.select(found, "privacy/epsilon")["value"].iloc[-1] == 2.0
@@ -45,31 +46,31 @@ def test_metrics_leave_out_a_truncated_last_line(tmp_path):
     run = write_run(tmp_path / "run", [0.5])
     path = run / "metrics.csv"
     path.write_text(path.read_text().rstrip("\n")[:-2])
-    assert analysis.metrics(run)["round"].max() == 9
+    assert analysis.read(run).metrics["round"].max() == 9
     path.write_text("no table\n1\n")
     with pytest.raises(OutputDirectoryError, match="metrics.csv is damaged"):
-        analysis.metrics(run)
+        _ = analysis.read(run).metrics
     path.unlink()
-    assert analysis.metrics(run).empty and "quantity" in analysis.metrics(run)
+    assert analysis.read(run).metrics.empty and "quantity" in analysis.read(run).metrics
 
 
 def test_clients_have_a_row_for_each_quantity(runs):
-    found = analysis.clients(runs)
+    found = runs.clients()
     assert list(found)[:6] == ["run", "label", "seed", "round", "client_id", "num_examples"]
     assert list(found)[6:] == [*NAME, "value"]
     accuracy = analysis.select(found, ACCURACY)
     assert accuracy["client_id"].tolist() == [0, 1, 2, 0, 1, 2, 0]
     assert set(accuracy["round"]) == {10} and set(accuracy["num_examples"]) == {4}
     np.testing.assert_array_equal(accuracy["value"], [0.5, 1, 0, 0.5, np.nan, 1, 0])
-    early = analysis.select(analysis.clients(runs, 5), LOSS)
+    early = analysis.select(runs.clients(5), LOSS)
     np.testing.assert_array_equal(early["value"][:3], [0.75, 0.5, 1.0])
-    assert len(analysis.clients(runs, "all")) == 2 * len(found)
-    late = analysis.clients({"A": runs["A"]}, "late_mean")
+    assert len(runs.clients("all")) == 2 * len(found)
+    late = runs.only(["A"]).clients("late_mean")
     assert set(late["round"]) == {5, 10}
     with pytest.raises(OutputDirectoryError, match="not evaluated at round 6, but at 5, 10"):
-        analysis.clients(runs, 6)
+        runs.clients(6)
     with pytest.raises(OutputDirectoryError, match="Unknown evaluation of .*c 'final'"):
-        analysis.clients(runs, "final")
+        runs.clients("final")
 
 
 def test_clients_without_examples_have_no_row(tmp_path):
@@ -77,43 +78,43 @@ def test_clients_without_examples_have_no_row(tmp_path):
     for path in (run / "clients").iterdir():
         path.write_text(path.read_text().replace("\n1,4,0.0,1.0", "\n1,0,nan,nan"))
     (run / "metrics.csv").unlink()
-    values = analysis.select(analysis.clients(run), ACCURACY)
+    values = analysis.select(analysis.read(run).clients(), ACCURACY)
     assert values["client_id"].tolist() == [0]
 
 
 def test_evaluations_and_summaries_have_only_finished_runs(runs):
-    found = analysis.evaluations(runs)
+    found = runs.evaluations
     assert list(found) == ["run", "label", "seed", "evaluation", *NAME, "statistic", "value"]
     assert set(found["label"]) == {"A"}
     accuracy = analysis.select(found, ACCURACY).query("seed == 3").set_index("evaluation")["value"]
     assert accuracy.to_dict() == {"final": 0.5, "best_on_test": 0.5, "late_mean": 0.375}
-    table = analysis.summaries(runs)
+    table = runs.summaries
     assert list(table)[3:] == [
         *("algorithm", "data", "rounds", "bytes_down", "bytes_up", "round_seconds", "epsilon")
     ]
     assert table.iloc[0, 1:].tolist() == ["A", 3, "ditto", "digits", 10, 1000, 2000, 0.25, 2.0]
     assert table["epsilon"].tolist() == [2.0, math.inf]
-    first, second = (run / "timings.csv" for run in runs["A"])
+    first, second = (run / "timings.csv" for run in runs.folders["A"])
     first.write_text("".join(first.read_text().splitlines(keepends=True)[:4]))
     keep_evaluated_rounds(second.parent)
     # The median leaves out the first two of three rounds, but not of two.
-    assert analysis.summaries(runs)["round_seconds"].tolist() == [0.25, 0.5]
+    assert analysis.read(runs.folders).summaries["round_seconds"].tolist() == [0.25, 0.5]
 
 
 def test_timings_settings_and_versions_are_read(runs):
-    timings = analysis.timings({"B": runs["B"]})
+    timings = runs.only(["B"]).timings
     assert list(timings) == [
         *("run", "label", "seed", "round", "round_seconds", "evaluation_seconds")
     ]
     assert timings["round_seconds"].tolist() == [9.0, 9.0, *[0.5] * 8]
-    settings = analysis.settings(runs).query("label == 'B'").set_index("key")["value"]
+    settings = runs.settings.query("label == 'B'").set_index("key")["value"]
     assert settings.to_dict() == {"seed": 0, "algorithm.name": "ditto", "data.name": "digits"}
-    versions = analysis.versions({"B": runs["B"]})
+    versions = runs.only(["B"]).versions
     assert versions.iloc[0, 1:].tolist() == ["B", 0, 0, "python", "3.11.1"]
 
 
 def test_select_leaves_out_clients_and_refuses_unknown_names(runs, caplog):
-    clients = analysis.clients(runs)
+    clients = runs.clients()
     left = analysis.select(clients, ACCURACY, exclude_clients=[0, 2])
     assert left["client_id"].tolist() == [1, 1]
     analysis.select(clients, ACCURACY, exclude_clients=[1, 77])
@@ -122,27 +123,27 @@ def test_select_leaves_out_clients_and_refuses_unknown_names(runs, caplog):
         analysis.select(clients, ACCURACY, exclude_clients=range(3))
     with pytest.raises(UnknownNameError, match=f"Did you mean '{ACCURACY}'"):
         analysis.select(clients, "personalised/local_test/accuracy")
-    worst = analysis.select(analysis.evaluations(runs), f"{ACCURACY}_worst_5_percent")
+    worst = analysis.select(runs.evaluations, f"{ACCURACY}_worst_5_percent")
     assert worst["value"].iloc[0] == 0.0
 
 
 def test_mean_is_nan_if_a_client_has_diverged(runs):
-    values = analysis.select(analysis.clients(runs), ACCURACY)
+    values = analysis.select(runs.clients(), ACCURACY)
     found = frames.means(values, ["label", "seed"])
     np.testing.assert_array_equal(found, [0.5, np.nan, 0.0])
 
 
-def test_differing_settings_of_one_label_are_found(tmp_path):
-    """Finds an edited config between finished runs of a study."""
-    runs = []
-    for seed, rate, folder in ((0, 0.1, "/a"), (1, 0.1, "/b"), (2, 0.01, "/a")):
-        settings = {"local": {"learning_rate": rate, "epochs": 5}, "data": {"data_dir": folder}}
-        runs.append(write_run(tmp_path / str(seed), [0.5, 1.0], seed=seed, **settings))
-    older = write_run(tmp_path / "older", [0.5, 1.0], seed=3)
-    assert frames.differing_settings({"A": [*runs[:2], older]}) == {}
-    assert frames.differing_settings({"A": runs}) == {"A": ["local.learning_rate"]}
-    for seed, (run, code) in enumerate(zip(runs[:2], ("0a1b", "2c3d"), strict=True)):
-        sessions = [(0, {"code of my_methods": code, "commit": code})]
-        write_run(run, [0.5, 1.0], seed=seed, sessions=sessions)
-    assert frames.differing_settings({"A": [*runs[:2], older]}) == {}
-    assert frames.differing_settings({"A": runs[:2]}) == {"A": ["code of my_methods"]}
+def test_each_file_is_read_once(tmp_path):
+    """Makes all frames of all and of the finished runs, with files that are emptied between."""
+    run = write_run(tmp_path / "run", [0.5])
+    runs = analysis.read(run)
+
+    def frames_of(found):
+        made = found.metrics, found.clients(), found.timings, found.evaluations, found.summaries
+        return [*made, found.settings, found.versions]
+
+    whole = frames_of(runs)
+    for path in run.rglob("*.*"):
+        path.write_bytes(b"")
+    for frame, again in zip(whole, frames_of(runs.finished), strict=True):
+        pd.testing.assert_frame_equal(frame, again)

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.analysis.hand_written import write_run
-from tff_pfl.analysis import write_page
+from tff_pfl.analysis import read, write_page
 from tff_pfl.experiment import OutputDirectoryError
 
 _VOID = {"meta", "img", "wbr"}
@@ -66,7 +66,7 @@ def runs(tmp_path_factory):
 @pytest.fixture(scope="module")
 def text(runs, tmp_path_factory):
     path = tmp_path_factory.mktemp("pages") / "new" / "page.html"
-    write_page(runs, path)
+    write_page(read(runs), path)
     return path.read_text()
 
 
@@ -106,7 +106,7 @@ def test_page_without_accuracies_shows_the_first_metric(tmp_path):
     del summary["checksum"]
     summary["checksum"] = f"{zlib.crc32(json.dumps(summary).encode()):08x}"
     (run / "summary.json").write_text(json.dumps(summary))
-    write_page(run, tmp_path / "page.html")
+    write_page(read(run), tmp_path / "page.html")
     text = (tmp_path / "page.html").read_text()
     page = Parsed(text)
     assert page.rows[0][:2] == ["method", "personalized, score"]
@@ -122,7 +122,7 @@ def test_page_has_columns_target_and_paired_test(runs, tmp_path):
     path = tmp_path / "page.html"
     columns = ["late_mean:personalized/local_test/accuracy"]
     paired = {label: runs[label] for label in ("A <b> & c", "Alone")}
-    write_page(paired, path, columns=columns, target=0.3, against="Alone")
+    write_page(read(paired), path, columns=columns, target=0.3, against="Alone")
     page = Parsed(path.read_text())
     assert page.rows[0][1:3] == [
         "personalized, late mean (%)",
@@ -131,5 +131,5 @@ def test_page_has_columns_target_and_paired_test(runs, tmp_path):
     assert ["Alone", "2 of 2", "7.5", "0.0225", "20.8"] in page.rows
     write_run(tmp_path / "a", [0.5], finished=False)
     with pytest.raises(OutputDirectoryError, match="a has no finished run"):
-        write_page(tmp_path / "a", tmp_path / "other.html")
+        write_page(read(tmp_path / "a"), tmp_path / "other.html")
     assert not (tmp_path / "other.html").exists()

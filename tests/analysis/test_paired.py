@@ -5,7 +5,8 @@ import pytest
 from scipy import stats
 
 from tests.analysis.hand_written import write_run
-from tff_pfl.analysis import client_values, paired_differences, paired_test
+from tff_pfl.analysis import client_values, paired_test, read
+from tff_pfl.analysis.paired import against, gains
 from tff_pfl.arguments.names import UnknownNameError
 from tff_pfl.evaluation import differences
 from tff_pfl.experiment import OutputDirectoryError
@@ -62,7 +63,7 @@ def test_numbers_agree_with_students_t():
     assert (test.low, test.high) == pytest.approx((0.2 - half, 0.2 + half))
     assert test.p_value == pytest.approx(stats.ttest_rel([0.2, 0.1, 0.3], np.zeros(3)).pvalue)
     assert (test.num_seeds, test.share_worse) == (3, 1 / 7)
-    test = paired_test(differences, direction=-1)
+    test = paired_test(differences, better=-1)
     assert (test.share_worse, test.share_better) == (5 / 7, 1 / 7)  # one is 0
 
 
@@ -98,16 +99,17 @@ def runs(tmp_path):
 
     a = [write("a0", 0, 0.5, 0.75, 1.0), write("a1", 1, 0.5, 0.5, 0.5)]
     b = [write("b1", 1, 0.5, 0.25, 1.0), write("b2", 2, 0.0, 0.0, 0.0)]
-    return {"a": a, "b": b}
+    return read({"a": a, "b": b})
 
 
 def test_clients_of_a_seed_are_compared_with_themselves(runs):
-    (found,) = paired_differences(client_values(runs, ACCURACY), "a", "b", [1], "accuracy")
-    np.testing.assert_array_equal(found, [0.0, 0.25, -0.5])
+    pairs = against(client_values(runs, ACCURACY), "b")  # both have seed 1
+    np.testing.assert_array_equal(pairs["own"] - pairs["local"], [0.0, 0.25, -0.5])
     # The mean of rounds 5 and 10. The accuracies at round 5 are half as large.
-    late = client_values(runs, ACCURACY, "late_mean")
-    (found,) = paired_differences(late, "a", "b", [1], "accuracy")
-    np.testing.assert_array_equal(found, [0.0, 0.1875, -0.375])
+    late = against(client_values(runs, ACCURACY, "late_mean"), "b")
+    np.testing.assert_array_equal(late["own"] - late["local"], [0.0, 0.1875, -0.375])
+    found = gains(late, better=-1).loc["a"]  # less is better
+    assert found["gain"] == pytest.approx(0.0625) and found["helped"] == pytest.approx(1 / 3)
 
 
 def test_seeds_that_repeat_one_run_count_once(tmp_path, caplog):
@@ -120,9 +122,9 @@ def test_seeds_that_repeat_one_run_count_once(tmp_path, caplog):
             for seed in range(3)
         ]
     with caplog.at_level("WARNING"):
-        found = paired_differences(client_values(runs, ACCURACY), "a", "b", range(3), "accuracy")
+        found = gains(against(client_values(read(runs), ACCURACY), "b"), 1)
     assert "2 of the 3 seeds of a repeat another seed" in caplog.text
-    assert paired_test(found).num_seeds == 1 and np.isnan(paired_test(found).p_value)
+    assert np.isnan(found.loc["a", "p_value"])
 
 
 def test_client_values_are_indexed_by_seed_and_id(runs):
@@ -136,12 +138,12 @@ def test_client_values_are_indexed_by_seed_and_id(runs):
 def test_different_clients_and_unknown_columns_are_refused(runs):
     with pytest.raises(UnknownNameError, match=f"Did you mean '{ACCURACY}'"):
         client_values(runs, "personalized/local_test/acuracy")
-    table = runs["b"][0] / "clients" / "round_000010.csv"
+    folders = runs.folders
+    table = folders["b"][0] / "clients" / "round_000010.csv"
     whole = table.read_text()
     table.write_text("".join(whole.splitlines(keepends=True)[:-1]))
-    (runs["b"][0] / "metrics.csv").unlink()  # it would show that a client is missing
     with pytest.raises(OutputDirectoryError, match="a1 and .*b1 have evaluated different clients"):
-        client_values(runs, ACCURACY)
-    write_run(runs["b"][0], [0.5, 0.25, 1.0], seed=1, first_row=1)
+        client_values(read(folders), ACCURACY)
+    write_run(folders["b"][0], [0.5, 0.25, 1.0], seed=1, first_row=1)
     with pytest.raises(OutputDirectoryError, match="a1 and .*b1 have different partitions"):
-        client_values(runs, ACCURACY)
+        client_values(read(folders), ACCURACY)

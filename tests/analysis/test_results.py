@@ -1,14 +1,15 @@
 """Tests the tables of hand-written runs."""
 
 import math
+import re
 
 import pandas as pd
 import pytest
 
 from tests.analysis.hand_written import write_run
 from tff_pfl import analysis
-from tff_pfl.analysis import results_table
 from tff_pfl.analysis.page import costs_to_target, default_target, target_table, versions_tables
+from tff_pfl.analysis.runs import Runs
 from tff_pfl.analysis.tables import Table, table_of, to_csv, to_latex, to_markdown
 from tff_pfl.arguments.names import UnknownNameError
 from tff_pfl.evaluation import MARGIN
@@ -31,6 +32,10 @@ def runs(tmp_path_factory):
         ]
     folders["going on"] = [write_run(root / "going on", [1.0, 1.0], finished=False)]
     return folders
+
+
+def results_table(folders, *columns, **options):
+    return analysis.results_table(analysis.read(folders), *columns, **options)
 
 
 def rows(table):
@@ -115,8 +120,8 @@ def test_notes_report_samples_and_differing_settings(runs, tmp_path, monkeypatch
     notes = results_table({"A": other}).notes
     assert "The runs of A differ in more than the seed: in local.rate." in notes
     assert "sample" not in " ".join(notes)
-    row = analysis.evaluations({"A": other}).iloc[:1].assign(statistic=MARGIN)
-    monkeypatch.setattr(analysis.frames, "evaluations", lambda runs: row)
+    row = analysis.read({"A": other}).evaluations.iloc[:1].assign(statistic=MARGIN)
+    monkeypatch.setattr(Runs, "evaluations", row)
     assert "For A, only a sample of the clients was evaluated." in results_table({"A": other}).notes
 
 
@@ -133,8 +138,30 @@ def test_diverged_models_cause_no_warnings(tmp_path):
     assert not table.bold
 
 
+def test_differing_settings_of_one_label_are_found(tmp_path):
+    """Finds an edited config between finished runs of a study."""
+    runs = []
+    for seed, rate, folder in ((0, 0.1, "/a"), (1, 0.1, "/b"), (2, 0.01, "/a")):
+        settings = {"local": {"learning_rate": rate, "epochs": 5}, "data": {"data_dir": folder}}
+        runs.append(write_run(tmp_path / str(seed), [0.5, 1.0], seed=seed, **settings))
+    older = write_run(tmp_path / "older", [0.5, 1.0], seed=3)
+
+    def differing(*runs):
+        notes = " ".join(results_table({"A": runs}).notes)
+        return re.findall(r"The runs of A differ in more than the seed: in (.*?)\. kB", notes)
+
+    assert differing(*runs[:2], older) == []
+    assert differing(*runs) == ["local.learning_rate"]
+    for seed, (run, code) in enumerate(zip(runs[:2], ("0a1b", "2c3d"), strict=True)):
+        sessions = [(0, {"code of my_methods": code, "commit": code})]
+        write_run(run, [0.5, 1.0], seed=seed, sessions=sessions)
+    assert differing(*runs[:2], older) == []
+    assert differing(*runs[:2]) == ["code of my_methods"]
+
+
 def test_costs_to_a_target_are_counted(runs, tmp_path):
     """Uses accuracies of A & B of 75, 62.5 and 87.5 %, and half of that after five rounds."""
+    runs = analysis.read(runs)
     assert default_target(runs) == pytest.approx(0.95 * 0.75)
     costs = costs_to_target(runs, 0.4)[["rounds", "megabytes", "seconds"]].values.tolist()
     assert costs[0] == [10, 0.03, 22.0] and costs[2] == [5, 0.015, 19.5]
@@ -144,10 +171,12 @@ def test_costs_to_a_target_are_counted(runs, tmp_path):
         ["Local_1", "0 of 3", "-", "-", "-"],
     ]
     exact = write_run(tmp_path / "run", [0.1 + 0.2] * 3)
-    assert costs_to_target(exact, 0.3)["rounds"].tolist() == [10]  # rounding errors do not count
+    assert costs_to_target(analysis.read(exact), 0.3)["rounds"].tolist() == [
+        10
+    ]  # rounding errors do not count
     head, *lines = (exact / "timings.csv").read_text().splitlines()
     (exact / "timings.csv").write_text("\n".join([head, lines[-1], ""]))
-    costs = costs_to_target(exact, 0.1)  # after round 5, without its seconds
+    costs = costs_to_target(analysis.read(exact), 0.1)  # after round 5, without its seconds
     assert costs["rounds"].tolist() == [5] and costs["seconds"].isna().all()
 
 
@@ -156,9 +185,9 @@ def test_versions_are_split_into_shared_and_different(tmp_path):
     a = write_run(tmp_path / "a", [0.5], sessions=[(0, {"python": "3.11", "commit": commit})])
     parts = [(0, {"python": "3.11", "devices": ["x", "y"]}), (4, {"python": "3.12"})]
     b = write_run(tmp_path / "b", [0.5], seed=1, sessions=parts)
-    (same,) = versions_tables({"A": [a]})
+    (same,) = versions_tables(analysis.read({"A": [a]}))
     assert rows(same) == [["python", "3.11"], ["commit", "0123456789ab"]]
-    common, different = versions_tables({"A": [a, b]})
+    common, different = versions_tables(analysis.read({"A": [a, b]}))
     assert rows(common) == []
     parts = ["A, seed 0", "A, seed 1", "A, seed 1, after round 4"]
     assert different.frame.columns.tolist() == ["key", *parts]

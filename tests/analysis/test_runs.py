@@ -6,7 +6,7 @@ import re
 import pytest
 
 from tests.analysis.hand_written import write_run
-from tff_pfl.analysis import find_runs
+from tff_pfl.analysis import read
 from tff_pfl.config import Study, Variant
 from tff_pfl.experiment import OutputDirectoryError
 
@@ -24,11 +24,6 @@ def folder(tmp_path_factory):
     (root / "study/study.json").write_text(json.dumps(record))
     (root / "damaged").mkdir()
     (root / "damaged/study.json").write_text("{}")
-    (root / "study.py").write_text(
-        "from tff_pfl.config import Study, Variant\n"
-        "def get_study():\n"
-        "    return Study('By its file', {'Ditto': Variant('y')}, seeds=(7,))\n"
-    )
     return root
 
 
@@ -44,28 +39,28 @@ def folder(tmp_path_factory):
             ["quickstart", "study"],
             {"quickstart": ["quickstart"], "FedAvg": [], "Ditto": ["study/Ditto/seed7"]},
         ),
-        (["study.py", "study"], {"Ditto": ["study/Ditto/seed7"]}),
     ],
     ids=str,
 )
 def test_runs_are_labelled_by_folder_or_name(folder, monkeypatch, source, folders):
     monkeypatch.chdir(folder)
-    found = find_runs(source)
+    found = read(source)
     assert {label: list(map(str, paths)) for label, paths in found.folders.items()} == folders
     assert list(found.folders) == list(folders)
-    assert find_runs(found) is found
 
 
 def test_study_has_title_baseline_and_planned_runs(folder):
-    found = find_runs(folder / "study")
+    found = read(folder / "study")
     assert (found.title, found.baseline, found.chosen) == ("Two", "FedAvg", {"Ditto": "rate 1"})
     assert found.planned == {"FedAvg": 2, "Ditto": 2}
     assert found.finished.folders == {"FedAvg": [], "Ditto": []}
-    more = find_runs([folder / "quickstart", folder / "study"])
+    more = read([folder / "quickstart", folder / "study"])
     assert (more.title, more.baseline) == ("quickstart; Two", "FedAvg")
     assert more.planned == {"quickstart": 1, "FedAvg": 2, "Ditto": 2}
-    by_file = find_runs([folder / "study.py", folder / "study"])
-    assert (by_file.title, by_file.chosen) == ("By its file", {"Ditto": "rate 1"})
+    record = {"title": "Later", "baseline": "Ditto", "variants": {"Ditto": ["Ditto/seed7"]}}
+    later = read(folder / "study", record)
+    assert (later.title, later.chosen) == ("Later", {"Ditto": "rate 1"})
+    assert list(later.folders) == ["Ditto"]
 
 
 @pytest.mark.parametrize(
@@ -82,4 +77,4 @@ def test_missing_runs_and_equal_seeds_are_refused(folder, monkeypatch, source, m
     monkeypatch.chdir(folder)
     (folder / "empty").mkdir(exist_ok=True)
     with pytest.raises(OutputDirectoryError, match=re.escape(message)):
-        find_runs(source)
+        read(source)

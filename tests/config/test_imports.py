@@ -130,7 +130,7 @@ def test_saved_run_imports_only_trusted_modules(run_of_a_stranger, write, monkey
     write("mine/networks_of_a_user.py")
     monkeypatch.chdir(tmp_path / "mine")
     run_of(run_of_a_stranger, trust_imports=["networks_of_a_user"])  # the user's own module
-    config_of_run(RunFiles(run_of_a_stranger).settings())  # the module is imported already
+    config_of_run(RunFiles(run_of_a_stranger).settings)  # the module is imported already
 
 
 @pytest.mark.slow

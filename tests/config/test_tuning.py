@@ -134,7 +134,7 @@ def test_better_trial_does_not_replace_runs_silently(tmp_path, program):
     more = with_tuning(few, trials=RATES)
     with pytest.raises(OutputDirectoryError, match="A/seed3 was run with other settings"):
         run_study(more, tmp_path, program.path)
-    assert analysis.find_runs(tmp_path).chosen == {"A": "rate 2.0", "B": "rate 5.0"}
+    assert analysis.read(tmp_path).chosen == {"A": "rate 2.0", "B": "rate 5.0"}
 
 
 def test_damaged_storage_is_refused(tmp_path, program):

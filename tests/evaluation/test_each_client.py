@@ -13,7 +13,7 @@ from tff_pfl.algorithms import build_ditto, make
 from tff_pfl.clients import ClientStateStore, CohortDataSource
 from tff_pfl.data import FederatedDataset
 from tff_pfl.evaluation import (
-    EvaluationOptions,
+    Evaluation,
     Evaluator,
     fine_tuned,
     for_each_client,
@@ -115,7 +115,7 @@ def test_map_has_an_order_of_clients_and_a_split(ditto, dataset):
 
 def test_names_contain_the_split(ditto, dataset):
     process, state, source = ditto
-    evaluator = Evaluator(process, MODEL, dataset, EvaluationOptions())
+    evaluator = Evaluator(process, MODEL, dataset, Evaluation())
     columns = evaluator.on_own_examples(state, source, "train").columns()
     loss, _ = expected(state.algorithm.weights, dataset.examples(1, "train"))
     assert columns["global/local_train/loss"][1] == pytest.approx(loss, rel=1e-5)
@@ -145,7 +145,7 @@ def test_further_models_are_evaluated_on_own_and_pooled_examples(dataset):
     store = ClientStateStore(process.initialize_clients, process.client_state_type)
     source = CohortDataSource(dataset, store, process.client_type, seed=0)
     state = process.initialize()
-    options = EvaluationOptions(generalization="always", synthetic=(0.0,))
+    options = Evaluation(generalization="always", synthetic=(0.0,))
     found = Evaluator(process, MODEL, dataset, options)(state, source, is_last=True)
     columns = to_text(found.values)
     models = ["personalized", *further, "global"]

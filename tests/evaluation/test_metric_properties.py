@@ -268,7 +268,7 @@ def check_reports(model, sizes, values, names):
         margin = statistics[name._replace(statistic="mean_margin")]
         is_finite = len(counted) > 0 and np.isfinite(counted).all()
         assert margin == (0.0 if is_finite else pytest.approx(NAN, nan_ok=True))
-        sign, is_defined = model.task.directions[name.quantity], ~np.isnan(own)
+        sign, is_defined = model.task.quantities[name.quantity].better, ~np.isnan(own)
         is_defined &= ~np.isnan(runs[1].values[name])
         if np.isinf([own, runs[1].values[name]]).any():  # the perplexity of a large loss
             continue

@@ -5,13 +5,12 @@ import itertools
 import numpy as np
 
 from tests.marks import together
-from tff_pfl.arguments.names import known_direction
+from tff_pfl.arguments.quantities import BY_NAME, known_direction
 from tff_pfl.evaluation import (
     MARGIN,
     STATISTICS,
     ClientMetrics,
     MetricName,
-    direction,
     from_text,
     main_metric,
     to_text,
@@ -53,11 +52,10 @@ def test_from_text_inverts_to_text():
 
 
 def test_direction_follows_from_the_name():
-    assert [direction(name) for name in ("accuracy", "loss", "num_nonfinite")] == [1, -1, -1]
-    assert [direction(name) for name in ("mse", "angle_error", "iou", "lossless")] == [-1, -1, 1, 1]
-    names = ("cross_entropy", "top_5_error_rate", "learning_rate", "terror")
-    assert [direction(name) for name in names] == [-1, -1, 1, 1]
-    assert direction("sparse_categorical_crossentropy") == -1
+    less = "loss num_nonfinite mse angle_error cross_entropy top_5_error_rate"
+    more = "accuracy iou lossless learning_rate terror"
+    for names, better in ((f"{less} sparse_categorical_crossentropy", -1), (more, 1)):
+        assert {BY_NAME[name].better for name in names.split()} == {better}
 
 
 def test_well_known_names_have_a_direction_and_others_have_none():

@@ -18,7 +18,7 @@ from tff_pfl.algorithms import build_ditto, build_fedavg
 from tff_pfl.clients import ClientStateStore, CohortDataSource
 from tff_pfl.data import FederatedDataset
 from tff_pfl.evaluation import (
-    EvaluationOptions,
+    Evaluation,
     MetricName,
     PooledEvaluation,
     drawn_clients,
@@ -108,10 +108,11 @@ def trained(dataset):
     return process, output.state, source
 
 
-def pooled(trained, dataset, batch_size=1000, **options):
+def pooled(trained, dataset, batch_size=1000, seed=0, **options):
     process, state, source = trained
-    options = EvaluationOptions(**options)
-    evaluation = PooledEvaluation(process, MODEL, dataset, options, batch_size=batch_size)
+    evaluation = PooledEvaluation(
+        process, MODEL, dataset, Evaluation(**options), seed, batch_size=batch_size
+    )
     return to_text(evaluation(state, source, np.arange(NUM_CLIENTS)).values)
 
 
@@ -215,8 +216,8 @@ def telltale():
     process = build_fedavg(model, examples_type((1, 1, 1)), local_sgd())
     source, state = source_of(process, dataset), process.initialize()
 
-    def pools(name, sizes=None, **options):
-        evaluation = PooledEvaluation(process, model, dataset, EvaluationOptions(**options))
+    def pools(name, sizes=None, seed=0, **options):
+        evaluation = PooledEvaluation(process, model, dataset, Evaluation(**options), seed)
         found = evaluation(state, source, np.arange(NUM_CLIENTS)).values
         means = found[MetricName("global", name, "loss")]
         return [binary_digits(mean * size) for mean, size in zip(means, sizes, strict=True)]

@@ -13,7 +13,7 @@ from tff_pfl import runtime
 from tff_pfl.algorithms import build_ditto, make
 from tff_pfl.clients import ClientStateStore, CohortDataSource
 from tff_pfl.data import FederatedDataset, Partition
-from tff_pfl.evaluation import EvaluationOptions, Evaluator, each_client
+from tff_pfl.evaluation import Evaluation, Evaluator, each_client
 from tff_pfl.local import examples_type
 from tff_pfl.templates import compose
 
@@ -47,7 +47,7 @@ def test_predictions_are_those_of_the_models_on_the_clients_own_examples(
     dataset, context, capacity, monkeypatch
 ):
     monkeypatch.setattr(each_client, "BATCH_SIZE", 3)
-    options = EvaluationOptions(clients_per_call=2)
+    options = Evaluation(clients_per_call=2)
     process = tiny_process(build_ditto)
     source = source_of(process, dataset, capacity=capacity)
     iterator = source.iterator()
@@ -85,7 +85,7 @@ def test_outputs_of_any_shape_have_columns(dataset):
         task=MODEL.task.of(lambda outputs: outputs["logits"]),
     )
     process = compose(make("local", model, local_sgd()), examples_type((4, 4, 1)))
-    evaluator = Evaluator(process, model, dataset.of([0, 1]), EvaluationOptions())
+    evaluator = Evaluator(process, model, dataset.of([0, 1]), Evaluation())
     found = evaluator.predictions(process.initialize(), source_of(process, dataset.of([0, 1])))
     columns = found.columns()
     assert {name: column.shape for name, column in columns.items()} == {

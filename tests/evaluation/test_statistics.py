@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tests.marks import together
+from tff_pfl.arguments.quantities import Quantities, Quantity
 from tff_pfl.evaluation import (
     ClientMetrics,
     Distribution,
@@ -193,7 +194,7 @@ def test_undefined_values_are_left_out_and_those_of_diverged_models_are_not():
             auc: np.array([np.nan, np.nan, 0.5, np.nan, 1.0]),
         },
         population=4,
-        partial=["auc"],
+        quantities=Quantities({"auc": Quantity("auc", 1, is_partial=True)}),
         undefined={
             loss: np.array([True, True, False, False, False]),
             auc: np.array([True, True, False, True, False]),

@@ -7,6 +7,7 @@ from sklearn.metrics import roc_auc_score
 
 import tff_pfl
 from tests.federation import local_sgd
+from tff_pfl.arguments.quantities import Quantities, Quantity
 from tff_pfl.evaluation import Evaluation, Evaluator, MetricName, summarize
 from tff_pfl.experiment import EarlyStop, EvaluatedRound
 
@@ -130,7 +131,7 @@ def test_metrics_follow_their_stated_direction(evaluated):
     best = name._replace(statistic="best_5_percent")
     values = found.values[name][found.is_defined(name)]
     assert summarize(found)[best] == values.max()
-    other = found._replace(directions={**found.directions, "f1": -1})
+    other = found._replace(quantities=Quantities({"f1": Quantity("f1", -1)}))
     assert summarize(other)[best] == values.min() < values.max()
 
 
@@ -138,7 +139,7 @@ def test_early_stop_follows_the_stated_direction():
     stop = EarlyStop(1, metric="personalized/score")
     falling = [EvaluatedRound(i, {stop.watched: 1.0 / i}) for i in (1, 2)]
     assert stop.reason(falling) is not None
-    assert stop.reason(falling, directions={"score": -1}) is None
+    assert stop.reason(falling, quantities=Quantities({"score": Quantity("score", -1)})) is None
 
 
 def test_subsample_refuses_metrics_of_sums():

@@ -49,12 +49,12 @@ def test_tables_have_names_instead_of_ids(named_run, tmp_path):
 
 def test_frames_have_names_and_leave_out_clients_by_name(named_run):
     run, names = named_run
-    frame = analysis.clients(run)
+    frame = analysis.read(run).clients()
     assert list(dict.fromkeys(frame["client_id"])) == names[:3]
     column = "personalized/local_test/accuracy"
-    kept = analysis.frames.select(frame, column, exclude_clients=[str(names[1])])
+    kept = analysis.select(frame, column, exclude_clients=[str(names[1])])
     assert kept["client_id"].tolist() == [names[0], names[2]]
-    values = analysis.client_values(run, column)
+    values = analysis.client_values(analysis.read(run), column)
     assert {name for _, name in values.index} == set(names[:3])
 
 
@@ -83,7 +83,7 @@ def test_names_of_digits_stay_text(tmp_path):
     partition = Partition([[0], [1]], [[], []], [[], []])
     for names in (["250", "17"], [250, 17]):
         partition.named(names).save(tmp_path / "partition.npz")
-        assert RunFiles(tmp_path).clients().columns["client_id"].tolist() == names
+        assert RunFiles(tmp_path).clients().numbers["client_id"].tolist() == names
 
 
 def test_samples_are_named(named_run):

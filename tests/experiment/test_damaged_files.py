@@ -198,7 +198,7 @@ def test_files_with_other_names_are_not_evaluations(tmp_path):
     for name in ("round_10.csv", "round_9.csv", "round_9 (copy).csv", "round_x.csv"):
         with open(tmp_path / "clients" / name, "w", newline="") as file:
             csv.writer(file).writerows([["client_id", "num_examples", "loss"], [0, 1, 0.5]])
-    assert RunFiles(tmp_path).evaluated_rounds() == [9, 10]
+    assert RunFiles(tmp_path).evaluated_rounds == [9, 10]
 
 
 def test_damaged_snapshot_is_refused(tmp_path):

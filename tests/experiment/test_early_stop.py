@@ -65,7 +65,7 @@ def test_result_has_the_best_round_on_validation_examples(dataset, tmp_path):
         return run(tmp_path / name, validated, early_stop=early_stop, **fields).best_on_validation
 
     watched = best("watched")
-    measured = RunFiles(tmp_path / "watched").metrics()[str(WATCHED)]
+    measured = RunFiles(tmp_path / "watched").metrics[str(WATCHED)]
     assert watched.round_num == 1 + int(np.argmax(measured))
     found = best("all", validation=True)
     assert found.metrics[WATCHED] == watched.metrics[WATCHED]

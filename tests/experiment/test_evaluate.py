@@ -105,7 +105,7 @@ def test_statistics_cover_participants_and_never_selected_clients(one_round, tmp
         selected = [client["was_selected"] for client in csv.DictReader(file)]
     assert [client["was_selected"] for client in clients] == selected
     assert sorted(selected) == list("0011")
-    assert RunFiles(one_round).metrics()["participation/num_surplus"] == 1
+    assert RunFiles(one_round).metrics["participation/num_surplus"].tolist() == [1]
     name = "personalized/local_test/accuracy"
     for group, members in {"all": "01", "participants": "1", "never_selected": "0"}.items():
         found = result["distributions"][group][name]
@@ -219,10 +219,10 @@ def test_run_evaluates_the_same_sample_in_all_rounds(finished_run):
     name = MetricName("personalized", "local_test", "accuracy")
     files = RunFiles(run_dir)
     for row, round_num in enumerate((1, 2)):
-        columns = files.clients(round_num).columns
+        columns = files.clients(round_num).numbers
         assert columns["client_id"].tolist() == sampled_clients(0, 4, 2).tolist()
         accuracies = columns[str(name)]
-        metrics = {column: values[row] for column, values in files.metrics().items()}
+        metrics = {column: values[row] for column, values in files.metrics.items()}
         assert metrics[f"{name}_mean"] == pytest.approx(accuracies.mean())
         assert metrics[f"{name}_mean_margin"] == pytest.approx(mean_margin(accuracies, 4))
         assert metrics["personalized/local_test/loss_mean_margin"] > 0

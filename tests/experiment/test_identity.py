@@ -74,7 +74,7 @@ EDITS = {
         "rounds",
     ),
     "metric": ({"made": model(power=2)}, "evaluation"),
-    "direction": ({"made": model(direction=1)}, "directions"),
+    "direction": ({"made": model(direction=1)}, "quantities"),
     "seed": ({"fields": {"seed": 4}}, "rounds"),
     "split": ({"fields": {"evaluation": Evaluation(every=2, validation=True)}}, "evaluate"),
     "schedule of evaluations": ({"fields": {"evaluation": Evaluation(every=1)}}, "evaluate"),

@@ -43,7 +43,7 @@ def test_accuracies_from_the_file_are_those_of_the_run(
     assert list(frame) == ["client_id", "example", "label", *of_models]
     ids = sampled_clients(0, 4, number) if number else np.arange(4)
     partition, labels = Partition.load(run / "partition.npz"), build_dataset(tiny_config()).y
-    columns = RunFiles(run).clients().columns
+    columns = RunFiles(run).clients().numbers
     for client_id in ids:
         rows = frame[frame["client_id"] == client_id]
         assert len(rows) == TEST_SIZES[client_id]

@@ -40,7 +40,7 @@ ACCOUNTANT = Accountant(30, 20, default_delta(30))
 
 def test_metrics_have_epsilon_and_the_summary_its_parameters(run):
     spent = [ACCOUNTANT.epsilon(1.0, rounds) for rounds in (1, 2, 3)]
-    assert list(RunFiles(run).metrics()["privacy/epsilon"]) == pytest.approx(spent)
+    assert list(RunFiles(run).metrics["privacy/epsilon"]) == pytest.approx(spent)
     summary = read_summary(run)
     assert summary.privacy["epsilon"] == pytest.approx(spent[-1])
     assert summary.privacy["clients_per_round"] == 20
@@ -48,9 +48,9 @@ def test_metrics_have_epsilon_and_the_summary_its_parameters(run):
 
 
 def test_metrics_of_clients_are_not_released(run):
-    assert "train/num_clients" not in RunFiles(run).metrics()
-    assert "train/loss" not in RunFiles(run).metrics()
-    assert "train/server_kept" in RunFiles(run).metrics()
+    assert "train/num_clients" not in RunFiles(run).metrics
+    assert "train/loss" not in RunFiles(run).metrics
+    assert "train/server_kept" in RunFiles(run).metrics
 
 
 def test_resumed_run_has_the_same_noise(run, tmp_path):
@@ -72,7 +72,7 @@ def test_resumed_run_has_the_same_distributed_noise(tmp_path):
         (tmp_path / name / "metrics.csv").read_bytes().splitlines() for name in ("whole", "parts")
     )
     assert whole[2:] == parts[2:]
-    metrics = RunFiles(tmp_path / "whole").metrics()
+    metrics = RunFiles(tmp_path / "whole").metrics
     assert metrics["privacy/epsilon"][-1] == pytest.approx(ACCOUNTANT.epsilon(1.0, rounds=2))
     assert list(metrics["train/aggregator/withheld"]) == [0, 0]
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.runs import tiny_config
+from tff_pfl.arguments.quantities import Quantity
 from tff_pfl.attacks.drawn import drawn_attackers
 from tff_pfl.evaluation import MetricName
 from tff_pfl.experiment import OutputDirectoryError, RunFiles, read_summary, resolved
@@ -22,7 +23,7 @@ def run(finished_run):
 
 def test_metrics_and_timings_have_a_row_for_each_round(run):
     folder, _ = run
-    metrics, timings = RunFiles(folder).metrics(), RunFiles(folder).timings()
+    metrics, timings = RunFiles(folder).metrics, RunFiles(folder).timings
     np.testing.assert_array_equal(metrics["round"], [1, 2, 3])
     assert np.isfinite(metrics["train/loss"]).all()
     evaluated = np.isfinite(metrics[f"{ACCURACY}_mean"])
@@ -34,9 +35,9 @@ def test_metrics_and_timings_have_a_row_for_each_round(run):
 def test_table_of_clients_has_the_mean_of_the_evaluation(run):
     folder, _ = run
     files = RunFiles(folder)
-    assert files.evaluated_rounds() == [2, 3]
+    assert files.evaluated_rounds == [2, 3]
     means = [files.clients(number).values(str(ACCURACY)).mean() for number in (2, 3)]
-    np.testing.assert_allclose(means, files.metrics()[f"{ACCURACY}_mean"][1:])
+    np.testing.assert_allclose(means, files.metrics[f"{ACCURACY}_mean"][1:])
     assert files.clients().path == files.clients(3).path
     final = read_summary(folder).final
     assert final.metrics[ACCURACY._replace(statistic="mean")] == final.mean("accuracy") == means[1]
@@ -46,32 +47,36 @@ def test_table_of_clients_has_the_mean_of_the_evaluation(run):
 def test_unfinished_row_is_not_read(run, tmp_path, length):
     """Covers the last row of a run that a full disk has stopped."""
     shutil.copytree(run[0], tmp_path / "run")
-    whole, path = RunFiles(run[0]).metrics(), tmp_path / "run" / "metrics.csv"
+    whole, path = RunFiles(run[0]).metrics, tmp_path / "run" / "metrics.csv"
     *rows, last = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(rows) + last[:length])
-    metrics = RunFiles(tmp_path / "run").metrics()
-    assert metrics.keys() == whole.keys()
+    metrics = RunFiles(tmp_path / "run").metrics
+    assert list(metrics) == list(whole)
     np.testing.assert_array_equal(metrics["train/loss"], whole["train/loss"][:2])
 
 
-def test_settings_and_partition_match_the_config(run):
+def test_settings_partition_and_quantities_match_the_config(run):
     folder, config = run
-    assert RunFiles(folder).settings() == resolved(config)
-    assert len(RunFiles(folder).partition().train) == config.data.num_clients
+    assert RunFiles(folder).quantities == {
+        "loss": Quantity("loss", -1),
+        "accuracy": Quantity("accuracy", 1, is_share=True),
+    }
+    assert RunFiles(folder).settings == resolved(config)
+    assert len(RunFiles(folder).partition.train) == config.data.num_clients
 
 
 def test_attackers_are_drawn_from_all_clients(run, monkeypatch):
     settings = {"seed": 3, "attack": {"fraction": 0.5}}
-    monkeypatch.setattr(RunFiles, "settings", lambda files: settings)
-    assert RunFiles(run[0]).attackers() == drawn_attackers(0.5, 4, 3)
+    monkeypatch.setattr(RunFiles, "settings", settings)
+    assert RunFiles(run[0]).attackers == drawn_attackers(0.5, 4, 3)
 
 
 def test_missing_run_is_refused(tmp_path):
     files = RunFiles(tmp_path / "nowhere")
     for read, missing in (
-        (files.settings, "config.json"),
-        (files.metrics, "metrics.csv"),
-        (files.partition, "partition.npz, the partition of"),
+        (lambda: files.settings, "config.json"),
+        (lambda: files.metrics, "metrics.csv"),
+        (lambda: files.partition, "partition.npz, the partition of"),
         (files.clients, "clients/round_"),
         (files.snapshots, "snapshots/round_"),
     ):

@@ -6,6 +6,7 @@ import math
 import numpy as np
 
 from tests.marks import together
+from tff_pfl.arguments.quantities import Quantities, Quantity
 from tff_pfl.evaluation import ClientMetrics, MetricName, from_text, summarize
 from tff_pfl.experiment import (
     EvaluatedRound,
@@ -111,7 +112,7 @@ def test_best_is_by_the_first_metric_of_the_task_in_its_stated_direction():
         for number, metrics in enumerate(measured, 1)
     ]
     assert best_on("test", of_run).round_num == 1
-    assert best_on("test", of_run, {"error": 1}).round_num == 2
+    assert best_on("test", of_run, Quantities({"error": Quantity("error", 1)})).round_num == 2
 
 
 def test_quality_prefers_accuracy_and_personalized_models():
@@ -173,7 +174,7 @@ def test_diverged_run_has_strict_json_that_can_be_read(tmp_path):
 
     for name in ("summary.json", "config.json"):
         json.loads((tmp_path / name).read_text(), parse_constant=refuse)
-    assert RunFiles(tmp_path).settings() == {"algorithm": {"norm_order": math.inf}}
+    assert RunFiles(tmp_path).settings == {"algorithm": {"norm_order": math.inf}}
     assert RunDirectory(tmp_path, directory.settings, resume=True).changes == []
     found = read_summary(tmp_path)
     assert math.isnan(found.final.mean("loss"))

@@ -67,7 +67,7 @@ def test_mlflow_has_each_round_and_a_resumed_run_continues(mlflow, tmp_path):
     assert (run.info.run_name, run.info.status) == ("mine", "FINISHED")
     assert run.data.params["algorithm.name"] == "ditto"
     losses = {it.step: it.value for it in mlflow.get_metric_history(run.info.run_id, "train/loss")}
-    written = RunFiles(path).metrics()
+    written = RunFiles(path).metrics
     assert losses == dict(zip(written["round"], written["train/loss"], strict=True))
 
 

@@ -32,7 +32,7 @@ def pretend(monkeypatch, **others):
 
 def test_run_records_versions_and_machine(tmp_path, capsys):
     run_dir = train_run(tmp_path / "run", tiny_config(rounds=1))
-    assert RunFiles(run_dir).sessions() == [Session(0, versions.current_versions())]
+    assert RunFiles(run_dir).sessions == [Session(0, versions.current_versions())]
     assert "\n  versions.json\n" in capsys.readouterr().out
     (session,) = json.loads((run_dir / "versions.json").read_text())["sessions"]
     assert session["versions"]["python"] == platform.python_version()
@@ -52,13 +52,13 @@ def test_run_resumed_with_other_versions_prints_a_warning(tmp_path, monkeypatch,
     run_dir = train_run(tmp_path / "run", tiny_config(rounds=1))
     metrics = (run_dir / "metrics.csv").read_text()
     train_run(run_dir, tiny_config(rounds=2), resume=True)
-    assert len(RunFiles(run_dir).sessions()) == 1  # the same versions
+    assert len(RunFiles(run_dir).sessions) == 1  # the same versions
     pretend(monkeypatch, devices=None)  # as in Python without a context
     assert versions.other_versions(run_dir) == []
     assert "warning" not in capsys.readouterr().out
     now = pretend(monkeypatch, tensorflow="1.0", devices=["GPU:0, of another kind"])
     train_run(run_dir, tiny_config(rounds=3), resume=True)
-    assert RunFiles(run_dir).sessions()[1:] == [Session(2, now)]
+    assert RunFiles(run_dir).sessions[1:] == [Session(2, now)]
     (line,) = [x for x in capsys.readouterr().out.splitlines() if "warning" in x]
     assert line.startswith("round 2: warning: the run continues with other versions")
     assert line.endswith("; devices ['CPU:0'] then, ['GPU:0, of another kind'] now")
@@ -79,7 +79,7 @@ def test_versions_of_all_sessions_are_recorded_in_order(directory, monkeypatch):
     monkeypatch.setattr(versions, "current_versions", lambda: first)
     assert len(versions.record_versions(directory, 6)) == len(found)
     sessions = [Session(0, first), Session(4, second), Session(6, first)]
-    assert RunFiles(directory.path).sessions() == sessions
+    assert RunFiles(directory.path).sessions == sessions
 
 
 def test_code_of_covers_the_whole_package_of_a_user(directory, tmp_path, monkeypatch):
@@ -103,7 +103,7 @@ def test_code_of_covers_the_whole_package_of_a_user(directory, tmp_path, monkeyp
     assert versions.other_versions(directory.path, modules) == changes
     assert versions.record_versions(directory, 3, modules) == changes
     assert versions.other_versions(directory.path, modules) == []
-    assert [x.rounds_before for x in RunFiles(directory.path).sessions()] == [2, 3]
+    assert [x.rounds_before for x in RunFiles(directory.path).sessions] == [2, 3]
 
 
 def test_run_restored_with_other_versions_logs_a_warning(finished_run, monkeypatch, caplog):

@@ -237,7 +237,7 @@ def test_parts_of_metrics_are_quantities_with_names_of_their_own():
 
     per_axis = Metric(sums, lambda s: s[1] / s[0], direction=-1, parts=("x", "y"))
     task = TASKS["regression"]().with_metrics({"deviation": per_axis})
-    assert task.directions["deviation_y"] == -1 and "deviation" not in task.directions
+    assert task.quantities["deviation_y"].better == -1 and "deviation" not in task.quantities
     model, y = linear(task, 2), np.zeros([ROWS, 2], np.float32)
     found, expected = measured(model, X, y), np.abs(outputs(model, X)).mean(0)
     assert [found["deviation_x"], found["deviation_y"]] == pytest.approx(expected, rel=1e-5)
@@ -302,8 +302,9 @@ def absolute(y, z):
 
 def test_directions_are_stated_or_known_by_the_name_and_else_asked_for():
     task = Task("own", absolute, {"mae": Metric(values=absolute), "auc": Metric(tf.add, tf.add)})
-    assert (task.directions["mae"], task.directions["auc"], task.directions["loss"]) == (-1, 1, -1)
-    assert task.with_metrics({"mae": Metric(values=absolute, direction=1)}).directions["mae"] == 1
+    assert [task.quantities[name].better for name in ("mae", "auc", "loss")] == [-1, 1, -1]
+    stated = task.with_metrics({"mae": Metric(values=absolute, direction=1)})
+    assert stated.quantities["mae"].better == 1
     with pytest.raises(ValueError, match="'within' does not say whether more of it is better"):
         task.with_metrics({"within": Metric(values=absolute)})
 

@@ -122,7 +122,7 @@ def test_functional_model_gives_weights_loss_and_metrics():
 
     model = from_tff(functional(loss))
     assert model.layers == ("weight_0", "weight_1")
-    assert model.task.directions["mae"] == -1
+    assert model.task.quantities["mae"].better == -1
     batch = BATCH._replace(weight=tf.constant(WEIGHT))
     outputs = 2 * X @ np.ones([3, 2], np.float32)
     sums = model.finalized(model.sums(model.init(0), batch))

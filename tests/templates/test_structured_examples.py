@@ -20,7 +20,7 @@ from tff_pfl.deployment import (
     compose_stateless_view,
     compose_with_sequence_data,
 )
-from tff_pfl.evaluation import EvaluationOptions, Evaluator
+from tff_pfl.evaluation import Evaluation, Evaluator
 from tff_pfl.local import AUGMENTATIONS, LocalTraining
 from tff_pfl.models import Model, Task
 from tff_pfl.templates import compose
@@ -123,7 +123,7 @@ def evaluated(clients_in_a_loop):
 
 def test_predictions_and_pooled_losses_equal_numpy(evaluated):
     state, kernel, source = evaluated
-    evaluator = Evaluator(PROCESS, MODEL, DATASET, EvaluationOptions(generalization="always"))
+    evaluator = Evaluator(PROCESS, MODEL, DATASET, Evaluation(generalization="always"))
     predictions = evaluator.predictions(state, source)
     columns = predictions.columns()
     tests = [client[2:] for client in CLIENTS]

@@ -2,9 +2,9 @@
 
 from tff_pfl import analysis
 
-metrics = analysis.metrics(["runs/quickstart", "tuned:runs/digits"])     # a DataFrame
-analysis.plot_curves(metrics, "global/local_test/loss")                  # a Matplotlib figure
-print(analysis.to_markdown(analysis.results_table("runs/quickstart")))
+runs = analysis.read(["runs/quickstart", "tuned:runs/digits"])
+analysis.plot_curves(runs.metrics, "global/local_test/loss")     # of a DataFrame: a figure
+print(analysis.to_markdown(analysis.results_table(runs)))
 """
 
 from typing import TYPE_CHECKING
@@ -25,16 +25,8 @@ if TYPE_CHECKING:
     from tff_pfl.analysis.distributions import distribution_table as distribution_table
     from tff_pfl.analysis.distributions import plot_histograms as plot_histograms
     from tff_pfl.analysis.figures import save as save
-    from tff_pfl.analysis.frames import clients as clients
     from tff_pfl.analysis.frames import column_of as column_of
-    from tff_pfl.analysis.frames import evaluations as evaluations
-    from tff_pfl.analysis.frames import main_column as main_column
-    from tff_pfl.analysis.frames import metrics as metrics
     from tff_pfl.analysis.frames import select as select
-    from tff_pfl.analysis.frames import settings as settings
-    from tff_pfl.analysis.frames import summaries as summaries
-    from tff_pfl.analysis.frames import timings as timings
-    from tff_pfl.analysis.frames import versions as versions
     from tff_pfl.analysis.metric_text import in_words as in_words
     from tff_pfl.analysis.page import costs_to_target as costs_to_target
     from tff_pfl.analysis.page import target_table as target_table
@@ -43,12 +35,12 @@ if TYPE_CHECKING:
     from tff_pfl.analysis.paired import PairedTest as PairedTest
     from tff_pfl.analysis.paired import against_local as against_local
     from tff_pfl.analysis.paired import client_values as client_values
-    from tff_pfl.analysis.paired import paired_differences as paired_differences
     from tff_pfl.analysis.paired import paired_test as paired_test
     from tff_pfl.analysis.paired import plot_against_local as plot_against_local
     from tff_pfl.analysis.results import results_table as results_table
+    from tff_pfl.analysis.runs import SEPARATOR as SEPARATOR
     from tff_pfl.analysis.runs import Runs as Runs
-    from tff_pfl.analysis.runs import find_runs as find_runs
+    from tff_pfl.analysis.runs import read as read
     from tff_pfl.analysis.tables import FORMATS as FORMATS
     from tff_pfl.analysis.tables import Table as Table
     from tff_pfl.analysis.tables import to_csv as to_csv

@@ -12,9 +12,9 @@ import tensorflow_federated as tff
 
 from tff_pfl import runtime
 from tff_pfl.analysis import curves, frames, paired
-from tff_pfl.analysis.method_table import method_table
 from tff_pfl.analysis.metric_text import EVALUATIONS
-from tff_pfl.analysis.runs import STUDY, Path, Runs, find_runs, is_run, read_record
+from tff_pfl.analysis.results import method_table
+from tff_pfl.analysis.runs import STUDY, Path, Runs, is_run, read, read_record
 from tff_pfl.arguments.kinds import KindError, check_kind
 from tff_pfl.arguments.names import check_names
 from tff_pfl.arguments.ranges import RangeError, each, whole
@@ -226,7 +226,7 @@ def in_short(result: Result) -> str:
 
 
 def _record(root, runs, baseline) -> Runs:
-    """Adds the runs to the record of a study, by which `find_runs` finds them, and returns them."""
+    """Adds the runs to the record of a study, by which `read` finds them, and returns them."""
     root.mkdir(parents=True, exist_ok=True)
     before, folders = read_record(root), {}
     for (label, _), run in runs.items():
@@ -261,13 +261,13 @@ class Comparison:
     """
 
     def __init__(self, runs: Any, trained: Mapping[tuple[str, int], Run] = {}):
-        """Finds the finished runs; see `find_runs` for what names them.
+        """Finds the finished runs.
 
         Args:
-            runs: See `find_runs`.
+            runs: The runs, or what names them; see `read`.
             trained: The runs of a call of `compare` by label and seed, which `run` returns.
         """
-        self.runs = find_runs(runs).finished
+        self.runs = (runs if isinstance(runs, Runs) else read(runs)).finished
         self._trained = trained
 
     def table(
@@ -314,7 +314,7 @@ class Comparison:
 
     def plot(self, column: str | None = None):
         """Draws the quantity against the round, with a line for each method; see `plot_curves`."""
-        return curves.plot_curves(frames.metrics(self.runs), self._column(column))
+        return curves.plot_curves(self.runs.metrics, self._column(column))
 
     def plot_clients(
         self,
@@ -331,9 +331,9 @@ class Comparison:
         """
         column, baseline = self._column(column), self._baseline(baseline)
         pairs = paired.against(self.clients(column, evaluation=evaluation), baseline)
-        quantity = MetricName.parse(column).quantity
+        quantity = self.runs.quantities[MetricName.parse(column).quantity]
         when = EVALUATIONS[evaluation][1]
-        return paired.plot_against_local(pairs, quantity, self.runs.directions, baseline, when)
+        return paired.plot_against_local(pairs, quantity, baseline, when)
 
     def run(self, label: str, *, seed: int | None = None) -> Run:
         """Returns the run of a label, by default of the first seed, to evaluate or export it.
@@ -355,7 +355,7 @@ class Comparison:
         return runs[seed]
 
     def _column(self, column: str | None) -> str:
-        of_models = frames.clients(self.runs, "final").query("model != ''")
+        of_models = self.runs.clients("final").query("model != ''")
         return frames.column_of(of_models, column)
 
     def _baseline(self, baseline: str | None) -> str:

@@ -1,16 +1,14 @@
 """Figures of a quantity against rounds, bytes and epsilon."""
 
 import math
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from tff_pfl.analysis import figures
-from tff_pfl.analysis.frames import column_of, means, metrics, select, summaries
+from tff_pfl.analysis.frames import column_of, means, over_runs, select
 from tff_pfl.analysis.metric_text import in_words
-from tff_pfl.analysis.runs import find_runs
-from tff_pfl.config.study import SEPARATOR
+from tff_pfl.analysis.runs import SEPARATOR, Runs
 from tff_pfl.evaluation import MetricName
 from tff_pfl.experiment.run_directory import OutputDirectoryError
 
@@ -25,8 +23,8 @@ def over_seeds(frame: pd.DataFrame) -> pd.DataFrame:
     """Returns mean and deviation over the seeds of each label, at the rounds that all seeds have.
 
     Args:
-        frame: One quantity of `metrics`, or of `clients` at all rounds; see `select`. Values of
-            clients are averaged over the clients first.
+        frame: One quantity of the metrics of `Runs`, or of their clients at all rounds; see
+            `select`. Values of clients are averaged over the clients first.
 
     Returns:
         Columns `label`, `round`, `mean`, `deviation` (0 for a single run). Values are NaN where a
@@ -35,19 +33,16 @@ def over_seeds(frame: pd.DataFrame) -> pd.DataFrame:
     Raises:
         OutputDirectoryError: No round was evaluated in all runs of a label.
     """
-    found = []
-    for label, of_label in frame.groupby("label", sort=False):
-        wide = means(of_label, ["round", "run"]).unstack("run")
-        is_complete = of_label.groupby(["round", "run"]).size().unstack("run").notna().all(axis=1)
-        wide = wide[is_complete.reindex(wide.index)].sort_index()
-        if wide.empty:
-            runs = ", ".join(wide.columns)
-            raise OutputDirectoryError(f"No round was evaluated in all of {runs}.")
-        with np.errstate(invalid="ignore"):  # a diverged run leaves a gap
-            deviation = wide.std(axis=1, skipna=False) if wide.shape[1] > 1 else 0.0
-        mean = wide.mean(axis=1, skipna=False)
-        found.append(pd.DataFrame({"label": label, "mean": mean, "deviation": deviation}))
-    return pd.concat(found).reset_index()[["label", "round", "mean", "deviation"]]
+    values = means(frame, ["label", "round", "run"]).reset_index()
+    found, number = over_runs(values, ["label", "round"]), frame.groupby("label")["run"].nunique()
+    found["deviation"] = found["deviation"].where(found["runs"] > 1, 0.0)
+    found = found[found["runs"].eq(number, level="label")].reset_index()
+    if absent := set(frame["label"]) - set(found["label"]):
+        runs = ", ".join(frame["run"][frame["label"] == min(absent)].unique())
+        raise OutputDirectoryError(f"No round was evaluated in all of {runs}.")
+    found["order"] = pd.factorize(found["label"])[0]
+    found = found.sort_values(["order", "round"], ignore_index=True)
+    return found[["label", "round", "mean", "deviation"]]
 
 
 @figures.styled
@@ -64,10 +59,10 @@ def plot_curves(
     deviation. Values that are not finite leave a gap.
 
     Args:
-        frame: The result of `metrics`, or of `clients` at all rounds.
+        frame: The metrics of `Runs`, or their clients at all rounds.
         column: "MODEL/POOL/QUANTITY", such as "global/local_test/loss", by default the
             `main_metric`.
-        exclude_clients: Ids of clients to leave out, such as attackers. Needs a frame of `clients`.
+        exclude_clients: Ids of clients to leave out, such as attackers. Needs a frame of clients.
         log_scale: Whether to draw the quantity on a logarithmic scale.
 
     Returns:
@@ -79,7 +74,7 @@ def plot_curves(
     """
     from matplotlib.ticker import MaxNLocator
 
-    exclude_clients, column = list(exclude_clients), column_of(frame, column)
+    exclude_clients = list(exclude_clients)
     selected = select(frame, column, exclude_clients)
     curves = over_seeds(selected)
     figure = figures.new_figure()
@@ -97,7 +92,7 @@ def plot_curves(
     num_seeds = selected.groupby("label")["run"].nunique().max()
     if num_seeds > 1:
         title += f"; bands: standard deviation over {num_seeds} seeds"
-    axes.set(xlabel="round", ylabel=_axis_label(column), title=figures.wrapped(title, 64))
+    axes.set(xlabel="round", ylabel=_axis_label(frame, column), title=figures.wrapped(title, 64))
     if log_scale:
         figures.set_log_scale(axes, "y")
     rounds = sorted(curves["round"].unique())
@@ -110,36 +105,33 @@ def plot_curves(
     return figure
 
 
-def curves_against_bytes(runs: Any, column: str | None = None) -> pd.DataFrame:
+def curves_against_bytes(runs: Runs, column: str | None = None) -> pd.DataFrame:
     """Returns `over_seeds` of finished runs with a further column `megabytes`.
 
     The column has the megabytes sent so far by a client that takes part in every round, as a mean
     over the runs of a label.
     """
-    runs = find_runs(runs).finished
-    column = column_of(metrics(runs), column)
-    sent = summaries(runs).groupby("label")["bytes_up"].mean()
-    curves = over_seeds(select(metrics(runs), column))
+    runs = runs.finished
+    sent = runs.summaries.groupby("label")["bytes_up"].mean()
+    curves = over_seeds(select(runs.metrics, column))
     return curves.assign(megabytes=curves["round"] * curves["label"].map(sent) / 1e6)
 
 
 @figures.styled
-def plot_against_bytes(runs: Any, column: str | None = None):
+def plot_against_bytes(runs: Runs, column: str | None = None):
     """Draws a quantity against the megabytes that a client has sent, with a line for each label.
 
     The axis is logarithmic. A method that sends nothing, such as local training, has a horizontal
     line at its last value.
 
     Args:
-        runs: See `find_runs`; only finished runs are drawn. Labels "PANEL | LINE" draw a panel for
+        runs: Runs, of which the finished ones are drawn. Labels "PANEL | LINE" draw a panel for
             each PANEL; a LINE has the same style in all panels.
         column: "MODEL/POOL/QUANTITY", by default the `main_metric`.
 
     Returns:
         The Matplotlib figure.
     """
-    runs = find_runs(runs).finished
-    column = column_of(metrics(runs), column)
     curves = curves_against_bytes(runs, column)
     curves["panel"], curves["line"] = _parts(curves["label"])
     lines = {line: figures.series(i) for i, line in enumerate(curves["line"].unique())}
@@ -152,45 +144,41 @@ def plot_against_bytes(runs: Any, column: str | None = None):
             handles[line] = _draw_over_bytes(axes, curve, lines[line])
         figures.set_log_scale(axes, "x")
         axes.set(xlabel="MB sent by a client that is in every round", title=panel)
-    every_axes[0].set_ylabel(_axis_label(column))
+    every_axes[0].set_ylabel(_axis_label(runs.finished.metrics, column))
     figures.legend_above(figure, list(handles.values()), list(handles))
     return figure
 
 
-def points_against_epsilon(runs: Any, column: str | None = None) -> pd.DataFrame:
+def points_against_epsilon(runs: Runs, column: str | None = None) -> pd.DataFrame:
     """Returns a quantity after the last round, and the epsilon, of finished runs.
 
     Args:
-        runs: See `find_runs`. Labels are "LINE | POINT", or "LINE" for a line with one point. The
-            epsilon is the one that the runs have spent, regardless of the label.
+        runs: Runs, of which the finished ones are shown. Labels are "LINE | POINT", or "LINE" for a
+            line with one point. The epsilon is the one that the runs have spent, regardless of the
+            label.
         column: "MODEL/POOL/QUANTITY", by default the `main_metric`.
 
     Returns:
         Columns `line`, `epsilon` (of all rounds, to two digits, infinite without privacy), `mean`
         and `deviation` over the seeds. Lines keep their order; points are sorted by epsilon.
     """
-    runs = find_runs(runs).finished
-    column = column_of(metrics(runs), column)
-    final = select(metrics(runs), column).groupby("run", sort=False)["value"].last()
-    table = summaries(runs).set_index("run").assign(value=final).reset_index()
-    groups = table.groupby("label", sort=False)
-    points = pd.DataFrame(
-        {
-            # Noise that targets an epsilon of 2 may spend 1.999.
-            "epsilon": groups["epsilon"].mean().map(lambda epsilon: float(f"{epsilon:.2g}")),
-            "mean": means(table, ["label"]),
-            "deviation": groups["value"].std().fillna(0.0),
-        }
-    ).reset_index()
+    runs = runs.finished
+    final = select(runs.metrics, column).groupby("run", sort=False)["value"].last(skipna=False)
+    table = runs.summaries.set_index("run").assign(value=final)
+    points = over_runs(table, ["label"])
+    # Noise that targets an epsilon of 2 may spend 1.999.
+    epsilon = table.groupby("label")["epsilon"].mean().map(lambda found: float(f"{found:.2g}"))
+    deviation = points["deviation"].where(points["runs"] > 1, 0.0)
+    points = points.assign(epsilon=epsilon, deviation=deviation).reset_index()
     panels, lines = _parts(points["label"])
     points["line"] = [panel or line for panel, line in zip(panels, lines, strict=True)]
-    order = points["line"].map({line: i for i, line in enumerate(points["line"].unique())})
-    points = points.assign(order=order).sort_values(["order", "epsilon"])
-    return points[["line", "epsilon", "mean", "deviation"]].reset_index(drop=True)
+    points["order"] = pd.factorize(points["line"])[0]
+    points = points.sort_values(["order", "epsilon"], ignore_index=True)
+    return points[["line", "epsilon", "mean", "deviation"]]
 
 
 @figures.styled
-def plot_against_epsilon(runs: Any, column: str | None = None):
+def plot_against_epsilon(runs: Runs, column: str | None = None):
     """Draws a quantity against epsilon, with a line per method and error bars for the deviation.
 
     Runs without privacy are separate points at the right.
@@ -202,8 +190,6 @@ def plot_against_epsilon(runs: Any, column: str | None = None):
     Returns:
         The Matplotlib figure.
     """
-    runs = find_runs(runs).finished
-    column = column_of(metrics(runs), column)
     points = points_against_epsilon(runs, column)
     places = {epsilon: place for place, epsilon in enumerate(sorted(set(points["epsilon"])))}
     figure = figures.new_figure()
@@ -224,7 +210,7 @@ def plot_against_epsilon(runs: Any, column: str | None = None):
     names = [_WITHOUT if math.isinf(epsilon) else f"{epsilon:g}" for epsilon in places]
     axes.set_xticks(list(places.values()), names)
     axes.set_xlabel("epsilon of all rounds (smaller is more private)")
-    axes.set_ylabel(_axis_label(column))
+    axes.set_ylabel(_axis_label(runs.finished.metrics, column))
     figures.legend_above(figure, list(handles.values()), list(handles))
     return figure
 
@@ -238,8 +224,8 @@ def _apart(rounds):
     return shown
 
 
-def _axis_label(column):
-    return figures.wrapped(in_words(MetricName.parse(column)))
+def _axis_label(frame, column):
+    return figures.wrapped(in_words(MetricName.parse(column_of(frame, column))))
 
 
 def _parts(labels):

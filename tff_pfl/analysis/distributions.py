@@ -1,15 +1,13 @@
 """Shows the distribution of a quantity over clients: histograms and a table."""
 
-from collections.abc import Mapping
-
 import numpy as np
-import pandas as pd
 
 from tff_pfl.analysis import figures
-from tff_pfl.analysis.frames import column_of, select
+from tff_pfl.analysis.frames import names_of, select
 from tff_pfl.analysis.metric_text import in_words
+from tff_pfl.analysis.runs import Runs
 from tff_pfl.analysis.tables import Table, table_of
-from tff_pfl.evaluation import MetricName, direction, over_clients
+from tff_pfl.evaluation import over_clients
 from tff_pfl.output.tables import decimal
 
 _BINS = 20
@@ -21,89 +19,87 @@ _MARKS = {
 }
 
 
-def tails(
-    values: np.ndarray, quantity: str, directions: Mapping[str, int] | None = None
-) -> dict[str, float]:
+def tails(values: np.ndarray, better: int) -> dict[str, float]:
     """Returns the `mean`, and the means of the `lowest 5 %` and `top 5 %` of the clients.
 
     NaN, the value of a diverged model, counts as the worst value.
 
     Args:
         values: A value for each client, float64 `[clients]`.
-        quantity: The quantity's name.
-        directions: The directions that metrics state; see `Runs.directions`.
+        better: 1 if more of the quantity is better, or -1.
     """
-    sign = direction(quantity, directions)
-    found = over_clients(values, sign)
-    low, high = (found[f"{end}_5_percent"] for end in ("worst", "best")[::sign])
+    found = over_clients(values, better)
+    low, high = (found[f"{end}_5_percent"] for end in ("worst", "best")[::better])
     return {"mean": found["mean"], "lowest 5 %": low, "top 5 %": high}
 
 
 def distribution_table(
-    frame: pd.DataFrame,
+    runs: Runs,
     column: str | None = None,
+    rounds: int | str = "last",
     *,
     threshold: float | None = None,
     exclude_clients=(),
-    directions: Mapping[str, int] | None = None,
 ) -> Table:
     """Returns a table with the mean, the tails and the share below a threshold for each label.
 
     Args:
-        frame: The result of `clients` at one evaluation. Clients of several seeds are pooled.
+        runs: The runs. Clients of several seeds are pooled.
         column: "MODEL/POOL/QUANTITY", by default the `main_metric`.
+        rounds: See `Runs.clients`.
         threshold: If given, a column has the share of clients below it. NaN is not below it.
         exclude_clients: Ids of clients to leave out, such as attackers.
-        directions: See `tails`.
     """
-    column, rows = column_of(frame, column), []
-    for label, of_label in select(frame, column, exclude_clients).groupby("label", sort=False):
-        values = of_label["value"].to_numpy()
-        row = {"": label, "round": _rounds(of_label), "clients": str(len(values))}
-        found = tails(values, MetricName.parse(column).quantity, directions)
+    rows = []
+    for label, of_label, found in _of_labels(runs, column, rounds, exclude_clients):
+        row = {"": label, "round": _rounds(of_label), "clients": str(len(of_label))}
         row |= {name: decimal(value) for name, value in found.items()}
         if threshold is not None:
-            row[f"below {threshold:g}"] = f"{100 * np.mean(values < threshold):.1f} %"
+            row[f"below {threshold:g}"] = _below(of_label, threshold)
         rows.append(row)
     return table_of(rows)
 
 
+def _of_labels(runs, column, rounds, exclude_clients):
+    """Returns `(label, its rows, their tails)` of one quantity for each label."""
+    selected = select(runs.clients(rounds), column, exclude_clients)
+    better = runs.quantity_of(selected).better
+    groups = selected.groupby("label", sort=False)
+    return [(label, rows, tails(rows["value"].to_numpy(), better)) for label, rows in groups]
+
+
 @figures.styled
 def plot_histograms(
-    frame: pd.DataFrame,
+    runs: Runs,
     column: str | None = None,
+    rounds: int | str = "last",
     *,
     threshold: float | None = None,
     exclude_clients=(),
-    directions: Mapping[str, int] | None = None,
 ):
     """Draws a histogram over clients for each label, with the same bins and axes.
 
     Args:
-        frame: See `distribution_table`.
+        runs: See `distribution_table`.
         column: See `distribution_table`.
+        rounds: See `Runs.clients`.
         threshold: If given, the titles have the share of clients below it.
         exclude_clients: See `distribution_table`.
-        directions: See `tails`.
 
     Returns:
         The Matplotlib figure.
     """
     from matplotlib.ticker import MaxNLocator
 
-    column = column_of(frame, column)
-    selected = select(frame, column, exclude_clients)
-    edges = shared_edges(selected["value"].to_numpy())
-    groups = list(selected.groupby("label", sort=False))
+    groups = _of_labels(runs, column, rounds, exclude_clients)
+    edges = shared_edges(np.concatenate([of_label["value"] for _, of_label, _ in groups]))
     figure, every_axes = figures.panels(len(groups), figures.PANELS_A_ROW, 2.9, 2.4, extra=0.9)
-    quantity = MetricName.parse(column).quantity
-    for axes, (label, of_label) in zip(every_axes, groups, strict=True):
-        found = tails(of_label["value"].to_numpy(), quantity, directions)
+    for axes, (label, of_label, found) in zip(every_axes, groups, strict=True):
         _draw_histogram(axes, label, of_label, edges, threshold, found)
     margin = 0.02 * (edges[-1] - edges[0])  # keeps lines at the ends visible
     every_axes[0].set_xlim(edges[0] - margin, edges[-1] + margin)
     every_axes[0].yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
-    words = in_words(MetricName.parse(column))
+    words = in_words(names_of(groups[0][1])[0])
     figure.supxlabel(figures.wrapped(words, 64), fontsize="medium")
     figure.supylabel("clients", fontsize="medium")
     figures.legend_above(figure, *every_axes[0].get_legend_handles_labels())
@@ -141,10 +137,14 @@ def _draw_histogram(axes, label, of_label, edges, threshold, found):
     title = figures.wrapped(f"{label}, {when}", figures.PANEL_CHARACTERS)
     title += f"\n{len(values)} clients" + f" of {num_runs} runs" * (num_runs > 1)
     if threshold is not None:
-        title += f",\n{100 * np.mean(values < threshold):.1f} % below {threshold:g}"
+        title += f",\n{_below(of_label, threshold)} below {threshold:g}"
     if len(finite) < len(values):
         title += f", {len(values) - len(finite)} not finite"
     axes.set_title(title, fontsize="small")
+
+
+def _below(of_label, threshold) -> str:
+    return f"{100 * (of_label['value'] < threshold).mean():.1f} %"
 
 
 def _rounds(of_label) -> str:

@@ -1,15 +1,16 @@
 """Writes metrics for tables and figures: their names in words, and their numbers."""
 
 import re
-from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
+from tff_pfl.arguments.quantities import Quantity
 from tff_pfl.data.partition_file import SPLITS
-from tff_pfl.evaluation import MARGIN, MetricName, direction
+from tff_pfl.evaluation import MARGIN, MetricName
 
 ABSENT = "-"
-ACCURACY = "personalized/local_test/accuracy"
 # The evaluations by their names in `summary.json`: short words for heads, and long ones for notes.
 EVALUATIONS = {
     "final": ("", ""),
@@ -52,7 +53,7 @@ _POOLS = {
 }
 
 
-def in_words(name: MetricName, directions: Mapping[str, int] | None = None) -> str:
+def in_words(name: MetricName, quantity: Quantity | None = None) -> str:
     """Describes a metric in words, for an axis.
 
     `personalized/local_test/accuracy` is "accuracy of each client's own model on its own test
@@ -61,26 +62,25 @@ def in_words(name: MetricName, directions: Mapping[str, int] | None = None) -> s
 
     Args:
         name: The metric.
-        directions: The directions that metrics state, which tell which tail of clients is the
-            worst; see `Runs.directions`.
+        quantity: The quantity as runs state it, which tells the worst tail of clients.
     """
-    quantity = _plain(name.quantity)
+    measured = _plain(name.quantity)
     if not name.model:
-        return quantity.removeprefix("num ")
+        return measured.removeprefix("num ")
     if name.quantity == "num_nonfinite":
-        quantity = "number of clients with a loss that is not finite,"
+        measured = "number of clients with a loss that is not finite,"
     whose = "each new client's" if name.pool.startswith("new_clients") else "each client's"
     model = _MODELS.get(name.model, f"{{whose}} {_plain(name.model)} model").format(whose=whose)
-    words = f"{quantity} of {model} on {_examples(name)}"
-    return ", ".join(filter(None, [words, _statistic(name, 0, directions)]))
+    words = f"{measured} of {model} on {_examples(name)}"
+    return ", ".join(filter(None, [words, _statistic(name, 0, quantity)]))
 
 
-def in_short(name: MetricName, directions: Mapping[str, int] | None = None) -> str:
+def in_short(name: MetricName, quantity: Quantity | None = None) -> str:
     """Returns a short column head, which leaves out `accuracy`, `local_test` and `mean`.
 
     Args:
         name: The metric.
-        directions: See `in_words`.
+        quantity: See `in_words`.
     """
     pool, _, split = name.pool.rpartition("_")
     parts = [_plain(name.model) or _plain(name.quantity)]
@@ -88,13 +88,13 @@ def in_short(name: MetricName, directions: Mapping[str, int] | None = None) -> s
         parts.append(_plain(name.quantity))
     if pool != "local" or split != "test":
         parts.append(_plain(name.pool))
-    parts.append(_statistic(name, 1, directions))
+    parts.append(_statistic(name, 1, quantity))
     return ", ".join(filter(None, parts))
 
 
-def _statistic(name, form, directions):
+def _statistic(name, form, quantity):
     statistic = name.statistic
-    if direction(name.quantity, directions) < 0:
+    if (quantity or Quantity.named(name.quantity)).better < 0:
         statistic = _OTHER_TAIL.get(statistic, statistic)
     return _STATISTICS[statistic][form] if statistic in _STATISTICS else _plain(statistic)
 
@@ -112,53 +112,53 @@ def _plain(part):
     return part.replace("_", " ")
 
 
-def is_share(name: MetricName) -> bool:
-    """Checks whether tables show a quantity in percent."""
-    return name.quantity == "accuracy"
-
-
-def scaled(name: MetricName, values: Sequence[float]) -> np.ndarray:
+def scaled(quantity: Quantity, values: Any) -> Any:
     """Returns numbers in the unit of tables: shares in percent."""
-    return (100.0 if is_share(name) else 1.0) * np.array(values)
+    return 100.0 * values if quantity.is_share else values
 
 
-def number(name: MetricName, value: float) -> str:
+def number(quantity: Quantity, value: float) -> str:
     """Formats a `scaled` number."""
-    return f"{value:.2f}" if is_share(name) else f"{value:.3g}"
+    return f"{value:.2f}" if quantity.is_share else f"{value:.3g}"
 
 
-def difference_text(name: MetricName, value: float) -> str:
-    """Formats a difference with its sign; of shares in percent."""
-    return f"{100 * value:+.2f}" if is_share(name) else f"{value:+.3g}"
-
-
-def mean_and_deviation(name: MetricName, values: np.ndarray) -> str:
-    """Formats mean and standard deviation of `scaled` numbers, or a single number alone."""
-    if np.isnan(values).all():
-        return ABSENT
-    if len(values) == 1:
-        return number(name, values[0])
-    with np.errstate(invalid="ignore"):  # losses may not be finite
-        deviation = values.std(ddof=1)
-    return f"{number(name, values.mean())} ± {number(name, deviation)}"
-
-
-def best_of(
-    name: MetricName,
-    values: Mapping[str, np.ndarray],
-    directions: Mapping[str, int] | None = None,
-) -> set[str]:
-    """Returns the labels with the best mean, if two labels or more have a finite mean.
+def gain_cells(quantity: Quantity, gains: pd.DataFrame, better: int = 1) -> pd.DataFrame:
+    """Formats the differences, intervals and p values of `gains`, in percent for shares.
 
     Args:
-        name: The metric.
-        values: The numbers of each label.
-        directions: The directions that metrics state; see `Runs.directions`.
+        quantity: The quantity.
+        gains: See `paired.gains`.
+        better: -1 shows differences of a quantity of which less is better, in place of gains.
     """
-    means = {label: float(own.mean()) for label, own in values.items()}
-    means = {label: mean for label, mean in means.items() if np.isfinite(mean)}
-    if len(means) < 2 or name.statistic in ("std", MARGIN):
+
+    def difference(values):
+        style = "{:+.2f}" if quantity.is_share else "{:+.3g}"
+        return scaled(quantity, better * values).astype(object).map(style.format)
+
+    low, high = ("gain_low", "gain_high")[::better]
+    p_value = gains["p_value"]
+    cells = pd.DataFrame({"gain": difference(gains["gain"])})
+    cells["95 % interval"] = difference(gains[low]) + " to " + difference(gains[high])
+    cells["p"] = p_value.map("{:.3f}".format).mask(p_value < 0.001, "< 0.001")
+    cells.loc[p_value.isna(), ["95 % interval", "p"]] = ABSENT
+    return cells
+
+
+def mean_and_deviation(quantity: Quantity, values: pd.Series) -> str:
+    """Formats mean and standard deviation of `scaled` numbers, or a single number alone."""
+    if values.isna().all():
+        return ABSENT
+    if len(values) == 1:
+        return number(quantity, values.iloc[0])
+    with np.errstate(invalid="ignore"):  # losses may not be finite
+        deviation = values.std(skipna=False)
+    return f"{number(quantity, values.mean(skipna=False))} ± {number(quantity, deviation)}"
+
+
+def best_of(quantity: Quantity, means: pd.Series) -> set[str]:
+    """Returns the labels with the best `scaled` mean, if two labels or more have a finite one."""
+    means = quantity.better * means[np.isfinite(means)]
+    if len(means) < 2:
         return set()
-    sign = direction(name.quantity, directions)
-    first = sign * max(sign * mean for mean in means.values())
-    return {label for label, mean in means.items() if number(name, mean) == number(name, first)}
+    shown = means.map(lambda mean: number(quantity, mean))
+    return set(shown.index[shown == shown[means.idxmax()]])

@@ -14,23 +14,29 @@ import markupsafe
 import pandas as pd
 
 import tff_pfl
-from tff_pfl.analysis import figures, frames, paired
+from tff_pfl.analysis import figures, paired
 from tff_pfl.analysis.curves import plot_curves
 from tff_pfl.analysis.distributions import plot_histograms
-from tff_pfl.analysis.metric_text import ABSENT, ACCURACY, in_words
+from tff_pfl.analysis.frames import column_of, select
+from tff_pfl.analysis.metric_text import ABSENT, in_words
 from tff_pfl.analysis.results import default_columns, results_table
-from tff_pfl.analysis.runs import find_runs
+from tff_pfl.analysis.runs import Runs
 from tff_pfl.analysis.tables import Table, table_of
 from tff_pfl.evaluation import MetricName, without_rounding
 from tff_pfl.experiment.run_directory import OutputDirectoryError
 from tff_pfl.output.files import whole_file
 
 _TARGET_SHARE = 0.95  # the default target, as a share of the best final mean
+_COSTS = {
+    "rounds": ("rounds", "{:.1f}"),
+    "megabytes": ("MB per client", "{:.3g}"),
+    "seconds": ("seconds", "{:.1f}"),
+}
 _DIGITS = 12  # enough of a commit's hash to find it
 
 
 def write_page(
-    runs: Any,
+    runs: Runs,
     path: str | os.PathLike,
     *,
     columns: Sequence[str] | None = None,
@@ -40,7 +46,7 @@ def write_page(
     """Writes the page about all finished runs.
 
     Args:
-        runs: See `find_runs`.
+        runs: The runs.
         path: The file to write. Its folder is made if it does not exist.
         columns: The columns of the table of results; see `results_table`. The figures do not
             depend on them, and show personalized models if there are any.
@@ -52,34 +58,29 @@ def write_page(
         OutputDirectoryError: No run is finished; see also `results_table`.
         UnknownNameError: See `results_table`.
     """
-    runs = find_runs(runs)
-    evaluations = frames.evaluations(runs)
-    directions = runs.directions
-    shown = default_columns(evaluations, directions)
+    shown = default_columns(runs)
     if not shown:
         raise OutputDirectoryError(f"{runs.title} has no finished run.")
-    name = shown[0].name._replace(statistic="")
-    column, words, finished = str(name), in_words(name), runs.finished
-    curves = plot_curves(frames.metrics(finished), column)
-    clients = frames.clients(finished, "final")
-    histograms = plot_histograms(clients, column, directions=directions)
+    name, quantity = shown[0].name._replace(statistic=""), shown[0].quantity
+    column, words = str(name), in_words(name)
+    curves = plot_curves(runs.finished.metrics, column)
+    histograms = plot_histograms(runs.finished, column, "final")
     content = {
         "title": runs.title,
         "results": results_table(runs, columns, against),
         "curves": _picture(curves, f"{words}, mean over clients, over the rounds"),
         "histograms": _picture(histograms, f"histograms over clients: {words}"),
-        "seeds": sorted(set(evaluations["seed"])),
+        "seeds": sorted(set(runs.evaluations["seed"])),
         "settings": settings_tables(runs),
         "versions": versions_tables(runs),
         "version": tff_pfl.__version__,
     }
     pairs = paired.against_local(runs, column)
     if len(pairs):
-        pair = f"{name.quantity} of each client's own model, and its {name.quantity} under Local"
-        drawn = paired.plot_against_local(pairs, name.quantity, directions)
-        content["local"] = _picture(drawn, pair)
-        content["hurt"] = paired.hurt_table(pairs, name.quantity, directions)
-    if name.quantity == "accuracy":
+        pair = f"{quantity.name} of each client's own model, and its {quantity.name} under Local"
+        content["local"] = _picture(paired.plot_against_local(pairs, quantity), pair)
+        content["hurt"] = paired.hurt_table(pairs, quantity)
+    if quantity.is_share:
         reached = default_target(runs, column) if target is None else target
         content["target"] = target_table(runs, reached, column)
     environment = jinja2.Environment(
@@ -107,11 +108,11 @@ def _breakable(text):
     return markupsafe.Markup(re.sub(r"(?<=[a-z])([._])(?=[a-z])", r"\1<wbr>", escaped))
 
 
-def costs_to_target(runs: Any, target: float, column: str = ACCURACY) -> pd.DataFrame:
+def costs_to_target(runs: Runs, target: float, column: str | None = None) -> pd.DataFrame:
     """Returns what each finished run cost until its mean over clients reached `target`.
 
     Args:
-        runs: See `find_runs`.
+        runs: The runs.
         target: The value to reach, not in percent.
         column: "MODEL/POOL/QUANTITY".
 
@@ -121,11 +122,11 @@ def costs_to_target(runs: Any, target: float, column: str = ACCURACY) -> pd.Data
         these rounds, without evaluations. The costs are NaN if the run never reaches the target.
         The seconds are also NaN if the run's files lack some of the rounds.
     """
-    runs = find_runs(runs).finished
-    curves, timings = frames.select(frames.metrics(runs), column), frames.timings(runs)
+    runs = runs.finished
+    curves, timings = select(runs.metrics, column), runs.timings
     reached = without_rounding(curves["value"].to_numpy() - target, target) >= 0
     rounds = curves[reached].groupby("run")["round"].min()
-    costs = frames.summaries(runs).set_index("run").assign(rounds=rounds)
+    costs = runs.summaries.set_index("run").assign(rounds=rounds)
     until_then = timings[timings["round"] <= timings["run"].map(rounds)]
     seconds = until_then.groupby("run")["round_seconds"]
     costs["megabytes"] = costs["rounds"] * (costs["bytes_down"] + costs["bytes_up"]) / 1e6
@@ -133,50 +134,48 @@ def costs_to_target(runs: Any, target: float, column: str = ACCURACY) -> pd.Data
     return costs.reset_index()[["run", "label", "seed", "rounds", "megabytes", "seconds"]]
 
 
-def default_target(runs: Any, column: str = ACCURACY) -> float:
+def default_target(runs: Runs, column: str | None = None) -> float:
     """Returns 95 % of the best final mean over seeds."""
-    final = frames.evaluations(runs).query("evaluation == 'final'")
-    return _TARGET_SHARE * frames.select(final, column).groupby("label")["value"].mean().max()
+    final = runs.evaluations.query("evaluation == 'final'")
+    return _TARGET_SHARE * select(final, column).groupby("label")["value"].mean().max()
 
 
-def target_table(runs: Any, target: float, column: str = ACCURACY) -> Table:
+def target_table(runs: Runs, target: float, column: str | None = None) -> Table:
     """Returns the mean costs of each label, over the seeds that reach a target."""
-    costs, rows = costs_to_target(runs, target, column), []
-    for label, of_label in costs.groupby("label", sort=False):
-        reached = of_label.dropna(subset="rounds")
-        row = {"method": label, "seeds that reach it": f"{len(reached)} of {len(of_label)}"}
-        means = reached[["rounds", "megabytes", "seconds"]].mean(skipna=False).dropna()
-        texts = {"rounds": "{:.1f}", "megabytes": "{:.3g}", "seconds": "{:.1f}"}
-        heads = {"megabytes": "MB per client"}
-        for name, text in texts.items():
-            row[heads.get(name, name)] = text.format(means[name]) if name in means else ABSENT
-        rows.append(row)
+    column = column_of(runs.metrics, column)
+    costs = costs_to_target(runs, target, column).groupby("label", sort=False)
+    reached = costs["rounds"].count().map(str) + " of " + costs.size().map(str)
+    table = reached.rename_axis("method").to_frame("seeds that reach it")
+    for name, (head, text) in _COSTS.items():
+        # A missing number of a run that reaches the target makes the mean unknown.
+        is_known = costs[name].count() == costs["rounds"].count()
+        table[head] = costs[name].mean().where(is_known).map(text.format, na_action="ignore")
     words = in_words(MetricName.parse(f"{column}_mean"))
     note = (
         f"Costs up to the first evaluation with {100 * target:.1f} % or more: {words}. Means over "
         "the seeds that reach it. MB: received and sent by a client that is in every round."
     )
-    return table_of(rows, [note])
+    return table_of(table.reset_index(), [note])
 
 
-def settings_tables(runs: Any) -> list[Table]:
+def settings_tables(runs: Runs) -> list[Table]:
     """Returns tables of the settings that all labels share, and of those that differ.
 
     The values are those of all seeds of a label; "by seed" stands for several.
     """
-    settings = frames.settings(find_runs(runs).finished).query("key != 'seed'")
+    settings = runs.finished.settings.query("key != 'seed'")
     values = settings["value"].map(_text)
     differs = values.groupby([settings["label"], settings["key"]]).transform("nunique") > 1
     settings = settings.assign(value=values.mask(differs, "by seed"))
     return _common_and_different(settings.drop_duplicates(["label", "key"]), "label")
 
 
-def versions_tables(runs: Any) -> list[Table]:
+def versions_tables(runs: Runs) -> list[Table]:
     """Returns tables of the versions that all runs share, and of those that differ.
 
     A resumed run has a column for each of its sessions.
     """
-    versions = frames.versions(find_runs(runs).finished)
+    versions = runs.finished.versions.copy()
     parts = [
         f"{label}, seed {seed}" + f", after round {before}" * bool(before)
         for label, seed, before in versions[["label", "seed", "rounds_before"]].values

@@ -1,7 +1,7 @@
 """Compares clients with themselves under another label, by a paired test and in figures."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -9,18 +9,20 @@ from absl import logging
 
 from tff_pfl import evaluation
 from tff_pfl.analysis import figures
-from tff_pfl.analysis.frames import clients, column_of, means, select, summaries
-from tff_pfl.analysis.metric_text import ABSENT, difference_text, is_share
-from tff_pfl.analysis.runs import Path, find_runs
+from tff_pfl.analysis.frames import means, select
+from tff_pfl.analysis.metric_text import gain_cells
+from tff_pfl.analysis.runs import Runs
 from tff_pfl.analysis.tables import Table, table_of
-from tff_pfl.evaluation import MetricName
+from tff_pfl.arguments.quantities import Quantity
 from tff_pfl.experiment.run_directory import OutputDirectoryError
 from tff_pfl.experiment.run_files import RunFiles
 
 _LEAST_WIDTH = 4.2  # inches, of the figure
 _CHARACTERS = 44  # fit in this width
 _LEVEL = 0.95  # the confidence of the interval
+_GAIN = ["gain", "gain_low", "gain_high", "p_value", "hurt", "helped"]
 _PAIR = ["label", "seed", "client_id", "own", "local"]
+ACCURACY = Quantity.named("accuracy")
 _SAME = 1e-5  # relative; float32 losses of one training, computed twice, differ by less
 
 
@@ -47,20 +49,8 @@ class PairedTest(NamedTuple):
     share_worse: float
     share_better: float
 
-    def as_gain(self, direction: int) -> "PairedTest":
-        """Returns the test with a difference that is positive if the label is better."""
-        low, high = sorted([direction * self.low, direction * self.high])
-        return self._replace(difference=direction * self.difference, low=low, high=high)
 
-    def cells(self, name: MetricName) -> tuple[str, str, str]:
-        """Returns the difference, its interval and the p value as texts for a table."""
-        low, high = difference_text(name, self.low), difference_text(name, self.high)
-        p_value = "< 0.001" if self.p_value < 0.001 else f"{self.p_value:.3f}"
-        of_seeds = (ABSENT, ABSENT) if np.isnan(self.p_value) else (f"{low} to {high}", p_value)
-        return difference_text(name, self.difference), *of_seeds
-
-
-def paired_test(differences: Sequence[np.ndarray], direction: int = 1) -> PairedTest:
+def paired_test(differences: Sequence[np.ndarray], better: int = 1) -> PairedTest:
     """Tests whether the mean difference is zero, by Student's t test on the means of the seeds.
 
     In each seed, every client is compared with itself, and the differences are averaged over the
@@ -87,7 +77,7 @@ def paired_test(differences: Sequence[np.ndarray], direction: int = 1) -> Paired
     Args:
         differences: The differences of the clients of each seed, float64 `[clients]`. Seeds without
             clients do not count.
-        direction: 1 if larger values are better, or -1.
+        better: 1 if larger values are better, or -1.
     """
     from scipy import special
 
@@ -97,7 +87,7 @@ def paired_test(differences: Sequence[np.ndarray], direction: int = 1) -> Paired
     with np.errstate(invalid="ignore"):  # values may be infinite
         seed_means = np.array([_mean(own) for own in differences])
         difference = float(_mean(seed_means))
-    signed = direction * np.concatenate(differences)
+    signed = better * np.concatenate(differences)
     counts = num_seeds, float(np.mean(signed < 0)), float(np.mean(signed > 0))
     if num_seeds < 2 or not np.isfinite(difference):
         return PairedTest(difference, np.nan, np.nan, np.nan, *counts)
@@ -116,16 +106,16 @@ def _mean(numbers):
 
 
 def client_values(
-    runs: Any, column: str | None = None, rounds: int | str = "final"
+    runs: Runs, column: str | None = None, rounds: int | str = "final"
 ) -> pd.DataFrame:
     """Returns one quantity of each client under each label.
 
     Args:
-        runs: See `find_runs`; only finished runs are used. Runs of one seed must have the same
+        runs: Runs, of which the finished ones are used. Runs of one seed must have the same
             partition.
         column: "MODEL/POOL/QUANTITY", such as "personalized/local_test/accuracy", by default the
             `main_metric`.
-        rounds: See `clients`. Several rounds are averaged.
+        rounds: See `Runs.clients`. Several rounds are averaged.
 
     Returns:
         A row for each client of each seed, indexed by `seed` and `client_id`, and a column for each
@@ -136,95 +126,44 @@ def client_values(
         OutputDirectoryError: The runs of a seed do not have the same clients.
         UnknownNameError: No run has the quantity.
     """
-    runs = find_runs(runs).finished
-    found = clients(runs, rounds)
-    column = column_of(found, column)
-    values = select(found, column)
+    runs = runs.finished
+    values = select(runs.clients(rounds), column)
     for _, of_seed in values.groupby("seed"):
-        first, *others = of_seed["run"].unique()
+        first, *others = map(runs.files, of_seed["run"].unique())
         for other in others:
             if differ := _how_clients_differ(first, other):
                 raise OutputDirectoryError(differ)
-    sign = evaluation.direction(MetricName.parse(column).quantity, runs.directions)
-    of_clients = means(values, ["seed", "client_id", "label"]).fillna(-sign * np.inf)
+    worst = -runs.quantity_of(values).better * np.inf
+    of_clients = means(values, ["seed", "client_id", "label"]).fillna(worst)
     return of_clients.unstack("label").sort_index()[values["label"].unique()]
 
 
-def _how_clients_differ(run: Path, other: Path) -> str | None:
+def _how_clients_differ(run: RunFiles, other: RunFiles) -> str | None:
     """Returns why two runs cannot be compared client by client, or `None` if they can."""
-    both = [RunFiles(path) for path in (run, other)]
-    data = [files.settings().get("data", {}).get("name") for files in both]
-    own, others = (files.partition().flat() for files in both)
+    data = [files.settings.get("data", {}).get("name") for files in (run, other)]
+    own, others = (files.partition.flat() for files in (run, other))
     same = own.keys() == others.keys() and all(np.array_equal(own[k], others[k]) for k in own)
     if data[0] != data[1] or not same:
         return (
-            f"{run} and {other} have different partitions, so their clients cannot be compared one "
-            "by one."
+            f"{run.path} and {other.path} have different partitions, so their clients cannot be "
+            "compared one by one."
         )
-    if not np.array_equal(*(files.clients().columns["client_id"] for files in both)):
+    if not np.array_equal(*(files.clients().numbers["client_id"] for files in (run, other))):
         return (
-            f"{run} and {other} have evaluated different clients, which cannot be compared one by "
-            "one. Their config.evaluation.clients must be the same."
+            f"{run.path} and {other.path} have evaluated different clients, which cannot be "
+            "compared one by one. Their config.evaluation.clients must be the same."
         )
     return None
 
 
-def paired_differences(
-    values: pd.DataFrame,
-    label: str,
-    other: str,
-    seeds: Iterable[int],
-    quantity: str,
-    directions: Mapping[str, int] | None = None,
-) -> list[np.ndarray]:
-    """Returns the difference of each client between two labels.
-
-    Args:
-        values: The result of `client_values`.
-        label: The first label.
-        other: The label to subtract.
-        seeds: Seeds for which both labels have a run.
-        quantity: The quantity to compare, such as "accuracy".
-        directions: The directions that metrics state; see `Runs.directions`.
-
-    Returns:
-        For each seed, the differences of the clients with a value under both labels, float64
-        `[clients]`. Seeds that agree to rounding are one run and count once, with a warning.
-    """
-    pairs = [values.loc[seed][[label, other]].dropna().to_numpy().T for seed in seeds]
-    return _differences(pairs, label, evaluation.direction(quantity, directions))
-
-
-def _differences(pairs, label, sign) -> list[np.ndarray]:
-    """Returns the differences of `[2, clients]` arrays, of which equal ones count once."""
-    distinct = []
-    for own in pairs:
-        if not any(own.size and _are_same(own, other) for other in distinct):
-            distinct.append(own)
-    if repeated := len(pairs) - len(distinct):
-        logging.warning(
-            "%d of the %d seeds of %s repeat another seed: all clients' values agree to rounding, "
-            "as with given initial weights, all clients and full batches. They count once, because "
-            "repetitions are no evidence.",
-            repeated,
-            len(pairs),
-            label,
-        )
-    return [evaluation.differences(*own, sign) for own in distinct]
-
-
-def _are_same(own, other):
-    return own.shape == other.shape and np.allclose(own, other, rtol=_SAME, atol=0, equal_nan=True)
-
-
-def against_local(runs: Any, column: str | None = None) -> pd.DataFrame:
+def against_local(runs: Runs, column: str | None = None) -> pd.DataFrame:
     """Returns a quantity of each client under its label and under the algorithm `local`.
 
     Runs are paired by seed if they have evaluated the same clients with the same examples. Labels
     without a pair are left out.
 
     Args:
-        runs: See `find_runs`; only finished runs are used.
+        runs: Runs, of which the finished ones are used.
         column: "MODEL/POOL/QUANTITY", by default the `main_metric`.
 
     Returns:
@@ -234,20 +173,18 @@ def against_local(runs: Any, column: str | None = None) -> pd.DataFrame:
     Raises:
         UnknownNameError: No run has the quantity.
     """
-    runs = find_runs(runs).finished
-    table = summaries(runs)
-    is_local = table["algorithm"] == "local"
-    values = clients(runs, "final")
-    values = select(values, column_of(values, column))
-    pairs = table[~is_local].merge(table[is_local].drop_duplicates("seed"), on="seed")
-    found = [values.iloc[:0]]
-    for run, local_run in pairs[["run_x", "run_y"]].values:
-        if _how_clients_differ(run, local_run) is None:
-            own, local = (values[values["run"] == path] for path in (run, local_run))
-            local = local[["client_id", "value"]].rename(columns={"value": "local"})
-            found.append(own.merge(local, on="client_id"))
-    pairs = pd.concat(found).rename(columns={"value": "own"}).reindex(columns=_PAIR)
-    return pairs.reset_index(drop=True)
+    runs = runs.finished
+    values, is_local = select(runs.clients("final"), column), runs.summaries["algorithm"] == "local"
+    of_local = runs.summaries[is_local].drop_duplicates("seed")
+    pairs = runs.summaries[~is_local].merge(of_local, on="seed", suffixes=("", "_local"))
+    is_same = [
+        _how_clients_differ(runs.files(run), runs.files(local)) is None
+        for run, local in pairs[["run", "run_local"]].values
+    ]
+    own = values.merge(pairs[np.array(is_same, bool)][["run", "run_local"]], on="run")
+    local = values[["run", "client_id", "value"]]
+    both = own.merge(local, left_on=["run_local", "client_id"], right_on=["run", "client_id"])
+    return both.rename(columns={"value_x": "own", "value_y": "local"}).reindex(columns=_PAIR)
 
 
 def against(values: pd.DataFrame, baseline: str) -> pd.DataFrame:
@@ -262,41 +199,92 @@ def against(values: pd.DataFrame, baseline: str) -> pd.DataFrame:
     return pairs.reindex(columns=_PAIR).dropna()
 
 
-def hurt_table(
-    pairs: pd.DataFrame, quantity: str = "accuracy", directions: Mapping[str, int] | None = None
-) -> Table:
+def gains(pairs: pd.DataFrame, better: int) -> pd.DataFrame:
+    """Tests whether the clients of each label gain over the baseline.
+
+    Args:
+        pairs: The result of `against` or `against_local`.
+        better: 1 if more of the quantity is better, or -1.
+
+    Returns:
+        A row for each label: `gain`, positive if clients are better, `gain_low`, `gain_high` and
+        `p_value`, by `paired_test`; `hurt` and `helped`, the shares of clients over all seeds.
+        Seeds that agree to rounding are one run and count once, with a warning.
+    """
+    rows = {}
+    for label, group in pairs.groupby("label", sort=False):
+        of_seeds = [own[["own", "local"]].to_numpy().T for _, own in group.groupby("seed")]
+        test = paired_test(_differences(of_seeds, label, better), better)
+        low, high = sorted([better * test.low, better * test.high])
+        shares = test.share_worse, test.share_better
+        rows[label] = better * test.difference, low, high, test.p_value, *shares
+    return pd.DataFrame.from_dict(rows, "index", float, _GAIN)
+
+
+def _differences(pairs, label, better) -> list[np.ndarray]:
+    """Returns the differences of `[2, clients]` arrays, of which equal ones count once."""
+    distinct = []
+    for own in pairs:
+        if not any(own.size and _are_same(own, other) for other in distinct):
+            distinct.append(own)
+    if repeated := len(pairs) - len(distinct):
+        logging.warning(
+            "%d of the %d seeds of %s repeat another seed: all clients' values agree to rounding, "
+            "as with given initial weights, all clients and full batches. They count once, because "
+            "repetitions are no evidence.",
+            repeated,
+            len(pairs),
+            label,
+        )
+    return [evaluation.differences(*own, better) for own in distinct]
+
+
+def _are_same(own, other):
+    return own.shape == other.shape and np.allclose(own, other, rtol=_SAME, atol=0, equal_nan=True)
+
+
+def gains_over(baseline: str, runs: Runs, column: str, evaluation: str = "final") -> pd.DataFrame:
+    """Returns the `gains` of each label that has a seed of the baseline, over these seeds.
+
+    Args:
+        baseline: The label of the baseline.
+        runs: Finished runs.
+        column: "MODEL/POOL/QUANTITY".
+        evaluation: The name of an evaluation in `summary.json`.
+    """
+    rows = select(runs.evaluations.query("evaluation == @evaluation"), column)
+    is_common = rows["seed"].isin(rows["seed"][rows["label"] == baseline])
+    compared = rows["label"][is_common].unique()
+    if len(compared) < 2:
+        return pd.DataFrame(columns=_GAIN, dtype=float)
+    values = client_values(runs.only(compared), column, evaluation)
+    return gains(against(values, baseline), runs.quantity_of(rows).better)
+
+
+def hurt_table(pairs: pd.DataFrame, quantity: Quantity = ACCURACY) -> Table:
     """Returns who loses and who gains compared with Local, and by how much on average.
 
     Args:
         pairs: The result of `against_local`.
         quantity: The quantity of the pairs.
-        directions: The directions that metrics state; see `Runs.directions`.
     """
-    sign, name, rows = evaluation.direction(quantity, directions), MetricName("", "", quantity), []
-    for label, group in pairs.groupby("label", sort=False):
-        groups = [own[["own", "local"]].to_numpy().T for _, own in group.groupby("seed")]
-        of_seeds = _differences(groups, label, sign)
-        test = paired_test(of_seeds, sign).as_gain(sign)
-        shares = {"hurt": test.share_worse, "helped": test.share_better}
-        row = {head: f"{100 * share:.1f} %" for head, share in shares.items()}
-        cells = zip(("gain", "95 % interval", "p"), test.cells(name), strict=True)
-        rows.append({"method": label, **row, **dict(cells)})
-    order = " or a ".join(("lower", "higher")[::sign])
-    words = quantity.replace("_", " ")
+    found = gains(pairs, quantity.better)
+    shares = (100 * found[["hurt", "helped"]]).map("{:.1f} %".format)
+    cells = shares.join(gain_cells(quantity, found)).rename_axis("method").reset_index()
+    order = " or a ".join(("lower", "higher")[:: quantity.better])
     notes = [
-        f"Hurt and helped: the shares of clients, over all seeds, with a {order} {words} than "
-        "under Local. A method as good as Local hurts about as many clients as it helps.",
-        f"Gain{', in percentage points' * is_share(name)}: the mean improvement of the same "
+        f"Hurt and helped: the shares of clients, over all seeds, with a {order} {quantity.words} "
+        "than under Local. A method as good as Local hurts about as many clients as it helps.",
+        f"Gain{', in percentage points' * quantity.is_share}: the mean improvement of the same "
         "clients, with the interval and p value of a t test on the means of the seeds.",
     ]
-    return table_of(rows, notes)
+    return table_of(cells, notes)
 
 
 @figures.styled
 def plot_against_local(
     pairs: pd.DataFrame,
-    quantity: str = "accuracy",
-    directions: Mapping[str, int] | None = None,
+    quantity: Quantity = ACCURACY,
     baseline: str = "Local",
     when: str = "",
 ):
@@ -308,25 +296,24 @@ def plot_against_local(
     Args:
         pairs: The result of `against_local`, or of `against`.
         quantity: The quantity of the pairs.
-        directions: The directions that metrics state; see `Runs.directions`.
         baseline: The name of what clients are compared with.
         when: The evaluation in words, if it is not the last one.
 
     Returns:
         The Matplotlib figure.
     """
-    sign, ends = evaluation.direction(quantity, directions), [0, 1]
-    if quantity != "accuracy":
+    better, ends = quantity.better, [0, 1]
+    if not quantity.is_share:
         values = pairs[["own", "local"]].to_numpy()
         values = values[np.isfinite(values)]
         ends = [values.min(), values.max()] if len(values) else ends
-    is_log = sign < 0 < 10 * ends[0] < ends[1]
+    is_log = better < 0 < 10 * ends[0] < ends[1]
     groups = list(pairs.groupby("label", sort=False))
     size = {"width": 2.6, "height": 2.9, "extra": 0.4, "least": _LEAST_WIDTH}
     figure, every_axes = figures.panels(len(groups), figures.PANELS_A_ROW, **size)
     for axes, (label, group) in zip(every_axes, groups, strict=True):
         axes.plot(ends, ends, color="black", linewidth=1.0, zorder=1)
-        signed = sign * evaluation.differences(*group[["own", "local"]].to_numpy().T, sign)
+        signed = better * evaluation.differences(*group[["own", "local"]].to_numpy().T, better)
         is_hurt = signed < 0
         handles = [
             axes.scatter(
@@ -346,17 +333,16 @@ def plot_against_local(
         axes.set_title(f"{title}\n{shares[0]} hurt, {shares[1]} helped", fontsize="small")
         axes.set_aspect("equal")
         # More numbers would touch, those of neighbouring panels, too.
-        if quantity == "accuracy":
+        if quantity.is_share:
             axes.set_xticks([0, 0.5, 1])
         elif is_log:
             for axis in "xy":
                 figures.set_log_scale(axes, axis, figures.few_in_decades(*ends))
         else:
             axes.locator_params(axis="x", nbins=3)
-    words = quantity.replace("_", " ")
-    below = f"{words} of the client's model under {baseline}"
+    below = f"{quantity.words} of the client's model under {baseline}"
     figure.supxlabel(figures.wrapped(below, _CHARACTERS), fontsize="medium")
-    own = ", ".join(filter(None, [f"{words} of its own model", when]))
+    own = ", ".join(filter(None, [f"{quantity.words} of its own model", when]))
     figure.supylabel(figures.wrapped(own, _CHARACTERS), fontsize="medium")
     outcomes = [f"better than under {baseline}, or equal", f"worse than under {baseline}: hurt"]
     if groups:

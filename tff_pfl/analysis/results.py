@@ -1,29 +1,75 @@
-"""Makes the results table of finished runs."""
+"""Makes tables of finished runs: of one quantity as numbers, and of several as texts."""
 
+import functools
 import math
-import types
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
 
-from tff_pfl.analysis import frames
+from tff_pfl.analysis import paired
+from tff_pfl.analysis.frames import means, names_of, over_runs, select
 from tff_pfl.analysis.metric_text import (
-    ABSENT,
     EVALUATIONS,
     best_of,
+    gain_cells,
     in_short,
     in_words,
-    is_share,
     mean_and_deviation,
     scaled,
 )
-from tff_pfl.analysis.paired import client_values, paired_differences, paired_test
-from tff_pfl.analysis.runs import find_runs
+from tff_pfl.analysis.runs import Runs
 from tff_pfl.analysis.tables import Table, table_of
 from tff_pfl.arguments.names import check_names
-from tff_pfl.evaluation import MARGIN, MetricName, direction, main_metric
+from tff_pfl.arguments.quantities import Quantity
+from tff_pfl.arguments.settings import NOTHING
+from tff_pfl.evaluation import MARGIN, MetricName, main_metric
+from tff_pfl.experiment.changes import changes_of
 from tff_pfl.experiment.run_directory import OutputDirectoryError
+from tff_pfl.experiment.run_files import CODE
+
+
+def method_table(runs: Runs, column: str, baseline: str, evaluation: str = "final") -> pd.DataFrame:
+    """Returns the table that `Comparison.table` documents.
+
+    Args:
+        runs: Finished runs.
+        column: "MODEL/POOL/QUANTITY".
+        baseline: The label that gains are over.
+        evaluation: The name of an evaluation in `summary.json`.
+    """
+    own = select(runs.clients(evaluation), column)
+    found = select(runs.evaluations.query("evaluation == @evaluation"), column)
+    of_seeds, costs = over_runs(found, ["label"]), _costs(runs)
+    heads = {"mean": MetricName.parse(column).quantity, "deviation": "std"}
+    table = of_seeds[[*heads]].rename(columns=heads)
+    own = means(own, ["label", "run", "client_id"])  # over the rounds of `late_mean`
+    of_run = own.groupby(["label", "run"])
+    medians = of_run.agg(pd.Series.median, skipna=False)
+    table["median"] = medians.groupby("label").agg(pd.Series.mean, skipna=False)
+    table = table.join(paired.gains_over(baseline, runs, column, evaluation))
+    table["clients"] = of_run.size().groupby("label").mean()
+    table["seeds"] = of_seeds["runs"]
+    if runs.summaries["rounds"].nunique() > 1:
+        table["rounds"] = costs["rounds"]
+    table["bytes_up"] = costs["bytes_up"].astype(int)
+    table["round_seconds"] = costs["round_seconds"]
+    if (np.isfinite(costs["epsilon"]) & (costs["epsilon"] > 0)).any():
+        table["epsilon"] = costs["epsilon"]
+    return table.rename_axis("method").rename_axis(EVALUATIONS[evaluation][1] or None, axis=1)
+
+
+def _costs(runs) -> pd.DataFrame:
+    """Returns the number of finished runs of each label, and what a round of them costs."""
+    return runs.summaries.groupby("label", sort=False).agg(
+        runs=("seed", "size"),
+        rounds=("rounds", "mean"),
+        bytes_down=("bytes_down", "first"),
+        bytes_up=("bytes_up", "first"),
+        round_seconds=("round_seconds", "median"),
+        epsilon=("epsilon", "max"),
+    )
 
 
 class Column(NamedTuple):
@@ -32,62 +78,51 @@ class Column(NamedTuple):
     Attributes:
         name: The metric.
         evaluation: The name of the evaluation in `summary.json`; "final" is the last one.
-        directions: The directions that metrics state; see `Runs.directions`.
+        quantity: The quantity, as the runs state it.
     """
 
     name: MetricName
-    evaluation: str = "final"
-    directions: Mapping[str, int] = types.MappingProxyType({})
+    evaluation: str
+    quantity: Quantity
+
+    def rows(self, runs: Runs) -> pd.DataFrame:
+        """Returns the rows of the metric, a value for each finished run."""
+        found = runs.evaluations
+        return select(found[found["evaluation"] == self.evaluation], str(self.name))
 
     @property
     def head(self) -> str:
         """The short head of the column, which leaves out the usual parts of its name."""
-        words = [in_short(self.name, self.directions), EVALUATIONS[self.evaluation][0]]
+        words = [in_short(self.name, self.quantity), EVALUATIONS[self.evaluation][0]]
         return ", ".join(filter(None, words))
 
     @property
     def note(self) -> str:
         """A sentence about the metric and its evaluation."""
-        words = [in_words(self.name, self.directions), EVALUATIONS[self.evaluation][1]]
+        words = [in_words(self.name, self.quantity), EVALUATIONS[self.evaluation][1]]
         text = f"{self.head}: {', '.join(filter(None, words))}."
         return text[0].upper() + text[1:]
 
 
-def default_columns(
-    evaluations: pd.DataFrame, directions: Mapping[str, int] | None = None
-) -> list[Column]:
+def default_columns(runs: Runs) -> list[Column]:
     """Returns columns for the means of personalized and global models after the last round.
 
     The quantity is that of the `main_metric`. Each model is evaluated on the first pool that has
     it.
-
-    Args:
-        evaluations: The result of `evaluations`.
-        directions: See `Column`.
     """
-    final = evaluations.query("evaluation == 'final' and statistic == 'mean'")
-    names = [MetricName(*name) for name in final[list(MetricName._fields)].values]
-    main = main_metric(names)
-    of_main = [name for name in names if main and name.quantity == main.quantity]
+    final = runs.evaluations.query("evaluation == 'final' and statistic == 'mean'")
+    main = main_metric(names_of(final))
+    of_main = [name for name in names_of(final) if main and name.quantity == main.quantity]
     first = {name.model: name for name in reversed(of_main)}
     models = filter(first.__contains__, ("personalized", "global"))
-    return [Column(first[model], directions=directions or {}) for model in models]
+    return [Column(first[model], "final", runs.quantities[main.quantity]) for model in models]
 
 
-def named_columns(
-    evaluations: pd.DataFrame,
-    texts: Iterable[str],
-    directions: Mapping[str, int] | None = None,
-) -> list[Column]:
+def named_columns(runs: Runs, texts: Iterable[str]) -> list[Column]:
     """Returns the columns of a command line, each `NAME` or `EVALUATION:NAME`.
 
     A name may be short, see `frames.column_of`. The default statistic is the mean, and the default
     evaluation is the last one.
-
-    Args:
-        evaluations: The result of `evaluations`.
-        texts: The columns.
-        directions: See `Column`.
 
     Raises:
         UnknownNameError: No finished run has the column or the evaluation. The message has the
@@ -97,21 +132,20 @@ def named_columns(
     for text in texts:
         evaluation, _, name = text.rpartition(":")
         if evaluation:
-            check_names("evaluation", [evaluation], dict.fromkeys(evaluations["evaluation"]))
+            check_names("evaluation", [evaluation], dict.fromkeys(runs.evaluations["evaluation"]))
         evaluation = evaluation or "final"
-        of_column = frames.select(evaluations[evaluations["evaluation"] == evaluation], name)
-        names = of_column[[*MetricName._fields]].values[0]
-        columns.append(Column(MetricName(*names), evaluation, directions or {}))
+        (name,) = names_of(select(runs.evaluations.query("evaluation == @evaluation"), name))
+        columns.append(Column(name, evaluation, runs.quantities[name.quantity]))
     return columns
 
 
 def results_table(
-    runs: Any, columns: Sequence[str] | None = None, against: str | None = None
+    runs: Runs, columns: Sequence[str] | None = None, against: str | None = None
 ) -> Table:
     """Returns means and deviations over seeds, bytes of clients and seconds of rounds.
 
     Args:
-        runs: See `find_runs`. Labels without a finished run have dashes.
+        runs: The runs. Labels without a finished run have dashes.
         columns: Columns as "MODEL/POOL/QUANTITY_STATISTIC" or "EVALUATION:MODEL/...", or as
             "QUANTITY_STATISTIC" of the main model and examples; by default the means of
             personalized and global models after the last round. The default statistic is the mean.
@@ -123,46 +157,34 @@ def results_table(
         OutputDirectoryError: `against` is given and the first column is not a mean; see also
             `client_values`.
     """
-    runs = find_runs(runs)
-    found, costs = frames.evaluations(runs), frames.summaries(runs)
-    stated = runs.directions
-    if columns is None:
-        shown = default_columns(found, stated)
-    else:
-        shown = named_columns(found, columns, stated)
-    table = pd.DataFrame({"method": list(runs.folders)}, list(runs.folders), dtype=object)
+    shown = default_columns(runs) if columns is None else named_columns(runs, columns)
+    labels, best = list(runs.folders), {}
+    table = pd.DataFrame({"method": labels}, labels, dtype=object)
     if runs.chosen:
-        table["chosen"] = pd.Series(runs.chosen).reindex(table.index, fill_value="")
-    best = {}
+        table["chosen"] = table["method"].map(runs.chosen).fillna("")
     for column in shown:
-        name, head = column.name, column.head + " (%)" * is_share(column.name)
-        groups = _of_column(found, column).groupby("label")["value"]
-        values = {label: scaled(name, group) for label, group in groups}
-        table[head] = pd.Series(
-            {label: mean_and_deviation(name, numbers) for label, numbers in values.items()}
-        )
-        best[head] = best_of(name, values, stated)
-    seeds = {label: set(group) for label, group in costs.groupby("label")["seed"]}
+        quantity, found = column.quantity, column.rows(runs)
+        values = scaled(quantity, found["value"]).groupby(found["label"], sort=False)
+        head = column.head + " (%)" * quantity.is_share
+        table[head] = values.agg(functools.partial(mean_and_deviation, quantity))
+        if column.name.statistic not in ("std", MARGIN):
+            best[head] = best_of(quantity, values.agg(pd.Series.mean, skipna=False))
     if against is not None:
-        check_names("label with finished runs", [against], set(found["label"]))
-        _add_paired(table, runs, found, _paired_column(shown), against, seeds)
-    groups = costs.groupby("label")
-    done = groups.size().reindex(table.index, fill_value=0)
-    table["seeds"] = [
-        f"{planned}" if done[label] == planned else f"{done[label]} of {planned}"
-        for label, planned in runs.planned.items()
-    ]
-    table["kB down"] = (groups["bytes_down"].first() / 1000).map("{:.1f}".format)
-    table["kB up"] = (groups["bytes_up"].first() / 1000).map("{:.1f}".format)
-    seconds = groups["round_seconds"].median()
-    relative = (seconds / seconds.get(runs.baseline, math.nan)).dropna()
-    table["seconds a round, relative"] = relative.map("{:.2f}".format)
-    return table_of(table, _notes(runs, found, shown, seeds, against), best)
-
-
-def _of_column(found, column) -> pd.DataFrame:
-    evaluated = found[found["evaluation"] == column.evaluation]
-    return frames.select(evaluated, str(column.name))
+        check_names("label with finished runs", [against], set(runs.evaluations["label"]))
+        table = table.join(_paired(runs, _paired_column(shown), against))
+    costs, planned = _costs(runs).reindex(labels), pd.Series(runs.planned, labels, dtype=int)
+    done = costs["runs"].fillna(0).astype(int)
+    of_planned = done.map(str) + " of " + planned.map(str)
+    table["seeds"] = of_planned.where(done != planned, planned.map(str))
+    relative = costs["round_seconds"] / costs["round_seconds"].get(runs.baseline, math.nan)
+    numbers = {
+        "kB down": (costs["bytes_down"] / 1000, "{:.1f}"),
+        "kB up": (costs["bytes_up"] / 1000, "{:.1f}"),
+        "seconds a round, relative": (relative, "{:.2f}"),
+    }
+    for head, (values, text) in numbers.items():
+        table[head] = values.map(text.format, na_action="ignore")
+    return table_of(table, _notes(runs, shown, against), best)
 
 
 def _paired_column(columns) -> Column:
@@ -175,32 +197,21 @@ def _paired_column(columns) -> Column:
     return columns[0]
 
 
-def _add_paired(table, runs, found, column, against, seeds):
-    heads = [f"{column.head}, minus {against}'s", "95 % interval", "p"]
-    heads += ["clients worse", "clients better"]
-    table[heads] = ABSENT
-    folders, quantity = runs.finished.folders, column.name.quantity
-    stated = runs.directions
-    compared = {label: folders[label] for label in _of_column(found, column)["label"].unique()}
-    if against not in compared:
-        return
+def _paired(runs, column, against) -> pd.DataFrame:
+    """Returns the differences of each label from another one, as texts."""
     name = str(column.name._replace(statistic=""))
-    values = client_values(compared, name, column.evaluation)
-    for label in compared:
-        common = sorted(seeds[label] & seeds[against])
-        if label == against or not common:
-            continue
-        differences = paired_differences(values, label, against, common, quantity, stated)
-        test = paired_test(differences, direction(quantity, stated))
-        shares = [f"{100 * share:.0f} %" for share in (test.share_worse, test.share_better)]
-        table.loc[label, heads] = [*test.cells(column.name), *shares]
+    gains = paired.gains_over(against, runs.finished, name, column.evaluation)
+    shares = (100 * gains[["hurt", "helped"]]).map("{:.0f} %".format)
+    cells = gain_cells(column.quantity, gains, column.quantity.better).join(shares)
+    heads = {"gain": f"{column.head}, minus {against}'s"}
+    return cells.rename(columns=heads | {"hurt": "clients worse", "helped": "clients better"})
 
 
-def _notes(runs, found, columns, seeds, against):
+def _notes(runs, columns, against):
+    found = runs.evaluations
     yield from (column.note for column in columns)
     for split in dict.fromkeys(it.evaluation.removeprefix("best_on_") for it in columns):
-        names = map(MetricName._make, found[[*MetricName._fields]].drop_duplicates().values)
-        main = main_metric(name for name in names if name.pool == f"local_{split}")
+        main = main_metric(name for name in names_of(found) if name.pool == f"local_{split}")
         if main is not None:
             yield f"The best evaluation on {split} examples is chosen by the {in_words(main)}."
     yield (
@@ -213,20 +224,43 @@ def _notes(runs, found, columns, seeds, against):
             "p value of a t test on the means of the seeds. Clients worse and better: their "
             "shares, over all seeds."
         )
-        for label in filter(seeds.get, runs.folders):
-            if seeds[label] != seeds[against]:
-                common = ", ".join(map(str, sorted(seeds[label] & seeds[against]))) or "none"
+        seeds = runs.summaries.groupby("label", sort=False)["seed"].agg(set)
+        for label, own in seeds.items():
+            if own != seeds[against]:
+                common = ", ".join(map(str, sorted(own & seeds[against]))) or "none"
                 yield (
                     f"Differences between {label} and {against} use the seeds that both have: "
                     f"{common}."
                 )
-    sampled = set(found[found["statistic"] == MARGIN]["label"])
-    if sampled:
+    if sampled := set(found["label"][found["statistic"] == MARGIN]):
         labels = ", ".join(filter(sampled.__contains__, runs.folders))
         yield f"For {labels}, only a sample of the clients was evaluated."
-    for label, keys in frames.differing_settings(runs.finished).items():
-        yield f"The runs of {label} differ in more than the seed: in {', '.join(keys)}."
+    for label, keys in _differing_settings(runs.finished).items():
+        yield f"The runs of {label} differ in more than the seed: in {keys}."
     yield (
         "kB: received (down) and sent (up) by a client in a round. Seconds are relative to "
         f"{runs.baseline}."
     )
+
+
+def _differing_settings(runs) -> pd.Series:
+    """Finds settings that differ between finished runs of one label but should be equal.
+
+    Such runs do not repeat each other: a config file or a module of the user was edited between the
+    runs, or a run has the wrong name. Data may be a function of the seed.
+
+    Returns:
+        The keys of the settings as a text, for each label whose runs differ.
+    """
+    versions = runs.versions.merge(runs.summaries[["run", "rounds"]])
+    versions = versions.query("rounds_before < rounds")  # of sessions that computed rounds
+    last = versions.groupby("run")["rounds_before"].transform("max")
+    is_code = (versions["rounds_before"] == last) & versions["key"].str.startswith(CODE)
+    settings = pd.concat([runs.settings, versions[is_code]]).drop_duplicates(["run", "key"])
+    free = settings["key"].str.match(r"(seed|data\.fingerprint)(\.|$)")
+    settings = settings[~free & (settings["key"].map(changes_of) != NOTHING)]
+    groups = settings["value"].map(repr).groupby([settings["label"], settings["key"]], sort=False)
+    number = pd.Series({label: len(paths) for label, paths in runs.folders.items()}, dtype=int)
+    is_in_all = groups.size().eq(number, level="label")  # older runs lack some keys
+    differ = groups.nunique()[lambda values: is_in_all & (values > 1)].reset_index()
+    return differ.groupby("label", sort=False)["key"].agg(", ".join)

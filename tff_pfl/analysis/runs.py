@@ -1,6 +1,14 @@
-"""Finds the folders of runs and studies to analyse, and gives them labels."""
+"""Reads runs and studies, once, as tidy pandas data frames.
+
+from tff_pfl import analysis
+
+runs = analysis.read("runs/quickstart")
+last = runs.metrics[runs.metrics["round"] == runs.metrics["round"].max()]
+"""
 
 import dataclasses
+import functools
+import math
 import os
 import pathlib
 import re
@@ -8,21 +16,38 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from tff_pfl.config.study import load_study
-from tff_pfl.experiment.run_directory import OutputDirectoryError, read_json, reading
+import pandas as pd
+
+from tff_pfl.arguments.names import unknown_name
+from tff_pfl.arguments.quantities import Quantities, Quantity
+from tff_pfl.evaluation import MetricName
+from tff_pfl.experiment.run_directory import OutputDirectoryError, flatten, read_json, reading
 from tff_pfl.experiment.run_files import RunFiles
-from tff_pfl.experiment.summary import finished_summary
 
 STUDY = "study.json"
 """The name of the record in a study's folder: its title, its variants and their runs, the settings
 that tuning has chosen, and the flags of each run by its folder."""
 
+SEPARATOR = " | "
+"""Separates the two parts of a label, such as a method and its privacy."""
+
 Path = str | os.PathLike
+NAME = list(MetricName._fields)
+
+_RUN = ["run", "label", "seed"]
+_WARM_UP = 2  # The first rounds are slower, because they trace the graphs.
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Runs:
-    """Runs by labels. Runs of one label differ in their seeds.
+    """Runs by labels, as data frames. Runs of one label differ in their seeds.
+
+    Every frame begins with the columns `run` (the folder), `label` and `seed`, and names a quantity
+    by the columns `model`, `pool`, `quantity` (and `statistic`) of `tff_pfl.MetricName`. For a
+    quantity that is not measured on a model, such as `bytes_up_per_client`, `quantity` is its whole
+    name and the other columns are empty. Values are not in percent. A diverged model has NaN or
+    infinite values. Each file is read once, when a frame needs it; an `OutputDirectoryError` names
+    a file that is damaged or missing.
 
     Attributes:
         title: The title of tables and pages.
@@ -37,58 +62,226 @@ class Runs:
     planned: Mapping[str, int]
     baseline: str
     chosen: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    _files: dict[str, RunFiles] = dataclasses.field(default_factory=dict, repr=False)
 
     def __iter__(self) -> Iterator[tuple[str, pathlib.Path]]:
         """Iterates over `(label, folder)` of all runs."""
         return ((label, path) for label, paths in self.folders.items() for path in paths)
 
-    @property
+    def files(self, run: Path) -> RunFiles:
+        """Returns the reader of a run's folder."""
+        return self._files.setdefault(str(run), RunFiles(run))
+
+    @functools.cached_property
     def finished(self) -> "Runs":
         """The same labels with only the finished runs."""
         folders = {
-            label: [path for path in paths if finished_summary(path) is not None]
+            label: [path for path in paths if self.files(path).summary is not None]
             for label, paths in self.folders.items()
         }
         return dataclasses.replace(self, folders=folders)
 
-    @property
-    def directions(self) -> dict[str, int]:
-        """The directions that metrics of the runs state; see `RunFiles.directions`.
+    def only(self, labels: Iterable[str]) -> "Runs":
+        """Returns the runs of some labels."""
+        return dataclasses.replace(self, folders={it: self.folders[it] for it in labels})
+
+    @functools.cached_property
+    def quantities(self) -> Quantities:
+        """The quantities that the runs state.
 
         Raises:
-            OutputDirectoryError: Two runs state opposite directions of a quantity.
+            OutputDirectoryError: More of a quantity is better in one run, and worse in another.
         """
-        found = {}
+        found = Quantities()
         for _, path in self:
-            for quantity, sign in RunFiles(path).directions().items():
-                if found.setdefault(quantity, sign) != sign:
+            for name, quantity in self.files(path).quantities.items():
+                if found.setdefault(name, quantity).better != quantity.better:
                     raise OutputDirectoryError(
-                        f"More of {quantity!r} is better in some of the runs and worse in {path}. "
+                        f"More of {name!r} is better in some of the runs and worse in {path}. "
                         "Compare runs of one task."
                     )
         return found
 
+    def quantity_of(self, rows: pd.DataFrame) -> Quantity:
+        """Returns what the runs state about the quantity of rows that `select` returned."""
+        (name,) = rows["quantity"].unique()
+        return self.quantities[name]
 
-def find_runs(source: "Runs | Path | Iterable[Path] | Mapping[str, Iterable[Path]]") -> Runs:
+    @functools.cached_property
+    def metrics(self) -> pd.DataFrame:
+        """The metrics of every round, of finished and unfinished runs: `round`, a name, `value`."""
+        found = [
+            _named(files.metrics_file.long("round").sort_values("round", kind="stable"), run)
+            for run, files in self._each()
+            if (files.path / "metrics.csv").exists()
+        ]
+        return _joined(found, ["round", *NAME, "value"])
+
+    def clients(self, rounds: int | str = "last") -> pd.DataFrame:
+        """Returns the quantities of each client that has examples, from `clients/round_*.csv`.
+
+        Args:
+            rounds: The number of a round, for the evaluation after it; "last"; "all"; or the name
+                of an evaluation in `summary.json`, such as "best_on_validation" or "late_mean".
+
+        Returns:
+            Columns `round`, `client_id` (with the clients' names, if they have any),
+            `num_examples`, a name and `value`. Quantities that are undefined for a client, as the
+            area under the curve is for examples of one class, have no row.
+
+        Raises:
+            OutputDirectoryError: A run was not evaluated then.
+        """
+        found = []
+        for run, files in self._each():
+            for round_num in _rounds(files, rounds):
+                long = files.clients(round_num).long("client_id", "num_examples")
+                found.append(_named(long[long["num_examples"] > 0], run, round=round_num))
+        columns = ["round", "client_id", "num_examples", *NAME[:-1], "value"]
+        return _joined(found, columns).astype({"num_examples": int})
+
+    @functools.cached_property
+    def timings(self) -> pd.DataFrame:
+        """The seconds of every round: `round`, `round_seconds` and the parts, or NaN."""
+        found = [files.timings.assign(**run) for run, files in self._each()]
+        columns = dict.fromkeys(name for frame in found for name in frame if name not in _RUN)
+        return _joined(found, list(columns))
+
+    @functools.cached_property
+    def evaluations(self) -> pd.DataFrame:
+        """The evaluations of finished runs: `evaluation`, such as "final", a name, `value`."""
+        rows = [
+            {**run, "evaluation": evaluation, **name._asdict(), "value": value}
+            for run, files in self.finished._each()
+            for evaluation, evaluated in files.summary.evaluations.items()
+            for name, value in evaluated.metrics.items()
+        ]
+        return pd.DataFrame(rows, columns=[*_RUN, "evaluation", *NAME, "value"])
+
+    @functools.cached_property
+    def summaries(self) -> pd.DataFrame:
+        """The methods and the costs of finished runs, with a row for each run.
+
+        Columns `algorithm` and `data`, the names in the config; `rounds`; `bytes_down` and
+        `bytes_up`, which a client receives and sends in a round; `round_seconds`, the median
+        without the first two rounds; `epsilon` of all rounds, 0 if clients send nothing and
+        infinite without privacy.
+        """
+        rows = []
+        for run, files in self.finished._each():
+            numbers, timings = files.metrics, files.timings
+            with reading(files.path):
+                seconds = timings["round_seconds"]
+                seconds = seconds[_WARM_UP if len(seconds) > _WARM_UP else 0 :]
+                bytes_up = numbers["bytes_up_per_client"].iloc[-1]
+                epsilon = numbers.get("privacy/epsilon", pd.Series(math.inf if bytes_up else 0.0))
+                rows.append(
+                    {
+                        **run,
+                        **{key: _choice(files.settings.get(key)) for key in ("algorithm", "data")},
+                        "rounds": files.summary.final.round_num,
+                        "bytes_down": numbers["bytes_down_per_client"].iloc[-1],
+                        "bytes_up": bytes_up,
+                        "round_seconds": seconds[
+                            _WARM_UP if len(seconds) > _WARM_UP else 0 :
+                        ].median(),
+                        "epsilon": epsilon.iloc[-1],
+                    }
+                )
+        numbers = ["rounds", "bytes_down", "bytes_up", "round_seconds", "epsilon"]
+        return pd.DataFrame(rows, columns=[*_RUN, "algorithm", "data", *numbers])
+
+    @functools.cached_property
+    def settings(self) -> pd.DataFrame:
+        """The resolved configs: `key` and `value`."""
+        rows = [
+            {**run, "key": key, "value": value}
+            for run, files in self._each()
+            for key, value in flatten(files.settings, ".").items()
+        ]
+        return pd.DataFrame(rows, columns=[*_RUN, "key", "value"])
+
+    @functools.cached_property
+    def versions(self) -> pd.DataFrame:
+        """The recorded versions: `rounds_before`, `key` and `value`.
+
+        A resumed run has rows for each session, which began after `rounds_before` rounds.
+        """
+        rows = [
+            {**run, "rounds_before": session.rounds_before, "key": key, "value": value}
+            for run, files in self._each()
+            for session in files.sessions
+            for key, value in session.versions.items()
+        ]
+        return pd.DataFrame(rows, columns=[*_RUN, "rounds_before", "key", "value"])
+
+    def _each(self) -> Iterator[tuple[dict[str, Any], RunFiles]]:
+        """Yields `({run, label, seed}, files)` for each run."""
+        for label, path in self:
+            files = self.files(path)
+            yield {"run": str(path), "label": label, "seed": files.seed}, files
+
+
+def _named(long: pd.DataFrame, run: Mapping[str, Any], **columns: Any) -> pd.DataFrame:
+    """Splits the column `name` into its parts, and adds columns of one value."""
+    names = long["name"].unique()
+    parts = pd.DataFrame(list(map(_parse, names)), names, NAME)
+    return long.join(parts, on="name").assign(**run, **columns)
+
+
+def _parse(text: str) -> MetricName:
+    if text.count("/") < 2 or text.startswith("train/"):
+        return MetricName("", "", text)
+    return MetricName.parse(text)
+
+
+def _joined(frames: Sequence[pd.DataFrame], columns: list[str]) -> pd.DataFrame:
+    columns = [*_RUN, *columns]
+    return pd.concat(frames or [pd.DataFrame(columns=columns)], ignore_index=True)[columns]
+
+
+def _rounds(files: RunFiles, rounds: int | str) -> list[int]:
+    if rounds in ("all", "last"):
+        return files.evaluated_rounds[-1 if rounds == "last" else 0 :]
+    if not isinstance(rounds, str):
+        return [rounds]
+    evaluated = {} if files.summary is None else files.summary.evaluations
+    if rounds not in evaluated:
+        message = unknown_name(f"evaluation of {files.path}", rounds, evaluated)
+        if rounds == "best_on_validation":
+            message = (
+                f"{files.path} has no evaluation {rounds!r}. It needs validation examples that are "
+                "evaluated (validation=True)."
+            )
+        raise OutputDirectoryError(message)
+    return list(evaluated[rounds].rounds)
+
+
+def _choice(section: Any) -> Any:
+    """Returns the name in a section of the settings."""
+    return section.get("name") if isinstance(section, Mapping) else section
+
+
+def read(
+    source: Path | Iterable[Path] | Mapping[str, Iterable[Path]],
+    record: Mapping[str, Any] | None = None,
+) -> Runs:
     """Finds the runs that a caller or a command line names.
 
     Args:
         source: One or several folders: of a run, of runs, or of a study. A run's label is the name
-            of its folder, or NAME in `NAME:DIR`. Alternatively a study's file followed by the
-            study's folder, or a mapping from labels to folders of runs.
+            of its folder, or NAME in `NAME:DIR`. Alternatively a mapping from labels to folders of
+            runs.
+        record: The record of the study in the folder, in place of its `study.json`.
 
     Raises:
         OutputDirectoryError: A run does not exist, or two runs of one label have the same seed.
-        ValueError: A study's file is wrong; see `load_study`.
     """
-    if isinstance(source, Runs):
-        return source
+    if record is not None:
+        return _of_study(source, record)
     if isinstance(source, Mapping):
-        return _joined([_single(label, *_several(paths)) for label, paths in source.items()])
-    arguments = [os.fspath(argument) for argument in _several(source)]
-    if len(arguments) == 2 and re.search(r"\.py(:|$)", arguments[0]):
-        return _of_study(arguments[1], load_study(arguments[0]).record())
-    return _joined([_named(argument) for argument in arguments])
+        return _merged([_single(label, *_several(paths)) for label, paths in source.items()])
+    return _merged([_of_argument(os.fspath(argument)) for argument in _several(source)])
 
 
 def _several(paths):
@@ -104,14 +297,14 @@ def _single(label: str, *paths: Path) -> Runs:
     return Runs(label, {label: paths}, {label: len(paths)}, label)
 
 
-def _named(argument: str) -> Runs:
+def _of_argument(argument: str) -> Runs:
     """Returns the runs that one argument of a command line names."""
     name, _, folder = ("", "", argument) if os.path.isdir(argument) else argument.rpartition(":")
     path = pathlib.Path(folder)
     if (path / STUDY).exists():
         return _of_study(path, read_record(path))
     inside = [] if is_run(path) else sorted(filter(is_run, path.glob("*")))
-    return _joined([_single(name or _name(run), run) for run in inside or [path]])
+    return _merged([_single(name or _name(run), run) for run in inside or [path]])
 
 
 def is_run(path: Path) -> bool:
@@ -150,26 +343,22 @@ def _of_study(root: Path, record: Mapping[str, Any]) -> Runs:
         )
 
 
-def _joined(parts: Sequence[Runs]) -> Runs:
-    """Joins runs. Runs with equal labels are different seeds of one label."""
+def _merged(parts: Sequence[Runs]) -> Runs:
+    """Merges runs. Runs with equal labels are different seeds of one label."""
     folders, planned, chosen = {}, Counter(), {}
     for part in parts:
         for label, paths in part.folders.items():
             folders.setdefault(label, []).extend(paths)
         planned.update(part.planned)
         chosen |= part.chosen
+    title = "; ".join(dict.fromkeys(part.title for part in parts))
+    studies = [part.baseline for part in parts if len(part.folders) > 1]
+    runs = Runs(title, folders, planned, (studies or list(folders))[0], chosen)
     for label, paths in folders.items():
-        seeds = [seed_of(path) for path in paths] if len(paths) > 1 else []
+        seeds = [runs.files(path).seed for path in paths] if len(paths) > 1 else []
         if len(set(seeds)) < len(seeds):
             raise OutputDirectoryError(
                 f"{label!r} has two runs with the same seed: {', '.join(map(str, paths))} have the "
                 f"seeds {seeds}. Runs of one name need different seeds; rename one as NAME:DIR."
             )
-    title = "; ".join(dict.fromkeys(part.title for part in parts))
-    studies = [part.baseline for part in parts if len(part.folders) > 1]
-    return Runs(title, folders, planned, (studies or list(folders))[0], chosen)
-
-
-def seed_of(path: Path) -> int:
-    """Returns the seed of a run: `config.seed`, or 0 if its settings have none."""
-    return RunFiles(path).settings().get("seed", 0)
+    return runs

@@ -10,21 +10,6 @@ TFF_TASKS = ("cifar100", "emnist", "autoencoder", "shakespeare", "tags", "words"
 autoencoder, characters of Shakespeare, tags and words of Stack Overflow."""
 
 _SHOWN = 40  # names in a message
-# The last words of names of metrics, as patterns.
-_LESS_IS_BETTER = (
-    "loss|error|errors|error_rate|entropy|crossentropy|negative_log_likelihood|"
-    "mse|rmse|mae|mape|smape|msle|rmsle|"
-    "medae|mre|nll|logloss|log_loss|perplexity|hinge|huber|brier|brier_score|logcosh|poisson|"
-    "deviance|divergence|kld|kl|nonfinite|false_positives|false_negatives|"
-    "false_positive_rate|false_negative_rate|fpr|fnr|eer|ece|wer|cer|distance"
-)
-_MORE_IS_BETTER = (
-    "accuracy|acc|auc|auroc|auprc|precision|recall|f1|f1_score|fbeta_score|f_score|fscore|r2|"
-    "r2_score|iou|dice|jaccard|sensitivity|specificity|map|ap|mrr|ndcg|bleu|rouge|mcc|kappa|"
-    "correlation|similarity|likelihood|true_positives|true_negatives|tpr|tnr"
-)
-_QUALIFIERS = r"_(at|in|no|of|micro|macro|weighted)(_.*)?$|_\d+$"
-
 IN_PARTS = "letters, digits, '_', '-' and '.'"
 """The characters that `is_part` accepts, for messages."""
 
@@ -50,25 +35,6 @@ def unknown_name(kind: str, name: Any, valid: Iterable[str], most: int | None = 
     more = f", ... ({len(valid)} in all)" if len(valid) > shown else ""
     names = ", ".join(map(repr, list(listed)[:shown])) or "none"
     return f"Unknown {kind} {name!r}.{hint} Valid: {names}{more}."
-
-
-def known_direction(quantity: str) -> int | None:
-    """Returns 1 if more of a quantity is better, -1 if less is, and `None` if its name is unknown.
-
-    The last words of the name tell it, such as "loss", "mae" or "auc", in letters of either case.
-    A qualifier after them does not matter: "recall_at_5", "f1_macro", "auc_1", "error_in_degrees".
-
-    Example:
-        >>> from tff_pfl.arguments.names import known_direction
-        >>> [known_direction(it) for it in ("test_auc", "mae", "within_half")]
-        [1, -1, None]
-    """
-    words = re.sub(_QUALIFIERS, "", f"_{quantity.lower()}")
-    if re.match(r"_neg(ative)?_(?!log_likelihood$)", words):
-        return None
-    if re.search(f"_({_LESS_IS_BETTER})$", words):
-        return -1
-    return 1 if re.search(f"^_num_|_({_MORE_IS_BETTER})$", words) else None
 
 
 def is_part(name: Any) -> bool:

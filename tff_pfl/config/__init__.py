@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from tff_pfl.config.programs import export_program as export_program
     from tff_pfl.config.programs import run_of as run_of
     from tff_pfl.config.programs import run_program as run_program
-    from tff_pfl.config.study import SEPARATOR as SEPARATOR
     from tff_pfl.config.study import Search as Search
     from tff_pfl.config.study import Settings as Settings
     from tff_pfl.config.study import Study as Study

@@ -2,6 +2,7 @@
 
 import argparse
 import inspect
+import re
 from collections.abc import Callable, Sequence
 
 from tff_pfl import analysis
@@ -66,10 +67,19 @@ def subcommand(function):
     return function
 
 
+def runs_of(arguments: Sequence[str]) -> analysis.Runs:
+    """Reads the runs of a command line: folders, or the file and the folder of a study."""
+    if len(arguments) == 2 and re.search(r"\.py(:|$)", arguments[0]):
+        from tff_pfl.config.study import load_study
+
+        return analysis.read(arguments[1], load_study(arguments[0]).record())
+    return analysis.read(arguments)
+
+
 @subcommand
 def curves(runs, output, column, exclude_clients, log_scale):
     """Draws the mean over clients against the round; a band shows the deviation over seeds."""
-    frame = analysis.clients(runs, "all") if exclude_clients else analysis.metrics(runs)
+    frame = runs.clients("all") if exclude_clients else runs.metrics
     figure = analysis.plot_curves(
         frame, column, exclude_clients=exclude_clients, log_scale=log_scale
     )
@@ -94,11 +104,9 @@ def against_epsilon(runs, output, column):
 @subcommand
 def histogram(runs, output, column, threshold, exclude_clients):
     """Draws a histogram of a quantity over clients, and prints its mean and tails."""
-    frame = analysis.clients(runs)
-    directions = analysis.find_runs(runs).directions
-    options = {"threshold": threshold, "exclude_clients": exclude_clients, "directions": directions}
-    analysis.save(analysis.plot_histograms(frame, column, **options), output)
-    return analysis.to_markdown(analysis.distribution_table(frame, column, **options))
+    options = {"threshold": threshold, "exclude_clients": exclude_clients}
+    analysis.save(analysis.plot_histograms(runs, column, **options), output)
+    return analysis.to_markdown(analysis.distribution_table(runs, column, **options))
 
 
 @subcommand

@@ -54,7 +54,7 @@ def run_of(
         OutputDirectoryError: There is no run.
         ConfigError: The run's config is not a config of this version, or a change is impossible.
     """
-    config = config_of_run(RunFiles(run_dir).settings(), trust_imports=trust_imports)
+    config = config_of_run(RunFiles(run_dir).settings, trust_imports=trust_imports)
     try:
         if "synthetic" in changes:
             changes = {**changes, "synthetic": tuple(map(float, changes["synthetic"]))}

@@ -38,14 +38,11 @@ import numpy as np
 from optuna.distributions import FloatDistribution
 
 from tff_pfl.arguments.names import check_names
+from tff_pfl.arguments.quantities import Quantity
 from tff_pfl.arguments.ranges import takes, whole
 from tff_pfl.config.imports import failure
-from tff_pfl.evaluation import direction
 from tff_pfl.experiment.summary import model_and_quantity
 from tff_pfl.output.files import folder_name
-
-SEPARATOR = " | "
-"""Separates the row and the column in a label of a cross table."""
 
 Settings = Mapping[str, Any]
 """Config keys, without `config.`, and their values."""
@@ -170,7 +167,7 @@ class Tuning:
         metric: "MODEL/QUANTITY", such as "personalized/accuracy" or "global/loss". The score is its
             mean over clients after the last round.
         direction: 1 if the highest score is the best, -1 if the lowest is. Default: by the
-            metric's name, see `tff_pfl.evaluation.direction`. Runs that state another direction are
+            metric's name, see `tff_pfl.arguments.quantities`. Runs that state another direction are
             refused.
     """
 
@@ -197,7 +194,7 @@ class Tuning:
     @property
     def sign(self) -> int:
         """1 if the highest score is the best, -1 if the lowest is."""
-        return self.direction or direction(self.metric_parts[1])
+        return self.direction or Quantity.named(self.metric_parts[1]).better
 
     @property
     def stages(self) -> list[int | None]:

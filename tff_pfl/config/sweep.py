@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 import pandas as pd
 
-from tff_pfl.analysis.frames import evaluations, main_column, summaries
-from tff_pfl.analysis.runs import STUDY, Runs, find_runs, read_record
+from tff_pfl.analysis.frames import column_of
+from tff_pfl.analysis.runs import STUDY, Runs, read, read_record
 from tff_pfl.config.study import Study, Training, trial_name
 from tff_pfl.config.tuning import Tuner, storage_errors
 from tff_pfl.evaluation import MetricName
@@ -74,7 +74,7 @@ def run_study(
                 "divides all examples anew; config.data.merge=False, or one "
                 "config.data.partition_file, gives all seeds the same test examples."
             )
-    write_results(root / "results.csv", find_runs(root))
+    write_results(root / "results.csv", read(root))
     return pool.failed
 
 
@@ -83,14 +83,14 @@ def write_results(path: str | os.PathLike, runs: Runs) -> None:
 
     `personalized` and `global` are means over clients of the quantity of the `main_metric` after
     the last round, in the first pool that has it, or NaN. The other columns are columns of
-    `summaries`.
+    the summaries.
     """
-    final = evaluations(runs).query("evaluation == 'final' and statistic == 'mean'")
-    quantity = None if final.empty else MetricName.parse(main_column(final)).quantity
+    final = runs.evaluations.query("evaluation == 'final' and statistic == 'mean'")
+    quantity = None if final.empty else MetricName.parse(column_of(final)).quantity
     means = final[final["quantity"] == quantity].drop_duplicates(["run", "model"])
     wide = means.pivot(index="run", columns="model", values="value")
     wide = wide.reindex(columns=["personalized", "global"])
-    table = summaries(runs).join(wide, on="run")
+    table = runs.summaries.join(wide, on="run")
     heads = ["label", "seed", "personalized", "global", "bytes_down", "bytes_up", "round_seconds"]
     _write_csv(path, table[heads])
 
@@ -159,7 +159,7 @@ def shares_chosen_with(study: Study, root: pathlib.Path, chosen) -> dict[int, fl
 
     def partitions(runs):
         exist = [run for run in runs if (root / run.folder / "partition.npz").exists()]
-        return {run.seed: RunFiles(root / run.folder).partition() for run in exist}
+        return {run.seed: RunFiles(root / run.folder).partition for run in exist}
 
     for label, trial in chosen.items():
         tuned = partitions(study.tuning_runs(label, trial, None)).values()

@@ -222,7 +222,8 @@ class Tuner:
     def _check_direction(self, folder) -> None:
         """Checks that a run states no other direction of the metric than the tuning."""
         _, quantity = self._study.tuning.metric_parts
-        if RunFiles(folder).directions().get(quantity, self._sign) != self._sign:
+        stated = RunFiles(folder).quantities.get(quantity)
+        if stated is not None and stated.better != self._sign:
             raise OutputDirectoryError(
                 f"Tuning takes {self._sign} as the direction of {quantity!r}, but {folder} states "
                 f"{-self._sign}. Set Tuning(direction={-self._sign})."

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from tff_pfl.evaluation.metrics import STATISTICS as STATISTICS
     from tff_pfl.evaluation.metrics import ClientMetrics as ClientMetrics
     from tff_pfl.evaluation.metrics import MetricName as MetricName
-    from tff_pfl.evaluation.metrics import direction as direction
     from tff_pfl.evaluation.metrics import from_text as from_text
     from tff_pfl.evaluation.metrics import main_metric as main_metric
     from tff_pfl.evaluation.metrics import to_text as to_text

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tff_pfl.evaluation.metrics import ClientMetrics, MetricName, direction
+from tff_pfl.evaluation.metrics import ClientMetrics, MetricName
 from tff_pfl.evaluation.statistics import groups_of
 
 _ROUNDING = 1e-12  # Relative; 4,500 times float64's rounding of a single number.
@@ -45,7 +45,7 @@ def gains_of_clients(
     for name, values in clients.values.items():
         own = name._replace(model="personalized")
         if own in baseline.values:
-            sign = direction(name.quantity, clients.directions)
+            sign = clients.quantities[name.quantity].better
             gain = sign * differences(values, baseline.values[own], sign)
             found[name] = np.where(_are_defined(clients, baseline, name), gain, np.nan)
     return found

@@ -2,12 +2,12 @@
 
 import math
 import types
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from tff_pfl.arguments.names import known_direction
+from tff_pfl.arguments.quantities import BY_NAME, Quantities
 
 if TYPE_CHECKING:  # TensorFlow would delay programs that only read files.
     from tff_pfl.models import Task
@@ -16,20 +16,6 @@ if TYPE_CHECKING:  # TensorFlow would delay programs that only read files.
 STATISTICS = ("mean", "std", "worst_5_percent", "best_5_percent")
 MARGIN = "mean_margin"
 """The additional statistic for a sample of clients; see `mean_margin`."""
-
-
-def direction(quantity: str, stated: Mapping[str, int] | None = None) -> int:
-    """Returns 1 if more of a quantity is better, as for accuracies, and -1 if less is better.
-
-    Args:
-        quantity: The quantity's name, which decides if nobody states the direction; see
-            `arguments.names.known_direction`. More is better of others, such as of counts: a metric
-            of a task with another name states its direction.
-        stated: The directions that metrics state, by quantity; see `Task.directions`.
-    """
-    if stated and quantity in stated:
-        return stated[quantity]
-    return known_direction(quantity) or 1
 
 
 class MetricName(NamedTuple):
@@ -114,9 +100,7 @@ class ClientMetrics(NamedTuple):
         values: float64 `[clients]` by names without a statistic; NaN for clients without examples.
         population: The number of clients with examples from which this sample was drawn, or `None`
             if these are all clients.
-        directions: The directions that metrics state, by quantity.
-        partial: The quantities that can be undefined for a client with examples, such as the area
-            under the curve of one class.
+        quantities: The quantities of the task.
         names: The clients' names, or `None` if they have none.
         undefined: Which values are undefined, in the shape of the values. Their NaN says nothing,
             unlike the NaN of a diverged model. Values of names without an entry are defined for
@@ -127,15 +111,13 @@ class ClientMetrics(NamedTuple):
     num_examples: np.ndarray
     values: Mapping[MetricName, np.ndarray]
     population: int | None = None
-    directions: Mapping[str, int] = types.MappingProxyType({})
-    partial: Collection[str] = ()
+    quantities: Quantities = BY_NAME
     names: np.ndarray | None = None
     undefined: Mapping[MetricName, np.ndarray] = types.MappingProxyType({})
 
     def of_task(self, task: "Task") -> "ClientMetrics":
         """Returns the metrics with what a task states about them."""
-        partial = task.directions.keys() - {"loss", *task.means}
-        return self._replace(directions=task.directions, partial=frozenset(partial))
+        return self._replace(quantities=task.quantities)
 
     def is_defined(self, name: MetricName) -> np.ndarray:
         """Returns which values of a metric count in statistics, in the shape of the values.

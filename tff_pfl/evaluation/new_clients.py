@@ -14,7 +14,7 @@ from tff_pfl.data import FederatedDataset
 from tff_pfl.evaluation import fine_tuning as tunings
 from tff_pfl.evaluation.each_client import GLOBAL, evaluated_model, for_each_client, sent
 from tff_pfl.evaluation.evaluator import measured, metrics_of
-from tff_pfl.evaluation.metrics import ClientMetrics, direction
+from tff_pfl.evaluation.metrics import ClientMetrics
 from tff_pfl.evaluation.options import Evaluation
 from tff_pfl.local import ClientContext, LocalTraining
 from tff_pfl.local.seeds import FINE_TUNING, client_seed, run_seed
@@ -255,7 +255,7 @@ def with_best_epoch(clients: ClientMetrics, start: str) -> ClientMetrics:
         is_defined = np.column_stack([clients.is_defined(it) for it in names])
         sums, numbers = by_client.sum(0, where=is_defined), is_defined.sum(0)
         means = np.divide(sums, numbers, out=np.full(len(sums), np.nan), where=numbers > 0)
-        means = direction(name.quantity, clients.directions) * means
+        means = clients.quantities[name.quantity].better * means
         best = np.argmax(np.nan_to_num(means, nan=-np.inf))  # A diverged model is the worst.
         for model, epoch in (("fine_tuned", -1), ("fine_tuned_best_epoch", best)):
             values[name._replace(model=model)] = by_client[:, epoch]

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tff_pfl.evaluation.metrics import MARGIN, STATISTICS, ClientMetrics, MetricName, direction
+from tff_pfl.evaluation.metrics import MARGIN, STATISTICS, ClientMetrics, MetricName
 
 
 def over_clients(values: np.ndarray, direction: int = 1) -> dict[str, float]:
@@ -185,7 +185,7 @@ def summarize(clients: ClientMetrics) -> dict[MetricName, float]:
     for name, values in clients.values.items():
         is_defined = clients.is_defined(name)
         values = values[is_defined]
-        statistics = over_clients(values, direction(name.quantity, clients.directions))
+        statistics = over_clients(values, clients.quantities[name.quantity].better)
         if name.quantity == "loss":
             metrics[name._replace(statistic="mean")] = statistics["mean"]
             diverged = name._replace(quantity="num_nonfinite")
@@ -196,7 +196,7 @@ def summarize(clients: ClientMetrics) -> dict[MetricName, float]:
         if clients.population is not None:
             margin = mean_margin(values, clients.population, int(has_examples.sum()))
             metrics[name._replace(statistic=MARGIN)] = margin
-        if name.quantity in clients.partial:
+        if clients.quantities[name.quantity].is_partial:
             undefined = name._replace(quantity=f"num_undefined_{name.quantity}")
             metrics[undefined] = int(np.sum(~is_defined & has_examples))
     return metrics

@@ -1,12 +1,13 @@
 """Ends training when models no longer improve on validation data."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from tff_pfl.arguments.quantities import BY_NAME, Quantities
 from tff_pfl.arguments.ranges import at_least, whole
 from tff_pfl.arguments.settings import setting, settings
-from tff_pfl.evaluation import MetricName, direction, evaluated_model
+from tff_pfl.evaluation import MetricName, evaluated_model
 from tff_pfl.experiment.summary import EvaluatedRound, model_and_quantity
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def check_measured(metric: str, experiment: "Experiment") -> None:
             f"'personalized/{quantity}'."
         )
     evaluated = evaluated_model(method, experiment.model)
-    if quantity not in evaluated.task.directions:
+    if quantity not in evaluated.task.quantities:
         raise MetricError(
             f"metric={metric!r}, but the model {evaluated.name!r} has no {quantity}. Choose "
             f"'{whose}/loss'."
@@ -104,7 +105,7 @@ class EarlyStop:
         self,
         evaluations: Sequence[EvaluatedRound],
         evaluate_every: int = 1,
-        directions: Mapping[str, int] | None = None,
+        quantities: Quantities = BY_NAME,
     ) -> str | None:
         """Returns why a run ends after its last evaluation, or `None` if it continues.
 
@@ -112,14 +113,14 @@ class EarlyStop:
             evaluations: All evaluations so far, in order. Those without the metric do not count.
             evaluate_every: The number of rounds between evaluations that count. A run that was made
                 longer has a further evaluation, after the round where it ended before.
-            directions: The directions that metrics state; see `Task.directions`.
+            quantities: The quantities of the task.
         """
         regular = [
             (round_num, metrics[self.watched])
             for round_num, metrics in evaluations
             if round_num % evaluate_every == 0 and self.watched in metrics
         ]
-        sign = direction(self.watched.quantity, directions)
+        sign = quantities[self.watched.quantity].better
         round_num = best_round = waited = 0
         best = -math.inf
         for round_num, value in regular:

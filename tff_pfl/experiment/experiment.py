@@ -323,7 +323,10 @@ class Experiment:
             "checkpoint_every": self.checkpoint_every,
             "algorithm": {"name": self.algorithm.name, **described(made_of.options)},
             "model": {"name": self.model.name, "num_weights": self.model.num_weights},
-            "task": {"name": self.model.task.name, "metrics": self.model.task.directions},
+            "task": {
+                "name": self.model.task.name,
+                "metrics": {it.name: it.better for it in self.model.task.quantities.values()},
+            },
             "local": self.local.settings(),
             "data": {
                 "name": data.name,

@@ -68,14 +68,14 @@ def of_data(dataset: FederatedDataset) -> dict[str, str]:
 def of_run(experiment: Experiment) -> dict[str, Any]:
     """Returns all that a run depends on as JSON values, but for how its cohorts are drawn."""
     process, model, options = experiment.process, experiment.model, experiment.evaluation
-    directions = evaluated_model(process, model).task.directions
+    quantities = evaluated_model(process, model).task.quantities
     chosen = {key: v for key, v in vars(options).items() if key not in _FREE_OPTIONS}
     return {
         **of_data(experiment.members),
         **of_computations(process, model),
         "noise_multiplier": process.algorithm.noise_multiplier,
         "clients_per_round": experiment.cohort_size,
-        "directions": dict(directions),
+        "quantities": {name: it._asdict() for name, it in quantities.items()},
         "evaluate": described(chosen),
     }
 

@@ -17,7 +17,7 @@ from tff_pfl.experiment.round_warnings import RoundWarnings
 from tff_pfl.experiment.rounds import Rounds, Schedule
 from tff_pfl.experiment.run import Run
 from tff_pfl.experiment.run_directory import CHECKPOINT, OutputDirectoryError, RunDirectory
-from tff_pfl.experiment.run_files import write_directions
+from tff_pfl.experiment.run_files import write_quantities
 from tff_pfl.experiment.summary import LateMean, Result, best_on, write_summary
 from tff_pfl.experiment.trackers import tracking
 from tff_pfl.experiment.versions import record_versions
@@ -120,7 +120,7 @@ def _train(experiment, directory, evaluators, managers, verbose) -> Result:
         if not is_over:
             directory.delete("summary.json")  # a run with a summary counts as finished
         directory.write_settings()
-        write_directions(directory, schedule.directions)
+        write_quantities(directory, schedule.quantities)
         shown = {"initial": done, "total": experiment.rounds, "desc": title, "unit": "round"}
         with progress_bar(visible=verbose, **shown) as bar:
             for warning in _warnings(directory, experiment, done):
@@ -140,12 +140,12 @@ def _train(experiment, directory, evaluators, managers, verbose) -> Result:
                 RoundWarnings(title, bar.write),
                 verbose,
             ).run(reopens=reopens)
-    evaluations, directions = progress.evaluations, schedule.directions
+    evaluations, quantities = progress.evaluations, schedule.quantities
     result = Result(
         title,
         evaluations[-1],
-        best_on("validation", evaluations, directions),
-        best_on("test", evaluations, directions),
+        best_on("validation", evaluations, quantities),
+        best_on("test", evaluations, quantities),
         LateMean.of(evaluations, experiment.evaluation.late_share),
         progress.seconds,
         schedule.stopped(evaluations),

@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import types
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -10,6 +9,7 @@ import numpy as np
 import tensorflow_federated as tff
 
 from tff_pfl import evaluation, runtime
+from tff_pfl.arguments.quantities import BY_NAME, Quantities
 from tff_pfl.clients import EVERYBODY_REPORTS, CohortDataSource
 from tff_pfl.data import plot_partition
 from tff_pfl.evaluation import MARGIN, MetricName
@@ -28,21 +28,21 @@ from tff_pfl.output.progress import Bar
 class Schedule(NamedTuple):
     """The rounds of an experiment that are evaluated and committed.
 
-    `directions` are those that the metrics of the task state.
+    `quantities` are those of the task.
     """
 
     rounds: int
     evaluate_every: int
     checkpoint_every: int
     early_stop: EarlyStop | None
-    directions: Mapping[str, int] = types.MappingProxyType({})
+    quantities: Quantities = BY_NAME
 
     @classmethod
     def of(cls, experiment: Experiment) -> "Schedule":
         """Returns the schedule of an experiment."""
         task = evaluation.evaluated_model(experiment.process, experiment.model).task
         every = experiment.evaluation.every, experiment.checkpoint_every
-        return cls(experiment.rounds, *every, experiment.early_stop, task.directions)
+        return cls(experiment.rounds, *every, experiment.early_stop, task.quantities)
 
     def is_regular(self, round_num: int) -> bool:
         """Returns whether a round is evaluated, regardless of the total number of rounds."""
@@ -59,7 +59,7 @@ class Schedule(NamedTuple):
     def stopped(self, evaluations: Sequence[EvaluatedRound]) -> str | None:
         """Returns why the run ends early after these evaluations, or `None`."""
         return self.early_stop and self.early_stop.reason(
-            evaluations, self.evaluate_every, self.directions
+            evaluations, self.evaluate_every, self.quantities
         )
 
 

@@ -220,7 +220,7 @@ class Run:
         return Run(self.folder, dataclasses.replace(experiment, evaluation=evaluation))
 
     def _warn_of_other_versions(self) -> None:
-        imports = RunFiles(self.folder).settings().get("imports") or ()
+        imports = RunFiles(self.folder).settings.get("imports") or ()
         if others := other_versions(self.folder, imports):
             absl.logging.warning(
                 "%s was computed with other versions or other code, and numbers may differ: %s",

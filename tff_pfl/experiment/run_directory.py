@@ -50,7 +50,7 @@ class RunDirectory:
         path: The path of the directory, which has these files:
             `config.json`     all settings
             `versions.json`   versions of software and the machine, for each session of the run
-            `directions.json` whether more of a metric is better, if its name does not tell it
+            `quantities.json` whether more of each quantity is better, and if it is a share
             `metrics.csv`     a row for each round
             `timings.csv`     seconds of each round, its parts and its evaluation
             `clients/`        a table for each evaluation, with a row for each client
@@ -66,7 +66,7 @@ class RunDirectory:
     FILES = (
         "config.json",
         "versions.json",
-        "directions.json",
+        "quantities.json",
         "metrics.csv",
         "timings.csv",
         "clients",

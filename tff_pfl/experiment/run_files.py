@@ -2,17 +2,19 @@
 
 import csv
 import functools
+import io
 import os
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from tff_pfl.arguments.names import unknown_name
+from tff_pfl.arguments.quantities import Quantities, Quantity
 from tff_pfl.attacks.drawn import attackers_of
 from tff_pfl.data import Partition
-from tff_pfl.evaluation import direction
 from tff_pfl.experiment.run_directory import (
     OutputDirectoryError,
     RunDirectory,
@@ -20,17 +22,17 @@ from tff_pfl.experiment.run_directory import (
     read_settings,
     reading,
 )
+from tff_pfl.experiment.summary import Result, finished_summary
 
 SESSIONS = "versions.json"
-DIRECTIONS = "directions.json"
+QUANTITIES = "quantities.json"
 CODE = "code of "  # the prefix of the versions of users' modules
 
 
-def write_directions(directory: RunDirectory, directions: Mapping[str, int]) -> None:
-    """Writes the directions of metrics that differ from the rule by name, if there are any."""
-    stated = {name: sign for name, sign in directions.items() if direction(name) != sign}
-    if stated:
-        directory.write_json(DIRECTIONS, stated)
+def write_quantities(directory: RunDirectory, quantities: Quantities) -> None:
+    """Writes what a task states about its quantities."""
+    content = {name: quantity._asdict() for name, quantity in quantities.items()}
+    directory.write_json(QUANTITIES, content)
 
 
 class Session(NamedTuple):
@@ -50,25 +52,33 @@ class Session(NamedTuple):
         return {key: digest for key, digest in self.versions.items() if key.startswith(CODE)}
 
 
-class ClientTable(NamedTuple):
-    """The table of an evaluation, with a row for each evaluated client.
+class CsvFile(NamedTuple):
+    """The content of a CSV file.
 
     Attributes:
         path: The file.
-        columns: The float64 columns by name, such as `global/local_test/loss`. `client_id` has ids
-            or names, int64 or text.
-        undefined: Which values of a column are undefined, bool `[clients]` by name. Their cells are
-            empty, and their NaN says nothing, unlike the NaN of a diverged model.
+        numbers: float64, NaN for empty cells. `client_id` has ids or names, int64 or text.
+        is_empty: Which cells are empty: a round has no such number, or a quantity is undefined for
+            a client. Their NaN says nothing, unlike the NaN of a diverged model.
     """
 
     path: pathlib.Path
-    columns: Mapping[str, np.ndarray]
-    undefined: Mapping[str, np.ndarray]
+    numbers: pd.DataFrame
+    is_empty: pd.DataFrame
+
+    def long(self, *keys: str) -> pd.DataFrame:
+        """Returns a row for each number, with columns `name` and `value` beside the keys."""
+        long, is_empty = (frame.melt([*keys], var_name="name") for frame in self[1:])
+        return long[~is_empty["value"].astype(bool)]
+
+
+class ClientTable(CsvFile):
+    """The table of an evaluation, with a row for each evaluated client."""
 
     @property
-    def has_examples(self) -> np.ndarray:
-        """The clients with examples, as bool `[clients]`. The others do not count in means."""
-        return self.columns["num_examples"] > 0
+    def has_examples(self) -> pd.Series:
+        """The clients with examples, as bool. The others do not count in means."""
+        return self.numbers["num_examples"] > 0
 
     def values(self, column: str) -> np.ndarray:
         """Returns a float64 column, for the clients that have examples.
@@ -76,18 +86,18 @@ class ClientTable(NamedTuple):
         Raises:
             OutputDirectoryError: The column does not exist.
         """
-        if column not in self.columns:
-            raise OutputDirectoryError(unknown_name(f"column of {self.path}", column, self.columns))
-        return self.columns[column][self.has_examples]
+        if column not in self.numbers:
+            raise OutputDirectoryError(unknown_name(f"column of {self.path}", column, self.numbers))
+        return self.numbers[column][self.has_examples].to_numpy()
 
 
 class RunFiles:
-    """A reader for the files of a run, finished or not.
+    """A reader for the files of a run, finished or not, each of which it reads once.
 
         rounds, matrices = RunFiles("runs/digits_pgfed").snapshots("alpha")
 
-    If a file is missing or damaged, methods raise an `OutputDirectoryError` that names it, unless
-    stated otherwise. Nothing in the directory is changed.
+    If a file is missing or damaged, an `OutputDirectoryError` names it, unless stated otherwise.
+    Nothing in the directory is changed.
     """
 
     def __init__(self, path: str | os.PathLike):
@@ -97,28 +107,39 @@ class RunFiles:
             path: The run's output directory; see `RunDirectory`.
         """
         self.path = pathlib.Path(path)
+        self._clients = {}
 
+    @functools.cached_property
     def settings(self) -> dict[str, Any]:
-        """Returns the resolved config as JSON values, with infinities and NaN as numbers."""
+        """The resolved config as JSON values, with infinities and NaN as numbers."""
         try:
             return read_settings(self.path)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise OutputDirectoryError(f"{self.path} has no config.json of a run.") from error
 
-    def directions(self) -> dict[str, int]:
-        """Returns 1 (more is better) or -1 by quantity, where the name does not tell it.
+    @property
+    def seed(self) -> int:
+        """`config.seed`, or 0 if the settings have none."""
+        return self.settings.get("seed", 0)
 
-        Other quantities, and all of runs without the file, follow the rule of
-        `tff_pfl.evaluation.direction`.
-        """
-        path = self.path / DIRECTIONS
+    @functools.cached_property
+    def quantities(self) -> Quantities:
+        """The quantities that the run states; without the file, their names say what they are."""
+        path = self.path / QUANTITIES
         if not path.exists():
-            return {}
+            return Quantities()
         with reading(path):
-            return {name: int(sign) for name, sign in read_json(path).items()}
+            stated = read_json(path)
+            return Quantities((name, Quantity(**facts)) for name, facts in stated.items())
 
+    @functools.cached_property
+    def summary(self) -> Result | None:
+        """The result of the run; `None` if it is not finished or `summary.json` is damaged."""
+        return finished_summary(self.path)
+
+    @functools.cached_property
     def sessions(self) -> list[Session]:
-        """Returns the sessions of the run, in order; `[]` if they were not recorded."""
+        """The sessions of the run, in order; `[]` if they were not recorded."""
         path = self.path / SESSIONS
         if not path.exists():
             return []
@@ -126,15 +147,17 @@ class RunFiles:
             found = read_json(path)["sessions"]
             return [Session(it["rounds_before"], it["versions"]) for it in found]
 
+    @functools.cached_property
     def attackers(self) -> tuple[int | str, ...]:
-        """Returns the names, or ids, of the attackers of `config.attack`, in the order of ids."""
-        settings, partition = self.settings(), self.partition()
-        options, seed = settings.get("attack", {}), settings.get("seed", 0)
+        """The names, or ids, of the attackers of `config.attack`, in the order of ids."""
+        options, partition = self.settings.get("attack", {}), self.partition
         with reading(self.path / "config.json"):
-            return tuple(map(partition.name_of, attackers_of(options, partition.num_clients, seed)))
+            drawn = attackers_of(options, partition.num_clients, self.seed)
+            return tuple(map(partition.name_of, drawn))
 
+    @functools.cached_property
     def partition(self) -> Partition:
-        """Returns the partition of the examples among clients.
+        """The partition of the examples among clients.
 
         Raises:
             PartitionFileError: The file is damaged.
@@ -146,41 +169,42 @@ class RunFiles:
                 f"{self.path} has no partition.npz, the partition of the run's examples."
             ) from error
 
-    def metrics(self) -> dict[str, np.ndarray]:
-        """Returns `metrics.csv`: float64 `[rounds]` by name, NaN where a round has no number."""
+    @property
+    def metrics(self) -> pd.DataFrame:
+        """`metrics.csv`, a row a round: float64 by name, NaN where a round has no number."""
+        return self.metrics_file.numbers
+
+    @functools.cached_property
+    def metrics_file(self) -> CsvFile:
+        """`metrics.csv` with its empty cells."""
         return _read_rounds(self.path / "metrics.csv")
 
-    def timings(self) -> dict[str, np.ndarray]:
-        """Returns `timings.csv`: seconds as float64 `[rounds]`, by name."""
-        return _read_rounds(self.path / "timings.csv")
+    @functools.cached_property
+    def timings(self) -> pd.DataFrame:
+        """`timings.csv`, a row a round: seconds by name, NaN where a round lacks the part."""
+        return _read_rounds(self.path / "timings.csv").numbers
 
+    @functools.cached_property
     def evaluated_rounds(self) -> list[int]:
-        """Returns the rounds that have a table of clients, in ascending order; at least one."""
+        """The rounds that have a table of clients, in ascending order; at least one."""
         return list(self._tables())
 
     def clients(self, round_num: int | None = None) -> ClientTable:
         """Returns the table of clients of an evaluation, by default of the last one."""
-        paths = self._tables()
         if round_num is None:
-            round_num = max(paths)
-        if round_num not in paths:
-            rounds = ", ".join(map(str, paths))
+            round_num = self.evaluated_rounds[-1]
+        if round_num not in self.evaluated_rounds:
+            rounds = ", ".join(map(str, self.evaluated_rounds))
             raise OutputDirectoryError(
                 f"{self.path} was not evaluated at round {round_num}, but at {rounds}."
             )
-        cells = _read_cells(paths[round_num], ("client_id", "num_examples"))
-        with reading(paths[round_num]):
-            undefined = {
-                name: np.array([cell == "" for cell in column], bool)
-                for name, column in cells.items()
-                if "/" in name
-            }
-            columns = {
-                name: _column(name, column, "nan" if name in undefined else "")
-                for name, column in cells.items()
-            }
-            columns["client_id"] = columns["client_id"].astype(self._kind_of_names)
-        return ClientTable(paths[round_num], columns, undefined)
+        if round_num not in self._clients:
+            path = self._tables()[round_num]
+            table = ClientTable(*_read_csv(path, ("client_id", "num_examples")))
+            with reading(path):
+                ids = table.numbers["client_id"].astype(self._kind_of_names)
+            self._clients[round_num] = table._replace(numbers=table.numbers.assign(client_id=ids))
+        return self._clients[round_num]
 
     @functools.cached_property
     def _kind_of_names(self) -> type:
@@ -231,38 +255,33 @@ class RunFiles:
         return found
 
 
-def _read_rounds(path: pathlib.Path) -> dict[str, np.ndarray]:
+def _read_rounds(path: pathlib.Path) -> CsvFile:
     try:
-        cells = _read_cells(path, ("round",), grows=True)
-        with reading(path):
-            return {name: _column(name, column, "nan") for name, column in cells.items()}
+        found = _read_csv(path, ("round",), grows=True)
     except FileNotFoundError as error:
         raise OutputDirectoryError(f"There is no {path}: no round was finished.") from error
+    with reading(path):
+        rounds = found.numbers["round"].astype(int)
+        found.numbers.set_index("round", verify_integrity=True)
+    return found._replace(numbers=found.numbers.assign(round=rounds))
 
 
-def _read_cells(path, needed, grows=False) -> dict[str, Sequence[str]]:
-    """Reads the texts of columns by name.
+def _read_csv(path: pathlib.Path, needed: tuple[str, ...], grows: bool = False) -> CsvFile:
+    """Reads a CSV file.
 
     If a file `grows`, a full disk or a killed process may have cut off its last line.
     """
-    with reading(path), open(path, newline="") as file:
-        lines = list(file)
-        if lines and not lines[-1].endswith("\n"):
-            if not grows:
-                raise ValueError("its last line is cut off")
-            lines.pop()
-        names, *rows = list(csv.reader(lines)) or [[]]
+    with reading(path):
+        text = path.read_bytes().decode()  # "\r" alone does not end a line
+        whole = text[: text.rfind("\n") + 1]
+        if whole != text and not grows:
+            raise ValueError("its last line is cut off")
+        names, *rows = list(csv.reader(io.StringIO(whole, newline=""))) or [[]]
         missing = [name for name in needed if name not in names]
         if missing:
             raise ValueError(f"it has no column {' or '.join(missing)}")
         if any(len(row) != len(names) for row in rows):
             raise ValueError("its rows have different numbers of cells")
-        columns = zip(*rows, strict=True) if rows else [()] * len(names)
-        return dict(zip(names, columns, strict=True))
-
-
-def _column(name, cells, empty) -> np.ndarray:
-    """Returns float64, with `empty` for empty cells; of names or ids of clients, text."""
-    if name == "client_id":
-        return np.array(cells, np.str_)
-    return np.array([cell or empty for cell in cells], np.float64)
+        cells = pd.DataFrame(rows, columns=names, dtype=object)
+        types = dict.fromkeys(cells.columns.drop("client_id", errors="ignore"), np.float64)
+        return CsvFile(path, cells.replace("", "nan").astype(types), cells == "")

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tff_pfl.arguments.names import check_names
+from tff_pfl.arguments.quantities import BY_NAME, Quantities
 from tff_pfl.evaluation import (
     MARGIN,
     STATISTICS,
     MetricName,
-    direction,
     from_text,
     main_metric,
     to_text,
@@ -72,7 +72,7 @@ class EvaluatedRound(NamedTuple):
         """The round of the evaluation, as a tuple like `LateMean.rounds`."""
         return (self.round_num,)
 
-    def quality(self, split: str, directions: Mapping[str, int] | None = None) -> float | None:
+    def quality(self, split: str, quantities: Quantities = BY_NAME) -> float | None:
         """Returns the number by which evaluations are compared: higher is better, NaN is -inf.
 
         It is the mean over clients of the `main_metric` on their own examples of a split, or minus
@@ -80,7 +80,7 @@ class EvaluatedRound(NamedTuple):
 
         Args:
             split: The split, "test" or "validation".
-            directions: The directions that metrics state; see `Task.directions`.
+            quantities: The quantities of the task.
 
         Returns:
             The number, or `None` if the split was not evaluated.
@@ -89,14 +89,14 @@ class EvaluatedRound(NamedTuple):
         if name is None:
             return None
         value = self.metrics[name]
-        return -math.inf if math.isnan(value) else direction(name.quantity, directions) * value
+        return -math.inf if math.isnan(value) else quantities[name.quantity].better * value
 
 
 def best_on(
-    split: str, evaluations: Sequence[EvaluatedRound], directions: Mapping[str, int] | None = None
+    split: str, evaluations: Sequence[EvaluatedRound], quantities: Quantities = BY_NAME
 ) -> EvaluatedRound | None:
     """Returns the first evaluation with the best `EvaluatedRound.quality` on a split, or `None`."""
-    qualities = [evaluated.quality(split, directions) for evaluated in evaluations]
+    qualities = [evaluated.quality(split, quantities) for evaluated in evaluations]
     compared = [i for i, quality in enumerate(qualities) if quality is not None]
     return evaluations[max(compared, key=qualities.__getitem__)] if compared else None
 

@@ -97,7 +97,7 @@ def other_versions(run_dir: str | os.PathLike, imports: Iterable[str] = ()) -> l
     Raises:
         OutputDirectoryError: The record of versions is damaged.
     """
-    sessions = RunFiles(run_dir).sessions()
+    sessions = RunFiles(run_dir).sessions
     return _changes(sessions[-1].versions, _versions(imports)) if sessions else []
 
 
@@ -129,7 +129,7 @@ def record_versions(
     Raises:
         OutputDirectoryError: The record of versions is damaged.
     """
-    sessions, now = RunFiles(directory.path).sessions(), _versions(imports)
+    sessions, now = RunFiles(directory.path).sessions, _versions(imports)
     if sessions and sessions[-1].versions == now:
         return []
     written = [session._asdict() for session in [*sessions, Session(rounds_before, now)]]

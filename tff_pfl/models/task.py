@@ -9,7 +9,8 @@ import numpy as np
 import tensorflow as tf
 
 from tff_pfl.arguments.kinds import KindError, check_kind
-from tff_pfl.arguments.names import IN_PARTS, check_names, is_part, known_direction
+from tff_pfl.arguments.names import IN_PARTS, check_names, is_part
+from tff_pfl.arguments.quantities import Quantities, Quantity, known_direction
 from tff_pfl.arguments.ranges import at_least, each, takes
 from tff_pfl.models import example_weights
 from tff_pfl.models.totals import Mean, Totals
@@ -38,7 +39,7 @@ class Metric:
             whose rows may hold NaN.
         finalize: Computes the metric; NaN of finite sums where it is undefined.
         direction: 1 if more is better, -1 if less is better. Default: by the metric's name in its
-            task, if it is a known one, such as "mae"; see `arguments.names.known_direction`.
+            task, if it is a known one, such as "mae"; see `arguments.quantities.known_direction`.
         values: `(y, outputs) -> float32[batch]`, of which the metric is the weighted mean.
         of_tokens: Whether `sums` gets the ids and the weights `[batch, length]` of `tokens`, in a
             task that has them.
@@ -88,8 +89,8 @@ class Task:
         >>> absolute = tff_pfl.Metric(values=lambda y, z: tf.abs(y - z[:, 0]), direction=-1)
         >>> squared = lambda y, z: tf.square(y - z[:, 0])
         >>> ratings = tff_pfl.Task("ratings", squared, {"deviation": absolute})
-        >>> ratings.directions
-        {'loss': -1, 'deviation': -1}
+        >>> ratings.quantities["deviation"].better
+        -1
 
     Attributes:
         name: The task's name in messages.
@@ -142,13 +143,13 @@ class Task:
         return {name: m.values for name, m in self.metrics.items() if m.values is not None}
 
     @property
-    def directions(self) -> dict[str, int]:
-        """The directions of the loss and of all metrics or their parts: 1 if more is better."""
-        return {"loss": -1} | {
-            quantity: _direction(name, metric)
-            for name, metric in self.metrics.items()
-            for quantity in metric.quantities(name)
-        }
+    def quantities(self) -> Quantities:
+        """The loss and all metrics or their parts."""
+        found = [Quantity.named("loss")]
+        for name, metric in self.metrics.items():
+            stated = {"better": _direction(name, metric), "is_partial": metric.values is None}
+            found += [Quantity.named(it)._replace(**stated) for it in metric.quantities(name)]
+        return Quantities((it.name, it) for it in found)
 
     def check_data(self, y: Any, num_classes: int | None, data: str) -> None:
         """Raises a `ValueError` if the labels of a data set do not fit the task.

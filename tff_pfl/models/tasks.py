@@ -64,7 +64,7 @@ def classification(*, top: Iterable[int] = (), classes: int | Iterable[str] = ()
 
     Example:
         >>> task = tff_pfl.TASKS["classification"](classes=["cat", "dog"])
-        >>> [name for name in task.directions if name.startswith("recall")]
+        >>> [name for name in task.quantities if name.startswith("recall")]
         ['recall_cat', 'recall_dog']
 
     Args:

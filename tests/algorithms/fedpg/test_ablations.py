@@ -11,7 +11,7 @@ from tff_pfl.algorithms import build_fedpg
 from tff_pfl.clients import ClientStateStore, CohortDataSource
 from tff_pfl.data import federate
 from tff_pfl.datasets import load
-from tff_pfl.evaluation import EvaluationOptions, Evaluator
+from tff_pfl.evaluation import Evaluation, Evaluator
 from tff_pfl.local import examples_type
 
 ROUNDS, SEEDS = 400, (0, 1, 2)
@@ -52,7 +52,7 @@ def results():
                 output = process.next(state, iterator.select(6))
                 state = output.state
                 iterator.update(output.clients)
-            evaluator = Evaluator(process, model, dataset, EvaluationOptions())
+            evaluator = Evaluator(process, model, dataset, Evaluation())
             found = (evaluator.on_own_examples(state, source, split) for split in ("train", "test"))
             results[name].append(collections.ChainMap(*(split.columns() for split in found)))
     return results

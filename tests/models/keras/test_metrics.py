@@ -145,7 +145,7 @@ def test_directions_follow_the_class():
     with pytest.raises(ValueError, match="'own' does not say .* directions={'own': 1}"):
         Task("own", absolute, made)
     made = keras_metrics([kind.Mean("own")], directions={"own": -1})
-    assert Task("own", absolute, made).directions["own"] == -1
+    assert Task("own", absolute, made).quantities["own"].better == -1
     with pytest.raises(ValueError, match="Unknown metric of directions 'won'. Did you mean 'own'"):
         keras_metrics([kind.Mean("own")], directions={"won": -1})
 
