@@ -102,7 +102,7 @@ def test_impossible_early_stops_are_refused(dataset):
         ),
     ):
         with pytest.raises(ValueError, match=message):
-            EarlyStop(1, metric=metric).check(process, model, some, options)
+            EarlyStop(1, metric=metric).check(process.algorithm, model, some, options)
     with pytest.raises(ValueError, match="needs evaluations, but only the last round is"):
         EarlyStop(1).check_every(0)
 
