@@ -41,8 +41,9 @@ lint: $(venv)  ## check style, format and type hints
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
 
-results: $(venv)  ## write the tables and pictures of docs/results from the numbers beside them
+results: $(venv)  ## write tables and pictures of docs/results from their numbers, and docs/keys.md
 	.venv/bin/python -m docs.results.make
+	.venv/bin/python -m docs.keys
 
 mkdocs = NO_MKDOCS_2_WARNING=1 TF_CPP_MIN_LOG_LEVEL=3 .venv/bin/python -m mkdocs
 

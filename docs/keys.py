@@ -12,7 +12,7 @@ _BEGIN = """\
 A config describes a run completely. A file in [`configs/`](../configs) returns a copy of
 `tff_pfl.default_config(ALGORITHM)` with its own values, and flags such as `--config.rounds=50`
 override single values. In Python, the same settings are the fields of an
-[`Experiment`](guides/determinism.md) and of the classes named below.
+[`Experiment`](guides/experiments.md) and of the classes named below.
 
 What is chosen by name brings its options as further keys, which `--help` lists. Keys marked with
 *results* may be changed when a run is resumed, because they change only what is reported at its

@@ -2,7 +2,7 @@
 
     train.py --config=configs/NAME.py[:ALGORITHM] [--config.KEY=VALUE ...] --output_dir=DIR
 
-`tff_pfl/config/keys.py` explains all keys of a config. A flag sets a key, as in
+`docs/keys.md` explains all keys of a config. A flag sets a key, as in
 `--config.rounds=50 --config.data.dirichlet.alpha=0.1`. DIR receives the metrics (`metrics.csv`,
 `clients/`, `tensorboard/`), the partition and a picture of it, the resolved config, a checkpoint
 and a summary. `--resume` continues a stopped run. `--runtime` and `--devices` choose the runtime
