@@ -59,7 +59,7 @@ def reason_against(factory: Aggregator) -> str | None:
 
 
 def around(factory: Aggregator, mean: Aggregator) -> Aggregator:
-    """Returns the aggregator with another one in the place of its mean."""
+    """Returns the aggregator with another one instead of its mean."""
     return mean if is_plain_mean(factory) else factory.around(mean)
 
 
