@@ -1,4 +1,4 @@
-"""TFF's own drivers and data: what lets them take a personalized process."""
+"""Lets TFF's own drivers and data take a personalized process."""
 
 from typing import TYPE_CHECKING
 

@@ -1,1 +1,1 @@
-"""How a user's function becomes a computation: equality, randomness, structures, errors."""
+"""Makes computations of users' functions: equality, randomness, structures, errors."""
