@@ -1,1 +1,1 @@
-"""What users may say: names, ranges of numbers, kinds of values, choices by name."""
+"""Checks of what users say: names, ranges of numbers, kinds of values, choices by name."""
