@@ -15,7 +15,7 @@
 #
 # A federation may have to hide what its clients have, and to bear clients that send nonsense. How
 # much accuracy does either cost, and is a client with a model of its own better off? The whole
-# notebook takes less than a minute on two cores.
+# notebook takes a minute or two on two cores.
 
 # %%
 from tff_pfl import prepare_process

@@ -1,1 +1,1 @@
-"""Checks users' words and numbers: names, ranges, kinds of values, choices by name."""
+"""Checks of what users say: names, ranges of numbers, kinds of values, choices by name."""

@@ -61,7 +61,7 @@ class Run:
     def __init__(
         self, folder: str | os.PathLike, experiment: Experiment, result: Result | None = None
     ):
-        """Names a run, finished or not, without reading it.
+        """Makes a run, finished or not, without reading it.
 
         Args:
             folder: The folder.
