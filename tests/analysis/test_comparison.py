@@ -273,21 +273,20 @@ def compared(dataset, tmp_path_factory):
 
 def test_short_form_gives_the_runs_of_experiments(dataset, tmp_path):
     """Checks that these are also the runs of `train`, and are a study for reports."""
-    ditto, options = methods()["Ditto, pulled"], OPTIONS | {"rounds": 1}
-    experiment = tiny_experiment(dataset, ditto, **options, seed=7)
-    compare(dataset, tmp_path / "short", {"Ditto": ditto}, seeds=(3,), rounds=1)
-    result = tff_pfl.compare({"Ditto": experiment}, seeds=(3,), folder=tmp_path / "long")
-    assert list(read(tmp_path / "long").folders) == list(result.table().index) == ["Ditto"]
+    experiment = tiny_experiment(dataset, "local", **OPTIONS, seed=7)
+    compare(dataset, tmp_path / "short", {"Local": tiny_algorithm("local")}, seeds=(0,))
+    result = tff_pfl.compare({"Local": experiment}, seeds=(0,), folder=tmp_path / "long")
+    assert list(read(tmp_path / "long").folders) == list(result.table().index) == ["Local"]
     assert list(results_table(read(tmp_path / "long")).frame["seeds"]) == ["1"]
-    short, long = (tmp_path / name / "Ditto" / "seed3" for name in ("short", "long"))
+    short, long = (tmp_path / name / "Local" / "seed0" for name in ("short", "long"))
     assert numbers_of(short) == numbers_of(long)
     assert (short / "config.json").read_text() == (long / "config.json").read_text()
-    tff_pfl.train(dataclasses.replace(experiment, seed=3), tmp_path / "run")
+    tff_pfl.train(dataclasses.replace(experiment, seed=0), tmp_path / "run")
     assert numbers_of(tmp_path / "run") == numbers_of(long)
 
 
 def test_constant_predictions_are_a_row_of_the_table(dataset, tmp_path):
-    made = {name.title(): tiny_algorithm(name) for name in ("local", "constant")}
+    made = {"Constant": tiny_algorithm("constant")}
     found = compare(dataset, tmp_path / "runs", made, rounds=1, seeds=(0,))
     labels = [dataset.examples(i, "test").y for i in range(4)]  # also the training labels
     expected = np.mean([np.bincount(y).max() / len(y) for y in labels])
@@ -410,9 +409,9 @@ def test_fingerprint_is_the_same_in_another_process(tmp_path):
 
 
 def test_folder_keeps_the_runs_of_earlier_calls(dataset, tmp_path):
-    first, second = ({label: made} for label, made in methods().items())
-    compare(dataset, tmp_path, first, rounds=1, seeds=(0,))
-    result = compare(dataset, tmp_path, second, rounds=2, seeds=(3,))
-    assert list(result.table().index) == list(second)
+    for label, rounds in (("First", 1), ("Second", 2)):
+        made = {label: tiny_algorithm("local")}
+        result = compare(dataset, tmp_path, made, rounds=rounds, seeds=(0,))
+        assert list(result.table().index) == [label]
     table = tff_pfl.Comparison(tmp_path).table()
-    assert list(table.index) == [*first, *second] and list(table["rounds"]) == [1, 2]
+    assert list(table.index) == ["First", "Second"] and list(table["rounds"]) == [1, 2]

@@ -1,17 +1,20 @@
 """Tests that a run's tables, its evaluation, its analysis and its export name the clients."""
 
 import csv
+import pathlib
 
 import numpy as np
 import pyarrow.parquet
 import pytest
 
+from tests.federation import tiny_experiment
 from tests.marks import slow
 from tests.runs import tiny_config
 from tff_pfl import analysis
-from tff_pfl.config import build_dataset, experiment_of, run_of
-from tff_pfl.data import Partition
-from tff_pfl.experiment import RunFiles
+from tff_pfl.config import build_dataset, experiment_of
+from tff_pfl.data import FederatedDataset, Partition
+from tff_pfl.experiment import NewClients, RunFiles, train
+from tff_pfl.models import ModelSaver
 
 NAMES = ["user_17", "a, b", "1000003", "x/y"]
 
@@ -20,12 +23,13 @@ NAMES = ["user_17", "a, b", "1000003", "x/y"]
     scope="module",
     params=[pytest.param(NAMES, id="text"), slow([1000003, 0, 7, -2], id="numbers")],
 )
-def named_run(request, finished_run, tmp_path_factory):
+def named_run(request, dataset, tmp_path_factory):
     """Returns a run of three clients with names, which holds out a fourth, and its names."""
-    path = tmp_path_factory.mktemp("named") / "partition.npz"
-    build_dataset(tiny_config()).partition.named(request.param).save(path)
-    changes = {"data": {"partition_file": str(path)}, "new_clients": {"number": 1}}
-    return finished_run("ditto", **changes), request.param
+    of_four = dataset.of(range(4))
+    partition = of_four.partition.named(request.param)
+    named = FederatedDataset(of_four.x, of_four.y, 3, partition)
+    experiment = tiny_experiment(named, rounds=2, new_clients=NewClients(1, fine_tune_epochs=1))
+    return train(experiment, tmp_path_factory.mktemp("named")), request.param
 
 
 def column_of(path):
@@ -35,9 +39,10 @@ def column_of(path):
 
 def test_tables_have_names_instead_of_ids(named_run, tmp_path):
     run, names = named_run
-    assert column_of(run / "clients" / "round_000002.csv") == list(map(str, names[:3]))
-    assert column_of(run / "new_clients.csv") == [str(names[3])]
-    found = run_of(run).evaluate(predictions=True)
+    folder = pathlib.Path(run.folder)
+    assert column_of(folder / "clients" / "round_000002.csv") == list(map(str, names[:3]))
+    assert column_of(folder / "new_clients.csv") == [str(names[3])]
+    found = run.evaluate(predictions=True)
     assert found.columns()["client_id"].tolist() == names[:3]
     assert found.was_selected.shape == (3,)
     paths = found.write(str(tmp_path / "out"))
@@ -49,18 +54,18 @@ def test_tables_have_names_instead_of_ids(named_run, tmp_path):
 
 def test_frames_have_names_and_leave_out_clients_by_name(named_run):
     run, names = named_run
-    frame = analysis.read(run).clients()
+    frame = analysis.read(run.folder).clients()
     assert list(dict.fromkeys(frame["client_id"])) == names[:3]
     column = "personalized/local_test/accuracy"
     kept = analysis.select(frame, column, exclude_clients=[str(names[1])])
     assert kept["client_id"].tolist() == [names[0], names[2]]
-    values = analysis.client_values(analysis.read(run), column)
+    values = analysis.client_values(analysis.read(run.folder), column)
     assert {name for _, name in values.index} == set(names[:3])
 
 
-def test_clients_are_selected_by_name(named_run, tmp_path):
-    folder, names = named_run
-    run = run_of(folder)
+def test_clients_are_selected_by_name(named_run, tmp_path, monkeypatch):
+    monkeypatch.setattr(ModelSaver, "save", lambda saver, weights, path: path.mkdir())
+    run, names = named_run
     with run.restored() as restored:
         clients = restored.source.select_clients([names[2], names[0]])
         assert [int(client.client_id) for client in clients] == [2, 0]
@@ -88,7 +93,7 @@ def test_names_of_digits_stay_text(tmp_path):
 
 def test_samples_are_named(named_run):
     run, names = named_run
-    found = run_of(run).evaluate(clients=2)
+    found = run.evaluate(clients=2)
     ids = found.clients.client_ids
     assert found.columns()["client_id"].tolist() == [names[i] for i in ids]
     assert len(ids) == 2

@@ -52,36 +52,6 @@ def test_evaluation_repeats_the_numbers_of_the_run_and_adds_other_clients(run):
     assert contents_of(run) == before
 
 
-def test_models_are_fine_tuned_as_the_run_or_the_changes_say(run, tmp_path):
-    """Checks that only the personalized models change."""
-    tuned = tmp_path / "tuned"
-    with_settings(lambda settings: settings["evaluation"].update(fine_tune_epochs=3))(run, tuned)
-    plain, found = run_of(run).evaluate(), run_of(tuned).evaluate()
-    values, plain_values = found.clients.values, plain.clients.values
-    for name, column in values.items():
-        if name.model != "personalized":
-            np.testing.assert_array_equal(column, plain_values[name])
-    loss = MetricName("personalized", "local_test", "loss")
-    assert np.all(values[loss] != plain_values[loss])
-    changed = run_of(tuned).evaluate(fine_tune_epochs=0)
-    for name, column in changed.clients.values.items():
-        np.testing.assert_array_equal(column, plain_values[name])
-    epochs = [its.options["fine_tune_epochs"] for its in (plain, found, changed)]
-    assert epochs == [0, 3, 0]
-    # Both models, by their names, and the locally trained global model.
-    both = run_of(tuned).evaluate(further_models=("locally_trained", "fine_tuned"))
-    assert both.options["further_models"] == ("locally_trained", "fine_tuned")
-    for name, column in both.clients.values.items():
-        if name.model in MODELS:
-            np.testing.assert_array_equal(column, plain_values[name])
-        if name.model == "fine_tuned":
-            expected = values[name._replace(model="personalized")]
-            np.testing.assert_allclose(column, expected, rtol=1e-6)
-    trained = both.clients.values[loss._replace(model="locally_trained")]
-    assert np.all(trained != plain_values[loss._replace(model="global")])
-    assert np.all(trained != plain_values[loss])
-
-
 @pytest.fixture(scope="module")
 def local(finished_run):
     """Returns the directory of a finished run of local training with the same clients."""
@@ -91,7 +61,7 @@ def local(finished_run):
 @pytest.fixture(scope="module")
 def one_round(finished_run):
     """Returns the directory of a run of one round, in which two of four clients report."""
-    return finished_run("local", rounds=1, seed=1, participation={"over_selection": 1.5})
+    return finished_run("local", rounds=1, participation={"over_selection": 1.5})
 
 
 def test_statistics_cover_participants_and_never_selected_clients(one_round, tmp_path, capsys):
@@ -170,20 +140,30 @@ def test_gains_are_computed_over_local_training(run, local, tmp_path, capsys):
     assert itself == (4, 0.0, 0.0, 0.0)
 
 
-def test_baseline_is_evaluated_without_its_further_models(run, tmp_path):
+def test_further_models_are_those_of_the_run_and_not_of_its_baseline(run, tmp_path):
     change = {"fine_tune_epochs": 3, "further_models": ["locally_trained", "fine_tuned"]}
     with_settings(lambda settings: settings["evaluation"].update(change))(run, tmp_path / "tuned")
-    tuned = run_of(tmp_path / "tuned")
+    tuned, plain = run_of(tmp_path / "tuned"), run_of(run).evaluate()
     found = tuned.evaluate(baseline=tuned)
+    values, plain_values = found.clients.values, plain.clients.values
+    for name, column in plain_values.items():
+        np.testing.assert_array_equal(values[name], column)
     loss = MetricName("personalized", "local_test", "loss")
     assert found.gains()["all"][loss] == (4, 0.0, 0.0, 0.0)
-    values = found.clients.values
     assert np.all(values[loss._replace(model="fine_tuned")] < values[loss])
+    trained = values[loss._replace(model="locally_trained")]
+    for model in MODELS:
+        assert np.all(trained != values[loss._replace(model=model)])
+    options = {"fine_tune_epochs": 0, "further_models": ()}
+    changed = tuned.evaluate(**options)
+    assert changed.clients.values.keys() == plain_values.keys()
+    assert options.items() <= changed.options.items()
 
 
-def test_baseline_with_other_clients_is_refused(run, one_round, tmp_path, capsys):
+def test_baseline_with_other_clients_is_refused(run, tmp_path, capsys):
+    with_settings(lambda settings: settings.update(seed=1))(run, tmp_path / "other")
     for baseline, message in {
-        one_round: "has other data than",
+        tmp_path / "other": "has other data than",
         tmp_path: "has no config.json of a run",
     }.items():
         code = evaluate_program(str(run), str(tmp_path / "x"), baseline=str(baseline))

@@ -127,6 +127,16 @@ def test_early_stops_need_their_metric(dataset, metric, changes, message):
     ("part", "changes", "field", "message"),
     [
         (
+            "new_clients_evaluation",
+            {
+                "algorithm": tiny_algorithm(
+                    "ifca", num_clients=4, fixed_clusters=(0, 1, 0, 1), min_share=0.0
+                )
+            },
+            "new_clients",
+            "but this algorithm has none",
+        ),
+        (
             "process",
             {"participation": Participation(selector=PowerOfChoice(candidates=5))},
             "participation",
@@ -140,7 +150,7 @@ def test_early_stops_need_their_metric(dataset, metric, changes, message):
         ),
         (
             "new_clients_evaluation",
-            {"new_clients": NewClients(1), "evaluation": FINE_TUNED},
+            {"evaluation": FINE_TUNED},
             "new_clients",
             "fine_tune_epochs=3 fine-tunes each client's own .* fine-tune it twice",
         ),
@@ -149,7 +159,8 @@ def test_early_stops_need_their_metric(dataset, metric, changes, message):
 def test_methods_without_a_global_model_refuse_what_needs_one(
     dataset, part, changes, field, message
 ):
-    experiment = tiny_experiment(dataset, "local", **changes)
+    fields = {"algorithm": "local", "new_clients": NewClients(1), **changes}
+    experiment = tiny_experiment(dataset, **fields)
     with pytest.raises(ValueError, match=message) as raised:
         getattr(experiment, part)
     assert raised.value.field == field

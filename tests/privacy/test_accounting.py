@@ -141,6 +141,13 @@ def test_nan_noise_is_refused():
         PrivacyLoss(POISSON, np.nan)
 
 
+def test_noise_that_was_computed_on_another_machine_is_close():
+    loss = PrivacyLoss(POISSON, 0.5)
+    assert loss.is_close(PrivacyLoss(POISSON, np.nextafter(0.5, 1)))
+    assert not loss.is_close(PrivacyLoss(POISSON, 0.500001))
+    assert not loss.is_close(PrivacyLoss(FIXED, 0.5))
+
+
 def test_default_delta_is_less_than_one_over_the_clients(caplog):
     default_delta.cache_clear()  # It warns once.
     with caplog.at_level("WARNING", logger="absl"):
