@@ -56,41 +56,41 @@ class Experiment:
             names the field that is wrong.
     """
 
-    algorithm: Algorithm = setting(..., meaning="The algorithm, made by `tff_pfl.make`.")
-    dataset: FederatedDataset = setting(..., meaning="The federation's data.")
-    rounds: int = setting(..., whole(1), "The number of rounds.")
+    algorithm: Algorithm = setting("The algorithm, made by `tff_pfl.make`.")
+    dataset: FederatedDataset = setting("The federation's data.")
+    rounds: int = setting("The number of rounds.", whole(1))
     clients_per_round: int | None = setting(
-        None,
-        whole(1),
-        "The number of clients in a cohort; None: all clients that train.",
+        "The number of clients in a cohort; None: all clients that train.", whole(1), default=None
     )
     seed: int = setting(
-        0,
-        whole(0, 2**63 - 1),
         "The seed of initial weights, cohorts, batches and all other draws.",
+        whole(0, 2**63 - 1),
+        default=0,
     )
-    evaluation: Evaluation = setting(Evaluation(), meaning="The evaluations.")
+    evaluation: Evaluation = setting("The evaluations.", default=Evaluation())
     participation: Participation = setting(
-        EVERYBODY_REPORTS,
-        meaning="Selects the clients of a round and decides which of them report. Unless all "
+        "Selects the clients of a round and decides which of them report. Unless all "
         "clients always report, metrics count both, such as `participation/num_selected`.",
+        default=EVERYBODY_REPORTS,
     )
     early_stop: EarlyStop | None = setting(
-        None,
-        meaning="Ends the run before `rounds`, based on the evaluations every `evaluation.every` "
+        "Ends the run before `rounds`, based on the evaluations every `evaluation.every` "
         "rounds. The round after which it ends the run is evaluated as the last one.",
+        default=None,
     )
     new_clients: NewClients | None = setting(
-        None, meaning="The clients that do not train, but are evaluated after the last round."
+        "The clients that do not train, but are evaluated after the last round.", default=None
     )
     accountant: Accountant | None = setting(
-        None,
-        meaning="Computes epsilon of an algorithm with noise; None: one with the run's cohorts and "
+        "Computes epsilon of an algorithm with noise; None: one with the run's cohorts and "
         "`privacy.default_delta`.",
+        default=None,
     )
-    checkpoint_every: int = setting(1, whole(1), "The rounds between checkpoints.", changes=NOTHING)
+    checkpoint_every: int = setting(
+        "The rounds between checkpoints.", whole(1), default=1, changes=NOTHING
+    )
     label: str = setting(
-        "", meaning="A label, in place of the names of the algorithm and the data set; see `title`."
+        "A label, in place of the names of the algorithm and the data set; see `title`.", default=""
     )
     # Experiments that `dataclasses.replace` makes of this one share its processes.
     _processes: dict = dataclasses.field(default_factory=dict, repr=False)
