@@ -150,8 +150,9 @@ class _Names(Range):
 
     def check(self, name: str, value: Any, error: type[Exception] = UnknownNameError) -> None:
         """Raises an error, with the message of `unknown_name`, for an unknown name."""
-        kind: type[Exception] = UnknownNameError if error is RangeError else error
-        check_names(name.replace("_", " "), [value], self.text.split(", "), error=kind)
+        if error is RangeError:
+            error = UnknownNameError
+        check_names(name.replace("_", " "), [value], self.text.split(", "), error=error)
 
 
 def one_of(*names: str) -> Range:
