@@ -45,4 +45,5 @@ class NewClients:
                 f"number={self.number}, but the federation has only {dataset.num_clients} clients. "
                 f"Choose 0 to {dataset.num_clients - 1}, so that at least one client trains."
             )
-        return tuple(dataset.of(part, num_trained=first) for part in (ids[:first], ids[first:]))
+        trained, others = ids[:first], ids[first:]
+        return dataset.of(trained, num_trained=first), dataset.of(others, num_trained=first)
