@@ -95,7 +95,7 @@ def test_check_numbers_checks_without_a_call():
 
 
 def test_dataclasses_can_have_ranges():
-    @takes(size=whole(1), range_error=ArithmeticError)
+    @takes(ArithmeticError, size=whole(1))
     @dataclasses.dataclass(frozen=True)
     class Batches:
         size: int = 1

@@ -17,11 +17,13 @@ class Oven:
         ValueError: A number is wrong.
     """
 
-    minutes: int = setting(..., whole(1), "The minutes until it is off.")
-    mode: str = setting("bake", one_of("bake", "grill"), "The heat.")
-    degrees: float = setting(180.0, at_least(0), "The heat in degrees.", idle={"mode": "grill"})
+    minutes: int = setting("The minutes until it is off.", whole(1))
+    mode: str = setting("The heat.", one_of("bake", "grill"), default="bake")
+    degrees: float = setting(
+        "The heat in degrees.", at_least(0), default=180.0, idle={"mode": "grill"}
+    )
     light: bool = setting(
-        False, meaning="Whether it has a light.", changes=RESULTS, idle={"minutes": lambda n: n < 5}
+        "Whether it has a light.", default=False, changes=RESULTS, idle={"minutes": lambda n: n < 5}
     )
 
 

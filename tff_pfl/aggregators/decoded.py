@@ -52,7 +52,8 @@ class DecodedMeanFactory(tff.aggregators.WeightedAggregationFactory):
 
     def create(self, value_type, weight_type) -> tff.templates.AggregationProcess:
         """See the base class."""
-        summands, mean = (elementwise_equality()(fn) for fn in (self.summands, self.mean))
+        compares = elementwise_equality()
+        summands, mean = compares(self.summands), compares(self.mean)
         client_summands = tff.tensorflow.computation(summands, value_type, weight_type)
         sums_type = client_summands.type_signature.result
         specs = tff.types.type_to_tf_tensor_specs(sums_type)

@@ -27,7 +27,7 @@ class FieldsFactory(tff.aggregators.WeightedAggregationFactory):
         reason: The reason why another aggregator cannot replace this one.
     """
 
-    reason = "each field of its uploads has its own aggregator"
+    reason: str | None = "each field of its uploads has its own aggregator"
 
     def __init__(self, **factories: Aggregator):
         """Creates the factory.

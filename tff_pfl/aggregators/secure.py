@@ -2,12 +2,13 @@
 
 import contextlib
 from collections.abc import Iterator
+from typing import TypeAlias
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-Aggregator = (
+Aggregator: TypeAlias = (
     tff.aggregators.WeightedAggregationFactory | tff.aggregators.UnweightedAggregationFactory
 )
 

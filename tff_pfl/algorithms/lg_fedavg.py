@@ -27,7 +27,7 @@ No shared layer: Local. All layers shared: FedAvg.
 """
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from tff_pfl.algorithms.fedper import fedper
 from tff_pfl.algorithms.registry import ALGORITHMS
@@ -63,7 +63,7 @@ def lg_fedavg(
     body_layers = partition(model, personal=shared_layers).shared
     if alternate:
         model.check_no_batch_normalization("lg_fedavg with alternate=True")
-        local = _Alternating(local, partition(model, personal=body_layers))
+        local = cast(LocalTraining, _Alternating(local, partition(model, personal=body_layers)))
     return fedper(model, local, personal_layers=body_layers, **options)
 
 

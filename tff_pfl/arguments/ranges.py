@@ -150,8 +150,9 @@ class _Names(Range):
 
     def check(self, name: str, value: Any, error: type[Exception] = UnknownNameError) -> None:
         """Raises an error, with the message of `unknown_name`, for an unknown name."""
-        kind = UnknownNameError if error is RangeError else error
-        check_names(name.replace("_", " "), [value], self.text.split(", "), error=kind)
+        if error is RangeError:
+            error = UnknownNameError
+        check_names(name.replace("_", " "), [value], self.text.split(", "), error=error)
 
 
 def one_of(*names: str) -> Range:
@@ -163,7 +164,7 @@ _TRUE_OR_FALSE = Range("True or False", lambda value: isinstance(value, bool | n
 
 
 def takes(
-    *, range_error: type[Exception] = RangeError, **ranges: Range
+    range_error: type[Exception] = RangeError, /, **ranges: Range
 ) -> Callable[[_Owner], _Owner]:
     """Decorates a function or a class with the ranges of its arguments, and checks each call.
 

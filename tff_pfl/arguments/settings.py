@@ -2,7 +2,8 @@
 
     @settings
     class EarlyStop:
-        patience: int = setting(1, whole(1), "The evaluations without improvement before the end.")
+        patience: int = setting("The evaluations without improvement before the end.", whole(1))
+        least_gain: float = setting("The gain that an improvement exceeds.", default=0.0)
 
 The facts are the default, the range, the meaning, what a change changes, and the values of other
 settings that make it idle. Configs read them from the fields, see `facts`.
@@ -46,18 +47,16 @@ class Facts(NamedTuple):
 
 
 def setting(
-    default: Any,
+    meaning: str,
     range: Range | None = None,
-    meaning: str = "",
     *,
+    default: Any = dataclasses.MISSING,
     changes: str = NUMBERS,
     idle: Mapping[str, Any] = {},
 ) -> Any:
-    """Returns the field of a setting; see `Facts`. A default of `...` makes it a required one."""
-    facts = {"facts": Facts(range, meaning, changes, idle)}
-    if default is ...:
-        return dataclasses.field(metadata=facts)
-    return dataclasses.field(default=default, metadata=facts)
+    """Returns the field of a setting; see `Facts`. A setting without a default is required."""
+    facts = Facts(range, meaning, changes, idle)
+    return dataclasses.field(default=default, metadata={"facts": facts})
 
 
 def facts(kind: type) -> dict[str, tuple[dataclasses.Field, Facts]]:
@@ -79,7 +78,7 @@ def settings(kind: type | None = None, /, **options: Any) -> Any:
     """
 
     def decorate(kind: type) -> type:
-        made = dataclasses.dataclass(frozen=True, **options)(kind)
+        made: Any = dataclasses.dataclass(frozen=True, **options)(kind)
         ranges = {name: it.range for name, (_, it) in facts(made).items() if it.range is not None}
         made.__doc__ = _documented(made)
         return takes(**ranges)(made)

@@ -109,52 +109,52 @@ class Participation:
     """
 
     sampling: str = setting(
-        "fixed",
-        one_of(*SAMPLINGS),
         'With "fixed", a cohort of the given size is drawn without replacement. With "poisson", '
         "each client is drawn independently, and the given size is the expected number of clients. "
         "Such a cohort may have any size and may be empty.",
+        one_of(*SAMPLINGS),
+        default="fixed",
     )
     over_selection: float = setting(
-        1.0,
-        at_least(1),
         "The number of selected clients divided by the size of the cohort; the number is rounded "
         "up. The first clients that report are the cohort.",
+        at_least(1),
+        default=1.0,
     )
     availability: Availability = setting(
-        Always(),
-        meaning="The rule for the clients that can be selected. If there are too few, all of them "
+        "The rule for the clients that can be selected. If there are too few, all of them "
         "are selected.",
+        default=Always(),
     )
     selector: Selector = setting(
-        Uniform(), meaning="The rule that chooses among them, a `Selector`."
+        "The rule that chooses among them, a `Selector`.", default=Uniform()
     )
     class_shares: tuple[float, ...] = setting(
-        (1.0,),
-        each(at_least(0), fewest=1),
         "The shares of the device classes, relative to their sum. A client's class is drawn once.",
+        each(at_least(0), fewest=1),
+        default=(1.0,),
     )
     dropout: tuple[float, ...] = setting(
-        (0.0,),
-        each(between(0, 1), fewest=1),
         "The probability that a selected client never reports.",
+        each(between(0, 1), fewest=1),
+        default=(0.0,),
     )
     median_seconds: tuple[float, ...] = setting(
-        (0.0,),
-        each(at_least(0), fewest=1),
         "The median of the log-normal time until a client reports; with 0, reports take no time.",
+        each(at_least(0), fewest=1),
+        default=(0.0,),
     )
     client_spread: float = setting(
-        0.0,
-        at_least(0),
         "The standard deviation of the logarithm of this time between clients, drawn once for each "
         "client.",
+        at_least(0),
+        default=0.0,
     )
     round_spread: float = setting(
-        0.0, at_least(0), "The same standard deviation between the rounds of a client."
+        "The same standard deviation between the rounds of a client.", at_least(0), default=0.0
     )
     deadline: float | None = setting(
-        None, above(0), "The seconds after which reports are lost; None: no client is late."
+        "The seconds after which reports are lost; None: no client is late.", above(0), default=None
     )
 
     def __post_init__(self):

@@ -85,11 +85,12 @@ def averaged_part(algorithm: Algorithm, exchange: Exchange) -> AveragedPart:
             f"{owner} cannot be compressed: the uploads, or one of their fields, must be averaged "
             f"by a plain mean, but the aggregator is {type(aggregator).__name__}."
         )
-    if exchange.averaged is None:
+    part_of = exchange.averaged
+    if part_of is None:
         raise AggregatorError(
             f"{owner} cannot be compressed: Exchange.averaged is None. Set it to a function that "
             "returns the part of the server state that uploads change."
         )
-    averaged = trace(f"{owner}: averaged", lambda: exchange.averaged(algorithm.server_init(0)))
+    averaged = trace(f"{owner}: averaged", lambda: part_of(algorithm.server_init(0)))
     specs = tff.types.type_to_tf_tensor_specs(averaged.type_signature.result)
-    return AveragedPart(owner, *fields, specs, aggregator)
+    return AveragedPart(owner, fields[0], specs, aggregator)

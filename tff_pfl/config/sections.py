@@ -45,11 +45,11 @@ class Imports:
     """The modules of the user."""
 
     imports: tuple[str, ...] = setting(
-        (), meaning="Modules that register names, such as my_package.methods."
+        "Modules that register names, such as my_package.methods.", default=()
     )
     import_path: tuple[str, ...] = setting(
-        (),
-        meaning="Folders to search for them first; programs add the folder of the config.",
+        "Folders to search for them first; programs add the folder of the config.",
+        default=(),
         changes=NOTHING,
     )
 
@@ -58,56 +58,55 @@ class Imports:
 class Data:
     """The data and their partition; the options of a partitioner are in `data.NAME`."""
 
-    name: str = setting("digits", meaning="One of `tff_pfl.DATASETS`.")
+    name: str = setting("One of `tff_pfl.DATASETS`.", default="digits")
     data_dir: str = setting(
-        "",
-        meaning='The folder of TFDS data sets; "": TFDS_DATA_DIR or the default of TFDS.',
+        'The folder of TFDS data sets; "": TFDS_DATA_DIR or the default of TFDS.',
+        default="",
         changes=NOTHING,
     )
     num_clients: int | None = setting(
-        25,
-        _FEDERATE["num_clients"],
         "The number of clients.",
+        _FEDERATE["num_clients"],
+        default=25,
         idle={"partitioner": "natural", **_NO_FILE},
     )
     partitioner: str = setting(
-        "dirichlet",
-        meaning="One of `tff_pfl.PARTITIONERS`, whose options are in the section of its name, such "
+        "One of `tff_pfl.PARTITIONERS`, whose options are in the section of its name, such "
         "as data.dirichlet.alpha.",
+        default="dirichlet",
         idle=_NO_FILE,
     )
     merge: bool = setting(
-        True,
-        meaning="Whether the original training and test splits are pooled before they are "
-        "partitioned.",
+        "Whether the original training and test splits are pooled before they are partitioned.",
+        default=True,
         idle=_NO_FILE,
     )
     fractions: tuple[float, ...] | None = setting(
-        (0.75, 0.0, 0.25),
-        _FEDERATE["fractions"],
         "With merge: the shares of training, validation and test examples.",
+        _FEDERATE["fractions"],
+        default=(0.75, 0.0, 0.25),
         idle={"merge": False, **_NO_FILE},
     )
     num_validation: int = setting(
-        0,
-        _FEDERATE["num_validation"],
         "Without merge: the examples taken from the training split for validation.",
+        _FEDERATE["num_validation"],
+        default=0,
         idle=_NO_FILE,
     )
     imbalance: float = setting(
-        1.0,
-        _FEDERATE["imbalance"],
         "The number of examples of the first class over that of the last class.",
+        _FEDERATE["imbalance"],
+        default=1.0,
         idle=_NO_FILE,
     )
     imbalanced_test: bool = setting(
-        True,
-        meaning="False: the whole test split is kept, which needs merge=False.",
+        "False: the whole test split is kept, which needs merge=False.",
+        default=True,
         idle={"imbalance": 1, **_NO_FILE},
     )
-    partition_file: str = setting("", meaning="A saved partition to use instead of a new one.")
+    partition_file: str = setting("A saved partition to use instead of a new one.", default="")
     normalization: str = setting(
-        "unit", meaning="The scale of images, one of `tff_pfl.datasets.NORMALIZATIONS`."
+        "The scale of images, one of `tff_pfl.datasets.NORMALIZATIONS`.", default="unit"
     )
 
 
@@ -115,14 +114,16 @@ class Data:
 class Model:
     """The model that clients train."""
 
-    name: str = setting("mlp", meaning="One of `tff_pfl.MODELS`.")
+    name: str = setting("One of `tff_pfl.MODELS`.", default="mlp")
     segments: int = setting(
-        1,
-        _BUILD["segments"],
         "The number of parts whose activations are computed again for gradients.",
+        _BUILD["segments"],
+        default=1,
     )
     compute_type: str = setting(
-        "float32", one_of(*COMPUTE_TYPES), "The type in which layers compute; weights are float32."
+        "The type in which layers compute; weights are float32.",
+        one_of(*COMPUTE_TYPES),
+        default="float32",
     )
 
 
@@ -135,13 +136,13 @@ class Optimizer:
     """An optimizer by its name; of the server, or of local training."""
 
     optimizer: str = setting(
-        "", meaning='One of `tff_pfl.OPTIMIZERS`; of the server, "": the step is the mean.'
+        'One of `tff_pfl.OPTIMIZERS`; of the server, "": the step is the mean.', default=""
     )
-    learning_rate: float = setting(1.0, at_least(0), "The learning rate.")
+    learning_rate: float = setting("The learning rate.", at_least(0), default=1.0)
     momentum: float = setting(
-        0.0,
-        up_to(0, 1),
         "The momentum, for optimizers with momentum such as sgd.",
+        up_to(0, 1),
+        default=0.0,
         idle={"optimizer": _without_momentum},
     )
 
@@ -150,7 +151,7 @@ class Optimizer:
 class Aggregator:
     """The aggregator of uploads."""
 
-    name: str = setting("", meaning='One of `tff_pfl.AGGREGATORS`; "": that of the algorithm.')
+    name: str = setting('One of `tff_pfl.AGGREGATORS`; "": that of the algorithm.', default="")
 
 
 @settings
@@ -158,29 +159,29 @@ class Privacy:
     """Differential privacy of clients from anyone who sees the server; off without noise."""
 
     epsilon: float | None = setting(
-        None, above(0), "Epsilon for all rounds, from which the noise follows."
+        "Epsilon for all rounds, from which the noise follows.", above(0), default=None
     )
     noise_multiplier: float | None = setting(
-        None,
-        at_least(0),
         "The standard deviation of the noise over the clipping norm, from which epsilon follows.",
+        at_least(0),
+        default=None,
     )
-    delta: float | None = setting(None, inside(0, 1), "Delta; None: num_clients ** -1.1.")
+    delta: float | None = setting("Delta; None: num_clients ** -1.1.", inside(0, 1), default=None)
     mechanism: str = setting(
-        "central", one_of(*MECHANISMS), 'The server adds noise ("central"), or clients do.'
+        'The server adds noise ("central"), or clients do.', one_of(*MECHANISMS), default="central"
     )
     bits: int = setting(
-        20,
-        whole(8, 24),
         "The bits of each uploaded number, with distributed noise.",
+        whole(8, 24),
+        default=20,
         idle={"mechanism": "central"},
     )
-    clipping: str = setting("adaptive", one_of(*CLIPPINGS), "The clipping of uploads.")
+    clipping: str = setting("The clipping of uploads.", one_of(*CLIPPINGS), default="adaptive")
     clip_norm: float = setting(
-        0.1, above(0), "The largest norm of an upload, at first if clipping is adaptive."
+        "The largest norm of an upload, at first if clipping is adaptive.", above(0), default=0.1
     )
     secure_sums: bool = setting(
-        False, meaning="Whether uploads are summed securely before the server adds noise."
+        "Whether uploads are summed securely before the server adds noise.", default=False
     )
 
 

@@ -186,7 +186,7 @@ class FederatedDataset:
         return cls(x, labels_of(y), num_classes, partition, name, weights_of(y))
 
     @classmethod
-    @takes(range_error=PartitionError, fractions=partitioners.FRACTIONS, seed=whole(0))
+    @takes(PartitionError, fractions=partitioners.FRACTIONS, seed=whole(0))
     def from_dataframe(
         cls,
         frame: Any,

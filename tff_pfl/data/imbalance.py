@@ -8,7 +8,7 @@ from tff_pfl.data.partition import PartitionError
 _ROUNDING = 1e-9  # how far below its exact integer a product of floats may be
 
 
-@takes(range_error=PartitionError, factor=at_least(1))
+@takes(PartitionError, factor=at_least(1))
 def long_tailed_sizes(class_sizes: np.ndarray, factor: float) -> np.ndarray:
     """Computes the number of examples that each class keeps; these numbers fall exponentially.
 

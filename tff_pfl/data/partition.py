@@ -30,7 +30,7 @@ class PartitionError(ValueError):
 
 @PARTITIONERS.register("dirichlet")
 @takes(
-    range_error=PartitionError,
+    PartitionError,
     num_clients=whole(1),
     alpha=at_least(1e-6),  # gives each class to one client; smaller values take seconds a draw
     min_examples=whole(0),
@@ -98,7 +98,7 @@ def dirichlet(
 
 
 @PARTITIONERS.register("classes_per_client")
-@takes(range_error=PartitionError, num_clients=whole(1), classes=whole(1))
+@takes(PartitionError, num_clients=whole(1), classes=whole(1))
 def classes_per_client(
     labels: np.ndarray,
     num_clients: int,
@@ -167,7 +167,7 @@ def classes_per_client(
 
 
 @PARTITIONERS.register("iid")
-@takes(range_error=PartitionError, num_clients=whole(1))
+@takes(PartitionError, num_clients=whole(1))
 def iid(labels: Any, num_clients: int, rng: np.random.Generator) -> list[np.ndarray]:
     """Shuffles all rows and deals them out in N parts whose sizes differ by one at most."""
     return np.array_split(rng.permutation(len(tree.flatten(labels)[0])), num_clients)
@@ -239,7 +239,7 @@ FRACTIONS = Range(
 """The relative sizes of the parts into which a client's examples are cut."""
 
 
-@takes(range_error=PartitionError, fractions=FRACTIONS)
+@takes(PartitionError, fractions=FRACTIONS)
 def split(
     indices: np.ndarray, fractions: Sequence[float], rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -104,18 +104,16 @@ def for_each_client(
     def results(
         server_state: Any,
         source: CohortDataSource,
-        client_ids: Sequence[int],
+        client_ids: Sequence[int] | np.ndarray,
         split: str = "test",
         batch_size: int | None = None,
     ) -> Iterator[Mapping[str, Any]]:
         rows = batch_size or evaluated_rows(source, split)
         compute = computation(source.federated_type.member, rows)
         for ids in chunks(client_ids, at_once(at_a_time, rows * outputs())):
-            clients = tests = [()] * len(ids)
-            if models.keys() != {GLOBAL}:
-                clients = source.clients_of_ids(ids)
-            if pool is None:
-                tests = source.select_examples(ids, split)
+            nothing: list[Any] = [()] * len(ids)
+            clients = nothing if models.keys() == {GLOBAL} else source.clients_of_ids(ids)
+            tests = source.select_examples(ids, split) if pool is None else nothing
             evaluated = list(map(EvaluatedClient, clients, tests))
             yield from compute(server_state, evaluated, *([] if pool is None else [pool]))
 
@@ -173,7 +171,9 @@ def map_models(
     )
 
 
-def chunks(client_ids: Sequence[int], at_a_time: int) -> Iterator[Sequence[int]]:
+def chunks(
+    client_ids: Sequence[int] | np.ndarray, at_a_time: int
+) -> Iterator[Sequence[int] | np.ndarray]:
     """Yields the ids of `at_a_time` clients after another."""
     for start in range(0, len(client_ids), at_a_time):
         yield client_ids[start : start + at_a_time]

@@ -183,7 +183,7 @@ class Evaluator:
         return Predictions.of(results, self._dataset, split, self.client_ids)
 
     def models(
-        self, server_state: Any, source: CohortDataSource, client_ids: Sequence[int]
+        self, server_state: Any, source: CohortDataSource, client_ids: Sequence[int] | np.ndarray
     ) -> Iterator[Weights]:
         """Yields the own models of these clients.
 
@@ -196,7 +196,7 @@ class Evaluator:
             yield from self._process.personalize(server_state, source.clients_of_ids(ids))
 
     def losses(
-        self, server_state: Any, source: CohortDataSource, client_ids: Sequence[int]
+        self, server_state: Any, source: CohortDataSource, client_ids: Sequence[int] | np.ndarray
     ) -> np.ndarray:
         """Computes the global model's mean loss on clients' training examples.
 

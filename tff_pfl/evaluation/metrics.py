@@ -129,7 +129,8 @@ class ClientMetrics(NamedTuple):
 
     def with_values(self, others: "ClientMetrics") -> "ClientMetrics":
         """Returns the metrics with further ones of the same clients."""
-        values, undefined = self.values | others.values, self.undefined | others.undefined
+        values = {**self.values, **others.values}
+        undefined = {**self.undefined, **others.undefined}
         return self._replace(values=values, undefined=undefined)
 
     def columns(self, undefined: float | None = math.nan) -> dict[str, np.ndarray]:
@@ -147,7 +148,7 @@ class ClientMetrics(NamedTuple):
         for name, values in self.values.items():
             is_undefined = self.undefined.get(name, np.False_)
             if is_undefined.any():
-                values = np.where(is_undefined, undefined, values)
+                values = np.where(is_undefined, np.asarray(undefined), values)
             columns[str(name)] = values
         return columns
 

@@ -3,7 +3,7 @@
 import collections
 import functools
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import tensorflow_federated as tff
@@ -65,7 +65,7 @@ class NewClientsEvaluation:
         best_epoch: bool = False,
         locally_trained: bool = False,
         first_id: int = 0,
-        capacity: int | str | Ladder | None = None,
+        capacity: int | Literal["cohort"] | Ladder | None = None,
     ):
         """Prepares the evaluation.
 
@@ -257,7 +257,7 @@ def with_best_epoch(clients: ClientMetrics, start: str) -> ClientMetrics:
         means = np.divide(sums, numbers, out=np.full(len(sums), np.nan), where=numbers > 0)
         means = clients.quantities[name.quantity].better * means
         best = np.argmax(np.nan_to_num(means, nan=-np.inf))  # A diverged model is the worst.
-        for model, epoch in (("fine_tuned", -1), ("fine_tuned_best_epoch", best)):
+        for model, epoch in (("fine_tuned", -1), ("fine_tuned_best_epoch", int(best))):
             values[name._replace(model=model)] = by_client[:, epoch]
             undefined[name._replace(model=model)] = ~is_defined[:, epoch]
     return clients._replace(values=values, undefined=undefined)

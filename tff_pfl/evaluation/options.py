@@ -21,76 +21,78 @@ class Evaluation:
     """
 
     every: int = setting(
-        5,
-        whole(0),
         "The rounds between evaluations; 0: only after the last round, which is always evaluated.",
+        whole(0),
+        default=5,
     )
     split: str = setting(
-        "test", one_of(*SPLITS), 'The examples to evaluate on: "test", or "validation" for tuning.'
+        'The examples to evaluate on: "test", or "validation" for tuning.',
+        one_of(*SPLITS),
+        default="test",
     )
     validation: bool = setting(
-        False,
-        meaning="Whether models are also evaluated on their own clients' validation examples.",
+        "Whether models are also evaluated on their own clients' validation examples.",
+        default=False,
         idle={"split": "validation"},
     )
     late_share: float = setting(
-        0.1,
-        between(0, 1),
         "The share of a run's evaluations that its summary averages: the last ones, and at least "
         "one.",
+        between(0, 1),
+        default=0.1,
         changes=RESULTS,
     )
     further_models: tuple[str, ...] = setting(
-        (),
-        meaning="Models that are evaluated beside each client's own and the global model: "
+        "Models that are evaluated beside each client's own and the global model: "
         '"locally_trained", the global model after local training, and "fine_tuned", the client\'s '
         "own model after fine-tuning.",
+        default=(),
     )
     fine_tune_epochs: int = setting(
-        0,
-        whole(0),
         "The epochs for which clients fine-tune their own models before these are evaluated; with "
         'the further model "fine_tuned", the models before are evaluated, too.',
+        whole(0),
+        default=0,
     )
     fine_tune_learning_rate: float | None = setting(
-        None,
-        at_least(0),
         "The learning rate of fine-tuning in all rounds, also for new clients; None: the rate of "
         "local training in its last round.",
+        at_least(0),
+        default=None,
     )
     clients: int = setting(
-        0,
-        whole(0),
         "The number of clients to evaluate; 0: all. The sample is drawn once (see "
         "`sampled_clients`) and is the same in all evaluations of all algorithms, so differences "
         "between them compare the same clients.",
+        whole(0),
+        default=0,
     )
     clients_per_call: int = setting(
-        25,
-        whole(1),
         "The most clients evaluated at a time, which bounds memory. Fewer are, if their models "
         "have more than 2^24 outputs for a batch.",
+        whole(1),
+        default=25,
         changes=NOTHING,
     )
     generalization: str = setting(
-        "never",
-        one_of(*GENERALIZATION),
         "The evaluations in which models are also evaluated on the examples of other clients: "
         '"never", after the "last" round, or "always". This costs about as many times as much as '
         "there are clients.",
+        one_of(*GENERALIZATION),
+        default="never",
         changes=RESULTS,
     )
     synthetic: tuple[float, ...] = setting(
-        (0.5,),
-        each(between(0, 1)),
         "Shares of the other clients whose examples are added, for the accuracy on a synthetic "
         "mixture; see `PooledEvaluation`.",
+        each(between(0, 1)),
+        default=(0.5,),
         changes=RESULTS,
         idle={"generalization": "never"},
     )
     subsample: bool = setting(
-        False,
-        meaning="Whether only as many examples of others are drawn as the client has.",
+        "Whether only as many examples of others are drawn as the client has.",
+        default=False,
         changes=RESULTS,
         idle={"generalization": "never"},
     )

@@ -137,9 +137,10 @@ class PooledEvaluation:
             pool=_Pool(x, y, self._batches()),
             at_a_time=options.clients_per_call,
         )
-        models = models_of(process)
-        shared = {name: models.pop(name) for name in [GLOBAL] if name in models}
-        self._of_clients, self._of_server = each(models), each(shared) if shared else None
+        models = dict(models_of(process))
+        shared = models.pop(GLOBAL, None)
+        self._of_clients = each(models)
+        self._of_server = None if shared is None else each({GLOBAL: shared})
 
     def _batches(self) -> np.ndarray:
         """Returns the batches of the pool; the sums of some metrics are of whole clients."""
@@ -168,13 +169,16 @@ class PooledEvaluation:
             models, of `process.further_models` and, if there is one, of the `global` model, which
             is evaluated on each client's pools.
         """
-        means = collections.defaultdict(lambda: np.zeros([2, len(client_ids)]))
-        of_server, arguments = {}, (server_state, source)
+        means: dict[MetricName, np.ndarray] = collections.defaultdict(
+            lambda: np.zeros([2, len(client_ids)])
+        )
+        arguments = server_state, source
+        of_server: Mapping[str, Any] = {}
         if self._of_server is not None:
             of_server = next(self._of_server(*arguments, client_ids[:1], batch_size=self._rows))
         results = self._of_clients(*arguments, client_ids, batch_size=self._rows)
         for column, (client_id, own) in enumerate(zip(client_ids, results, strict=True)):
-            for name, mean in self._means(client_id, own | of_server):
+            for name, mean in self._means(client_id, {**own, **of_server}):
                 means[name][:, column] = mean
         undefined = {name: count == 0 for name, (_, count) in means.items()}
         values = {

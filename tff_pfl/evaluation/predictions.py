@@ -124,8 +124,8 @@ def predicted(model: Model, weights: Weights, examples: Examples, *, batch_size:
     rows = num_rows(examples)
     num_batches = (rows + batch_size - 1) // batch_size
     # Only the shapes of these predictions are used.
-    first = _map(lambda leaf: leaf[:1], (examples.x, examples.y))
-    shapes = predict(*first, tf.zeros([2], tf.int32))
+    x, y = _map(lambda leaf: leaf[:1], (examples.x, examples.y))
+    shapes = predict(x, y, tf.zeros([2], tf.int32))
     batches = _map(lambda leaf: tf.zeros([num_batches, batch_size, *leaf.shape[1:]]), shapes)
     _, batches = scan_batches(
         put_batch, (0, batches), examples, epochs=1, batch_size=batch_size, seed=None

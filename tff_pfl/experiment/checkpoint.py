@@ -109,11 +109,15 @@ def check_trained(store: ClientStateStore, now: Mapping[str, Any]) -> None:
         OutputDirectoryError: No round was committed, or the run is of another process, other data
             or another partition of them.
     """
-    committed, run = store.attachment("progress"), os.path.dirname(store.path)
+    committed, run = store.attachment("progress"), _run_of(store)
     if committed is None:
         raise OutputDirectoryError(f"{run} has no checkpoint of a run: no round was committed.")
     if changes := _changes(run, json.loads(committed), now):
         raise OutputDirectoryError(f"{run} is a run of something else: {'; '.join(changes)}.")
+
+
+def _run_of(store: ClientStateStore) -> str:
+    return os.path.dirname(store.path or "")
 
 
 def _changes(run, committed: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -173,16 +177,16 @@ class Checkpoint:
             nobody = np.zeros([source.num_clients], np.bool_)
             return Progress(self._process.initialize(), source.iterator(), nobody)
         content = json.loads(committed)
-        if changes := _changes(self._run, content, self._identity):
+        if changes := _changes(_run_of(self._store), content, self._identity):
             raise self._refusal("; ".join(changes))
         state = _server_state(self._store, self._process)
         try:
-            iterator = CohortIterator.from_bytes(self._store.attachment("iterator"))
+            iterator = CohortIterator.from_bytes(self._store.attachment("iterator") or b"")
         except UnknownCohortSourceError:  # data and type were compared before: they are the same
             raise self._refusal(
                 "its cohorts are drawn with another seed or participation"
             ) from None
-        bits = np.frombuffer(self._store.attachment("reported"), np.uint8)
+        bits = np.frombuffer(self._store.attachment("reported") or b"", np.uint8)
         evaluations = [(number, from_text(metrics)) for number, metrics in content["evaluations"]]
         return Progress(
             state,
@@ -193,14 +197,10 @@ class Checkpoint:
             **{key: content[key] for key in _PLAIN},
         )
 
-    @property
-    def _run(self) -> str:
-        return os.path.dirname(self._store.path)
-
     def _refusal(self, reason) -> OutputDirectoryError:
         return OutputDirectoryError(
-            f"Cannot resume the run in {self._run}: {reason}. Resume it unchanged, or start "
-            "another run."
+            f"Cannot resume the run in {_run_of(self._store)}: {reason}. Resume it unchanged, "
+            "or start another run."
         )
 
     def count_privacy(self, progress: Progress, privacy: PrivacyLoss | None) -> None:
@@ -215,7 +215,7 @@ class Checkpoint:
                 count all rounds.
         """
         before = progress.privacy
-        if before is not None and not before.is_close(privacy):
+        if before is not None and (privacy is None or not before.is_close(privacy)):
             raise self._refusal(
                 f"the privacy of its rounds was\n  {before}\nnow it is\n  {privacy}"
             )

@@ -55,19 +55,19 @@ class EarlyStop:
     """
 
     patience: int = setting(
-        ..., whole(1), "The evaluations in a row without an improvement after which a run ends."
+        "The evaluations in a row without an improvement after which a run ends.", whole(1)
     )
     least_gain: float = setting(
-        0.0,
-        at_least(0),
         "The gain that an improvement exceeds, in units of the metric: a share for an accuracy, "
         "nats for a loss.",
+        at_least(0),
+        default=0.0,
     )
     metric: str = setting(
-        "personalized/accuracy",
-        meaning='"MODEL/QUANTITY", such as "personalized/accuracy" or "global/loss", averaged over '
+        '"MODEL/QUANTITY", such as "personalized/accuracy" or "global/loss", averaged over '
         "the clients that have validation examples. A loss improves when it falls, a metric of the "
         "task in the direction that it states.",
+        default="personalized/accuracy",
     )
 
     def __post_init__(self):

@@ -157,7 +157,7 @@ def evaluated(
         clients = evaluator(state, found.source, is_last=True)
         predicted = evaluator.predictions(state, found.source) if predictions else None
         evaluate_new_clients = experiment.new_clients_evaluation
-        new_clients = evaluate_new_clients and evaluate_new_clients(state)
+        new_clients = None if evaluate_new_clients is None else evaluate_new_clients(state)
     metrics = summarize(clients) | ({} if new_clients is None else summarize(new_clients))
     return EvaluationResult(
         experiment.title,
@@ -254,6 +254,6 @@ def client_tables(distributions: _Grouped, gains: _Grouped) -> list[str]:
 
 
 def _cells(found: Distribution) -> list[str]:
-    shown = (found.mean, found.weighted_mean, found.lowest_10_percent)
-    shown += (found.deciles[4], found.top_10_percent)
+    shown = [found.mean, found.weighted_mean, found.lowest_10_percent]
+    shown += [found.deciles[4], found.top_10_percent]
     return [str(found.num_clients), *map(decimal, shown)]

@@ -29,7 +29,7 @@ from tff_pfl.experiment.new_clients import NewClients
 from tff_pfl.local import LocalTraining, rows_of_batch
 from tff_pfl.models import Model
 from tff_pfl.privacy import Accountant, PrivacyLoss, default_delta
-from tff_pfl.templates import Algorithm, PersonalizedProcess, compose
+from tff_pfl.templates import Algorithm, Ingredients, PersonalizedProcess, compose
 
 
 @settings(eq=False)
@@ -56,41 +56,41 @@ class Experiment:
             names the field that is wrong.
     """
 
-    algorithm: Algorithm = setting(..., meaning="The algorithm, made by `tff_pfl.make`.")
-    dataset: FederatedDataset = setting(..., meaning="The federation's data.")
-    rounds: int = setting(..., whole(1), "The number of rounds.")
+    algorithm: Algorithm = setting("The algorithm, made by `tff_pfl.make`.")
+    dataset: FederatedDataset = setting("The federation's data.")
+    rounds: int = setting("The number of rounds.", whole(1))
     clients_per_round: int | None = setting(
-        None,
-        whole(1),
-        "The number of clients in a cohort; None: all clients that train.",
+        "The number of clients in a cohort; None: all clients that train.", whole(1), default=None
     )
     seed: int = setting(
-        0,
-        whole(0, 2**63 - 1),
         "The seed of initial weights, cohorts, batches and all other draws.",
+        whole(0, 2**63 - 1),
+        default=0,
     )
-    evaluation: Evaluation = setting(Evaluation(), meaning="The evaluations.")
+    evaluation: Evaluation = setting("The evaluations.", default=Evaluation())
     participation: Participation = setting(
-        EVERYBODY_REPORTS,
-        meaning="Selects the clients of a round and decides which of them report. Unless all "
+        "Selects the clients of a round and decides which of them report. Unless all "
         "clients always report, metrics count both, such as `participation/num_selected`.",
+        default=EVERYBODY_REPORTS,
     )
     early_stop: EarlyStop | None = setting(
-        None,
-        meaning="Ends the run before `rounds`, based on the evaluations every `evaluation.every` "
+        "Ends the run before `rounds`, based on the evaluations every `evaluation.every` "
         "rounds. The round after which it ends the run is evaluated as the last one.",
+        default=None,
     )
     new_clients: NewClients | None = setting(
-        None, meaning="The clients that do not train, but are evaluated after the last round."
+        "The clients that do not train, but are evaluated after the last round.", default=None
     )
     accountant: Accountant | None = setting(
-        None,
-        meaning="Computes epsilon of an algorithm with noise; None: one with the run's cohorts and "
+        "Computes epsilon of an algorithm with noise; None: one with the run's cohorts and "
         "`privacy.default_delta`.",
+        default=None,
     )
-    checkpoint_every: int = setting(1, whole(1), "The rounds between checkpoints.", changes=NOTHING)
+    checkpoint_every: int = setting(
+        "The rounds between checkpoints.", whole(1), default=1, changes=NOTHING
+    )
     label: str = setting(
-        "", meaning="A label, in place of the names of the algorithm and the data set; see `title`."
+        "A label, in place of the names of the algorithm and the data set; see `title`.", default=""
     )
     # Experiments that `dataclasses.replace` makes of this one share its processes.
     _processes: dict = dataclasses.field(default_factory=dict, repr=False)
@@ -100,12 +100,7 @@ class Experiment:
         check_kind("The algorithm", self.algorithm, Algorithm, "tff_pfl.make makes one.")
         tip = "FederatedDataset.from_client_arrays makes one of each client's arrays."
         check_kind("The data set", self.dataset, FederatedDataset, tip)
-        if self.algorithm.made_of is None:
-            raise KindError(
-                f"The algorithm {self.algorithm.name!r} does not say of which model and local "
-                "training it was made. Register its function by tff_pfl.ALGORITHMS.register, and "
-                "make it by tff_pfl.make."
-            )
+        _ = self._made_of
         with _field("new_clients"):
             members = self.members
         with _field("model"):
@@ -134,14 +129,25 @@ class Experiment:
         return self.members.num_clients if size is None else operator.index(size)
 
     @property
+    def _made_of(self) -> Ingredients:
+        """The ingredients of the algorithm."""
+        if self.algorithm.made_of is None:
+            raise KindError(
+                f"The algorithm {self.algorithm.name!r} does not say of which model and local "
+                "training it was made. Register its function by tff_pfl.ALGORITHMS.register, and "
+                "make it by tff_pfl.make."
+            )
+        return self.algorithm.made_of
+
+    @property
     def model(self) -> Model:
         """The model that clients train."""
-        return self.algorithm.made_of.model
+        return self._made_of.model
 
     @property
     def local(self) -> LocalTraining:
         """The local training."""
-        return self.algorithm.made_of.local
+        return self._made_of.local
 
     @functools.cached_property
     def members(self) -> FederatedDataset:
@@ -243,8 +249,8 @@ class Experiment:
             ValueError: The algorithm has no model that new clients can fine-tune, or they would
                 fine-tune it twice.
         """
-        chosen, process = self.new_clients, self.process
-        if chosen is None or not chosen.evaluated:
+        chosen, newcomers, process = self.new_clients, self.newcomers, self.process
+        if chosen is None or newcomers is None or not chosen.evaluated:
             return None
         fits = process.algorithm.personalize.new_clients
         starts_with_own = process.global_weights is None and fits is None
@@ -257,12 +263,12 @@ class Experiment:
                     "'fine_tuned' to evaluation.further_models to evaluate a fine-tuned model "
                     "beside it."
                 )
-            local = fitted(chosen.local or self.local, self.newcomers)
+            local = fitted(chosen.local or self.local, newcomers)
             return NewClientsEvaluation(
                 process,
                 self.model,
                 local,
-                self.newcomers,
+                newcomers,
                 self.evaluation,
                 self.seed,
                 epochs=chosen.fine_tune_epochs,
@@ -284,14 +290,14 @@ class Experiment:
         Raises:
             ExamplesError: None of them has any.
         """
-        options, newcomers = self.evaluation, self.newcomers
-        who, clients = "client that trains" if newcomers else "client", slice(None)
+        options, chosen, newcomers = self.evaluation, self.new_clients, self.newcomers
+        who = "client that trains" if newcomers else "client"
         if options.clients:
-            who, clients = f"client of the sample (clients={options.clients})", self.sample
+            who = f"client of the sample (clients={options.clients})"
         splits = dict.fromkeys([options.split, *["validation"] * options.validation])
         for split in splits:
-            _check_split(self.members, split, who, clients)
-        if newcomers is not None and self.new_clients.evaluated:
+            _check_split(self.members, split, who, self.sample)
+        if chosen is not None and newcomers is not None and chosen.evaluated:
             _check_split(newcomers, options.split, "new client")
 
     def written_as(self, settings: Mapping[str, Any]) -> "Experiment":
@@ -306,7 +312,7 @@ class Experiment:
     @functools.cached_property
     def settings(self) -> dict[str, Any]:
         """The settings, as JSON values in the keys of configs, which a run records."""
-        data, made_of = self.members, self.algorithm.made_of
+        data = self.members
         sections = {
             "evaluation": self.evaluation,
             "participation": self.participation,
@@ -321,7 +327,7 @@ class Experiment:
             "rounds": self.rounds,
             "clients_per_round": self.cohort_size,
             "checkpoint_every": self.checkpoint_every,
-            "algorithm": {"name": self.algorithm.name, **described(made_of.options)},
+            "algorithm": {"name": self.algorithm.name, **described(self._made_of.options)},
             "model": {"name": self.model.name, "num_weights": self.model.num_weights},
             "task": {
                 "name": self.model.task.name,
@@ -343,8 +349,7 @@ def _field(name: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if not hasattr(error, "field"):
-            error.field = name
+        vars(error).setdefault("field", name)
         raise
 
 
@@ -354,8 +359,8 @@ def fitted(local: LocalTraining, dataset: FederatedDataset) -> LocalTraining:
     return dataclasses.replace(local, batch_size=rows_of_batch(local.batch_size, largest))
 
 
-def _check_split(dataset, split, who, clients=slice(None)) -> None:
-    if not dataset.sizes(split)[clients].any():
+def _check_split(dataset, split, who, clients=None) -> None:
+    if not dataset.sizes(split)[slice(None) if clients is None else clients].any():
         raise ExamplesError(
             f"The split to evaluate on is {split!r}, but no {who} of {dataset.name!r} has {split} "
             "examples. Cut some of the rows off for that, before a run."

@@ -48,6 +48,6 @@ def _parts(graph: tf.compat.v1.GraphDef) -> Iterator[str]:
 
 
 def _digest(part: str) -> str:
-    names = {}
+    names: dict[str, str] = {}
     numbered = _NUMBERED.sub(lambda name: names.setdefault(name[0], f"#{len(names)}"), part)
     return hashlib.sha256(numbered.encode()).hexdigest()

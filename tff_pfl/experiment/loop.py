@@ -81,17 +81,17 @@ def train(
         >>> run.result.final.round_num
         1
     """
-    directory = folder
     if not isinstance(folder, RunDirectory):
-        directory = RunDirectory(folder, experiment.settings, resume=resume, overwrite=overwrite)
-    check_server_memory(experiment.process)  # before the run to overwrite is deleted
-    evaluators = experiment.evaluator, experiment.new_clients_evaluation
-    with directory, tracking(release_managers, directory) as managers:
-        result = _train(experiment, directory, evaluators, managers, verbose)
-    return Run(directory.path, experiment, result)
+        folder = RunDirectory(folder, experiment.settings, resume=resume, overwrite=overwrite)
+    # What cannot be trained or evaluated is refused before the run to overwrite is deleted.
+    check_server_memory(experiment.process)
+    _ = experiment.evaluator, experiment.new_clients_evaluation
+    with folder, tracking(release_managers, folder) as managers:
+        result = _train(experiment, folder, managers, verbose)
+    return Run(folder.path, experiment, result)
 
 
-def _train(experiment, directory, evaluators, managers, verbose) -> Result:
+def _train(experiment, directory, managers, verbose) -> Result:
     process, title = experiment.process, experiment.title
     _check_checkpoint(directory)
     schedule = Schedule.of(experiment)
@@ -130,7 +130,8 @@ def _train(experiment, directory, evaluators, managers, verbose) -> Result:
             Rounds(
                 experiment,
                 source,
-                *evaluators,
+                experiment.evaluator,
+                experiment.new_clients_evaluation,
                 schedule,
                 progress,
                 checkpoint,

@@ -6,7 +6,7 @@ import os
 import pathlib
 import re
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -221,7 +221,7 @@ def write_table(path: str, columns: Mapping[str, np.ndarray]) -> None:
     _write(path, list(columns), rows)
 
 
-def _write(path: str, columns: list[str], rows: Iterable[list]) -> None:
+def _write(path: str, columns: list[str], rows: Iterable[Sequence]) -> None:
     """Writes a CSV file, completely or not at all; rows may lack the last columns."""
     with whole_file(path, newline="") as file:
         writer = csv.writer(file)

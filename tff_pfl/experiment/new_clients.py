@@ -14,22 +14,22 @@ if TYPE_CHECKING:
 class NewClients:
     """The last clients of a federation, which join after training; see `NewClientsEvaluation`."""
 
-    number: int = setting(..., whole(1), "The number of the last clients, which do not train.")
+    number: int = setting("The number of the last clients, which do not train.", whole(1))
     fine_tune_epochs: int = setting(
-        20,
-        whole(0),
         "The passes over their training examples in which they fine-tune.",
+        whole(0),
+        default=20,
         changes=RESULTS,
         idle={"evaluated": False},
     )
     best_epoch: bool = setting(
-        False,
-        meaning="Whether the best of these epochs is also reported.",
+        "Whether the best of these epochs is also reported.",
+        default=False,
         changes=RESULTS,
         idle={"evaluated": False},
     )
     evaluated: bool = setting(
-        True, meaning="Whether they are evaluated at the end, not only held out."
+        "Whether they are evaluated at the end, not only held out.", default=True
     )
     local: "LocalTraining | None" = None  # by which they fine-tune; `None`: that of the algorithm
 
@@ -45,4 +45,5 @@ class NewClients:
                 f"number={self.number}, but the federation has only {dataset.num_clients} clients. "
                 f"Choose 0 to {dataset.num_clients - 1}, so that at least one client trains."
             )
-        return tuple(dataset.of(part, num_trained=first) for part in (ids[:first], ids[first:]))
+        trained, others = ids[:first], ids[first:]
+        return dataset.of(trained, num_trained=first), dataset.of(others, num_trained=first)

@@ -19,7 +19,7 @@ class RoundWarnings:
         """Makes warnings about the run with a title, which `show` prints."""
         self._title = title
         self._show = show
-        self._rounds = collections.Counter()
+        self._rounds: collections.Counter[str] = collections.Counter()
 
     def warn(self, round_num: int, warnings: Mapping[str, str]) -> None:
         """Shows those warnings about a round whose kinds are new; counts the others."""

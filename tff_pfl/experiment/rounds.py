@@ -58,9 +58,9 @@ class Schedule(NamedTuple):
 
     def stopped(self, evaluations: Sequence[EvaluatedRound]) -> str | None:
         """Returns why the run ends early after these evaluations, or `None`."""
-        return self.early_stop and self.early_stop.reason(
-            evaluations, self.evaluate_every, self.quantities
-        )
+        if self.early_stop is None:
+            return None
+        return self.early_stop.reason(evaluations, self.evaluate_every, self.quantities)
 
 
 class _Unwritten(NamedTuple):
@@ -158,8 +158,9 @@ class Rounds:
     def _training_metrics(self, metrics: Mapping[str, Any]) -> dict[str, float]:
         progress = self.progress
         found = {name: np.asarray(x).item() for name, x in flatten(metrics, "/").items()}
-        if self.source.participation != EVERYBODY_REPORTS:
-            found |= progress.iterator.participants.metrics()
+        participants = progress.iterator.participants
+        if participants is not None and self.source.participation != EVERYBODY_REPORTS:
+            found |= participants.metrics()
         if progress.privacy is not None:
             found["privacy/epsilon"] = progress.privacy.epsilon(progress.round_num)
         return found
@@ -219,7 +220,7 @@ class Rounds:
             state = self.progress.server_state
             clients = self.evaluator.on_own_examples(state, self.source, SPLIT)
         metrics = evaluation.summarize(clients)
-        if options.validation:
+        if early_stop is None or options.validation:
             return metrics
         return {early_stop.watched: metrics[early_stop.watched]}
 

@@ -7,8 +7,8 @@ import os
 import pathlib
 import shutil
 import types
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import IO, Any
 
 from ml_collections import config_dict
 
@@ -108,8 +108,8 @@ class RunDirectory:
         self._resume = resume
         self._overwrite = overwrite
         self._files = tuple(dict.fromkeys(["config.json", *files]))
-        self._lock = None
-        self.changes = []
+        self._lock: IO | None = None
+        self.changes: list[str] = []
         self._check()
 
     def create(self) -> None:
@@ -250,7 +250,7 @@ def changed_settings(
     if "computation" not in settings:  # of a run of `tff_pfl.compare`
         before.pop("computation", None)
     old, new = flatten(before, "."), flatten(settings, ".")
-    changes = [], []
+    changes: tuple[list[str], list[str]] = [], []
     for key in sorted(old.keys() | new.keys()):
         if repr(old.get(key)) != repr(new.get(key)):  # `repr`, because NaN is not equal to itself
             changes[changes_of(key) == NUMBERS].append(
@@ -278,7 +278,7 @@ def reading(path: str | os.PathLike) -> Iterator[None]:
         raise OutputDirectoryError(f"{os.fspath(path)} is damaged: {reason}.") from error
 
 
-def read_json(path: str) -> dict[str, Any]:
+def read_json(path: str | os.PathLike) -> dict[str, Any]:
     """Reads the JSON object in a file.
 
     Raises:
@@ -305,12 +305,12 @@ def read_settings(run_dir: str | os.PathLike) -> dict[str, Any]:
 def flatten(nested: Any, separator: str, prefix: str = "") -> dict[str, Any]:
     """Flattens nested mappings, lists and arrays to one level, with names joined by `separator`."""
     if isinstance(nested, Mapping):
-        items = nested.items()
-    elif isinstance(nested, list | tuple) or getattr(nested, "ndim", 0):
+        items: Iterable[tuple[Any, Any]] = nested.items()
+    elif isinstance(nested, list | tuple) or getattr(nested, "ndim", 0) > 0:
         items = enumerate(nested)
     else:
         return {prefix: nested}
-    flat = {}
+    flat: dict[str, Any] = {}
     for name, value in items:
         flat |= flatten(value, separator, f"{prefix}{separator}{name}" if prefix else str(name))
     return flat

@@ -107,7 +107,7 @@ class RunFiles:
             path: The run's output directory; see `RunDirectory`.
         """
         self.path = pathlib.Path(path)
-        self._clients = {}
+        self._clients: dict[int, ClientTable] = {}
 
     @functools.cached_property
     def settings(self) -> dict[str, Any]:

@@ -96,9 +96,12 @@ def best_on(
     split: str, evaluations: Sequence[EvaluatedRound], quantities: Quantities = BY_NAME
 ) -> EvaluatedRound | None:
     """Returns the first evaluation with the best `EvaluatedRound.quality` on a split, or `None`."""
-    qualities = [evaluated.quality(split, quantities) for evaluated in evaluations]
-    compared = [i for i, quality in enumerate(qualities) if quality is not None]
-    return evaluations[max(compared, key=qualities.__getitem__)] if compared else None
+    compared = [
+        (quality, evaluated)
+        for evaluated in evaluations
+        if (quality := evaluated.quality(split, quantities)) is not None
+    ]
+    return max(compared, key=lambda pair: pair[0])[1] if compared else None
 
 
 class LateMean(NamedTuple):
@@ -174,7 +177,7 @@ class Result(NamedTuple):
 
 def write_summary(directory: RunDirectory, result: Result) -> None:
     """Writes the result of a run to `summary.json`."""
-    content = {"title": result.title}
+    content: dict[str, Any] = {"title": result.title}
     content |= {name: _to_json(found) for name, found in result.evaluations.items()}
     content["seconds"] = round(result.seconds, 3)
     if result.stopped is not None:
@@ -203,11 +206,15 @@ def read_summary(run_dir: str | os.PathLike) -> Result | None:
         if content["checksum"] != _checksum(content):
             raise ValueError("wrong checksum")
         late, privacy = content["late_mean"], content.get("privacy")
+        found = {
+            name: EvaluatedRound(content[name]["round_num"], from_text(content[name]["metrics"]))
+            for name in content.keys() & {"final", "best_on_validation", "best_on_test"}
+        }
         return Result(
             content["title"],
-            _evaluation_of(content["final"]),
-            _evaluation_of(content.get("best_on_validation")),
-            _evaluation_of(content.get("best_on_test")),
+            found["final"],
+            found.get("best_on_validation"),
+            found.get("best_on_test"),
             LateMean(tuple(late["rounds"]), from_text(late["metrics"])),
             content["seconds"],
             content.get("stopped"),
@@ -239,10 +246,6 @@ def _to_json(evaluated: EvaluatedRound | LateMean) -> dict[str, Any]:
     return evaluated._asdict() | {"metrics": to_text(evaluated.metrics)}
 
 
-def _evaluation_of(value: Mapping[str, Any] | None) -> EvaluatedRound | None:
-    return value and EvaluatedRound(value["round_num"], from_text(value["metrics"]))
-
-
 def _checksum(content: Mapping[str, Any]) -> str:
     """Returns the checksum of a summary, without its entry `checksum`."""
     content = {key: value for key, value in content.items() if key != "checksum"}
@@ -262,8 +265,8 @@ def table(result: Result) -> str:
         lines += ["", _privacy_line(**result.privacy)]
     absent = result.final.metrics.get(NUM_CLIENTS_NEVER_SELECTED)
     if absent:
-        evaluated = "" if _is_sampled(result.final.metrics) else " but are evaluated"
-        lines += ["", f"clients that never took part{evaluated}: {absent}"]
+        but = "" if _is_sampled(result.final.metrics) else " but are evaluated"
+        lines += ["", f"clients that never took part{but}: {absent}"]
     return "\n".join(lines)
 
 

@@ -59,62 +59,61 @@ class LocalTraining:
     """
 
     optimizer: tff.learning.optimizers.Optimizer = setting(
-        ..., meaning="Any optimizer of `tff.learning.optimizers`."
+        "Any optimizer of `tff.learning.optimizers`."
     )
     epochs: int | None = setting(
-        1,
-        whole(0),
         "The number of passes over the client's examples; may be None if `steps` are given.",
+        whole(0),
+        default=1,
         idle={"steps": lambda steps: steps is not None},
     )
     batch_size: int = setting(
-        50,
-        whole(1),
         "The number of examples in a step. The last batch of a pass may be partial. A step "
         "computes this many rows even if clients have fewer, unless their type has a fixed number "
         "of rows: choose no more than the next power of two above the largest client.",
+        whole(1),
+        default=50,
     )
     learning_rate_decay: float = setting(
-        1.0, above(0), "The factor of the learning rate per round; 1 keeps it."
+        "The factor of the learning rate per round; 1 keeps it.", above(0), default=1.0
     )
     weight_decay: float = setting(
-        0.0, at_least(0), "`wd` above: this times the weights is added to the gradient."
+        "`wd` above: this times the weights is added to the gradient.", at_least(0), default=0.0
     )
     drop_remainder: bool = setting(
-        False,
-        meaning="Whether partial batches are left out, except a client's only batch.",
+        "Whether partial batches are left out, except a client's only batch.", default=False
     )
     persist_optimizer_state: bool = setting(
-        False,
-        meaning="Whether a client's optimizer continues from its last round, if the algorithm "
+        "Whether a client's optimizer continues from its last round, if the algorithm "
         "keeps the optimizer's state. The weights may have changed since then, as in PGFed's code.",
+        default=False,
     )
     steps: int | None = setting(
-        None,
-        whole(1),
         "The number of steps, in as many passes as needed; None: `epochs` count.",
+        whole(1),
+        default=None,
     )
     clip_norm: float | None = setting(
-        None,
-        above_or_infinite(0),
         "The maximum norm of gradients, before weight decay; longer ones are scaled down to it.",
+        above_or_infinite(0),
+        default=None,
     )
     schedule: Schedule | None = setting(
-        None,
-        meaning="A further factor of the learning rate, `(round) -> factor`, float32 scalars, such "
+        "A further factor of the learning rate, `(round) -> factor`, float32 scalars, such "
         'as `SCHEDULES["cosine"](rounds=100)`; None: 1 in all rounds.',
+        default=None,
     )
     warm_up_rounds: int = setting(
-        0, whole(0), "The number of initial rounds in which the learning rate rises."
+        "The number of initial rounds in which the learning rate rises.", whole(0), default=0
     )
     augment: Augmentation | None = setting(
-        None,
-        meaning="`(images, seed) -> images`, applied to each batch before its step, such as "
+        "`(images, seed) -> images`, applied to each batch before its step, such as "
         '`AUGMENTATIONS["crop_and_flip"]()`. Exact gradients and evaluations use the original '
         "images.",
+        default=None,
     )
     initial_rate: float | None = setting(
-        None, at_least(0), "`eta` above; None: the learning rate of the optimizer."
+        "`eta` above; None: the learning rate of the optimizer.", at_least(0), default=None
     )
 
     def __post_init__(self):

@@ -147,8 +147,11 @@ class Task:
         """The loss and all metrics or their parts."""
         found = [Quantity.named("loss")]
         for name, metric in self.metrics.items():
-            stated = {"better": _direction(name, metric), "is_partial": metric.values is None}
-            found += [Quantity.named(it)._replace(**stated) for it in metric.quantities(name)]
+            better, is_partial = _direction(name, metric), metric.values is None
+            found += [
+                Quantity.named(it)._replace(better=better, is_partial=is_partial)
+                for it in metric.quantities(name)
+            ]
         return Quantities((it.name, it) for it in found)
 
     def check_data(self, y: Any, num_classes: int | None, data: str) -> None:

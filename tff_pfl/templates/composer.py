@@ -99,7 +99,7 @@ def compose(
         ],
         Client,
     )
-    exchanges = []
+    exchanges: list[_TracedExchange] = []
     for index, exchange in enumerate(algorithm.exchanges):
         carry_type = exchanges[-1].carry_type if exchanges else None
         exchanges.append(
@@ -108,8 +108,8 @@ def compose(
     report = algorithm.report or _report_of(exchanges)
     if algorithm.report == "secure":
         _check_secure(exchanges)
-    for exchange in exchanges:
-        exchange.trace_finalize(report)
+    for traced in exchanges:
+        traced.trace_finalize(report)
     initialize = _initialize(server_init, exchanges)
     state_type = initialize.type_signature.result
 

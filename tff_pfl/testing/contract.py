@@ -220,13 +220,14 @@ def check_partial_batches(subject: Subject) -> None:
     def fill_otherwise(rows, is_example, filler):
         return fill(rows, is_example, (filler + 1) % size)
 
-    found = []
+    rounds = []
     for filled in (fill, fill_otherwise):
         eager = EagerProcess(subject.algorithm, SEED)
         with mock.patch.object(batches, "_filled", filled):
             output = eager.next(subject.state, subject.clients((size,)))
-        found.append((output.state.algorithm, output.clients, output.metrics))
-    assert_close(*found, "a round whose batches are filled with other examples of weight 0")
+        rounds.append((output.state.algorithm, output.clients, output.metrics))
+    first, other = rounds
+    assert_close(first, other, "a round whose batches are filled with other examples of weight 0")
 
 
 def check_small_clients(subject: Subject) -> None:

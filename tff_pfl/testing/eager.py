@@ -17,6 +17,7 @@ from tff_pfl.templates import (
     Client,
     Exchange,
     Message,
+    Personalization,
     ProcessOutput,
     ServerState,
     blocks,
@@ -135,9 +136,9 @@ class EagerProcess:
     def client_snapshot(self) -> Callable[[Sequence[Any]], list[Any]] | None:
         """A function that returns parts of the clients' states to look at, or `None`."""
         snapshot = self._algorithm.client_snapshot
-        return snapshot and (
-            lambda states: [_arrays(snapshot(_tensors(state))) for state in states]
-        )
+        if snapshot is None:
+            return None
+        return lambda states: [_arrays(snapshot(_tensors(state))) for state in states]
 
     def _of_server(self, fn):
         return fn and (lambda state: _arrays(fn(_tensors(state.algorithm))))
@@ -162,7 +163,7 @@ class EagerProcess:
         return guarded(exchange, self._server_type)(inputs)
 
 
-def _message(block: Exchange, server, client_id):
+def _message(block: Exchange | Personalization, server, client_id):
     shared = block.distribute(server)
     return shared if block.select is None else Message(shared, block.select(server, client_id))
 

@@ -46,13 +46,12 @@ def cosine_attention(
         self_weight: In [0, 1]; default `1 / m`. A client without other neighbours has 1.
     """
     neighbours = tf.shape(cosines)[1]
-    if self_weight is None:
-        self_weight = 1 / tf.cast(neighbours, tf.float32)
+    own = 1 / tf.cast(neighbours, tf.float32) if self_weight is None else self_weight
     # The lowest finite number, so that the softmax exists if the client is its only neighbour.
     logits = tf.where(is_self, tf.float32.min, sigma * cosines)
     others = tf.where(is_self, 0.0, tf.nn.softmax(logits))
-    self_weight = tf.where(neighbours > 1, self_weight, 1.0)
-    return tf.where(is_self, self_weight, (1.0 - self_weight) * others)
+    own = tf.where(neighbours > 1, own, 1.0)
+    return tf.where(is_self, own, (1.0 - own) * others)
 
 
 def squared_distances(first: Any, second: Any) -> tf.Tensor:

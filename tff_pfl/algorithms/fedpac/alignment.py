@@ -29,6 +29,7 @@ def aligned(model: Model, head: Weights, centres: Centres, strength: float) -> M
         centres: `c_y`; features of a class without a centre are not pulled.
         strength: 0 or more.
     """
+    assert model.features is not None  # see `linear_head_shape`
     (head,) = head.values()
 
     task = model.task.of(lambda features: linear(head, features))

@@ -169,7 +169,8 @@ def take_step(server, stack, round_num, sufficient_decrease: float):
             round's plan was rejected.
         sufficient_decrease: `beta`.
     """
-    plan, search = server.plan, server.plan.search
+    plan = server.plan
+    search: Search = plan.search
     is_of_round = tf.equal(plan.round_num, round_num)
     trials = stack.accepted(stack.value.client_id)
     is_theirs = tf.equal(plan.client_ids[:, tf.newaxis], trials.client_id)

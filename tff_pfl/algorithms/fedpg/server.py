@@ -67,7 +67,7 @@ class Server(NamedTuple):
 
     weights: Weights
     clients_seen: tf.Tensor
-    memory: gradient_memory.GradientMemory | tuple
+    memory: gradient_memory.GradientMemory | tuple[()]
     plan: Plan
 
 
