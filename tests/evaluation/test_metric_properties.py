@@ -280,7 +280,7 @@ def check_reports(model, sizes, values, names):
             own = changes[name][is_defined]
             shift = 0.1 * np.abs(own).max(initial=1.0)
             seeds = [sign * (own + shift * number) for number in range(3)]
-            test = paired_test(seeds, sign).as_gain(sign)
+            test = paired_test(seeds, sign)
             ours = [sign * of_seed.mean() for of_seed in seeds]
             assert test.p_value == pytest.approx(stats.ttest_1samp(ours, 0).pvalue, rel=1e-6)
             signed = sign * np.concatenate(seeds)

@@ -1,6 +1,7 @@
 """Tests experiments: what they refuse, and what the experiments made of one share."""
 
 import dataclasses
+import types
 
 import pytest
 import tensorflow as tf
@@ -167,7 +168,9 @@ def test_methods_without_a_global_model_refuse_what_needs_one(
 
 
 def test_experiments_made_of_one_share_its_processes(dataset, monkeypatch):
-    monkeypatch.setattr(experiments, "compose", lambda *args, **options: object())
+    monkeypatch.setattr(
+        experiments, "compose", lambda made, *_, **__: types.SimpleNamespace(algorithm=made)
+    )
     experiment = dataclasses.replace(tiny_experiment(dataset), _processes={})
     longer = dataclasses.replace(experiment, rounds=9, evaluation=Evaluation(every=1))
     assert longer.process is experiment.process
@@ -202,13 +205,15 @@ def test_evaluated_clients_must_have_examples(dataset, with_tests, fields, messa
 @pytest.mark.parametrize("rate", [None, 0.02])
 def test_models_are_fine_tuned_at_the_rate_of_the_evaluation(dataset, monkeypatch, rate):
     """The rate of local training in round 3 is 0.5 / 8."""
-    monkeypatch.setattr(experiments, "compose", lambda algorithm, *_, **__: algorithm)
+    monkeypatch.setattr(
+        experiments, "compose", lambda made, *_, **__: types.SimpleNamespace(algorithm=made)
+    )
     algorithm = algorithms.make("fedavg", tiny_model(), local_sgd(learning_rate_decay=0.5))
     evaluation = Evaluation(fine_tune_epochs=2, fine_tune_learning_rate=rate)
     tuned = tiny_experiment(dataset, algorithm, evaluation=evaluation).process
     weights, examples = tiny_model().init(0), random_examples(6)
     context = ClientContext(tf.constant(3), tf.constant(1), tf.constant([1, 2]))
-    found = tuned.personalize.fine_tune(weights, examples, context)
+    found = tuned.algorithm.personalize.fine_tune(weights, examples, context)
     local = local_sgd(0.5 / 8 if rate is None else rate)
     expected = local.train(tiny_model(), weights, examples, context, epochs=2)
     assert_close(found, expected.weights)

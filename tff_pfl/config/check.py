@@ -202,7 +202,7 @@ def config_of_run(
         ConfigError: The settings are not a config of this version, or a module of
             `config.imports` is not trusted or cannot be imported.
     """
-    if "imports" not in settings:
+    if not {"algorithm", "imports"} <= settings.keys() or "computation" in settings:
         raise ConfigError(
             "This run was trained in Python and has no config. In Python, "
             "tff_pfl.Run(folder, experiment) has `evaluate`, `predictions` and `export`."

@@ -29,7 +29,7 @@ MECHANISMS = ("central", "distributed")
 _FEDERATE, _BUILD = ranges_of(data.federate), ranges_of(models.build)
 _NO_FILE = {"partition_file": bool}
 _PLAIN = {bool, int, float, str, tuple, types.NoneType}
-_OF_PYTHON = {"title", "initial_rate"}  # fields that no config sets
+_OF_PYTHON = {"label", "initial_rate"}  # fields that no config sets
 
 
 class Config(ml_collections.ConfigDict):
