@@ -27,7 +27,7 @@ def test_experiment_of_a_config_has_the_identity_of_one_in_python(runs):
     config, (run, _) = tiny_config(), runs
     dataset = build_dataset(config)
     ditto = tff_pfl.make("ditto", build_model(config, dataset), build_local(config))
-    in_python = dataclasses.replace(run.experiment, algorithm=ditto, dataset=dataset, written=None)
+    in_python = dataclasses.replace(run.experiment, algorithm=ditto, dataset=dataset)
     Run(run.folder, in_python).check()
     other = dataclasses.replace(in_python, dataset=dataset.of([0, 1, 3, 2]))
     with pytest.raises(OutputDirectoryError, match="the fingerprint of its data .* was"):
