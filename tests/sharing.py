@@ -1,4 +1,4 @@
-"""Shares the models and processes of configs, which take most of the time of tiny runs.
+"""Shares the processes of configs and their evaluations, which take most of the time of tiny runs.
 
 They are pure functions of their arguments, so that runs can share them. The tests of
 `tests/config/test_build.py` build their own processes.
@@ -20,12 +20,11 @@ _SECTIONS = (
 
 @contextlib.contextmanager
 def shared_processes() -> Iterator[None]:
-    """Makes runs and evaluations in its body share models, processes and their evaluations."""
+    """Makes runs and evaluations in its body share processes and their evaluations."""
     from tff_pfl.config import build  # imported after the process is prepared
     from tff_pfl.evaluation import evaluator
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(build, "build_model", _once(build.build_model, _key_of_model))
         patch.setattr(build, "build_algorithm", _once(build.build_algorithm, _key_of_algorithm))
         patch.setattr(build, "Experiment", functools.partial(build.Experiment, _processes={}))
         patch.setattr(evaluator, "for_each_client", _once(evaluator.for_each_client, _key_of_map))
@@ -52,29 +51,20 @@ def _key_of_map(process, model, fn, models=None, *, at_a_time) -> tuple | None:
     return (id(process), id(model), fn, at_a_time) if models is None else None
 
 
-def _key_of_model(config, dataset) -> str | None:
-    return _key(config, ("model", "task"), dataset.fingerprint)
-
-
 def _key_of_algorithm(config, model, dataset) -> str | None:
-    from tff_pfl.local import rows_of_batch
-
-    is_poisson = config.participation.sampling == "poisson"
-    return _key(
-        config,
-        _SECTIONS,
-        [dataset.num_clients, dataset.num_classes, dataset.image_shape, str(dataset.x_dtype)],
-        rows_of_batch(config.local.batch_size, int(dataset.sizes().max())),
-        [is_poisson, config.privacy.epsilon and config.rounds],  # the cohort and the noise
-    )
-
-
-def _key(config, sections, *others) -> str | None:
-    """Returns some sections of a config and other values as text."""
     from tff_pfl.experiment.run_directory import resolved
+    from tff_pfl.local import rows_of_batch
 
     if config.imports:  # other tests may use the same names for other modules
         return None
     settings = resolved(config)
-    own = [settings[section] for section in sections]
-    return json.dumps([*own, settings["data"]["normalization"], *others])
+    return json.dumps(
+        [
+            *(settings[section] for section in _SECTIONS),
+            settings["data"]["normalization"],
+            settings["participation"]["sampling"],  # determines the largest cohort
+            settings["privacy"]["epsilon"] and settings["rounds"],  # determine the noise
+            [dataset.num_clients, dataset.num_classes, dataset.image_shape, str(dataset.x_dtype)],
+            rows_of_batch(config.local.batch_size, int(dataset.sizes().max())),
+        ]
+    )

@@ -167,10 +167,13 @@ def test_methods_without_a_global_model_refuse_what_needs_one(
     assert raised.value.field == field
 
 
+def of_algorithm(algorithm, *args, **options):
+    """Stands in for `compose`, which takes a second."""
+    return types.SimpleNamespace(algorithm=algorithm)
+
+
 def test_experiments_made_of_one_share_its_processes(dataset, monkeypatch):
-    monkeypatch.setattr(
-        experiments, "compose", lambda made, *_, **__: types.SimpleNamespace(algorithm=made)
-    )
+    monkeypatch.setattr(experiments, "compose", of_algorithm)
     experiment = dataclasses.replace(tiny_experiment(dataset), _processes={})
     longer = dataclasses.replace(experiment, rounds=9, evaluation=Evaluation(every=1))
     assert longer.process is experiment.process
@@ -205,12 +208,10 @@ def test_evaluated_clients_must_have_examples(dataset, with_tests, fields, messa
 @pytest.mark.parametrize("rate", [None, 0.02])
 def test_models_are_fine_tuned_at_the_rate_of_the_evaluation(dataset, monkeypatch, rate):
     """The rate of local training in round 3 is 0.5 / 8."""
-    monkeypatch.setattr(
-        experiments, "compose", lambda made, *_, **__: types.SimpleNamespace(algorithm=made)
-    )
+    monkeypatch.setattr(experiments, "compose", of_algorithm)
     algorithm = algorithms.make("fedavg", tiny_model(), local_sgd(learning_rate_decay=0.5))
     evaluation = Evaluation(fine_tune_epochs=2, fine_tune_learning_rate=rate)
-    tuned = tiny_experiment(dataset, algorithm, evaluation=evaluation).process
+    tuned = tiny_experiment(dataset, algorithm, evaluation=evaluation).process.algorithm
     weights, examples = tiny_model().init(0), random_examples(6)
     context = ClientContext(tf.constant(3), tf.constant(1), tf.constant([1, 2]))
     found = tuned.algorithm.personalize.fine_tune(weights, examples, context)
