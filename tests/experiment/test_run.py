@@ -40,7 +40,10 @@ def test_results_and_titles_are_equal(runs):
     assert in_python.result.final.round_num == 2
     assert of_config.experiment.title == in_python.experiment.title == "ditto on digits"
     assert "round 2" in in_python._repr_html_()
-    assert Run("nowhere", in_python.experiment).result is None
+    unfinished = Run("nowhere", in_python.experiment)
+    assert unfinished._repr_html_() is None
+    with pytest.raises(OutputDirectoryError, match="The run in nowhere is not finished. Continue"):
+        _ = unfinished.result
 
 
 def test_settings_in_python_have_the_keys_of_configs(runs):

@@ -136,7 +136,7 @@ def _check(experiments, seeds, baseline) -> None:
     if len(set(seeds)) < len(seeds):
         raise RangeError(f"seeds must be different, got {seeds!r}.")
     check_names("baseline", filter(None, [baseline]), experiments)
-    folders = {}
+    folders: dict[str, str] = {}
     for label in experiments:
         other = folders.setdefault(folder_name(label), label)
         if other != label or not folder_name(label):
@@ -219,16 +219,19 @@ class _Ticks(tff.program.ReleaseManager[Mapping[str, float], int]):
 
 def in_short(result: Result) -> str:
     """Returns the main metric of the last evaluation, and epsilon of a private run, as text."""
-    metrics = result.final.metrics
-    main = main_metric(metrics)
-    text = f"{main._replace(statistic='')} {metrics[main]:.4f}"
-    return text if result.privacy is None else f"{text}, epsilon {result.privacy['epsilon']:.4g}"
+    metrics, parts = result.final.metrics, []
+    if (main := main_metric(metrics)) is not None:
+        parts.append(f"{main._replace(statistic='')} {metrics[main]:.4f}")
+    if result.privacy is not None:
+        parts.append(f"epsilon {result.privacy['epsilon']:.4g}")
+    return ", ".join(parts)
 
 
 def _record(root, runs, baseline) -> Runs:
     """Adds the runs to the record of a study, by which `read` finds them, and returns them."""
     root.mkdir(parents=True, exist_ok=True)
-    before, folders = read_record(root), {}
+    before = read_record(root)
+    folders: dict[str, list[pathlib.Path]] = {}
     for (label, _), run in runs.items():
         folders.setdefault(label, []).append(pathlib.Path(run.folder))
     variants = dict(before.get("variants", {}))
@@ -350,9 +353,9 @@ class Comparison:
             )
         check_names("label", [label], dict.fromkeys(label for label, _ in self._trained))
         runs = {str(number): run for (of, number), run in self._trained.items() if of == label}
-        seed = next(iter(runs)) if seed is None else str(seed)
-        check_names("seed", [seed], runs)
-        return runs[seed]
+        chosen = next(iter(runs)) if seed is None else str(seed)
+        check_names("seed", [chosen], runs)
+        return runs[chosen]
 
     def _column(self, column: str | None) -> str:
         of_models = self.runs.clients("final").query("model != ''")

@@ -114,9 +114,9 @@ def shared_edges(values: np.ndarray) -> np.ndarray:
     low, high = (values.min(), values.max()) if len(values) else (0.0, 1.0)
     if low == high:
         low, high = low - 0.5, high + 0.5
-    edges = MaxNLocator(nbins=_BINS, steps=(1, 2, 2.5, 5, 10)).tick_values(low, high)
+    ticks = MaxNLocator(nbins=_BINS, steps=(1, 2, 2.5, 5, 10)).tick_values(low, high)
     # 12 * 0.05 is not exactly 0.6, a value that a client may have.
-    edges = np.array([float(f"{edge:.12g}") for edge in edges])
+    edges = np.array([float(f"{tick:.12g}") for tick in ticks])
     edges[[0, -1]] = min(edges[0], low), max(edges[-1], high)
     return edges
 

@@ -83,7 +83,7 @@ def paired_test(differences: Sequence[np.ndarray], better: int = 1) -> PairedTes
 
     differences = [own for own in differences if len(own)]
     if not (num_seeds := len(differences)):
-        return PairedTest(*[np.nan] * 4, 0, np.nan, np.nan)
+        return PairedTest(np.nan, np.nan, np.nan, np.nan, 0, np.nan, np.nan)
     with np.errstate(invalid="ignore"):  # values may be infinite
         seed_means = np.array([_mean(own) for own in differences])
         difference = float(_mean(seed_means))
@@ -223,7 +223,7 @@ def gains(pairs: pd.DataFrame, better: int) -> pd.DataFrame:
 
 def _differences(pairs, label, better) -> list[np.ndarray]:
     """Returns the differences of `[2, clients]` arrays, of which equal ones count once."""
-    distinct = []
+    distinct: list[np.ndarray] = []
     for own in pairs:
         if not any(own.size and _are_same(own, other) for other in distinct):
             distinct.append(own)
@@ -236,7 +236,7 @@ def _differences(pairs, label, better) -> list[np.ndarray]:
             len(pairs),
             label,
         )
-    return [evaluation.differences(*own, better) for own in distinct]
+    return [evaluation.differences(own, local, better) for own, local in distinct]
 
 
 def _are_same(own, other):
@@ -313,7 +313,8 @@ def plot_against_local(
     figure, every_axes = figures.panels(len(groups), figures.PANELS_A_ROW, **size)
     for axes, (label, group) in zip(every_axes, groups, strict=True):
         axes.plot(ends, ends, color="black", linewidth=1.0, zorder=1)
-        signed = better * evaluation.differences(*group[["own", "local"]].to_numpy().T, better)
+        own, local = group[["own", "local"]].to_numpy().T
+        signed = better * evaluation.differences(own, local, better)
         is_hurt = signed < 0
         handles = [
             axes.scatter(

@@ -111,9 +111,11 @@ def default_columns(runs: Runs) -> list[Column]:
     it.
     """
     final = runs.evaluations.query("evaluation == 'final' and statistic == 'mean'")
-    main = main_metric(names_of(final))
-    of_main = [name for name in names_of(final) if main and name.quantity == main.quantity]
-    first = {name.model: name for name in reversed(of_main)}
+    names = names_of(final)
+    main = main_metric(names)
+    if main is None:
+        return []
+    first = {name.model: name for name in reversed(names) if name.quantity == main.quantity}
     models = filter(first.__contains__, ("personalized", "global"))
     return [Column(first[model], "final", runs.quantities[main.quantity]) for model in models]
 
@@ -134,8 +136,8 @@ def named_columns(runs: Runs, texts: Iterable[str]) -> list[Column]:
         if evaluation:
             check_names("evaluation", [evaluation], dict.fromkeys(runs.evaluations["evaluation"]))
         evaluation = evaluation or "final"
-        (name,) = names_of(select(runs.evaluations.query("evaluation == @evaluation"), name))
-        columns.append(Column(name, evaluation, runs.quantities[name.quantity]))
+        (found,) = names_of(select(runs.evaluations.query("evaluation == @evaluation"), name))
+        columns.append(Column(found, evaluation, runs.quantities[found.quantity]))
     return columns
 
 

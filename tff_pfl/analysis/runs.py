@@ -23,6 +23,7 @@ from tff_pfl.arguments.quantities import Quantities, Quantity
 from tff_pfl.evaluation import MetricName
 from tff_pfl.experiment.run_directory import OutputDirectoryError, flatten, read_json, reading
 from tff_pfl.experiment.run_files import RunFiles
+from tff_pfl.experiment.summary import Result
 
 STUDY = "study.json"
 """The name of the record in a study's folder: its title, its variants and their runs, the settings
@@ -152,8 +153,8 @@ class Runs:
         """The evaluations of finished runs: `evaluation`, such as "final", a name, `value`."""
         rows = [
             {**run, "evaluation": evaluation, **name._asdict(), "value": value}
-            for run, files in self.finished._each()
-            for evaluation, evaluated in files.summary.evaluations.items()
+            for run, _, result in self._each_finished()
+            for evaluation, evaluated in result.evaluations.items()
             for name, value in evaluated.metrics.items()
         ]
         return pd.DataFrame(rows, columns=[*_RUN, "evaluation", *NAME, "value"])
@@ -168,7 +169,7 @@ class Runs:
         infinite without privacy.
         """
         rows = []
-        for run, files in self.finished._each():
+        for run, files, result in self._each_finished():
             numbers, timings = files.metrics, files.timings
             with reading(files.path):
                 seconds = timings["round_seconds"]
@@ -179,12 +180,10 @@ class Runs:
                     {
                         **run,
                         **{key: _choice(files.settings.get(key)) for key in ("algorithm", "data")},
-                        "rounds": files.summary.final.round_num,
+                        "rounds": result.final.round_num,
                         "bytes_down": numbers["bytes_down_per_client"].iloc[-1],
                         "bytes_up": bytes_up,
-                        "round_seconds": seconds[
-                            _WARM_UP if len(seconds) > _WARM_UP else 0 :
-                        ].median(),
+                        "round_seconds": seconds.median(),
                         "epsilon": epsilon.iloc[-1],
                     }
                 )
@@ -220,6 +219,12 @@ class Runs:
         for label, path in self:
             files = self.files(path)
             yield {"run": str(path), "label": label, "seed": files.seed}, files
+
+    def _each_finished(self) -> Iterator[tuple[dict[str, Any], RunFiles, Result]]:
+        """Yields `({run, label, seed}, files, result)` for each finished run."""
+        for run, files in self._each():
+            if files.summary is not None:
+                yield run, files, files.summary
 
 
 def _named(long: pd.DataFrame, run: Mapping[str, Any], **columns: Any) -> pd.DataFrame:
@@ -278,7 +283,8 @@ def read(
         OutputDirectoryError: A run does not exist, or two runs of one label have the same seed.
     """
     if record is not None:
-        return _of_study(source, record)
+        (root,) = _several(source)
+        return _of_study(root, record)
     if isinstance(source, Mapping):
         return _merged([_single(label, *_several(paths)) for label, paths in source.items()])
     return _merged([_of_argument(os.fspath(argument)) for argument in _several(source)])
@@ -289,12 +295,12 @@ def _several(paths):
 
 
 def _single(label: str, *paths: Path) -> Runs:
-    paths = list(map(pathlib.Path, paths))
-    for path in paths:
+    folders = list(map(pathlib.Path, paths))
+    for path in folders:
         if not is_run(path):
             where = "" if path.exists() else ": there is no such folder"
             raise OutputDirectoryError(f"{path} has no config.json of a run{where}.")
-    return Runs(label, {label: paths}, {label: len(paths)}, label)
+    return Runs(label, {label: folders}, {label: len(folders)}, label)
 
 
 def _of_argument(argument: str) -> Runs:
@@ -345,7 +351,9 @@ def _of_study(root: Path, record: Mapping[str, Any]) -> Runs:
 
 def _merged(parts: Sequence[Runs]) -> Runs:
     """Merges runs. Runs with equal labels are different seeds of one label."""
-    folders, planned, chosen = {}, Counter(), {}
+    folders: dict[str, list[pathlib.Path]] = {}
+    planned: Counter[str] = Counter()
+    chosen: dict[str, str] = {}
     for part in parts:
         for label, paths in part.folders.items():
             folders.setdefault(label, []).extend(paths)

@@ -272,7 +272,7 @@ def experiment_of(
             participation=parts.participation(config),
             early_stop=parts.early_stop(config),
             new_clients=new_clients,
-            accountant=privacy and privacy.accountant,
+            accountant=None if privacy is None else privacy.accountant,
             checkpoint_every=config.checkpoint_every,
         ).written_as(resolved(config))
     with config_errors("evaluation"):

@@ -4,6 +4,7 @@ import argparse
 import inspect
 import re
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from tff_pfl import analysis
 from tff_pfl.analysis.tables import FORMATS
@@ -31,7 +32,7 @@ def _file_type(endings: Sequence[str]) -> Callable[[str], str]:
     return checked
 
 
-OPTIONS = {
+OPTIONS: dict[str, dict[str, Any]] = {
     "against": dict(
         metavar="NAME", help="compare every other name with this one, client by client"
     ),
@@ -155,7 +156,10 @@ def parse(argv: Sequence[str], description: str) -> argparse.Namespace:
     subparsers = parser.add_subparsers(dest="subcommand", required=True, metavar="SUBCOMMAND")
     for name, run in SUBCOMMANDS.items():
         sub = subparsers.add_parser(
-            name, help=run.__doc__.splitlines()[0], description=run.__doc__, allow_abbrev=False
+            name,
+            help=(run.__doc__ or "").partition("\n")[0],
+            description=run.__doc__,
+            allow_abbrev=False,
         )
         for argument in inspect.signature(run).parameters:
             if argument == "runs":

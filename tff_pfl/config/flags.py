@@ -84,7 +84,8 @@ class ConfigFileParser(ConfigFileFlagParser):
         except (TypeError, ValueError) as error:
             raise error.__context__ or error from None  # the file's own error, without a traceback
         except Exception as error:  # a user's code may raise any error
-            error.__traceback__ = error.__traceback__.tb_next
+            here = error.__traceback__
+            error.__traceback__ = here and here.tb_next
             raise ValueError(failure("the file", error)) from None
         if not isinstance(config, ml_collections.ConfigDict):
             raise ValueError(

@@ -45,8 +45,7 @@ def import_modules(
         try:
             importlib.import_module(name)
         except Exception as error:  # a user's code may raise any error
-            is_missing = isinstance(error, ModuleNotFoundError)
-            if is_missing and f"{name}.".startswith(f"{error.name}."):
+            if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
                 raise ConfigError(
                     f"config.imports: there is no module {name!r} in {', '.join(_folders())}, nor "
                     "among the installed packages."

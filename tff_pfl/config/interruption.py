@@ -6,6 +6,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from typing import TextIO, cast
 
 from tff_pfl import clients, data, runtime
 from tff_pfl.arguments.names import UnknownNameError
@@ -111,7 +112,7 @@ class _Output:
 def _lasting_output() -> Iterator[None]:
     """Replaces the outputs of this process by `_Output`s for the duration of the context."""
     before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = map(_Output, before)
+    sys.stdout, sys.stderr = cast(Iterator[TextIO], map(_Output, before))
     try:
         yield
     finally:

@@ -258,13 +258,13 @@ def value_of(config: ml_collections.ConfigDict, key: str) -> Any:
 def type_of(parameter: inspect.Parameter) -> type:
     """Returns the type as which flags parse an option's values: `T` for `T | None`."""
     if parameter.default is not None and parameter.default is not parameter.empty:
-        kind = type(parameter.default)
-        # An annotated float may have an integer as its default, but takes other floats.
-        return float if parameter.annotation is float else kind
+        if parameter.annotation is float:  # which may have an integer as its default
+            return float
+        return type(parameter.default)
     annotation = parameter.annotation
     is_union = typing.get_origin(annotation) in (types.UnionType, typing.Union)
-    kinds = typing.get_args(annotation) if is_union else (annotation,)
-    kinds = [kind for kind in kinds if kind is not types.NoneType]
+    members = typing.get_args(annotation) if is_union else (annotation,)
+    kinds = [kind for kind in members if kind is not types.NoneType]
     if len(kinds) != 1 or kinds[0] is parameter.empty:
         return object
     if typing.get_origin(kinds[0]) is not None:

@@ -140,7 +140,7 @@ def run_program(
             )
 
     code = exit_code_of(work, advice=lambda: _advice(directory, output_dir))
-    if code == os.EX_TEMPFAIL:
+    if code == os.EX_TEMPFAIL and directory is not None:
         restart(directory.resumes)
     return code
 

@@ -259,6 +259,11 @@ class Study:
                 "letters or digits, and seeds must be different."
             )
 
+    @property
+    def choice(self) -> Tuning:
+        """The tuning; for a study without tuning, the choice among no trials."""
+        return Tuning([]) if self.tuning is None else self.tuning
+
     def search(self, label: str) -> Search | None:
         """Returns the search that proposes a variant's trials, or `None` if they are listed."""
         source = self._source(label)
@@ -287,25 +292,23 @@ class Study:
 
     def tuning_runs(self, label: str, trial: Settings, rounds: int | None) -> Iterator[Training]:
         """Yields the runs of a trial, one for each seed of the tuning."""
-        settings = {**self.tuning.settings, **trial, "evaluation.split": "validation"}
+        settings = {**self.choice.settings, **trial, "evaluation.split": "validation"}
         above = os.path.join("tuning", folder_name(label), folder_name(trial_name(trial)))
-        for seed in self.tuning.seeds:
+        for seed in self.choice.seeds:
             folder = os.path.join(above, f"seed{seed}")
             yield self._run(label, seed, folder, settings)._replace(rounds=rounds)
 
     def record(self) -> dict[str, Any]:
         """Returns the information about the study that reports need, as JSON."""
-        folders = {label: [] for label in self.variants}
+        folders: dict[str, list[str]] = {label: [] for label in self.variants}
         for run in self.runs():
             folders[run.label].append(run.folder)
         baseline = self.baseline or next(iter(self.variants))
         return {"title": self.title, "baseline": baseline, "variants": folders}
 
     def _source(self, label):
-        if self.tuning is None:
-            return []
         own = self.variants[label].trials
-        return self.tuning.trials if own is None else own
+        return self.choice.trials if own is None else own
 
     def _run(self, label, seed, folder, settings):
         variant = self.variants[label]
@@ -314,7 +317,7 @@ class Study:
         return Training(label, seed, folder, (f"--config={variant.config}", *flags))
 
     def _check_settings(self, label):
-        search, tuning = self.search(label), self.tuning or Tuning([{}])
+        search, tuning = self.search(label), self.choice
         tried = [search.values] if search else self.trials(label)
         every = [self.settings, self.variants[label].settings, tuning.settings, *tried]
         problem = None

@@ -43,8 +43,8 @@ def check_settings(study: Study, output_dir: str | os.PathLike) -> None:
                 f"relative to the current directory, {os.getcwd()}."
             )
     root = pathlib.Path(output_dir)
-    metrics = {label: study.tuning.metric for label in filter(study.is_tuned, study.variants)}
-    runs_by_folder = {}
+    metrics = {label: study.choice.metric for label in filter(study.is_tuned, study.variants)}
+    runs_by_folder: dict[str, list[Training]] = {}
     for run in sorted(_runs(study, root), key=lambda run: not is_run(root / run.folder)):
         folder = os.path.dirname(study.variants[run.label].config)
         runs_by_folder.setdefault(folder, []).append(run)
@@ -113,11 +113,11 @@ def _changes(folder, config) -> str | None:
 def _runs(study, root) -> list[Training]:
     """Returns the runs whose settings are known. Runs that have begun keep their recorded flags."""
     recorded, runs = read_record(root)["flags"], list(study.runs())
-    if study.tuning:  # only the flags of runs that have begun tell the chosen settings
+    if study.tuning is not None:  # only the flags of runs that have begun tell the chosen settings
         runs = [run for run in runs if run.folder in recorded and is_run(root / run.folder)]
         for label in study.variants:
             for trial in study.trials(label):
-                runs += study.tuning_runs(label, trial, study.tuning.stages[0])
+                runs += study.tuning_runs(label, trial, study.choice.stages[0])
     return [
         run._replace(flags=tuple(recorded.get(run.folder, run.flags)))
         if is_run(root / run.folder)

@@ -105,7 +105,7 @@ def _tune(study: Study, pool: "_Pool") -> dict:
     tuners = [Tuner(study, label, pool.root) for label in study.variants if study.is_tuned(label)]
     # The list makes all tuners propose; a generator would stop at the first one.
     while any([tuner.propose() for tuner in tuners]):
-        for rounds in study.tuning.stages:
+        for rounds in study.choice.stages:
             runs = [run for tuner in tuners for run in tuner.runs(rounds)]
             _record(pool.root, study, runs)
             pool.run(runs)

@@ -69,10 +69,10 @@ class Tuner:
             root: The study's folder.
         """
         self.label = label
-        self._study, self._search = study, study.search(label)
+        self._study, self._tuning, self._search = study, study.choice, study.search(label)
         self._root = pathlib.Path(root)
-        self._sign = study.tuning.sign
-        self._failed = set()
+        self._sign = self._tuning.sign
+        self._failed: set[int] = set()
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._optuna = optuna.create_study(
             storage=f"sqlite:///{self._root.resolve() / TUNING}",
@@ -135,7 +135,7 @@ class Tuner:
                 # Only this constructor resumes a trial of an earlier process.
                 ongoing = optuna.trial.Trial(self._optuna, trial._trial_id)
                 ongoing.report(self._mean(summaries), _step(rounds))
-        is_last = rounds == self._study.tuning.stages[-1]
+        is_last = rounds == self._tuning.stages[-1]
         scores = self._scores(rounds)
         ranked = sorted(scores, key=lambda n: self._rank(scores[n]), reverse=True)
         ahead = ranked if is_last else ranked[: (len(ranked) + 1) // 2]
@@ -162,7 +162,7 @@ class Tuner:
         """
         chosen = self.chosen()
         best = None if chosen is None else trial_name(chosen)
-        for rounds in self._study.tuning.stages:
+        for rounds in self._tuning.stages:
             scores = self._scores(rounds)
             for trial in self._trials():
                 if trial.number in scores:
@@ -175,7 +175,7 @@ class Tuner:
                     }
 
     def _identity(self) -> str:
-        study, tuning = self._study, self._study.tuning
+        study, tuning = self._study, self._tuning
         variant = study.variants[self.label]
         settings = {**study.settings, **variant.settings, **tuning.settings}
         search = self._search and (dict(self._search.values), self._search.seed)
@@ -201,7 +201,7 @@ class Tuner:
 
     def _of_stage(self, rounds) -> list[optuna.trial.FrozenTrial]:
         """Returns the trials that have scores of all earlier stages, but not of this one."""
-        stages = self._study.tuning.stages
+        stages = self._tuning.stages
         before = set(map(_step, stages[: stages.index(rounds)]))
         return [trial for trial in self._open() if trial.intermediate_values.keys() == before]
 
@@ -211,8 +211,8 @@ class Tuner:
         reached = ((trial.number, trial.intermediate_values) for trial in self._trials())
         return {number: scores[step] for number, scores in reached if step in scores}
 
-    def _rank(self, score: float) -> float:
-        return -math.inf if math.isnan(score) else self._sign * score
+    def _rank(self, score: float | None) -> float:
+        return -math.inf if score is None or math.isnan(score) else self._sign * score
 
     def _settings(self, trial) -> Settings:
         if self._search is None:
@@ -221,7 +221,7 @@ class Tuner:
 
     def _check_direction(self, folder) -> None:
         """Checks that a run states no other direction of the metric than the tuning."""
-        _, quantity = self._study.tuning.metric_parts
+        _, quantity = self._tuning.metric_parts
         stated = RunFiles(folder).quantities.get(quantity)
         if stated is not None and stated.better != self._sign:
             raise OutputDirectoryError(
@@ -230,12 +230,11 @@ class Tuner:
             )
 
     def _mean(self, summaries) -> float:
-        model, quantity = self._study.tuning.metric_parts
+        model, quantity = self._tuning.metric_parts
         values = [summary.final.mean(quantity, model) for summary in summaries]
         if None in values:
             raise OutputDirectoryError(
-                f"Runs of {self.label!r} have no {self._study.tuning.metric}. Choose another "
-                "metric."
+                f"Runs of {self.label!r} have no {self._tuning.metric}. Choose another metric."
             )
         mean = sum(values) / len(values)
         return mean if math.isfinite(mean) else math.nan

@@ -1,5 +1,7 @@
 """Finds settings that other settings make irrelevant."""
 
+import functools
+import operator
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -44,7 +46,7 @@ def _switches(algorithm) -> Iterator[_Switch]:
     for name in PARTITIONER.registry:
         section = PARTITIONER.section.format(name)
         yield _Switch((section,), ("data.partition_file",), _differs(bool))
-        yield _Switch((section,), (PARTITIONER.key,), lambda values, name=name: values == [name])
+        yield _Switch((section,), (PARTITIONER.key,), functools.partial(operator.eq, [name]))
     yield _Switch(("attack",), ("attack.client_ids", f"attack.{FRACTION}"))
     # New clients and further models train in any case.
     tuning, new = ("evaluation.fine_tune_epochs",), ("new_clients.number", "new_clients.evaluated")

@@ -74,7 +74,7 @@ def differences(values: np.ndarray, others: np.ndarray, direction: int) -> np.nd
     return np.where(others_diverged & ~diverged, direction * np.inf, found)
 
 
-def without_rounding(found: np.ndarray, scale: np.ndarray) -> np.ndarray:
+def without_rounding(found: np.ndarray | float, scale: np.ndarray | float) -> np.ndarray:
     """Replaces sums or differences that may be rounding errors by 0.
 
     Args:

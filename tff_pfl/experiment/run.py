@@ -19,6 +19,7 @@ from tff_pfl.experiment.evaluate import EvaluationResult, evaluated
 from tff_pfl.experiment.experiment import Experiment
 from tff_pfl.experiment.export import Exported, write_models, write_models_of_others
 from tff_pfl.experiment.identity import of_computations, of_data
+from tff_pfl.experiment.run_directory import OutputDirectoryError
 from tff_pfl.experiment.run_files import RunFiles
 from tff_pfl.experiment.summary import Result, read_summary
 from tff_pfl.experiment.versions import other_versions
@@ -74,9 +75,18 @@ class Run:
         self._result = result
 
     @property
-    def result(self) -> Result | None:
-        """The result of a finished run, or `None`."""
-        return self._result or read_summary(self.folder)
+    def result(self) -> Result:
+        """The result.
+
+        Raises:
+            OutputDirectoryError: The run is not finished.
+        """
+        found = self._result or read_summary(self.folder)
+        if found is None:
+            raise OutputDirectoryError(
+                f"The run in {self.folder} is not finished. Continue it with train(resume=True)."
+            )
+        return found
 
     def check(self) -> None:
         """Checks that the last checkpoint is of the experiment, with its data and its code.
@@ -233,5 +243,6 @@ class Run:
         return f"<Run {self.folder}: {self.experiment.title}>"
 
     def _repr_html_(self) -> str | None:
-        """Returns the result for notebooks."""
-        return self.result and self.result._repr_html_()
+        """Returns the result for notebooks, or `None` if the run is not finished."""
+        found = self._result or read_summary(self.folder)
+        return None if found is None else found._repr_html_()
