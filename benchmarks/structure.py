@@ -1,8 +1,8 @@
 """Measures the structure of this library: `python -m benchmarks.structure [CHECKOUT ...]`.
 
-Prints a table with a column for each checkout: lines and code of each room, the proportions that
-the architecture aims at, and the arrows between rooms. Code lines have neither comments, docstrings
-nor blanks. A room is a package directly in `tff_pfl/`.
+Prints a table with a column for each checkout, and for the last one the lines and the code of each
+package in `tff_pfl/`, and the packages that it imports. Code lines have neither comments, docstrings
+nor blanks.
 """
 
 import ast
@@ -32,15 +32,15 @@ class Checkout:
             text = path.read_text()
             yield path.relative_to(self.root).as_posix(), (text, ast.parse(text))
 
-    def rooms(self) -> dict[str, list[str]]:
-        """Returns the files of each room; files in the root are a room of their own."""
+    def packages(self) -> dict[str, list[str]]:
+        """Returns the files of each package; files in the root are a package of their own."""
         found = collections.defaultdict(list)
         for path in self.package:
             found[_room(path)].append(path)
         return dict(found)
 
     def arrows(self) -> dict[str, set[str]]:
-        """Returns the rooms that each room imports."""
+        """Returns the packages that each package imports."""
         modules = {
             path.removesuffix(".py").replace("/", ".").removesuffix(".__init__"): path
             for path in self.package
@@ -55,15 +55,18 @@ class Checkout:
         return dict(found)
 
     def circles(self) -> list[tuple[str, str]]:
-        """Returns pairs of rooms that import each other."""
+        """Returns pairs of packages that import each other."""
         arrows = self.arrows()
         return [(a, b) for a in arrows for b in arrows[a] if a < b and a in arrows.get(b, ())]
 
     def measures(self) -> dict[str, float | str]:
         """Returns the proportions and counts, by name."""
-        rooms, code = self.rooms(), {path: _code(text) for path, (text, _) in self.package.items()}
-        state = sum(code[path] for path in rooms["algorithms"])
-        record = sum(code[path] for room in _RECORD for path in rooms.get(room, ()))
+        packages, code = (
+            self.packages(),
+            {path: _code(text) for path, (text, _) in self.package.items()},
+        )
+        state = sum(code[path] for path in packages["algorithms"])
+        record = sum(code[path] for package in _RECORD for path in packages.get(package, ()))
         classes = [
             n.name
             for _, tree in self.package.values()
@@ -77,8 +80,8 @@ class Checkout:
             "lines of the package": sum(_lines(text) for text, _ in self.package.values()),
             "lines of tests": sum(_lines(text) for text, _ in self.tests.values()),
             "modules": len(self.package),
-            "rooms": len(rooms),
-            "circles between rooms": len(self.circles()),
+            "packages": len(packages),
+            "circles between packages": len(self.circles()),
             "record : state, code lines": round(record / state, 2),
             'classes with "Run" in their name': f"{len(runs)}: {', '.join(sorted(runs))}",
             "parameters of train": self._parameters("train", "experiment/loop.py"),
@@ -151,18 +154,20 @@ def _code(text: str) -> int:
 
 
 def main(roots: list[str]) -> None:
-    """Prints the measures of checkouts side by side, and the rooms of the last one."""
+    """Prints the measures of checkouts side by side, and the packages of the last one."""
     checkouts = [Checkout(root) for root in roots or ["."]]
     measured = [checkout.measures() for checkout in checkouts]
     for name in measured[-1]:
         print(f"{name:52}", *(f"{found[name]!s:>14}" for found in measured), sep=" | ")
     last = checkouts[-1]
-    print("\nroom, lines, code lines, rooms that it imports")
+    print("\npackage, lines, code lines, packages that it imports")
     arrows = last.arrows()
-    for room, paths in sorted(last.rooms().items()):
+    for package, paths in sorted(last.packages().items()):
         texts = [last.package[path][0] for path in paths]
         numbers = sum(map(_lines, texts)), sum(map(_code, texts))
-        print(f"{room:12} {numbers[0]:6} {numbers[1]:6}  {' '.join(sorted(arrows.get(room, ())))}")
+        print(
+            f"{package:12} {numbers[0]:6} {numbers[1]:6}  {' '.join(sorted(arrows.get(package, ())))}"
+        )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
 """Writes `keys.md`, the page of all keys of a config: `python -m docs.keys`."""
 
 import pathlib
+from collections.abc import Callable
 
+from tff_pfl.arguments.kinds import function_of
 from tff_pfl.config.options import CHOICES, default_config
 from tff_pfl.config.sections import SECTIONS, Key, keys
 
@@ -48,9 +50,14 @@ def _section(name: str) -> str:
             "",
             f"`{choice.key}` chooses the {choice.registry.kind}{default}; its options are in "
             f"`{where}`:",
-            ", ".join(f"`{it}`" for it in choice.registry) + ".",
+            ", ".join(f"`{it}`" for it in choice.registry if _is_own(choice.registry[it])) + ".",
         ]
     return "\n".join([*lines, ""])
+
+
+def _is_own(function: Callable) -> bool:
+    """Returns whether a function is of this library, not one that a user has registered."""
+    return function_of(function).__module__.startswith("tff_")
 
 
 def _meaning(key: Key) -> str:

@@ -79,7 +79,7 @@ def test_parts_of_a_model_have_its_features():
     stacked = tf.nest.map_structure(lambda leaf: leaf[tf.newaxis], weights)
     found = branched.weights_model(tf.ones([1, 1])).features(stacked, X)
     np.testing.assert_allclose(found, expected, rtol=1e-6)
-    assert two_exits(model).gated_model().features is None
+    assert two_exits(model).gated_model(0.5).features is None
 
 
 def test_linear_head_needs_no_bias():
