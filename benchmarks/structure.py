@@ -1,8 +1,8 @@
 """Measures the structure of this library: `python -m benchmarks.structure [CHECKOUT ...]`.
 
 Prints a table with a column for each checkout, and for the last one the lines and the code of each
-package in `tff_pfl/`, and the packages that it imports. Code lines have neither comments, docstrings
-nor blanks.
+package in `tff_pfl/`, and the packages that it imports. Code lines have neither comments nor
+docstrings nor blanks.
 """
 
 import ast
@@ -165,9 +165,8 @@ def main(roots: list[str]) -> None:
     for package, paths in sorted(last.packages().items()):
         texts = [last.package[path][0] for path in paths]
         numbers = sum(map(_lines, texts)), sum(map(_code, texts))
-        print(
-            f"{package:12} {numbers[0]:6} {numbers[1]:6}  {' '.join(sorted(arrows.get(package, ())))}"
-        )
+        imported = " ".join(sorted(arrows.get(package, ())))
+        print(f"{package:12} {numbers[0]:6} {numbers[1]:6}  {imported}")
 
 
 if __name__ == "__main__":
