@@ -214,7 +214,7 @@ def test_models_are_fine_tuned_at_the_rate_of_the_evaluation(dataset, monkeypatc
     tuned = tiny_experiment(dataset, algorithm, evaluation=evaluation).process.algorithm
     weights, examples = tiny_model().init(0), random_examples(6)
     context = ClientContext(tf.constant(3), tf.constant(1), tf.constant([1, 2]))
-    found = tuned.algorithm.personalize.fine_tune(weights, examples, context)
+    found = tuned.personalize.fine_tune(weights, examples, context)
     local = local_sgd(0.5 / 8 if rate is None else rate)
     expected = local.train(tiny_model(), weights, examples, context, epochs=2)
     assert_close(found, expected.weights)

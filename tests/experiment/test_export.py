@@ -10,6 +10,7 @@ import tensorflow as tf
 from tests.federation import assert_close
 from tests.marks import slow
 from tff_pfl.arguments.names import UnknownNameError
+from tff_pfl.arguments.ranges import each, takes, whole
 from tff_pfl.config import export_program, run_of
 from tff_pfl.experiment import OutputDirectoryError, Run
 from tff_pfl.experiment.export import in_path
@@ -18,6 +19,7 @@ from tff_pfl.models import MODELS, ModelSaver
 
 
 @MODELS.register("batch_normalized")
+@takes(hidden=each(whole(1)))
 def batch_normalized(image_shape, num_classes, *, hidden=(4,)):
     return tf.keras.Sequential(
         [
