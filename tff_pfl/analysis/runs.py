@@ -127,8 +127,9 @@ class Runs:
 
         Returns:
             Columns `round`, `client_id` (with the clients' names, if they have any),
-            `num_examples`, a name and `value`. Quantities that are undefined for a client, as the
-            area under the curve is for examples of one class, have no row.
+            `num_examples` (those that were evaluated), a name and `value`. Quantities that are
+            undefined for a client, as the area under the curve is for examples of one class, have
+            no row.
 
         Raises:
             OutputDirectoryError: A run was not evaluated then.

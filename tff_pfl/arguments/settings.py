@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from tff_pfl.arguments.ranges import Range, takes
 
 NUMBERS, RESULTS, NOTHING = "numbers", "results", "nothing"
-"""What a setting changes: the numbers of rounds; only those at the end of a run; or no number."""
+"""The numbers that a setting changes: of rounds; only those at the end of a run; or none."""
 
 
 class Facts(NamedTuple):

@@ -14,7 +14,7 @@ CHANGES = {
         if found.changes != NUMBERS
     },
 }
-"""What the settings change that do not change the numbers of a run's rounds, by keys of configs."""
+"""Settings that do not change the numbers of a run's rounds, and what they change, by keys."""
 
 
 def changes_of(key: str) -> str:

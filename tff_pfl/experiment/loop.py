@@ -83,7 +83,7 @@ def train(
     """
     if not isinstance(folder, RunDirectory):
         folder = RunDirectory(folder, experiment.settings, resume=resume, overwrite=overwrite)
-    # What cannot be trained or evaluated is refused before the run to overwrite is deleted.
+    # Impossible trainings and evaluations are refused before the run to overwrite is deleted.
     check_server_memory(experiment.process)
     _ = experiment.evaluator, experiment.new_clients_evaluation
     with folder, tracking(release_managers, folder) as managers:
