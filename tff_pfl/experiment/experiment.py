@@ -187,7 +187,7 @@ class Experiment:
         accountant.check(number, size, participation.sampling)
         return PrivacyLoss(accountant, noise)
 
-    @property
+    @functools.cached_property
     def process(self) -> PersonalizedProcess:
         """The process of the algorithm, with the models that are evaluated.
 
