@@ -47,12 +47,18 @@ NOISY = {"algorithm": tiny_algorithm("fedavg").with_declared_noise(0.1)}
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"algorithm": "ditto"}, "The algorithm must be of type Algorithm, .*tff_pfl.make"),
+        ({"algorithm": "ditto"}, "^algorithm must be of type Algorithm, .*tff_pfl.make"),
         ({"algorithm": fedavg(made_of=None)}, "Register its function by tff_pfl.ALGORITHMS"),
         (
             {"dataset": tff.simulation.datasets.TestClientData({"a": {"x": [[1.0]], "y": [0]}})},
-            "The data set must be of type FederatedDataset, .*arrays",
+            "dataset must be of type FederatedDataset, .*arrays",
         ),
+        ({"evaluation": 5}, "^evaluation must be of type Evaluation, got 5.$"),
+        ({"participation": 0.5}, "participation must be of type Participation, got 0.5"),
+        ({"early_stop": 3}, "early_stop must be of type EarlyStop or None, got 3"),
+        ({"new_clients": 1}, "new_clients must be of type NewClients or None, got 1"),
+        ({"accountant": 0.1}, "accountant must be of type Accountant or None, got 0.1"),
+        ({"label": 7}, "label must be of type str, got 7"),
     ],
     ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
 )

@@ -5,6 +5,7 @@ import functools
 import hashlib
 import inspect
 import types
+import typing
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,7 +17,7 @@ class KindError(TypeError):
 def check_kind(
     subject: str,
     value: Any,
-    kind: type | tuple[type, ...],
+    kind: type | types.UnionType | tuple[type, ...],
     tip: str = "",
     *,
     named: str | None = None,
@@ -26,13 +27,14 @@ def check_kind(
     Args:
         subject: The value's name in the message.
         value: The value.
-        kind: The class, or several classes.
+        kind: The class, or several classes, such as `Evaluation | None`.
         tip: A sentence that says how to make a valid value.
         named: The class in words. Default: "of type" and its name.
     """
     if not isinstance(value, kind):
-        kinds = kind if isinstance(kind, tuple) else (kind,)
-        named = named or f"of type {' or '.join(one.__name__ for one in kinds)}"
+        kinds = kind if isinstance(kind, tuple) else typing.get_args(kind) or (kind,)
+        names = ("None" if one is types.NoneType else one.__name__ for one in kinds)
+        named = named or f"of type {' or '.join(names)}"
         found = repr(value).partition("\n")[0]
         raise KindError(f"{subject} must be {named}, got {found:.80}. {tip}".rstrip())
 

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import operator
+import typing
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 
 from tff_pfl.arguments.kinds import KindError, check_kind, described
 from tff_pfl.arguments.ranges import whole
-from tff_pfl.arguments.settings import NOTHING, setting, settings
+from tff_pfl.arguments.settings import NOTHING, facts, setting, settings
 from tff_pfl.clients import EVERYBODY_REPORTS, Participation
 from tff_pfl.clients.padding import Ladder, shared_capacity
 from tff_pfl.data import ExamplesError, FederatedDataset
@@ -31,6 +32,12 @@ from tff_pfl.models import Model
 from tff_pfl.privacy import Accountant, PrivacyLoss, default_delta
 from tff_pfl.templates import Algorithm, Ingredients, PersonalizedProcess, compose
 
+# How to make the value of a field.
+_TIPS = {
+    "algorithm": "tff_pfl.make makes one.",
+    "dataset": "FederatedDataset.from_client_arrays makes one of each client's arrays.",
+}
+
 
 @settings(eq=False)
 class Experiment:
@@ -48,8 +55,7 @@ class Experiment:
         'ditto on custom'
 
     Raises:
-        KindError: The algorithm was not made by `tff_pfl.make`, or the data set is of another
-            class.
+        KindError: A field is of another class, or the algorithm was not made by `tff_pfl.make`.
         ValueError: A number is out of range; the cohorts are impossible, or differ from those of
             the accountant or of the algorithm; an early stop, new clients or a sample of clients
             are impossible; or the model does not fit the labels. The error's attribute `field`
@@ -97,9 +103,10 @@ class Experiment:
 
     def __post_init__(self):
         """Checks that the parts fit together."""
-        check_kind("The algorithm", self.algorithm, Algorithm, "tff_pfl.make makes one.")
-        tip = "FederatedDataset.from_client_arrays makes one of each client's arrays."
-        check_kind("The data set", self.dataset, FederatedDataset, tip)
+        hints = typing.get_type_hints(Experiment)
+        for name, (_, its) in facts(Experiment).items():
+            if its.range is None:
+                check_kind(name, getattr(self, name), hints[name], _TIPS.get(name, ""))
         _ = self._made_of
         with _field("new_clients"):
             members = self.members
