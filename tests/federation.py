@@ -87,14 +87,10 @@ def tiny_algorithm(name: str = "ditto", **options) -> Algorithm:
     return algorithms.make(name, tiny_model(), local_sgd(), **options)
 
 
-PROCESSES = {}
-"""The processes of the experiments of all tests; see `Experiment`."""
-
-
 def tiny_experiment(
     dataset: FederatedDataset, algorithm: str | Algorithm = "ditto", **fields
 ) -> Experiment:
-    """States an experiment of six rounds, which shares its process with those of all tests."""
+    """States an experiment of six rounds; tests share algorithms by name, and their processes."""
     if isinstance(algorithm, str):
         algorithm = tiny_algorithm(algorithm)
     fields = {
@@ -104,7 +100,7 @@ def tiny_experiment(
         "evaluation": Evaluation(every=2),
         **fields,
     }
-    return Experiment(algorithm, dataset, _processes=PROCESSES, **fields)
+    return Experiment(algorithm, dataset, **fields)
 
 
 def random_examples(size: int, seed: int = 0) -> Examples:

@@ -26,7 +26,6 @@ def shared_processes() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(build, "build_algorithm", _once(build.build_algorithm, _key_of_algorithm))
-        patch.setattr(build, "Experiment", functools.partial(build.Experiment, _processes={}))
         patch.setattr(evaluator, "for_each_client", _once(evaluator.for_each_client, _key_of_map))
         yield
 

@@ -13,7 +13,6 @@ import tff_pfl
 from tests.analysis.hand_written import write_run
 from tests.experiment.killed import Killed, contents_of, numbers_of
 from tests.federation import (
-    PROCESSES,
     local_sgd,
     random_examples,
     tiny_algorithm,
@@ -48,8 +47,7 @@ OPTIONS = {"rounds": 2, "clients_per_round": 2, "evaluation": Evaluation(every=1
 
 def compare(dataset, folder, made=None, seeds=(0, 3), **options):
     made = methods() if made is None else made
-    options = OPTIONS | {"_processes": PROCESSES} | options
-    return tff_pfl.compare(dataset, made, seeds=seeds, folder=folder, **options)
+    return tff_pfl.compare(dataset, made, seeds=seeds, folder=folder, **OPTIONS | options)
 
 
 @pytest.fixture

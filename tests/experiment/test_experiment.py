@@ -1,7 +1,7 @@
 """Tests experiments: what they refuse, and what the experiments made of one share."""
 
 import dataclasses
-import types
+import inspect
 
 import pytest
 import tensorflow as tf
@@ -21,8 +21,7 @@ from tff_pfl.arguments.kinds import KindError
 from tff_pfl.clients import Participation, PowerOfChoice
 from tff_pfl.data import FederatedDataset
 from tff_pfl.evaluation import Evaluation, sampled_clients
-from tff_pfl.experiment import EarlyStop, NewClients
-from tff_pfl.experiment import experiment as experiments
+from tff_pfl.experiment import EarlyStop, Experiment, NewClients
 from tff_pfl.local import ClientContext
 from tff_pfl.privacy import Accountant
 from tff_pfl.templates.federation import Federation
@@ -173,18 +172,17 @@ def test_methods_without_a_global_model_refuse_what_needs_one(
     assert raised.value.field == field
 
 
-def of_algorithm(algorithm, *args, **options):
-    """Stands in for `compose`, which takes a second."""
-    return types.SimpleNamespace(algorithm=algorithm)
-
-
-def test_experiments_made_of_one_share_its_processes(dataset, monkeypatch):
-    monkeypatch.setattr(experiments, "compose", of_algorithm)
-    experiment = dataclasses.replace(tiny_experiment(dataset), _processes={})
+def test_experiments_of_one_algorithm_share_its_processes(dataset):
+    experiment = tiny_experiment(dataset, "local")
     longer = dataclasses.replace(experiment, rounds=9, evaluation=Evaluation(every=1))
-    assert longer.process is experiment.process
-    for change in ({"seed": 4}, {"evaluation": FINE_TUNED}, {"algorithm": fedavg()}):
+    stated = tiny_experiment(dataset, experiment.algorithm, label="again")
+    assert longer.process is stated.process is experiment.process
+    for change in ({"seed": 4}, {"evaluation": FINE_TUNED}):
         assert dataclasses.replace(experiment, **change).process is not experiment.process
+
+
+def test_signature_has_only_what_a_run_depends_on():
+    assert not [name for name in inspect.signature(Experiment).parameters if name[0] == "_"]
 
 
 @pytest.mark.parametrize(
@@ -212,9 +210,8 @@ def test_evaluated_clients_must_have_examples(dataset, with_tests, fields, messa
 
 
 @pytest.mark.parametrize("rate", [None, 0.02])
-def test_models_are_fine_tuned_at_the_rate_of_the_evaluation(dataset, monkeypatch, rate):
+def test_models_are_fine_tuned_at_the_rate_of_the_evaluation(dataset, rate):
     """The rate of local training in round 3 is 0.5 / 8."""
-    monkeypatch.setattr(experiments, "compose", of_algorithm)
     algorithm = algorithms.make("fedavg", tiny_model(), local_sgd(learning_rate_decay=0.5))
     evaluation = Evaluation(fine_tune_epochs=2, fine_tune_learning_rate=rate)
     tuned = tiny_experiment(dataset, algorithm, evaluation=evaluation).process.algorithm

@@ -17,9 +17,8 @@ from tff_pfl.models import ModelSaver
 def runs(finished_run):
     """Returns the run of a config, and the same run of an experiment stated in Python."""
     run = run_of(finished_run())
-    algorithm, processes = run.experiment.algorithm, run.experiment._processes
-    dataset, sizes = build_dataset(tiny_config()), {"rounds": 2, "clients_per_round": 2}
-    in_python = tff_pfl.Experiment(algorithm, dataset, **sizes, _processes=processes)
+    algorithm, dataset = run.experiment.algorithm, build_dataset(tiny_config())
+    in_python = tff_pfl.Experiment(algorithm, dataset, rounds=2, clients_per_round=2)
     return run, Run(run.folder, in_python)
 
 

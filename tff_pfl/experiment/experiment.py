@@ -98,8 +98,6 @@ class Experiment:
     label: str = setting(
         "A label, in place of the names of the algorithm and the data set; see `title`.", default=""
     )
-    # Experiments that `dataclasses.replace` makes of this one share its processes.
-    _processes: dict = dataclasses.field(default_factory=dict, repr=False)
 
     def __post_init__(self):
         """Checks that the parts fit together."""
@@ -198,7 +196,7 @@ class Experiment:
     def process(self) -> PersonalizedProcess:
         """The process of the algorithm, with the models that are evaluated.
 
-        It is composed once, also for experiments that `dataclasses.replace` makes.
+        It is composed once for all experiments of the same `algorithm` object.
 
         Raises:
             ValueError: A further model needs a global model, which the algorithm does not have; or
@@ -208,11 +206,11 @@ class Experiment:
         of, models = self.evaluation, ("further_models", "fine_tune_epochs")
         chosen = [getattr(of, name) for name in (*models, "fine_tune_learning_rate")]
         types = str(self.members.examples_type)
-        key = (id(self.algorithm), types, self.seed, *chosen)
-        if key not in self._processes:
-            # The algorithm is kept, so that no other one gets its id.
-            self._processes[key] = self.algorithm, self._composed()
-        process = self._processes[key][1]
+        # The algorithm keeps its processes for as long as it lives.
+        composed = vars(self.algorithm).setdefault("_composed", {})
+        if (key := (types, self.seed, *chosen)) not in composed:
+            composed[key] = self._composed()
+        process = composed[key]
         with _field("participation"):
             self.participation.check_process(process)
         return process
