@@ -33,4 +33,7 @@ summary = {
     "seconds": 1.0,
 }
 summary["checksum"] = f"{zlib.crc32(json.dumps(summary).encode()):08x}"
+if better := flags.get("config.better"):
+    stated = {"accuracy": {"name": "accuracy", "better": int(better)}}
+    (folder / "quantities.json").write_text(json.dumps(stated))
 (folder / "summary.json").write_text(json.dumps(summary))

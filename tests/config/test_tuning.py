@@ -76,6 +76,20 @@ def test_scores_are_means_over_seeds_and_the_lowest_loss_is_the_best(tmp_path, p
     assert len([flags for flags in program.started() if "validation" in flags]) == 8
 
 
+@pytest.mark.parametrize(
+    ("direction", "stated", "best"),
+    [(None, 1, "rate 1.0"), (None, -1, "rate 4.0"), (-1, 1, "rate 4.0"), (1, -1, "rate 1.0")],
+)
+def test_direction_is_that_of_the_tuning_or_of_its_runs(tmp_path, program, direction, stated, best):
+    """Uses a program whose accuracy is 3 * (10 - rate)."""
+    tuning = Tuning(RATES[:2], direction=direction)
+    study = Study("Some", {"A": Variant("a.py")}, settings={"better": stated}, tuning=tuning)
+    for _ in range(2):  # the second time, without the trials' folders
+        assert run_study(study, tmp_path, program.path) == []
+        assert [row[1] for row in rows(tmp_path) if row[4] == "True"] == [best]
+        shutil.rmtree(tmp_path / "tuning", ignore_errors=True)
+
+
 def test_trials_that_fail_or_diverge_are_not_chosen(tmp_path, program, capsys, monkeypatch):
     trials = [{"rate": math.inf}, {"rate": 2.0, "fails": True}, {"rate": 3.0}]
     variants = {

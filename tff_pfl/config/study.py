@@ -166,9 +166,8 @@ class Tuning:
             avoids this.
         metric: "MODEL/QUANTITY", such as "personalized/accuracy" or "global/loss". The score is its
             mean over clients after the last round.
-        direction: 1 if the highest score is the best, -1 if the lowest is. Default: by the
-            metric's name, see `tff_pfl.arguments.quantities`. Runs that state another direction are
-            refused.
+        direction: 1 if the highest score is the best, -1 if the lowest is. Default: as the task of
+            the runs states it.
     """
 
     trials: Sequence[Settings] | Search
@@ -193,7 +192,7 @@ class Tuning:
 
     @property
     def sign(self) -> int:
-        """1 if the highest score is the best, -1 if the lowest is."""
+        """1 if the highest score is the best, -1 if the lowest is, until runs state it."""
         return self.direction or Quantity.named(self.metric_parts[1]).better
 
     @property

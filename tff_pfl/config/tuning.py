@@ -31,6 +31,8 @@ TUNING = "tuning.db"
 """The name of Optuna's storage: an SQLite file with an Optuna study for each variant."""
 
 _RANDOM_TRIALS = 5  # before the estimator's first proposal
+_DIRECTIONS = {1: "maximize", -1: "minimize"}
+_BETTER = "better"  # the attribute of an Optuna study with the direction that its runs state
 
 
 @contextlib.contextmanager
@@ -71,15 +73,16 @@ class Tuner:
         self.label = label
         self._study, self._tuning, self._search = study, study.choice, study.search(label)
         self._root = pathlib.Path(root)
-        self._sign = self._tuning.sign
         self._failed: set[int] = set()
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._optuna = optuna.create_study(
             storage=f"sqlite:///{self._root.resolve() / TUNING}",
             study_name=f"{label} ({zlib.crc32(self._identity().encode()):08x})",
-            direction="maximize" if self._sign > 0 else "minimize",
+            direction=_DIRECTIONS[self._tuning.sign],
             load_if_exists=True,
         )
+        learned = self._optuna.user_attrs.get(_BETTER)
+        self._sign = self._tuning.direction or learned or self._tuning.sign
 
     def propose(self) -> bool:
         """Adds the next trials, unless some trials are still to run.
@@ -131,7 +134,7 @@ class Tuner:
             if None in summaries:
                 self._failed.add(trial.number)
             else:
-                self._check_direction(self._root / runs[0].folder)
+                self._learn_direction(self._root / runs[0].folder)
                 # Only this constructor resumes a trial of an earlier process.
                 ongoing = optuna.trial.Trial(self._optuna, trial._trial_id)
                 ongoing.report(self._mean(summaries), _step(rounds))
@@ -219,15 +222,12 @@ class Tuner:
             return self._listed()[_name(trial)]
         return _settings(self._search, trial.params)
 
-    def _check_direction(self, folder) -> None:
-        """Checks that a run states no other direction of the metric than the tuning."""
+    def _learn_direction(self, folder) -> None:
+        """Stores whether more of the metric is better for a run, unless the tuning says it."""
         _, quantity = self._tuning.metric_parts
-        stated = RunFiles(folder).quantities.get(quantity)
-        if stated is not None and stated.better != self._sign:
-            raise OutputDirectoryError(
-                f"Tuning takes {self._sign} as the direction of {quantity!r}, but {folder} states "
-                f"{-self._sign}. Set Tuning(direction={-self._sign})."
-            )
+        if self._tuning.direction is None:
+            self._sign = RunFiles(folder).quantities[quantity].better
+            self._optuna.set_user_attr(_BETTER, self._sign)
 
     def _mean(self, summaries) -> float:
         model, quantity = self._tuning.metric_parts
@@ -261,7 +261,7 @@ class Tuner:
                 constant_liar=True,  # trials without a score count as bad
                 seed=(1_000_003 * self._search.seed + len(trials)) % 2**32,
             )
-        copy = optuna.create_study(sampler=sampler, direction=self._optuna.direction)
+        copy = optuna.create_study(sampler=sampler, direction=_DIRECTIONS[self._sign])
         copy.add_trials(trials)
         if not trials:
             copy.enqueue_trial({key: _center(choice) for key, choice in values.items()})
