@@ -1,6 +1,6 @@
 """Writes the trained models of a run as SavedModels, which work without this library.
 
-    export.py --run_dir=DIR --output=FOLDER [--clients=0,7]
+    export.py --run_dir=DIR --output=FOLDER [--clients=0,7] [--overwrite]
 
 The models come from the run's last checkpoint. FOLDER/client_ID is the client's own model, which
 the run evaluates as `personalized`, or as `fine_tuned` if the run held the client out.
@@ -12,8 +12,9 @@ Load a model with TensorFlow alone:
 
 Inputs have the data set's type, such as uint8 images, and a batch axis. `model.weights` are the
 variables, by layers. FOLDER/models.json has the run and the round of the models, and the shape and
-type of inputs. FOLDER must be new or empty. Nothing in DIR is changed. Modules of the run's config
-are imported only with `--trust_imports` or if `--imports` names them.
+type of inputs. FOLDER must be new or empty, unless `--overwrite` deletes the models in it. Nothing
+in DIR is changed. Modules of the run's config are imported only with `--trust_imports` or if
+`--imports` names them.
 """
 
 from absl import app, flags
@@ -28,6 +29,7 @@ _trusted_imports = configs.define_import_flags()
 _RUN_DIR = flags.DEFINE_string("run_dir", None, "The run's output directory.")
 _OUTPUT = flags.DEFINE_string("output", None, "The folder of the models.")
 _CLIENTS = flags.DEFINE_list("clients", None, "Clients, by name or id; by default all that train.")
+_OVERWRITE = flags.DEFINE_bool("overwrite", False, "Delete the models in the folder first.")
 
 
 def main(argv):
@@ -38,6 +40,7 @@ def main(argv):
         _RUN_DIR.value,
         _OUTPUT.value,
         clients=_CLIENTS.value,
+        overwrite=_OVERWRITE.value,
         trust_imports=_trusted_imports(),
         set_context=set_context_from_flags,
     )

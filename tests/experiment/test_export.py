@@ -83,7 +83,12 @@ def test_program_exports_the_given_clients(run_of_ditto, tmp_path, capsys):
         f"3 models of round 2 of ditto on digits\nresults: {output}\n"
     )
     assert export_program(run_of_ditto.folder, str(output), clients=clients) == 1
-    assert "models is not empty. Choose an empty or a new folder" in capsys.readouterr().err
+    assert "models already contains models. Pass --overwrite to delete" in capsys.readouterr().err
+    (output / "notes.txt").write_text("mine")
+    assert export_program(run_of_ditto.folder, str(output), clients=["1"], overwrite=True) == 0
+    assert {path.name for path in output.iterdir()} == {
+        *("global", "client_1", "models.json", "notes.txt")
+    }
 
 
 def test_run_of_other_data_is_not_exported(run_of_ditto, tmp_path):
@@ -123,6 +128,8 @@ def test_impossible_exports_are_refused(run_of_ditto, tmp_path, capsys):
             run_of_ditto.export(tmp_path / "models", ids)
     assert not (tmp_path / "models").exists()
     (tmp_path / "file").write_text("")
+    with pytest.raises(OutputDirectoryError, match="is not empty. Choose an empty or a new folder"):
+        run_of_ditto.export(tmp_path, overwrite=True)
     path = str(tmp_path / "file" / "models")
     assert export_program(run_of_ditto.folder, path) == 1
     assert f"{tmp_path / 'file'} is a file" in capsys.readouterr().err

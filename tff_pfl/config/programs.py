@@ -20,13 +20,13 @@ from tff_pfl.config.unused import unused_settings
 from tff_pfl.experiment import Experiment
 from tff_pfl.experiment.changes import changes_of
 from tff_pfl.experiment.evaluate import RESULT_SUFFIXES
+from tff_pfl.experiment.export import check_folder
 from tff_pfl.experiment.loop import train
 from tff_pfl.experiment.run import Run
 from tff_pfl.experiment.run_directory import (
     CHECKPOINT,
     OutputDirectoryError,
     RunDirectory,
-    check_empty_folder,
     check_writable,
     is_run_directory,
     resolved,
@@ -223,6 +223,7 @@ def export_program(
     output: str,
     *,
     clients: Iterable[int | str] | None = None,
+    overwrite: bool = False,
     trust_imports: bool | Collection[str] = (),
     set_context: Callable[[], None] = lambda: None,
 ) -> int:
@@ -232,6 +233,7 @@ def export_program(
         run_dir: The run's output directory; nothing in it is changed.
         output: See `Run.export`.
         clients: See `Run.export`.
+        overwrite: See `Run.export`.
         trust_imports: See `config_of_run`.
         set_context: See `evaluate_program`.
 
@@ -241,10 +243,10 @@ def export_program(
 
     def export():
         set_context()
-        check_empty_folder(output)
+        check_folder(output, overwrite)
         run = run_of(run_dir, trust_imports=trust_imports)
         with config_errors(None):
-            exported = run.export(output, clients)
+            exported = run.export(output, clients, overwrite=overwrite)
         print(f"{len(exported.models)} models of round {exported.round_num} of {exported.run}")
         print(f"results: {output}")
 

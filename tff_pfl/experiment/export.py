@@ -2,7 +2,9 @@
 
 import hashlib
 import itertools
+import os
 import pathlib
+import shutil
 import urllib.parse
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
@@ -13,7 +15,7 @@ from tff_pfl.arguments.kinds import check_kind
 from tff_pfl.arguments.ranges import whole
 from tff_pfl.data import FederatedDataset
 from tff_pfl.evaluation import NewClientsEvaluation, evaluated_model
-from tff_pfl.experiment.run_directory import check_empty_folder
+from tff_pfl.experiment.run_directory import OutputDirectoryError, check_writable
 from tff_pfl.models import ModelSaver
 from tff_pfl.output.files import write_json
 from tff_pfl.output.progress import progress_bar
@@ -39,9 +41,30 @@ class Exported(NamedTuple):
     models: list[str]
 
 
-def write_models(run: "Run", output, clients: Iterable[int | str] | None) -> Exported:
+def check_folder(output: str | os.PathLike, overwrite: bool = False) -> None:
+    """Checks that a folder can receive models, before they are made.
+
+    Raises:
+        OutputDirectoryError: It has models, and `overwrite` is not set; or other files; or it
+            cannot be written.
+    """
+    folder = pathlib.Path(os.path.abspath(output))
+    check_writable(folder / _DESCRIPTION if folder.exists() else folder)
+    if (folder / _DESCRIPTION).exists():
+        if not overwrite:
+            raise OutputDirectoryError(
+                f"{output} already contains models. Pass --overwrite to delete them (in Python, "
+                "overwrite=True), or another folder."
+            )
+    elif folder.exists() and any(folder.iterdir()):
+        raise OutputDirectoryError(f"{output} is not empty. Choose an empty or a new folder.")
+
+
+def write_models(
+    run: "Run", output, clients: Iterable[int | str] | None, overwrite: bool
+) -> Exported:
     """Writes models of the clients of an experiment; see `Run.export`."""
-    check_empty_folder(output)
+    check_folder(output, overwrite)
     experiment = run.experiment
     everybody, num_members = experiment.dataset, experiment.members.num_clients
     ids = range(num_members) if clients is None else everybody.ids_of(clients)
@@ -63,11 +86,16 @@ def write_models(run: "Run", output, clients: Iterable[int | str] | None) -> Exp
 
 
 def write_models_of_others(
-    run: "Run", new_clients: FederatedDataset, output, fine_tune_epochs: int, seed: int
+    run: "Run",
+    new_clients: FederatedDataset,
+    output,
+    fine_tune_epochs: int,
+    seed: int,
+    overwrite: bool,
 ) -> Exported:
     """Writes models of other clients than those of an experiment; see `Run.export_new_clients`."""
     whole(0).check("fine_tune_epochs", fine_tune_epochs)
-    check_empty_folder(output)
+    check_folder(output, overwrite)
     tip = "FederatedDataset.from_dataframe makes one of a table."
     check_kind("The data set of new clients", new_clients, FederatedDataset, tip)
     experiment = run.experiment
@@ -107,6 +135,9 @@ def _write(run: "Run", found: "Restored", dataset, output, clients, models) -> E
     model = evaluated_model(process, run.experiment.model)
     saver = ModelSaver(model, dataset.image_shape, dataset.x_dtype)
     output.mkdir(parents=True, exist_ok=True)
+    for model in output.glob("*/saved_model.pb"):  # of the export to overwrite
+        shutil.rmtree(model.parent)
+    (output / _DESCRIPTION).unlink(missing_ok=True)
 
     def save(name, weights):
         saver.save(weights, output / name)

@@ -170,7 +170,11 @@ class Run:
         return pd.DataFrame({name: list(values) for name, values in predicted.columns().items()})
 
     def export(
-        self, output: str | os.PathLike, clients: Iterable[int | str] | None = None
+        self,
+        output: str | os.PathLike,
+        clients: Iterable[int | str] | None = None,
+        *,
+        overwrite: bool = False,
     ) -> Exported:
         """Writes each model of the last checkpoint as a SavedModel in its own folder.
 
@@ -186,13 +190,15 @@ class Run:
                 its digest.
             clients: The names of the clients whose models are written, or the ids of clients
                 without names; `None`: all clients that train.
+            overwrite: Whether to delete the models in the folder first, if there are any.
 
         Raises:
-            OutputDirectoryError: See `restored`; or the output folder is not empty.
+            OutputDirectoryError: See `restored`; or the folder has models, and `overwrite` is not
+                set; or other files.
             UnknownNameError: A client does not exist; see `Partition.ids_of`.
             ValueError: A client was held out, and is not evaluated.
         """
-        return write_models(self, output, clients)
+        return write_models(self, output, clients, overwrite)
 
     def export_new_clients(
         self,
@@ -201,6 +207,7 @@ class Run:
         *,
         fine_tune_epochs: int,
         seed: int | None = None,
+        overwrite: bool = False,
     ) -> Exported:
         """Writes a model for each client that is no client of the experiment.
 
@@ -214,6 +221,7 @@ class Run:
             fine_tune_epochs: The number of passes over a client's training examples, by the
                 algorithm's local training at the rate of the last round.
             seed: The seed of the order of batches. Default: that of the experiment.
+            overwrite: See `export`.
 
         Raises:
             OutputDirectoryError: See `export`.
@@ -222,7 +230,7 @@ class Run:
                 model for new clients.
         """
         seed = self.experiment.seed if seed is None else seed
-        return write_models_of_others(self, new_clients, output, fine_tune_epochs, seed)
+        return write_models_of_others(self, new_clients, output, fine_tune_epochs, seed, overwrite)
 
     def _with_evaluation(self, changes: dict[str, Any]) -> "Run":
         experiment = self.experiment

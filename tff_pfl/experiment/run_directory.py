@@ -347,20 +347,3 @@ def check_writable(path: str | os.PathLike) -> None:
         raise OutputDirectoryError(f"{path} cannot be written: {existing} is a file.")
     if not os.access(existing, os.W_OK | os.X_OK):
         raise OutputDirectoryError(f"{path} cannot be written: no permission in {existing}.")
-
-
-def check_empty_folder(path: str | os.PathLike) -> None:
-    """Checks that a folder for results is empty or can be made, before they are computed.
-
-    Args:
-        path: The folder, which need not exist.
-
-    Raises:
-        OutputDirectoryError: The folder is not empty or cannot be made.
-    """
-    folder = pathlib.Path(os.path.abspath(path))
-    check_writable(folder / "file" if folder.exists() else folder)
-    if folder.exists() and any(folder.iterdir()):
-        raise OutputDirectoryError(
-            f"{path} is not empty. Choose an empty or a new folder for these results."
-        )
