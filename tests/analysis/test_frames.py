@@ -10,6 +10,7 @@ from tests.analysis.hand_written import keep_evaluated_rounds, write_run
 from tff_pfl import analysis
 from tff_pfl.analysis import frames
 from tff_pfl.arguments.names import UnknownNameError
+from tff_pfl.data import Partition
 from tff_pfl.experiment import OutputDirectoryError
 
 ACCURACY = "personalized/local_test/accuracy"
@@ -56,8 +57,8 @@ def test_metrics_leave_out_a_truncated_last_line(tmp_path):
 
 def test_clients_have_a_row_for_each_quantity(runs):
     found = runs.clients()
-    assert list(found)[:6] == ["run", "label", "seed", "round", "client_id", "num_examples"]
-    assert list(found)[6:] == [*NAME, "value"]
+    assert list(found)[:5] == ["run", "label", "seed", "round", "client_id"]
+    assert list(found)[5:] == ["num_examples", "num_train_examples", *NAME, "value"]
     accuracy = analysis.select(found, ACCURACY)
     assert accuracy["client_id"].tolist() == [0, 1, 2, 0, 1, 2, 0]
     assert set(accuracy["round"]) == {10} and set(accuracy["num_examples"]) == {4}
@@ -71,6 +72,22 @@ def test_clients_have_a_row_for_each_quantity(runs):
         runs.clients(6)
     with pytest.raises(OutputDirectoryError, match="Unknown evaluation of .*c 'final'"):
         runs.clients("final")
+
+
+def test_clients_have_the_number_of_their_training_examples(tmp_path):
+    """Reads it from the partition, and leaves it open for a run without one."""
+    named, unnamed = (write_run(tmp_path / name, [0.5, 1.0]) for name in ("named", "unnamed"))
+    rows = [np.arange(3), np.arange(3, 10)], [[], []], [[10], [11]]
+    Partition(*rows, names=["ann", "bob"]).save(named / "partition.npz")
+    for path in (named / "clients").iterdir():
+        path.write_text(path.read_text().replace("\n0,", "\nann,").replace("\n1,", "\nbob,"))
+    found = analysis.select(analysis.read(named).clients(), ACCURACY)
+    assert found["client_id"].tolist() == ["ann", "bob"]
+    assert found["num_train_examples"].tolist() == [3, 7]
+    assert found["num_train_examples"].dtype == np.int64
+    assert set(analysis.read(unnamed).clients()["num_train_examples"]) == {2}
+    (unnamed / "partition.npz").unlink()
+    assert analysis.read(unnamed).clients()["num_train_examples"].isna().all()
 
 
 def test_clients_without_examples_have_no_row(tmp_path):

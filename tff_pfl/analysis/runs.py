@@ -127,9 +127,9 @@ class Runs:
 
         Returns:
             Columns `round`, `client_id` (with the clients' names, if they have any),
-            `num_examples` (those that were evaluated), a name and `value`. Quantities that are
-            undefined for a client, as the area under the curve is for examples of one class, have
-            no row.
+            `num_examples` (those that were evaluated), `num_train_examples` (NaN for a run without
+            `partition.npz`), a name and `value`. Quantities that are undefined for a client, as the
+            area under the curve is for examples of one class, have no row.
 
         Raises:
             OutputDirectoryError: A run was not evaluated then.
@@ -138,8 +138,10 @@ class Runs:
         for run, files in self._each():
             for round_num in _rounds(files, rounds):
                 long = files.clients(round_num).long("client_id", "num_examples")
+                long["num_train_examples"] = long["client_id"].map(files.num_train_examples)
                 found.append(_named(long[long["num_examples"] > 0], run, round=round_num))
-        columns = ["round", "client_id", "num_examples", *NAME[:-1], "value"]
+        sizes = ["num_examples", "num_train_examples"]
+        columns = ["round", "client_id", *sizes, *NAME[:-1], "value"]
         return _joined(found, columns).astype({"num_examples": int})
 
     @functools.cached_property

@@ -169,6 +169,15 @@ class RunFiles:
                 f"{self.path} has no partition.npz, the partition of the run's examples."
             ) from error
 
+    @functools.cached_property
+    def num_train_examples(self) -> pd.Series:
+        """The number of training examples by the name or id of a client; empty without the file."""
+        if not (self.path / "partition.npz").exists():
+            return pd.Series(dtype=np.float64)
+        partition = self.partition
+        ids = map(partition.name_of, range(partition.num_clients))
+        return pd.Series(np.diff(partition.train.offsets), list(ids))
+
     @property
     def metrics(self) -> pd.DataFrame:
         """`metrics.csv`, a row a round: float64 by name, NaN where a round has no number."""
