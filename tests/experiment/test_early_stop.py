@@ -15,9 +15,9 @@ from tff_pfl.experiment.summary import finished_summary
 WATCHED = MetricName("personalized", "local_validation", "accuracy", "mean")
 
 
-def reason_of(stop, *values, every=1):
+def reason_of(stop, *values):
     """Returns why a run ends after evaluations, `(round, value of the metric)`."""
-    return stop.reason([EvaluatedRound(n, {stop.watched: value}) for n, value in values], every)
+    return stop.reason([EvaluatedRound(n, {stop.watched: value}) for n, value in values])
 
 
 @together(
@@ -44,7 +44,7 @@ def test_reason_names_the_best_round(patience, least_gain, metric, values, best)
 
 
 def test_metric_that_was_never_finite_ends_the_run():
-    reason = reason_of(EarlyStop(patience=2), (5, math.nan), (10, math.nan), every=5)
+    reason = reason_of(EarlyStop(patience=2), (5, math.nan), (10, math.nan))
     assert reason == (
         "personalized/local_validation/accuracy_mean did not get better by more than 0 in 2 "
         "evaluations up to round 10; it was never finite"

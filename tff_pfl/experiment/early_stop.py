@@ -104,26 +104,21 @@ class EarlyStop:
     def reason(
         self,
         evaluations: Sequence[EvaluatedRound],
-        evaluate_every: int = 1,
         quantities: Quantities = BY_NAME,
     ) -> str | None:
         """Returns why a run ends after its last evaluation, or `None` if it continues.
 
         Args:
-            evaluations: All evaluations so far, in order. Those without the metric do not count.
-            evaluate_every: The number of rounds between evaluations that count. A run that was made
-                longer has a further evaluation, after the round where it ended before.
+            evaluations: The regular evaluations so far, in order. Those without the metric do not
+                count.
             quantities: The quantities of the task.
         """
-        regular = [
-            (round_num, metrics[self.watched])
-            for round_num, metrics in evaluations
-            if round_num % evaluate_every == 0 and self.watched in metrics
-        ]
-        sign = quantities[self.watched.quantity].better
+        watched = self.watched
+        values = [(n, metrics[watched]) for n, metrics in evaluations if watched in metrics]
+        sign = quantities[watched.quantity].better
         round_num = best_round = waited = 0
         best = -math.inf
-        for round_num, value in regular:
+        for round_num, value in values:
             if math.isfinite(value) and sign * value > best + self.least_gain:
                 best_round, best, waited = round_num, sign * value, 0
             else:
@@ -132,7 +127,7 @@ class EarlyStop:
             return None
         so_far = f"the last improvement was {sign * best:.4f} after round {best_round}"
         return (
-            f"{self.watched} did not get better by more than {self.least_gain:g} in "
+            f"{watched} did not get better by more than {self.least_gain:g} in "
             f"{self.patience} evaluation{'s' * (self.patience > 1)} up to round {round_num}; "
             + (so_far if best_round else "it was never finite")
         )

@@ -45,7 +45,10 @@ class Schedule(NamedTuple):
         return cls(experiment.rounds, *every, experiment.early_stop, task.quantities)
 
     def is_regular(self, round_num: int) -> bool:
-        """Returns whether a round is evaluated, regardless of the total number of rounds."""
+        """Returns whether a round is evaluated, regardless of the total number of rounds.
+
+        A run that was made longer has a further evaluation, after the round where it ended before.
+        """
         return bool(self.evaluate_every) and round_num % self.evaluate_every == 0
 
     def evaluates(self, round_num: int) -> bool:
@@ -60,7 +63,8 @@ class Schedule(NamedTuple):
         """Returns why the run ends early after these evaluations, or `None`."""
         if self.early_stop is None:
             return None
-        return self.early_stop.reason(evaluations, self.evaluate_every, self.quantities)
+        regular = [it for it in evaluations if self.is_regular(it.round_num)]
+        return self.early_stop.reason(regular, self.quantities)
 
 
 class _Unwritten(NamedTuple):
