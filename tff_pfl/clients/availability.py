@@ -6,7 +6,7 @@ An availability is a frozen dataclass that is called with a round and the `Devic
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -113,3 +113,33 @@ class Diurnal:
         """Returns each client's probability at its time of day."""
         angle = 2.0 * math.pi * (round_num / self.rounds_per_day - devices.phases)
         return self.least + (self.most - self.least) * 0.5 * (1.0 + np.cos(angle))
+
+
+def check_availability(availability: Any) -> None:
+    """Raises a `ValueError` unless the options of an availability can be compared."""
+    if isinstance(availability, type) or not dataclasses.is_dataclass(availability):
+        raise ValueError(
+            f"availability={availability!r} must be an instance of a frozen dataclass, whose "
+            "options are compared when a run is resumed."
+        )
+
+
+def probabilities(availability: Availability, round_num: int, devices: Devices) -> np.ndarray:
+    """Returns the probability of each client, or one for all of them.
+
+    Raises:
+        ValueError: The availability does not return such probabilities.
+    """
+    given = np.asarray(availability(round_num, devices))
+    if given.dtype.kind not in "biuf" or given.shape not in ((), devices.classes.shape):
+        raise ValueError(
+            f"{availability} returns {given.dtype} of shape {given.shape} in round {round_num}, "
+            f"but must return one number per client: {devices.classes.shape}."
+        )
+    wrong = given[~((given >= 0) & (given <= 1))]  # includes NaN
+    if wrong.size:
+        raise ValueError(
+            f"{availability} returns {wrong[0]} in round {round_num}, but must return a "
+            "probability in [0, 1] for each client."
+        )
+    return given

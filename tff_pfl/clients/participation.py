@@ -6,7 +6,6 @@ A selected client that does not report, for whatever reason, is not part of the 
 nothing to the server and keeps its state.
 """
 
-import dataclasses
 import functools
 import math
 from typing import Any, NamedTuple
@@ -16,7 +15,13 @@ from absl import logging
 
 from tff_pfl.arguments.ranges import above, at_least, between, each, one_of, whole
 from tff_pfl.arguments.settings import setting, settings
-from tff_pfl.clients.availability import Always, Availability, Devices
+from tff_pfl.clients.availability import (
+    Always,
+    Availability,
+    Devices,
+    check_availability,
+    probabilities,
+)
 from tff_pfl.clients.selectors import KnownClients, Selector, Uniform, check_selector, selected
 
 SAMPLINGS = ("fixed", "poisson")
@@ -161,12 +166,7 @@ class Participation:
         """Checks the values."""
         for name in ("class_shares", "dropout", "median_seconds"):
             object.__setattr__(self, name, tuple(getattr(self, name)))  # lists have no hash
-        availability = self.availability
-        if isinstance(availability, type) or not dataclasses.is_dataclass(availability):
-            raise ValueError(
-                f"availability={availability!r} must be an instance of a frozen dataclass, whose "
-                "options are compared when a run is resumed."
-            )
+        check_availability(self.availability)
         check_selector(self.selector)
         if self.sampling == "poisson" and self.over_selection != 1.0:
             raise ValueError(
@@ -191,7 +191,7 @@ class Participation:
         devices = self.devices(0, 1)
         devices.of_classes("dropout", self.dropout)
         devices.of_classes("median_seconds", self.median_seconds)
-        self._probabilities(0, devices)
+        probabilities(self.availability, 0, devices)
 
     @property
     def takes_time(self) -> bool:
@@ -293,8 +293,6 @@ class Participation:
                 f"selector={self.selector} depends on more than the seed and the round: only "
                 "`CohortIterator.select` can select its cohorts."
             )
-        if self == EVERYBODY_REPORTS:
-            return _everybody_reports(seed, round_num, num_clients, cohort_size)
         devices = self.devices(seed, num_clients)
         available = self._available(seed, round_num, devices)
         chosen = self._selected(seed, round_num, available, num_clients, cohort_size, known)
@@ -326,23 +324,7 @@ class Participation:
         if self.availability == Always():
             return np.arange(len(devices.classes))
         drawn = _uniform(seed, round_num, _AVAILABILITY_STREAM, len(devices.classes))
-        return np.flatnonzero(drawn < self._probabilities(round_num, devices))
-
-    def _probabilities(self, round_num, devices) -> np.ndarray:
-        """Returns the checked probabilities of the availability."""
-        given = np.asarray(self.availability(round_num, devices))
-        if given.dtype.kind not in "biuf" or given.shape not in ((), devices.classes.shape):
-            raise ValueError(
-                f"{self.availability} returns {given.dtype} of shape {given.shape} in round "
-                f"{round_num}, but must return one number per client: {devices.classes.shape}."
-            )
-        wrong = given[~((given >= 0) & (given <= 1))]  # includes NaN
-        if wrong.size:
-            raise ValueError(
-                f"{self.availability} returns {wrong[0]} in round {round_num}, but must return a "
-                "probability in [0, 1] for each client."
-            )
-        return given
+        return np.flatnonzero(drawn < probabilities(self.availability, round_num, devices))
 
     def _selected(self, seed, round_num, available, num_clients, cohort_size, known) -> np.ndarray:
         """Draws the clients that are selected from `available`.
@@ -353,12 +335,15 @@ class Participation:
             drawn = _uniform(seed, round_num, _COHORT_STREAM, num_clients)
             return available[drawn[available] < cohort_size / num_clients]
         number = min(self._num_wanted(cohort_size), len(available))
+        rng = np.random.default_rng([seed, round_num, _COHORT_STREAM])
         if self.selects and number:
-            return selected(self.selector, known.at(available), number, _rng(seed, round_num))
-        return _choose(seed, round_num, available, number)
+            return selected(self.selector, known.at(available), number, rng)
+        return rng.choice(available, number, replace=False)
 
     def _drops(self, seed, round_num, devices, selected) -> np.ndarray:
         """Draws bool `[selected]`, whether each client drops out."""
+        if not any(self.dropout):
+            return np.zeros(len(selected), np.bool_)
         drawn = _uniform(seed, round_num, _DROPOUT_STREAM, len(devices.classes))
         return drawn[selected] < devices.of(selected).of_classes("dropout", self.dropout)
 
@@ -384,30 +369,6 @@ class Participation:
 
 EVERYBODY_REPORTS = Participation()
 """The default participation: cohorts have a fixed size, and all selected clients report."""
-
-
-def _everybody_reports(seed, round_num, num_clients, cohort_size) -> Participants:
-    """Draws the clients of `EVERYBODY_REPORTS`, without a draw for each client."""
-    nobody = np.zeros([0], np.int32)
-    cohort = _ids(_choose(seed, round_num, num_clients, cohort_size))
-    return Participants(
-        available=np.arange(num_clients, dtype=np.int32),
-        selected=cohort,
-        dropped=nobody,
-        late=nobody,
-        surplus=nobody,
-        reported=cohort,
-        seconds=None,
-    )
-
-
-def _choose(seed, round_num, client_ids, number) -> np.ndarray:
-    """Draws `number` clients, from an array of ids or `range(client_ids)`, without replacement."""
-    return _rng(seed, round_num).choice(client_ids, number, replace=False)
-
-
-def _rng(seed, round_num) -> np.random.Generator:
-    return np.random.default_rng([seed, round_num, _COHORT_STREAM])
 
 
 def _ids(client_ids) -> np.ndarray:
