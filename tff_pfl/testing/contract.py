@@ -113,14 +113,6 @@ class Subject:
         """Runs a round: the first round, if no state is given."""
         return self._run(self.process.next, self.state if state is None else state, list(clients))
 
-    def personalize(self, state: Any, clients: Sequence[Client]) -> list[Any]:
-        """Returns the clients' models for evaluation."""
-        return self._run(self.process.personalize, state, list(clients))
-
-    def global_weights(self, state: Any) -> Any:
-        """Returns the global model."""
-        return self._run(self.process.global_weights, state)
-
     def _run(self, computation, *args):
         with tff.framework.get_context_stack().install(_context()):
             return computation(*args)
@@ -134,34 +126,24 @@ def _context():
 
 def check_types(subject: Subject) -> None:
     """Checks that computations have the types that `PersonalizedProcess` states."""
-    process = subject.process
+    process, client_type = subject.process, subject.process.client_type
     assert isinstance(process, tff.templates.IterativeProcess)
     state_type = process.initialize.type_signature.result
-    client_type = process.client_type
-    clients_type = tff.types.FederatedType(client_type, tff.CLIENTS)
-    states_type = tff.types.FederatedType(client_type.state, tff.CLIENTS)
-    weights_type = (process.algorithm.evaluated_model or subject.model()).weights_type
     result = process.next.type_signature.result
+    weights_type = (process.algorithm.evaluated_model or subject.model()).weights_type
+    at_clients = functools.partial(tff.types.FederatedType, placement=tff.CLIENTS)
+    function = tff.types.FunctionType
     identical = tff.test.assert_types_identical
     identical(client_type.data, federation.EXAMPLES_TYPE)
-    identical(process.next.type_signature.parameter[1], clients_type)
+    identical(process.next.type_signature.parameter[1], at_clients(client_type))
     identical(result.state, state_type)
-    identical(result.clients, states_type)
+    identical(result.clients, at_clients(client_type.state))
     assert result.metrics.placement is tff.SERVER
-    identical(
-        process.initialize_client.type_signature,
-        tff.types.FunctionType(np.int32, client_type.state),
-    )
+    identical(process.initialize_client.type_signature, function(np.int32, client_type.state))
     identical(process.personalize.type_signature.parameter, process.next.type_signature.parameter)
-    identical(
-        process.personalize.type_signature.result,
-        tff.types.FederatedType(weights_type, tff.CLIENTS),
-    )
-    if process.global_weights is not None:
-        identical(
-            process.global_weights.type_signature,
-            tff.types.FunctionType(state_type.member, weights_type),
-        )
+    identical(process.personalize.type_signature.result, at_clients(weights_type))
+    if (global_weights := process.global_weights) is not None:
+        identical(global_weights.type_signature, function(state_type.member, weights_type))
 
 
 def check_determinism(subject: Subject) -> None:
@@ -297,10 +279,10 @@ def check_new_client(subject: Subject) -> None:
     """Checks the model of a client that never took part: see `Subject.starts_global`."""
     state = subject.first_round.state
     newcomers = [subject.client(7 - i, 5) for i in range(3)]
-    models = subject.personalize(state, newcomers)
+    models = subject._run(subject.process.personalize, state, newcomers)
     assert_finite(models, "the personal models")
     if subject.process.global_weights is not None:
-        expected = subject.global_weights(state)
+        expected = subject._run(subject.process.global_weights, state)
         for model in models:
             is_global = equal(model, expected)
             assert is_global == subject.starts_global, (
@@ -388,22 +370,8 @@ _secure_aggregator = functools.cache(tff.learning.secure_aggregator)
 
 
 CHECKS = (
-    check_types,
-    check_determinism,
-    check_seed,
-    check_order,
-    check_padding,
-    check_partial_batches,
-    check_small_clients,
-    check_empty_client,
-    check_nonfinite_client,
-    check_empty_cohort,
-    check_nobody,
-    check_new_client,
-    check_absent_client,
-    check_bytes,
-    check_secure_sums,
-    check_stock_runtime,
-    check_vectorized,
-    check_compiled,
+    *(check_types, check_determinism, check_seed, check_order, check_padding),
+    *(check_partial_batches, check_small_clients, check_empty_client, check_nonfinite_client),
+    *(check_empty_cohort, check_nobody, check_new_client, check_absent_client, check_bytes),
+    *(check_secure_sums, check_stock_runtime, check_vectorized, check_compiled),
 )
