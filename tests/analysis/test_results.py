@@ -9,11 +9,10 @@ import pytest
 from tests.analysis.hand_written import write_run
 from tff_pfl import analysis
 from tff_pfl.analysis.page import costs_to_target, default_target, target_table, versions_tables
-from tff_pfl.analysis.runs import Runs
 from tff_pfl.analysis.tables import Table, table_of, to_csv, to_latex, to_markdown
 from tff_pfl.arguments.names import UnknownNameError
-from tff_pfl.evaluation import MARGIN
-from tff_pfl.experiment import OutputDirectoryError
+from tff_pfl.evaluation import MARGIN, MetricName
+from tff_pfl.experiment import OutputDirectoryError, RunDirectory, read_summary, write_summary
 
 ACCURACY = "personalized/local_test/accuracy"
 LOSS = "personalized/local_test/loss"
@@ -114,14 +113,16 @@ def test_differences_use_common_seeds(runs):
     assert "both have: none." in " ".join(results_table(none, against="B").notes)
 
 
-def test_notes_report_samples_and_differing_settings(runs, tmp_path, monkeypatch):
+def test_notes_report_samples_and_differing_settings(tmp_path):
     made = [{"local": {"rate": s}, "data": {"fingerprint": f"data of {s}"}} for s in range(2)]
     other = [write_run(tmp_path / str(s), [0.5], seed=s, **own) for s, own in enumerate(made)]
     notes = results_table({"A": other}).notes
     assert "The runs of A differ in more than the seed: in local.rate." in notes
     assert "sample" not in " ".join(notes)
-    row = analysis.read({"A": other}).evaluations.iloc[:1].assign(statistic=MARGIN)
-    monkeypatch.setattr(Runs, "evaluations", row)
+    result = read_summary(other[0])
+    margin = MetricName.parse(f"{ACCURACY}_mean")._replace(statistic=MARGIN)
+    final = result.final._replace(metrics={**result.final.metrics, margin: 0.1})
+    write_summary(RunDirectory(other[0], overwrite=True), result._replace(final=final))
     assert "For A, only a sample of the clients was evaluated." in results_table({"A": other}).notes
 
 

@@ -32,6 +32,7 @@ from tff_pfl.config.errors import config_errors
 from tff_pfl.data import FederatedDataset
 from tff_pfl.experiment.experiment import fitted
 from tff_pfl.templates import AGGREGATORS
+from tff_pfl.templates.federation import Federation
 from tff_pfl.testing import tiny_normalized_model
 
 CONFIGS = sorted(path.stem for path in (ROOT / "configs").glob("[!_]*.py"))
@@ -72,18 +73,17 @@ def model_of_shrunk():
 @pytest.mark.parametrize(
     "algorithm", [name if name == "ditto" else slow(name) for name in algorithms.ALGORITHMS]
 )
-def test_every_config_builds_every_algorithm(name, algorithm, monkeypatch):
-    made = unittest.mock.Mock(wraps=algorithms.make)
-    monkeypatch.setattr(algorithms, "make", made)
+def test_every_config_builds_every_algorithm(name, algorithm):
     config = shrunk(name, algorithm)
     model = tiny_normalized_model() if algorithm == "fedbn" else model_of_shrunk()
-    assert build_algorithm(config, model, build_dataset(config)).exchanges
-    ((built, *_), options) = made.call_args
-    assert built == algorithm
-    federation = {"num_clients": 5, "clients_per_round": 2, "largest_cohort": 2}
-    expected = config.algorithm.to_dict() | federation
+    built = build_algorithm(config, model, build_dataset(config))
+    assert built.exchanges and built.name == algorithm
+    expected = config.algorithm.to_dict()
     del expected["name"]
-    assert options == expected
+    assert built.made_of.options == expected
+    federation = {"num_clients": 5, "clients_per_round": 2, "largest_cohort": 2}
+    needed = federation.keys() & algorithms.ALGORITHMS.parameters(algorithm)
+    assert built.made_for == Federation(**{key: federation[key] for key in needed})
 
 
 def test_model_has_the_task_of_the_config():

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from tests.marks import together
-from tff_pfl.data import ClientRows, FederatedDataset, Partition, PartitionError
+from tff_pfl.data import ClientRows, ExamplesError, FederatedDataset, Partition, PartitionError
+from tff_pfl.data.checks import check_examples
 
 PARTS = ([4, 2], [], [7], [0, 1, 9])
 
@@ -117,17 +118,13 @@ def test_memory_mapped_data_set_copies_only_the_examples_of_a_client(in_files):
     np.testing.assert_array_equal(some.examples(1).x, in_memory.examples(2).x)
 
 
-def test_first_non_finite_example_is_found_in_every_chunk(in_files, monkeypatch):
-    from tff_pfl.data import ExamplesError, checks
-
-    monkeypatch.setattr(checks, "_CHECKED_AT_A_TIME", 32)
-    for bad in ([0], [31, 32], [159]):
-        arrays = dict(in_files[0], x=in_files[0]["x"].astype(np.float32))
-        dataset_of(arrays)
-        arrays["x"][bad] = np.nan
-        message = f"example {bad[0]} is not finite"
-        with pytest.raises(ExamplesError, match=message):
-            dataset_of(arrays)
+def test_first_non_finite_example_is_found_in_every_chunk():
+    """Covers the first example, those around a multiple of 2^16, and the last."""
+    for bad in ([0], [65_535, 65_536], [159_999]):
+        x = np.zeros([160_000, 1], np.float32)
+        x[bad] = np.nan
+        with pytest.raises(ExamplesError, match=f"example {bad[0]} is not finite"):
+            check_examples(x, np.zeros(len(x), np.int64), 2, "here")
 
 
 def test_kernel_does_not_read_ahead_of_a_client(in_files):

@@ -170,17 +170,28 @@ def test_too_large_sample_is_refused(federation):
         Evaluator(process, MODEL, dataset, Evaluation(clients=5))
 
 
+class StoreThatCounts(ClientStateStore):
+    """Client states with the number of states of each read, `read`."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.read = []
+
+    def get(self, client_ids):
+        self.read.append(len(client_ids))
+        return super().get(client_ids)
+
+
 @pytest.mark.parametrize("create", [runtime.create_graph_context, slow(runtime.create_cpp_context)])
 @pytest.mark.parametrize("capacity", [slow(None), "cohort"])
-def test_losses_are_the_means_of_all_training_examples(create, capacity, monkeypatch):
+def test_losses_are_the_means_of_all_training_examples(create, capacity):
     """Compares losses of the global model with NumPy, and checks that they need no states."""
     sizes = (6, 0, 5, 9)
     data = [random_examples(size, seed=i) for i, size in enumerate(sizes)]
     dataset = FederatedDataset.from_client_arrays([(d.x, d.y, d.x[:1], d.y[:1]) for d in data], 3)
     process = tiny_process(build_fedavg)
-    store = ClientStateStore(process.initialize_clients, process.client_state_type)
+    store = StoreThatCounts(process.initialize_clients, process.client_state_type)
     source = CohortDataSource(dataset, store, process.client_type, seed=0, capacity=capacity)
-    monkeypatch.setattr(store, "get", None)
     with tff.framework.get_context_stack().install(create()):
         evaluator = Evaluator(process, MODEL, dataset, Evaluation(clients_per_call=2))
         state = process.initialize()
@@ -192,6 +203,7 @@ def test_losses_are_the_means_of_all_training_examples(create, capacity, monkeyp
         by_hand = -np.mean(log_probabilities[range(sizes[client_id]), data[client_id].y])
         assert loss == pytest.approx(by_hand, rel=1e-5)
     assert np.isnan(found[1]) and found.dtype == np.float64
+    assert store.read == []
 
 
 def server_snapshot(server):
@@ -219,25 +231,23 @@ SAMPLE = sampled_clients(1, 7, 3)
         ),
     ],
 )
-def test_snapshot_has_the_states_of_the_server_and_of_clients(blocks, options, chunks, monkeypatch):
+def test_snapshot_has_the_states_of_the_server_and_of_clients(blocks, options, chunks):
     """The state of a client that was never seen counts to its id."""
     process = compose(mean_exchange(), client_init=lambda client_id, _: Visits(client_id), **blocks)
     seen = {5: 105, 0: 100, 2: 102}
-    store = ClientStateStore(process.initialize_clients, process.client_state_type)
+    store = StoreThatCounts(process.initialize_clients, process.client_state_type)
     store.put(seen, [Visits(np.int32(count)) for count in seen.values()])
     store.commit()
     data = random_examples(1, seed=0)
     dataset = FederatedDataset.from_client_arrays([(data.x, data.y, data.x, data.y)] * 7, 3)
     evaluator = Evaluator(process, MODEL, dataset, Evaluation(**options), seed=1)
-    source, read, get = types.SimpleNamespace(store=store), [], store.get
-    monkeypatch.setattr(store, "get", lambda ids: read.append(len(ids)) or get(ids))
-    found = evaluator.snapshot(process.initialize(), source)
+    found = evaluator.snapshot(process.initialize(), types.SimpleNamespace(store=store))
     ids = SAMPLE if "clients" in options else np.arange(7)
     counts = np.array([seen.get(i, i) for i in ids.tolist()], np.int32)
     expected = {"server": np.array([10.0, 20.0])} if "snapshot" in blocks else {}
     if "client_snapshot" in blocks:
         expected |= {"client_id": ids} if "clients" in options else {}
         expected |= {"pair": np.stack([counts, -counts], axis=1), "single": counts}
-    assert (found.keys(), read) == (expected.keys(), chunks)
+    assert (found.keys(), store.read) == (expected.keys(), chunks)
     for name, array in expected.items():
         np.testing.assert_array_equal(found[name], array)

@@ -1,5 +1,6 @@
 """Tests the reader of a run's files; `test_damaged_files.py` tests damaged ones."""
 
+import json
 import shutil
 
 import numpy as np
@@ -65,10 +66,11 @@ def test_settings_partition_and_quantities_match_the_config(run):
     assert len(RunFiles(folder).partition.train) == config.data.num_clients
 
 
-def test_attackers_are_drawn_from_all_clients(run, monkeypatch):
+def test_attackers_are_drawn_from_all_clients(run, tmp_path):
     settings = {"seed": 3, "attack": {"fraction": 0.5}}
-    monkeypatch.setattr(RunFiles, "settings", settings)
-    assert RunFiles(run[0]).attackers == drawn_attackers(0.5, 4, 3)
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    shutil.copy(run[0] / "partition.npz", tmp_path)
+    assert RunFiles(tmp_path).attackers == drawn_attackers(0.5, 4, 3)
 
 
 def test_missing_run_is_refused(tmp_path):

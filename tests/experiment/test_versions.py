@@ -6,6 +6,7 @@ import importlib
 import json
 import pathlib
 import platform
+import shutil
 import socket
 
 import numpy as np
@@ -76,7 +77,7 @@ def test_versions_of_all_sessions_are_recorded_in_order(directory, monkeypatch):
         f"commit {first['commit']} then, abc now",
         *([f"changed {first['changed']} then, True now"] if not first["changed"] else []),
     ]
-    monkeypatch.setattr(versions, "current_versions", lambda: first)
+    pretend(monkeypatch, **first)
     assert len(versions.record_versions(directory, 6)) == len(found)
     sessions = [Session(0, first), Session(4, second), Session(6, first)]
     assert RunFiles(directory.path).sessions == sessions
@@ -106,29 +107,29 @@ def test_code_of_covers_the_whole_package_of_a_user(directory, tmp_path, monkeyp
     assert [x.rounds_before for x in RunFiles(directory.path).sessions] == [2, 3]
 
 
-def test_run_restored_with_other_versions_logs_a_warning(finished_run, monkeypatch, caplog):
-    run = run_of(run_dir := finished_run())
-    with run.restored():
-        assert caplog.messages == []
-    pretend(monkeypatch, numpy="1.0")
-    with run.restored():
-        (message,) = caplog.messages
-    assert message == (
-        f"{run_dir} was computed with other versions or other code, and numbers may differ: "
-        f"numpy {np.__version__} then, 1.0 now"
-    )
+def restored_after(run_dir, path, **recorded):
+    """Restores a copy of a run that recorded other versions, in a thread without a context."""
+    shutil.copytree(run_dir, path)
+    sessions = json.loads((path / "versions.json").read_text())
+    sessions["sessions"][-1]["versions"] |= recorded
+    (path / "versions.json").write_text(json.dumps(sessions))
 
-
-def test_run_restored_on_other_devices_logs_a_warning(finished_run, monkeypatch, caplog):
-    def restore(run_dir):
-        with run_of(run_dir).restored():
+    def restore():
+        with run_of(path).restored():
             pass
 
-    monkeypatch.setattr(versions, "_described", lambda device: "GPU:0")
-    with concurrent.futures.ThreadPoolExecutor(1) as thread:  # which has no context
-        thread.submit(restore, finished_run()).result()
-    (message,) = caplog.messages
-    assert message.endswith("devices ['CPU:0'] then, ['GPU:0'] now")
+    with concurrent.futures.ThreadPoolExecutor(1) as thread:
+        thread.submit(restore).result()
+
+
+def test_run_restored_with_other_versions_or_devices_logs_a_warning(finished_run, tmp_path, caplog):
+    restored_after(finished_run(), tmp_path / "same")
+    assert caplog.messages == []
+    restored_after(finished_run(), tmp_path / "other", numpy="1.0", devices=["GPU:0"])
+    assert caplog.messages == [
+        f"{tmp_path / 'other'} was computed with other versions or other code, and numbers may "
+        f"differ: numpy 1.0 then, {np.__version__} now; devices ['GPU:0'] then, ['CPU:0'] now"
+    ]
 
 
 def test_damaged_versions_are_refused(directory, tmp_path):
@@ -156,8 +157,7 @@ def test_checkout_has_a_commit_and_whether_it_is_changed(tmp_path, monkeypatch):
 
 
 def test_versions_have_the_devices(monkeypatch):
-    devices = ("/device:CPU:0", "/job:worker/replica:0/task:1/device:GPU:0")
-    monkeypatch.setattr(runtime, "current_devices", lambda: devices)
-    assert versions.current_versions()["devices"] == ["CPU:0", "GPU:0 of worker 1"]
-    monkeypatch.setattr(runtime, "current_devices", lambda: None)
-    assert versions.current_versions()["devices"] is None
+    two = ("/device:CPU:0", "/job:worker/replica:0/task:1/device:GPU:0")
+    for devices, described in ((two, ["CPU:0", "GPU:0 of worker 1"]), (None, None)):
+        monkeypatch.setattr(runtime, "current_devices", lambda found=devices: found)
+        assert versions.current_versions()["devices"] == described
