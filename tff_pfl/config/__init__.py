@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from tff_pfl.config.build import build_model as build_model
     from tff_pfl.config.build import experiment_of as experiment_of
     from tff_pfl.config.check import check_config as check_config
-    from tff_pfl.config.check import check_rounds_of_epsilon as check_rounds_of_epsilon
     from tff_pfl.config.check import config_of_run as config_of_run
     from tff_pfl.config.check import number_ranges as number_ranges
     from tff_pfl.config.errors import ConfigError as ConfigError
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
     from tff_pfl.config.options import complete as complete
     from tff_pfl.config.options import default_config as default_config
     from tff_pfl.config.parts import build_local as build_local
-    from tff_pfl.config.parts import participation as participation
-    from tff_pfl.config.parts import privacy_loss as privacy_loss
     from tff_pfl.config.programs import evaluate_program as evaluate_program
     from tff_pfl.config.programs import export_program as export_program
     from tff_pfl.config.programs import run_of as run_of

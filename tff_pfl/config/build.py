@@ -154,10 +154,11 @@ def build_algorithm(
                 "does not take steps along a mean of changes. Set it to ''."
             )
         options["server_optimizer"] = build_optimizer(config, "server")
+    is_poisson = config.participation.sampling == "poisson"
     federation = {
         "num_clients": dataset.num_clients,
         "clients_per_round": config.clients_per_round,
-        "largest_cohort": _largest_cohort(config, dataset.num_clients),
+        "largest_cohort": dataset.num_clients if is_poisson else config.clients_per_round,
     }
     local = fitted(build_local(config), dataset)
     if local.augment is not None and not isinstance(dataset.x, np.ndarray):
@@ -178,14 +179,10 @@ def build_algorithm(
             check_kind(f"The result of the attack {config.attack.name!r}", algorithm, Algorithm)
     if config.compression.name:
         with config_errors("compression"):
-            algorithm = _compressed(algorithm, config)
+            options = config.compression.to_dict()
+            compressor, feedback = COMPRESSORS[options.pop("name")], options.pop(ERROR_FEEDBACK)
+            algorithm = compressed(algorithm, compressor(**options), error_feedback=feedback)
     return algorithm
-
-
-def _largest_cohort(config, num_clients) -> int:
-    """Returns the largest possible cohort: all clients with Poisson sampling."""
-    poisson = config.participation.sampling == "poisson"
-    return num_clients if poisson else config.clients_per_round
 
 
 def _build_aggregator(config):
@@ -210,12 +207,6 @@ def _build_attack(config, dataset):
             )
         options["num_classes"] = dataset.num_classes
     return functools.partial(attack, **options)
-
-
-def _compressed(algorithm, config) -> Algorithm:
-    options = config.compression.to_dict()
-    compressor, feedback = COMPRESSORS[options.pop("name")], options.pop(ERROR_FEEDBACK)
-    return compressed(algorithm, compressor(**options), error_feedback=feedback)
 
 
 def _made_private(algorithm, config, num_clients) -> Algorithm:

@@ -125,17 +125,14 @@ def clients(runs, column):
 
     The runs of a seed must have the same partition.
     """
-    return _csv(analysis.client_values(runs, column).reset_index())
+    values = analysis.client_values(runs, column).reset_index()
+    return values.to_csv(index=False).rstrip("\n")
 
 
 @subcommand
 def page(runs, output, columns, target, against):
     """Writes tables and figures to one self-contained HTML page."""
     analysis.write_page(runs, output, columns=columns, target=target, against=against)
-
-
-def _csv(frame):
-    return frame.to_csv(index=False).rstrip("\n")
 
 
 def parse(argv: Sequence[str], description: str) -> argparse.Namespace:

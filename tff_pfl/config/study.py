@@ -23,7 +23,6 @@ def get_study():
 `get_study` may take one argument, the choice in `--study=FILE:CHOICE`, as `get_config` does.
 """
 
-import contextlib
 import dataclasses
 import itertools
 import math
@@ -349,24 +348,16 @@ def load_study(source: str | os.PathLike) -> Study:
     path, colon, choice = os.fspath(source).partition(":")
     if not pathlib.Path(path).is_file():
         raise FileNotFoundError(f"There is no study {path!r}.")
-    with _users_code(f"The study {path}"):
+    try:
         get_study = runpy.run_path(path)["get_study"]
-    with _users_code(f"get_study of {path}"):
         study = get_study(choice) if colon else get_study()
+    except ValueError:
+        raise
+    except Exception as error:  # a user's code may raise any exception
+        raise ValueError(failure(f"The study {path}", error)) from error
     if not isinstance(study, Study):
         raise ValueError(f"get_study() of {path} must return a Study, got {study!r}.")
     return study
-
-
-@contextlib.contextmanager
-def _users_code(name: str) -> Iterator[None]:
-    """Turns exceptions of a user's code into `ValueError`; `name` names the code."""
-    try:
-        yield
-    except ValueError:
-        raise
-    except Exception as error:
-        raise ValueError(failure(name, error)) from error
 
 
 def trial_name(settings: Settings) -> str:

@@ -80,7 +80,9 @@ def first_problem(
                     return changes
             elif run.label not in labels:
                 labels.add(run.label)
-                _build(config, load, metrics.get(run.label))
+                built = configs.experiment_of(config, load)
+                if metric := metrics.get(run.label):
+                    experiment.check_measured(metric, built)
         except experiment.MetricError as error:
             return f"Trials of {run.label!r} cannot be compared by tuning's {error}"
         except configs.user_errors() as error:
@@ -88,13 +90,6 @@ def first_problem(
         except Exception as error:  # a user's code may raise any exception
             return f"{root / run.folder} would fail: {type(error).__name__}: {error}"
     return None
-
-
-def _build(config, load, metric):
-    """Builds the experiment of a run, and checks that its evaluations measure `metric`."""
-    built = configs.experiment_of(config, load)
-    if metric is not None:
-        experiment.check_measured(metric, built)
 
 
 def _changes(folder, config) -> str | None:

@@ -15,7 +15,6 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.trial import TrialState
 
 from tff_pfl.config.study import (
-    Search,
     Settings,
     Study,
     Training,
@@ -218,9 +217,14 @@ class Tuner:
         return -math.inf if score is None or math.isnan(score) else self._sign * score
 
     def _settings(self, trial) -> Settings:
+        """Returns the settings of a config that a trial stands for."""
         if self._search is None:
             return self._listed()[_name(trial)]
-        return _settings(self._search, trial.params)
+        return {
+            key: choice[value] if isinstance(choice, tuple) else rounded(choice, value)
+            for key, choice in self._search.values.items()
+            for value in [trial.params[key]]
+        }
 
     def _learn_direction(self, folder) -> None:
         """Stores whether more of the metric is better for a run, unless the tuning says it."""
@@ -266,7 +270,7 @@ class Tuner:
         if not trials:
             copy.enqueue_trial({key: _center(choice) for key, choice in values.items()})
         trial = copy.ask({key: _distribution(choice) for key, choice in values.items()})
-        name = trial_name(_settings(self._search, trial.params))
+        name = trial_name(self._settings(trial))
         self._add(name, trial.params, trial.distributions)
 
 
@@ -276,14 +280,6 @@ def _step(rounds: int | None) -> int:
 
 def _name(trial) -> str:
     return trial.user_attrs["trial"]
-
-
-def _settings(search: Search, params) -> Settings:
-    """Returns a trial's parameters as settings of a config."""
-    return {
-        key: choice[params[key]] if isinstance(choice, tuple) else rounded(choice, params[key])
-        for key, choice in search.values.items()
-    }
 
 
 def _center(values: Values) -> float | int:

@@ -370,8 +370,22 @@ _secure_aggregator = functools.cache(tff.learning.secure_aggregator)
 
 
 CHECKS = (
-    *(check_types, check_determinism, check_seed, check_order, check_padding),
-    *(check_partial_batches, check_small_clients, check_empty_client, check_nonfinite_client),
-    *(check_empty_cohort, check_nobody, check_new_client, check_absent_client, check_bytes),
-    *(check_secure_sums, check_stock_runtime, check_vectorized, check_compiled),
+    check_types,
+    check_determinism,
+    check_seed,
+    check_order,
+    check_padding,
+    check_partial_batches,
+    check_small_clients,
+    check_empty_client,
+    check_nonfinite_client,
+    check_empty_cohort,
+    check_nobody,
+    check_new_client,
+    check_absent_client,
+    check_bytes,
+    check_secure_sums,
+    check_stock_runtime,
+    check_vectorized,
+    check_compiled,
 )
