@@ -6,7 +6,7 @@ import tensorflow_federated as tff
 
 from tests.federation import EXAMPLES_TYPE, local_sgd, tiny_model
 from tff_pfl.algorithms import ALGORITHMS, fedavg, make
-from tff_pfl.experiment import NewClients, Run
+from tff_pfl.experiment import Run
 from tff_pfl.local import LocalTraining
 from tff_pfl.templates import compose
 
@@ -30,7 +30,6 @@ MISTAKES = {
         lambda: compose(fedavg, EXAMPLES_TYPE)
     ),
     "The experiment must be of type Experiment, got 'ditto'": lambda: Run("runs/x", "ditto"),
-    "local must be of type LocalTraining or None, got 0.1": lambda: NewClients(1, local=0.1),
     'The name of the algorithm must be of type str, got <function.*register\\("my_name"\\)': (
         lambda: ALGORITHMS.register(fedavg)
     ),

@@ -56,6 +56,7 @@ NOISY = {"algorithm": tiny_algorithm("fedavg").with_declared_noise(0.1)}
         ({"participation": 0.5}, "participation must be of type Participation, got 0.5"),
         ({"early_stop": 3}, "early_stop must be of type EarlyStop or None, got 3"),
         ({"new_clients": 1}, "new_clients must be of type NewClients or None, got 1"),
+        ({"new_clients": NewClients(1, local=0.1)}, "new_clients: local must be of type LocalT"),
         ({"accountant": 0.1}, "accountant must be of type Accountant or None, got 0.1"),
         ({"label": 7}, "label must be of type str, got 7"),
     ],

@@ -106,6 +106,8 @@ class Experiment:
             if its.range is None:
                 check_kind(name, getattr(self, name), hints[name], _TIPS.get(name, ""))
         _ = self._made_of
+        if self.new_clients is not None:
+            check_kind("new_clients: local", self.new_clients.local, LocalTraining | None)
         with _field("new_clients"):
             members = self.members
         with _field("model"):

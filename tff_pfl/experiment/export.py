@@ -135,8 +135,8 @@ def _write(run: "Run", found: "Restored", dataset, output, clients, models) -> E
     model = evaluated_model(process, run.experiment.model)
     saver = ModelSaver(model, dataset.image_shape, dataset.x_dtype)
     output.mkdir(parents=True, exist_ok=True)
-    for model in output.glob("*/saved_model.pb"):  # of the export to overwrite
-        shutil.rmtree(model.parent)
+    for old in output.glob("*/saved_model.pb"):  # of the export to overwrite
+        shutil.rmtree(old.parent)
     (output / _DESCRIPTION).unlink(missing_ok=True)
 
     def save(name, weights):

@@ -1,10 +1,13 @@
 """Holds out clients that do not train, but are evaluated after the last round."""
 
-from tff_pfl.arguments.kinds import check_kind
+from typing import TYPE_CHECKING
+
 from tff_pfl.arguments.ranges import whole
 from tff_pfl.arguments.settings import RESULTS, setting, settings
-from tff_pfl.data import FederatedDataset
-from tff_pfl.local import LocalTraining
+
+if TYPE_CHECKING:
+    from tff_pfl.data import FederatedDataset
+    from tff_pfl.local import LocalTraining
 
 
 @settings
@@ -28,13 +31,9 @@ class NewClients:
     evaluated: bool = setting(
         "Whether they are evaluated at the end, not only held out.", default=True
     )
-    local: LocalTraining | None = None  # by which they fine-tune; `None`: that of the algorithm
+    local: "LocalTraining | None" = None  # by which they fine-tune; `None`: that of the algorithm
 
-    def __post_init__(self):
-        """Checks the local training."""
-        check_kind("local", self.local, LocalTraining | None)
-
-    def split(self, dataset: FederatedDataset) -> tuple[FederatedDataset, FederatedDataset]:
+    def split(self, dataset: "FederatedDataset") -> "tuple[FederatedDataset, FederatedDataset]":
         """Returns the data of the clients that train and of the new clients.
 
         Raises:
