@@ -8,7 +8,7 @@ import tensorflow_federated as tff
 from tff_pfl.clients.cohort import CohortDataSource
 from tff_pfl.clients.state_store import ClientStateStore
 from tff_pfl.local.examples import Examples, examples_type
-from tff_pfl.templates.process import Client
+from tff_pfl.templates.values import Client
 
 STATE_TYPE = tff.types.to_type(collections.OrderedDict(w=(np.float32, [2]), n=np.int32))
 

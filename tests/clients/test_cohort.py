@@ -23,7 +23,7 @@ from tff_pfl.clients.errors import ForeignStateError
 from tff_pfl.clients.padding import Ladder
 from tff_pfl.clients.participation import Participation
 from tff_pfl.local.examples import examples_type
-from tff_pfl.templates.process import Client
+from tff_pfl.templates.values import Client
 
 PINNED = [1, 2, 9]
 OTHER_STATES = tff.types.to_type(collections.OrderedDict(w=np.float64))

@@ -7,7 +7,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_pfl.local.examples import Examples
-from tff_pfl.templates.process import Client
+from tff_pfl.templates.values import Client
 from tff_pfl.tracing.structures import type_of_row
 
 

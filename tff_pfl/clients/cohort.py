@@ -21,7 +21,7 @@ from tff_pfl.clients.selectors import History, KnownClients, Losses, no_losses
 from tff_pfl.clients.serialization import deserialize, serialize
 from tff_pfl.clients.state_store import ClientStateStore
 from tff_pfl.local.examples import Examples
-from tff_pfl.templates.process import Client
+from tff_pfl.templates.values import Client
 from tff_pfl.tracing.structures import is_empty
 
 _CAPACITY = whole(1)

@@ -9,7 +9,8 @@ import tensorflow_federated as tff
 from tff_pfl.arguments.ranges import takes, whole
 from tff_pfl.local.examples import Examples
 from tff_pfl.templates.errors import ProcessSignatureError
-from tff_pfl.templates.process import Client, PersonalizedProcess
+from tff_pfl.templates.process import PersonalizedProcess
+from tff_pfl.templates.values import Client
 from tff_pfl.tracing.structures import type_of_row
 from tff_pfl.tracing.trace import trace
 
@@ -88,6 +89,7 @@ def compose_with_sequence_data(
 
     return dataclasses.replace(
         process,
+        gather=gather,
         next_fn=with_sequences(process.next),
         personalize=with_sequences(process.personalize),
         further_models={name: with_sequences(fn) for name, fn in process.further_models.items()},

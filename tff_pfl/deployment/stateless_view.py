@@ -15,7 +15,8 @@ import tensorflow_federated as tff
 
 from tff_pfl.local.examples import num_rows
 from tff_pfl.templates.errors import ProcessSignatureError
-from tff_pfl.templates.process import Client, PersonalizedProcess
+from tff_pfl.templates.process import PersonalizedProcess
+from tff_pfl.templates.values import Client
 from tff_pfl.tracing.structures import empty_value, is_empty
 from tff_pfl.tracing.trace import trace
 

@@ -15,7 +15,8 @@ from tff_pfl.templates.exchange import (
     last_own_model,
 )
 from tff_pfl.templates.federation import Federation
-from tff_pfl.templates.process import Client, PersonalizedProcess, ProcessOutput, ServerState
+from tff_pfl.templates.process import PersonalizedProcess
+from tff_pfl.templates.values import Client, ProcessOutput, ServerState
 
 __all__ = [
     "AGGREGATORS",

@@ -13,8 +13,8 @@ from tff_pfl.local.examples import readable
 from tff_pfl.models.totals import Mean
 from tff_pfl.templates import errors
 from tff_pfl.templates.exchange import ClientOutput, Exchange
-from tff_pfl.templates.process import Client
 from tff_pfl.templates.report import COUNTS, Report
+from tff_pfl.templates.values import Client
 from tff_pfl.tracing.structures import type_of
 
 _RESERVED = (*COUNTS, "server_kept", "aggregator", "server")
@@ -55,7 +55,8 @@ def accepting(
             "keep data types and shapes; tf.ensure_shape restores a shape that a loop lost.",
         )
         empty = tf.equal(client.data.size, 0)
-        sound = is_readable & trees.all_finite(output) & (output.weight >= 0.0)
+        is_known = tf.equal(client.client_id, context.client_id)
+        sound = is_known & is_readable & trees.all_finite(output) & (output.weight >= 0.0)
         takes_part = tf.logical_and(carry.accepted, tf.logical_not(empty))
         accepted = tf.logical_and(takes_part, sound)
 

@@ -1,6 +1,8 @@
 """Maps a traced function over clients, sends its messages, counts bytes, checks client ids."""
 
 import collections
+import functools
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,8 +15,9 @@ from tff_pfl.local.seeds import client_seed, run_seed
 from tff_pfl.models.statistics import recorded_uses
 from tff_pfl.templates import errors
 from tff_pfl.templates.exchange import Message
-from tff_pfl.templates.federation import Federation
-from tff_pfl.templates.process import Client
+from tff_pfl.templates.federation import ANY_FEDERATION, Federation
+from tff_pfl.templates.values import Client
+from tff_pfl.tracing.dependence import leaves_in_use
 from tff_pfl.tracing.structures import empty_value, is_empty
 from tff_pfl.tracing.trace import trace
 
@@ -40,7 +43,9 @@ class ClientBlock:
     """A function that is mapped over the clients of a cohort, with its messages.
 
     Attributes:
-        work: The computation that is mapped.
+        fn: The Python function that `work` was traced from.
+        work: The computation that is mapped: of a mapping of `client_id`, `state`, `data`,
+            `round_num` and, where there are any, the messages `shared` and `own`, and `carry`.
         down_bytes: The number of bytes of a client's message.
     """
 
@@ -54,6 +59,7 @@ class ClientBlock:
         server_type: tff.types.Type,
         client_type: tff.types.StructType,
         carry_type: tff.types.Type | None = None,
+        made_for: Federation = ANY_FEDERATION,
         seed: tuple[int, int],
     ):
         """Traces the block.
@@ -66,10 +72,16 @@ class ClientBlock:
             server_type: `S`.
             client_type: `<client_id=int32, state=C, data=D>`.
             carry_type: The type of `ClientContext.carry`; `None` if there is no carry.
+            made_for: The federation of the clients. With `num_clients`, a client with an id outside
+                of it works with the nearest id in it, so that the check of ids is what fails.
             seed: The seed of the run, and the index of this block.
         """
         self._server_type = server_type
-        self._distribute = trace(f"{label}: distribute", distribute, server_type)
+        self._distribute = trace(
+            f"{label}: distribute",
+            lambda server: _of_lasting_shapes(distribute(server)),
+            server_type,
+        )
         shared_type = self._distribute.type_signature.result
         self.down_bytes = payload_bytes(f"{label}: the broadcast message", shared_type)
         inputs = collections.OrderedDict(
@@ -84,20 +96,24 @@ class ClientBlock:
             inputs["shared"] = shared_type
         self._select = None
         if select is not None:
+
+            def select_known(server, client_id):
+                return select(server, made_for.nearest_id(client_id))
+
             own_type = trace(
-                f"{label}: select", select, server_type, np.int32
+                f"{label}: select", select_known, server_type, np.int32
             ).type_signature.result
             # The stock runtime puts the selected value into a data set, which reorders names;
             # without names there is only one order.
             self._select = trace(
                 f"{label}: select",
-                lambda server, client_id: _flat(select(server, client_id)),
+                lambda server, client_id: _flat(select_known(server, client_id)),
                 server_type,
                 np.int32,
             )
             self.down_bytes += payload_bytes(f"{label}: the selected message", own_type)
             inputs["own"] = own_type
-            self._only = _single_element(own_type)
+            self._only, self._select_known = _single_element(own_type), select_known
         if carry_type is not None:
             inputs["carry"] = carry_type
 
@@ -108,14 +124,16 @@ class ClientBlock:
             round_num = inputs["round_num"]
             client_id = _waiting(inputs["client_id"], round_num)
             client = Client(client_id, inputs["state"], inputs["data"])
+            known_id = made_for.nearest_id(client_id)
             context = ClientContext(
                 round_num=round_num,
-                client_id=client_id,
-                seed=client_seed(run_seed(*seed), round_num, client_id),
+                client_id=known_id,
+                seed=client_seed(run_seed(*seed), round_num, known_id),
                 carry=inputs.get("carry", ()),
             )
             return fn(message, client, context)
 
+        self.fn = work
         with recorded_uses() as uses:
             self.work = trace(label, work, tff.types.to_type(inputs))
         if uses == {"gradient"}:
@@ -125,8 +143,50 @@ class ClientBlock:
                 "assign its statistics after each step by models.with_statistics."
             )
 
-    def map(self, server_state, round_num, clients, client_states, carry=None):
-        """Sends the messages and maps the work, inside a federated computation."""
+    @functools.cached_property
+    def selected_from(self) -> tff.Computation:
+        """`(S -> P)`, the tensors of the server's state that `select` uses."""
+        in_use = self._in_use()
+
+        def parts(server):
+            return tuple(itertools.compress(tf.nest.flatten(server), in_use))
+
+        return trace("the tensors that select uses", parts, self._server_type)
+
+    @functools.cached_property
+    def select_from(self) -> tff.Computation:
+        """`(<P, int32> -> own message)`, `select` on the tensors of `selected_from`."""
+        in_use = self._in_use()
+        specs = tff.types.type_to_tf_tensor_specs(self._server_type)
+
+        def select(parts, client_id):
+            parts = iter(parts)
+            leaves = [
+                next(parts) if used else tf.zeros([n or 0 for n in spec.shape], spec.dtype)
+                for used, spec in zip(in_use, tf.nest.flatten(specs), strict=True)
+            ]
+            server = tf.nest.pack_sequence_as(specs, leaves)
+            return _of_lasting_shapes(self._select_known(server, client_id))
+
+        parts_type = self.selected_from.type_signature.result
+        return trace("select, by a client", select, parts_type, np.int32)
+
+    def _in_use(self) -> list[bool]:
+        specs = tff.types.type_to_tf_tensor_specs(self._server_type)
+        return leaves_in_use(self._select_known, specs, tf.TensorSpec([], tf.int32))
+
+    def map(self, server_state, round_num, clients, client_states, carry=None, *, selects=True):
+        """Sends the messages and maps the work, inside a federated computation.
+
+        Args:
+            server_state: `S`, at the server.
+            round_num: int32, at the server.
+            clients: The `Client`s, at the clients.
+            client_states: Their states, which replace those of `clients`.
+            carry: What they keep from the exchange before; `None`: nothing.
+            selects: Whether a message to one client is sent by `federated_select`. If not, what it
+                is selected from is broadcast, and the client selects; see `selected_from`.
+        """
         round_num = tff.federated_broadcast(round_num)
         inputs = collections.OrderedDict(
             client_id=clients.client_id,
@@ -138,7 +198,10 @@ class ClientBlock:
             inputs["shared"] = tff.federated_broadcast(
                 tff.federated_map(self._distribute, server_state)
             )
-        if self._select is not None:
+        if self._select is not None and not selects:
+            known = tff.federated_broadcast(tff.federated_map(self.selected_from, server_state))
+            inputs["own"] = tff.federated_map(self.select_from, (known, clients.client_id))
+        elif self._select is not None:
             keys = tff.federated_map(_as_keys, (clients.client_id, round_num))
             upper_bound = tff.federated_value(np.int32(np.iinfo(np.int32).max), tff.SERVER)
             selected = tff.federated_select(keys, upper_bound, server_state, self._select)
@@ -148,31 +211,36 @@ class ClientBlock:
         return tff.federated_map(self.work, tff.federated_zip(inputs))
 
 
-_IDS = tff.types.TensorType(np.int32, [None])
+IDS = tff.types.TensorType(np.int32, [None])
+"""The type of the ids of a cohort."""
 
 
-def round_of_checked_cohort(round_num, client_ids, federation: Federation, *, distinct: bool):
-    """Checks the ids of a cohort inside a federated computation, and returns `round_num`.
+def ids_of_cohort(client_ids):
+    """Gathers the ids of a cohort at the server, which chose it, in a federated computation.
 
-    The server chose the cohort, so it may see the ids. It checks them once for the cohort, because
-    assertions in client work would cost time for each client, and XLA drops them. A `ClientBlock`
-    uses an id only after `round_num` is computed, and so after the check.
+    They are checked there, once for the cohort, because assertions in client work would cost time
+    for each client, and XLA drops them.
+    """
+    return tff.federated_aggregate(client_ids, _no_ids(), _append_id, _join_ids, _same_ids)
 
-    Args:
-        round_num: int32, placed at the server.
-        client_ids: int32, placed at the clients.
-        federation: See `check_ids`.
-        distinct: See `check_ids`.
+
+def ids_of_nobody():
+    """Returns no ids, at the server, in a federated computation that does not check any."""
+    return tff.federated_eval(_no_ids, tff.SERVER)
+
+
+def round_of_known_clients(round_num, client_ids, federation: Federation):
+    """Returns `round_num`, in a federated computation, after a check that all ids are known.
+
+    A `ClientBlock` uses an id only after `round_num` is computed, and so after the check.
     """
 
-    @tff.tensorflow.computation(np.int32, _IDS)
+    @tff.tensorflow.computation(np.int32, IDS)
     def checked(round_num, ids):
-        with tf.control_dependencies(check_ids(ids, federation, distinct=distinct)):
+        with tf.control_dependencies(check_ids(ids, federation, distinct=False)):
             return tf.identity(round_num)
 
-    no_ids = _no_ids()
-    cohort = tff.federated_aggregate(client_ids, no_ids, _append_id, _join_ids, _same_ids)
-    return tff.federated_map(checked, (round_num, cohort))
+    return tff.federated_map(checked, (round_num, ids_of_cohort(client_ids)))
 
 
 def check_ids(ids, federation: Federation, *, distinct: bool) -> list[tf.Operation | None]:
@@ -209,17 +277,17 @@ def _no_ids():
     return trees.no_rows([], tf.int32)
 
 
-@tff.tensorflow.computation(_IDS, np.int32)
+@tff.tensorflow.computation(IDS, np.int32)
 def _append_id(ids, client_id):
     return tf.concat([ids, client_id[tf.newaxis]], axis=0)
 
 
-@tff.tensorflow.computation(_IDS, _IDS)
+@tff.tensorflow.computation(IDS, IDS)
 def _join_ids(ids, others):
     return tf.concat([ids, others], axis=0)
 
 
-@tff.tensorflow.computation(_IDS)
+@tff.tensorflow.computation(IDS)
 def _same_ids(ids):
     return ids
 
@@ -232,6 +300,13 @@ def _waiting(client_id, round_num):
 @tff.tensorflow.computation(np.int32, np.int32)
 def _as_keys(client_id, round_num):
     return tf.reshape(_waiting(client_id, round_num), [1])
+
+
+def _of_lasting_shapes(message):
+    """Keeps shapes that only Python knows when TFF imports the graph into another."""
+    return tf.nest.map_structure(
+        lambda leaf: tf.ensure_shape(leaf, tf.convert_to_tensor(leaf).shape), message
+    )
 
 
 def _flat(value) -> tuple:

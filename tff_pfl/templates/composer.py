@@ -12,18 +12,17 @@ from collections.abc import Mapping
 import numpy as np
 import tensorflow_federated as tff
 
-from tff_pfl.aggregators import is_secure, quiet_secure_sums, sums_securely
 from tff_pfl.arguments.kinds import check_kind
 from tff_pfl.arguments.ranges import takes, whole
 from tff_pfl.local.examples import readable
 from tff_pfl.local.seeds import FINE_TUNING, client_seed, run_seed
 from tff_pfl.models.inputs import check_inputs
-from tff_pfl.templates import acceptance, blocks, errors
+from tff_pfl.templates import blocks, errors
 from tff_pfl.templates.algorithm import Algorithm
-from tff_pfl.templates.exchange import Exchange
-from tff_pfl.templates.process import Client, PersonalizedProcess, ProcessOutput, ServerState
-from tff_pfl.templates.report import secure_report_bytes, sum_of_reports
-from tff_pfl.tracing.structures import empty_value, is_empty
+from tff_pfl.templates.composed_exchange import ComposedExchange, run_in_turn
+from tff_pfl.templates.federation import ANY_FEDERATION
+from tff_pfl.templates.process import PersonalizedProcess
+from tff_pfl.templates.values import Client, ProcessOutput, ServerState
 from tff_pfl.tracing.trace import trace
 
 
@@ -99,17 +98,22 @@ def compose(
         ],
         Client,
     )
-    exchanges: list[_TracedExchange] = []
+    exchanges: list[ComposedExchange] = []
     for index, exchange in enumerate(algorithm.exchanges):
         carry_type = exchanges[-1].carry_type if exchanges else None
         exchanges.append(
-            _TracedExchange(exchange, server_type, client_type, carry_type, (seed, index))
+            ComposedExchange(
+                *(exchange, server_type, client_type, carry_type),
+                made_for=algorithm.made_for,
+                seed=(seed, index),
+            )
         )
     report = algorithm.report or _report_of(exchanges)
     if algorithm.report == "secure":
         _check_secure(exchanges)
-    for traced in exchanges:
-        traced.trace_finalize(report)
+    for index, composed in enumerate(exchanges):
+        sees_cohort = report == "clear" and index == 0
+        composed.trace_finalize(report, cohort=algorithm.made_for if sees_cohort else None)
     initialize = _initialize(server_init, exchanges)
     state_type = initialize.type_signature.result
 
@@ -118,9 +122,9 @@ def compose(
             return None
         return trace(block, lambda state: fn(state.algorithm), state_type.member)
 
-    personalize = _personalize(algorithm, state_type, client_type, seed)
+    personalize, personalization = _personalize(algorithm, state_type, client_type, seed)
     further = {
-        name: _personalize(other, state_type, client_type, seed)
+        name: _personalize(other, state_type, client_type, seed)[0]
         for name, other in further_models.items()
     }
     global_weights = trace_server_function("global_weights", algorithm.global_weights)
@@ -133,12 +137,12 @@ def compose(
     _check_models(personalize.type_signature.result.member, models)
     return PersonalizedProcess(
         initialize_fn=initialize,
-        next_fn=_next(
-            algorithm.made_for, state_type, client_type, exchanges, sees_cohort=report == "clear"
-        ),
+        next_fn=_next(state_type, client_type, exchanges),
         initialize_client=client_init,
         personalize=personalize,
         algorithm=dataclasses.replace(algorithm, report=report),
+        exchanges=tuple(exchanges),
+        personalization=personalization,
         further_models=further,
         global_weights=global_weights,
         snapshot=trace_server_function("snapshot", algorithm.snapshot),
@@ -178,33 +182,16 @@ def _initialize(server_init, exchanges) -> tff.Computation:
     return initialize
 
 
-def _next(made_for, state_type, client_type, exchanges, *, sees_cohort: bool) -> tff.Computation:
+def _next(state_type, client_type, exchanges) -> tff.Computation:
     @tff.federated_computation(state_type, tff.types.FederatedType(client_type, tff.CLIENTS))
     def next_round(state, clients):
-        if sees_cohort:
-            round_num = blocks.round_of_checked_cohort(
-                state.round_num, clients.client_id, made_for, distinct=True
-            )
-            state = ServerState(round_num, state.algorithm, state.aggregators)
-        algorithm, client_states, carry = state.algorithm, clients.state, None
-        aggregators, metrics = collections.OrderedDict(), collections.OrderedDict()
-        for exchange in exchanges:
-            finalized, client_states, carry = exchange.run(
-                algorithm, state, clients, client_states, carry
-            )
-            algorithm = finalized.state
-            metrics[exchange.name] = finalized.metrics
-            if exchange.aggregation is not None:
-                aggregators[exchange.name] = finalized.aggregator
+        new_state, client_states, _, metrics = run_in_turn(
+            exchanges, range(len(exchanges)), state, clients
+        )
         for name in ("down_bytes", "up_bytes"):
             total = np.int64(sum(getattr(exchange, name) for exchange in exchanges))
             direction = name.removesuffix("_bytes")
             metrics[f"bytes_{direction}_per_client"] = tff.federated_value(total, tff.SERVER)
-        new_state = ServerState(
-            round_num=tff.federated_map(_increment, state.round_num),
-            algorithm=algorithm,
-            aggregators=aggregators,
-        )
         return ProcessOutput(
             tff.federated_zip(new_state), client_states, tff.federated_zip(metrics)
         )
@@ -212,7 +199,9 @@ def _next(made_for, state_type, client_type, exchanges, *, sees_cohort: bool) ->
     return next_round
 
 
-def _personalize(algorithm, state_type, client_type, seed) -> tff.Computation:
+def _personalize(
+    algorithm, state_type, client_type, seed
+) -> tuple[tff.Computation, blocks.ClientBlock]:
     personalize = algorithm.personalize
 
     def client_work(message, client, context):
@@ -231,6 +220,7 @@ def _personalize(algorithm, state_type, client_type, seed) -> tff.Computation:
         select=personalize.select,
         server_type=state_type.member.algorithm,
         client_type=client_type,
+        made_for=ANY_FEDERATION if personalize.select is None else algorithm.made_for,
         # No exchange has this index: evaluation and training draw independent numbers.
         seed=(seed, len(algorithm.exchanges)),
     )
@@ -239,12 +229,12 @@ def _personalize(algorithm, state_type, client_type, seed) -> tff.Computation:
     def personalize_clients(state, clients):
         round_num = state.round_num
         if personalize.select is not None:
-            round_num = blocks.round_of_checked_cohort(
-                round_num, clients.client_id, algorithm.made_for, distinct=False
+            round_num = blocks.round_of_known_clients(
+                round_num, clients.client_id, algorithm.made_for
             )
         return block.map(state.algorithm, round_num, clients, clients.state)
 
-    return personalize_clients
+    return personalize_clients, block
 
 
 def _check_models(weights_type, others):
@@ -267,121 +257,3 @@ def _client_snapshot(client_snapshot, client_state_type) -> tff.Computation | No
         return tff.federated_map(of_client, states)
 
     return snapshot_clients
-
-
-@tff.tensorflow.computation(np.int32)
-def _increment(round_num):
-    return round_num + 1
-
-
-def _flattened(computation: tff.Computation) -> tff.Computation:
-    """Flattens a computation, because protocol buffers allow only 100 levels of nesting."""
-    block = tff.framework.to_call_dominant(computation.to_building_block())
-    return tff.framework.ConcreteComputation.from_building_block(block)
-
-
-class _TracedExchange:
-    """An exchange with its traced computations."""
-
-    def __init__(self, exchange: Exchange, server_type, client_type, carry_type, seed):
-        self.name = exchange.name
-        self._label = f"Exchange {exchange.name!r}"
-        self._block = blocks.ClientBlock(
-            f"{self._label}: client_work",
-            acceptance.accepting(exchange, client_type.state),
-            distribute=exchange.distribute,
-            select=exchange.select,
-            server_type=server_type,
-            client_type=client_type,
-            carry_type=carry_type,
-            seed=seed,
-        )
-        output_type = self._block.work.type_signature.result
-        self.carry_type = output_type.carry
-        self._weighted = isinstance(exchange.aggregator, tff.aggregators.WeightedAggregationFactory)
-        self.down_bytes = self._block.down_bytes
-        self.up_bytes = blocks.payload_bytes(f"{self._label}: the upload", output_type.upload)
-        self.aggregation = None
-        if not is_empty(output_type.upload):
-            self.aggregation = self._create_aggregation(exchange.aggregator, output_type)
-            self._aggregate = _flattened(self.aggregation.next)
-            self.up_bytes += 4 if self._weighted else 0
-        self._exchange, self._server_type, self._output_type = exchange, server_type, output_type
-
-    @property
-    def has_aggregator(self) -> bool:
-        """Whether the exchange has an aggregator, even if nothing is uploaded to it."""
-        return self._exchange.aggregator is not None
-
-    @property
-    def is_secure(self) -> bool:
-        """Whether uploads are aggregated only by secure sums, or would be."""
-        if self.aggregation is None:
-            return is_secure(self._exchange.aggregator)
-        return sums_securely(self._aggregate)
-
-    def trace_finalize(self, report: str) -> None:
-        """Traces the finalizer, once the report of all exchanges is decided.
-
-        Args:
-            report: See `Algorithm.report`.
-        """
-        output_type, nothing = self._output_type, None
-        inputs = collections.OrderedDict(server=self._server_type, round_num=np.int32)
-        self._report = sum_of_reports(output_type.report, report)
-        if report == "secure":
-            self.up_bytes += secure_report_bytes(output_type.report)
-        if self._report is not None:
-            inputs["report"] = self._report.type_signature.result.member
-        if self.aggregation is None:
-            nothing = empty_value(output_type.upload)
-        else:
-            aggregated_type = self.aggregation.next.type_signature.result  # with containers
-            inputs["aggregate"] = aggregated_type.result.member
-            inputs["measurements"] = aggregated_type.measurements.member
-            inputs["aggregators"] = [aggregated_type.state.member] * 2  # old and new
-        self._finalize = trace(
-            f"{self._label}: finalize",
-            lambda inputs: acceptance.guarded(self._exchange, self._server_type)(
-                inputs | {"aggregate": inputs.get("aggregate", nothing)}
-            ),
-            tff.types.to_type(inputs),
-        )
-
-    def run(self, algorithm, state, clients, client_states, carry):
-        """Writes the exchange into the federated computation that is being built.
-
-        Returns:
-            `(<state, metrics, aggregator> at the server, client states, carry)`; `aggregator` is
-            the aggregator's state, if there is an aggregator.
-        """
-        outputs = self._block.map(algorithm, state.round_num, clients, client_states, carry)
-        inputs = collections.OrderedDict(server=algorithm, round_num=state.round_num)
-        if self._report is not None:
-            inputs["report"] = self._report(outputs.report)
-        if self.aggregation is not None:
-            uploads = [outputs.upload, outputs.weight] if self._weighted else [outputs.upload]
-            aggregated = self._aggregate(state.aggregators[self.name], *uploads)
-            inputs["aggregate"] = aggregated.result
-            inputs["measurements"] = aggregated.measurements
-            inputs["aggregators"] = [state.aggregators[self.name], aggregated.state]
-        finalized = tff.federated_map(self._finalize, tff.federated_zip(inputs))
-        return finalized, outputs.state, outputs.carry
-
-    def _create_aggregation(self, factory, output_type):
-        if factory is None:
-            raise errors.AggregatorError(
-                f"{self._label}: client_work uploads\n  {output_type.upload}\nbut the exchange has "
-                "no aggregator.\nTip: tff.aggregators.MeanFactory() averages uploads."
-            )
-        try:
-            with quiet_secure_sums():
-                if self._weighted:
-                    return factory.create(output_type.upload, output_type.weight)
-                return factory.create(output_type.upload)
-        except Exception as error:
-            raise errors.AggregatorError(
-                f"{self._label}: the aggregator {factory!r} cannot aggregate uploads of type\n"
-                f"  {output_type.upload}\n{type(error).__name__}: {error}\n"
-                "Tip: aggregator must be a factory of tff.aggregators or tff.learning."
-            ) from error

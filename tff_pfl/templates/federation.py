@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+import tensorflow as tf
+
 
 class Federation(NamedTuple):
     """The sizes of the federation that an algorithm was made for; `None`: any size.
@@ -15,6 +17,12 @@ class Federation(NamedTuple):
     num_clients: int | None = None
     clients_per_round: int | None = None
     largest_cohort: int | None = None
+
+    def nearest_id(self, client_id: tf.Tensor) -> tf.Tensor:
+        """Returns the id, or if the federation has no such client, the nearest id that it has."""
+        if self.num_clients is None:
+            return client_id
+        return tf.clip_by_value(client_id, 0, self.num_clients - 1)
 
     def check(self, num_clients: int, clients_per_round: int) -> None:
         """Checks that the algorithm fits a federation of these sizes.

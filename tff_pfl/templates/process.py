@@ -1,59 +1,15 @@
-"""The process of an algorithm, and the types of its values."""
+"""The process of an algorithm."""
 
 import dataclasses
 import functools
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
 
 import numpy as np
-import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_pfl.local import Examples
 from tff_pfl.templates.algorithm import Algorithm
-
-
-class Client(NamedTuple):
-    """One client of a cohort, as `PersonalizedProcess.next` takes it.
-
-    Attributes:
-        client_id: int32 scalar in `0 .. num_clients - 1`, distinct in the cohort; or a negative
-            number for a client without an id, see `compose_stateless_view`.
-        state: The client's state between rounds, of the algorithm's type `C`.
-        data: The client's `tff_pfl.local.Examples`, of type `D`.
-    """
-
-    client_id: tf.Tensor
-    state: Any
-    data: Examples
-
-
-class ServerState(NamedTuple):
-    """The server's state between rounds.
-
-    Attributes:
-        round_num: int32 scalar, the number of completed rounds.
-        algorithm: The algorithm's own server state, of the type that `server_init` returns.
-        aggregators: The state of each exchange's aggregator, by the exchange's name.
-    """
-
-    round_num: tf.Tensor
-    algorithm: Any
-    aggregators: Any
-
-
-class ProcessOutput(NamedTuple):
-    """The result of a round.
-
-    Attributes:
-        state: The `ServerState` after the round, placed at the server.
-        clients: The new states of the cohort's clients, in its order, placed at the clients.
-        metrics: Measurements of the round, placed at the server.
-    """
-
-    state: Any
-    clients: Any
-    metrics: Any
+from tff_pfl.templates.blocks import ClientBlock
+from tff_pfl.templates.composed_exchange import ComposedExchange
 
 
 @dataclasses.dataclass(eq=False, kw_only=True)
@@ -89,6 +45,9 @@ class PersonalizedProcess(tff.templates.IterativeProcess):
         snapshot: Returns the parts of the server's state to look at, or `None`.
         client_snapshot: Returns the parts of clients' states to look at, or `None`.
         algorithm: The algorithm of which the process was made, with its `report` decided.
+        exchanges: The exchanges of a round, with their traced blocks.
+        personalization: The block of `personalize`, traced.
+        gather: `(D -> Examples)` if a client's data are no `Examples`, else `None`.
     """
 
     initialize_fn: tff.Computation
@@ -96,6 +55,9 @@ class PersonalizedProcess(tff.templates.IterativeProcess):
     initialize_client: tff.Computation
     personalize: tff.Computation
     algorithm: Algorithm
+    exchanges: Sequence[ComposedExchange]
+    personalization: ClientBlock
+    gather: tff.Computation | None = None
     further_models: Mapping[str, tff.Computation] = dataclasses.field(default_factory=dict)
     global_weights: tff.Computation | None = None
     snapshot: tff.Computation | None = None

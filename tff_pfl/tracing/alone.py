@@ -24,9 +24,12 @@ def alone_or(alone, together) -> tf.Tensor:
 
 
 def choose(nodes, alone: bool) -> None:
-    """Makes all marked choices among the `NodeDef`s of a graph or function."""
+    """Makes all marked choices among the `NodeDef`s of a graph or function.
+
+    TFF's forms are optimized: some choices in them were made, all for `together`.
+    """
     for node in nodes:
-        if _MARK in node.attr:
+        if _MARK in node.attr and node.op == "SelectV2":
             _, if_alone, if_together, *waits = node.input
             dtype = node.attr["T"].type
             node.op = "Identity"

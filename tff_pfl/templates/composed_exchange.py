@@ -1,0 +1,233 @@
+"""Traces the blocks of an exchange, and writes exchanges into federated computations."""
+
+import collections
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_pfl.aggregators import is_secure, quiet_secure_sums, sums_securely
+from tff_pfl.templates import acceptance, blocks, errors
+from tff_pfl.templates.exchange import Exchange
+from tff_pfl.templates.federation import Federation
+from tff_pfl.templates.report import secure_report_bytes, sum_of_reports
+from tff_pfl.templates.values import ServerState
+from tff_pfl.tracing.structures import empty_value, is_empty
+from tff_pfl.tracing.trace import trace
+
+
+class ComposedExchange:
+    """An exchange whose blocks are traced.
+
+    Attributes:
+        name: The name of the exchange.
+        block: The client work with its messages.
+        carry_type: The type of what a client keeps for the next exchange.
+        aggregation: The `tff.templates.AggregationProcess` of uploads; `None` without uploads.
+        down_bytes: The number of bytes of a client's message.
+        up_bytes: The number of bytes of a client's upload.
+    """
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        server_type: tff.types.Type,
+        client_type: tff.types.StructType,
+        carry_type: tff.types.Type | None,
+        made_for: Federation,
+        seed: tuple[int, int],
+    ):
+        """Traces the client work and the aggregation; `trace_finalize` traces the rest.
+
+        Args:
+            exchange: The exchange.
+            server_type: `S`, the type of the algorithm's server state.
+            client_type: `<client_id=int32, state=C, data=D>`.
+            carry_type: The type of what a client kept from the exchange before; `None`: nothing.
+            made_for: The federation that the algorithm was made for.
+            seed: The seed of the run, and the index of the exchange.
+        """
+        self.name = exchange.name
+        self._label = f"Exchange {exchange.name!r}"
+        self.block = blocks.ClientBlock(
+            f"{self._label}: client_work",
+            acceptance.accepting(exchange, client_type.state),
+            distribute=exchange.distribute,
+            select=exchange.select,
+            server_type=server_type,
+            client_type=client_type,
+            carry_type=carry_type,
+            made_for=made_for,
+            seed=seed,
+        )
+        output_type = self.block.work.type_signature.result
+        self.carry_type = output_type.carry
+        self._weighted = isinstance(exchange.aggregator, tff.aggregators.WeightedAggregationFactory)
+        self.down_bytes = self.block.down_bytes
+        self.up_bytes = blocks.payload_bytes(f"{self._label}: the upload", output_type.upload)
+        self.aggregation = None
+        if not is_empty(output_type.upload):
+            self.aggregation = self._create_aggregation(exchange.aggregator, output_type)
+            self._aggregate = _flattened(self.aggregation.next)
+            self.up_bytes += 4 if self._weighted else 0
+        self._exchange, self._server_type, self._output_type = exchange, server_type, output_type
+
+    @property
+    def has_aggregator(self) -> bool:
+        """Whether the exchange has an aggregator, even if nothing is uploaded to it."""
+        return self._exchange.aggregator is not None
+
+    @property
+    def is_secure(self) -> bool:
+        """Whether uploads are aggregated only by secure sums, or would be."""
+        if self.aggregation is None:
+            return is_secure(self._exchange.aggregator)
+        return sums_securely(self._aggregate)
+
+    def trace_finalize(self, report: str, cohort: Federation | None = None) -> None:
+        """Traces the finalizer, once the report of all exchanges is decided.
+
+        Args:
+            report: See `Algorithm.report`.
+            cohort: The federation for which the ids of the cohort are checked; `None`: they are not
+                sent.
+        """
+        output_type, nothing = self._output_type, None
+        inputs = collections.OrderedDict(server=self._server_type, round_num=np.int32)
+        self._report = sum_of_reports(output_type.report, report)
+        self._checks_cohort = cohort is not None
+        if self._checks_cohort:
+            inputs["cohort"] = blocks.IDS
+        if report == "secure":
+            self.up_bytes += secure_report_bytes(output_type.report)
+        if self._report is not None:
+            inputs["report"] = self._report.type_signature.result.member
+        if self.aggregation is None:
+            nothing = empty_value(output_type.upload)
+        else:
+            aggregated_type = self.aggregation.next.type_signature.result  # with containers
+            inputs["aggregate"] = aggregated_type.result.member
+            inputs["measurements"] = aggregated_type.measurements.member
+            inputs["aggregators"] = [aggregated_type.state.member] * 2  # old and new
+        guarded = acceptance.guarded(self._exchange, self._server_type)
+
+        def finalize(inputs):
+            checks = blocks.check_ids(inputs["cohort"], cohort, distinct=True) if cohort else []
+            with tf.control_dependencies(checks):
+                return guarded({"aggregate": nothing} | inputs)
+
+        self._finalize = trace(f"{self._label}: finalize", finalize, tff.types.to_type(inputs))
+
+    def run(self, server, round_num, aggregator, clients, client_states, carry, options):
+        """Writes the exchange into the federated computation that is being built.
+
+        Args:
+            server: The algorithm's server state, at the server.
+            round_num: int32, at the server.
+            aggregator: The state of the exchange's aggregator, at the server; `None` without one.
+            clients: The `Client`s, at the clients.
+            client_states: Their states after the exchange before.
+            carry: What they kept from the exchange before, or `None`.
+            options: The other arguments of `run_in_turn`: `selects` and `checks`.
+
+        Returns:
+            `(<state, metrics[, aggregator]> at the server, client states, carry)`.
+        """
+        outputs = self.block.map(
+            server, round_num, clients, client_states, carry, selects=options["selects"]
+        )
+        inputs = collections.OrderedDict(server=server, round_num=round_num)
+        if self._checks_cohort and options["checks"]:
+            inputs["cohort"] = blocks.ids_of_cohort(clients.client_id)
+        elif self._checks_cohort:
+            inputs["cohort"] = blocks.ids_of_nobody()
+        if self._report is not None:
+            inputs["report"] = self._report(outputs.report)
+        if self.aggregation is not None:
+            uploads = [outputs.upload, outputs.weight] if self._weighted else [outputs.upload]
+            aggregated = self._aggregate(aggregator, *uploads)
+            inputs["aggregate"] = aggregated.result
+            inputs["measurements"] = aggregated.measurements
+            inputs["aggregators"] = [aggregator, aggregated.state]
+        finalized = tff.federated_map(self._finalize, tff.federated_zip(inputs))
+        return finalized, outputs.state, outputs.carry
+
+    def _create_aggregation(self, factory, output_type):
+        if factory is None:
+            raise errors.AggregatorError(
+                f"{self._label}: client_work uploads\n  {output_type.upload}\nbut the exchange has "
+                "no aggregator.\nTip: tff.aggregators.MeanFactory() averages uploads."
+            )
+        try:
+            with quiet_secure_sums():
+                if self._weighted:
+                    return factory.create(output_type.upload, output_type.weight)
+                return factory.create(output_type.upload)
+        except Exception as error:
+            raise errors.AggregatorError(
+                f"{self._label}: the aggregator {factory!r} cannot aggregate uploads of type\n"
+                f"  {output_type.upload}\n{type(error).__name__}: {error}\n"
+                "Tip: aggregator must be a factory of tff.aggregators or tff.learning."
+            ) from error
+
+
+def _flattened(computation: tff.Computation) -> tff.Computation:
+    """Flattens a computation, because protocol buffers allow only 100 levels of nesting."""
+    block = tff.framework.to_call_dominant(computation.to_building_block())
+    return tff.framework.ConcreteComputation.from_building_block(block)
+
+
+def run_in_turn(
+    exchanges: Sequence[ComposedExchange],
+    chosen: Sequence[int],
+    state,
+    clients,
+    carry=None,
+    *,
+    selects=True,
+    checks=True,
+):
+    """Writes exchanges of a round, one after another, into a federated computation.
+
+    Args:
+        exchanges: All exchanges of the round.
+        chosen: The indices of those to write, in order.
+        state: The `ServerState` before, at the server.
+        clients: The `Client`s, at the clients, with their states before.
+        carry: What the clients kept from the exchange before the first; `None`: nothing.
+        selects: See `ClientBlock.map`.
+        checks: Whether the ids of the cohort are gathered and checked, if the report allows it.
+
+    Returns:
+        `(ServerState, client states, carry, metrics)`, whose parts are federated values. The last
+        exchange of a round counts the round.
+    """
+    server, round_num, client_states = state.algorithm, state.round_num, clients.state
+    aggregators = collections.OrderedDict(
+        (exchange.name, state.aggregators[exchange.name])
+        for exchange in exchanges
+        if exchange.aggregation is not None
+    )
+    metrics = collections.OrderedDict()
+    for exchange in (exchanges[index] for index in chosen):
+        finalized, client_states, carry = exchange.run(
+            server,
+            round_num,
+            aggregators.get(exchange.name),
+            clients,
+            client_states,
+            carry,
+            options={"selects": selects, "checks": checks},
+        )
+        server, metrics[exchange.name] = finalized.state, finalized.metrics
+        if exchange.aggregation is not None:
+            aggregators[exchange.name] = finalized.aggregator
+    if chosen[-1] == len(exchanges) - 1:
+        round_num = tff.federated_map(_increment, round_num)
+    return ServerState(round_num, server, aggregators), client_states, carry, metrics
+
+
+@tff.tensorflow.computation(np.int32)
+def _increment(round_num):
+    return round_num + 1
