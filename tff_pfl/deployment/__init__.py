@@ -7,6 +7,9 @@ from tff_pfl.lazy import offer
 if TYPE_CHECKING:
     from tff_pfl.deployment.examples_source import ExamplesDataSource as ExamplesDataSource
     from tff_pfl.deployment.examples_source import ExamplesIterator as ExamplesIterator
+    from tff_pfl.deployment.exchange_forms import ExchangeForms as ExchangeForms
+    from tff_pfl.deployment.exchange_forms import FormError as FormError
+    from tff_pfl.deployment.exchange_forms import forms as forms
     from tff_pfl.deployment.global_model import (
         compose_global_evaluation as compose_global_evaluation,
     )

@@ -224,7 +224,7 @@ def ids_of_cohort(client_ids):
     return tff.federated_aggregate(client_ids, _no_ids(), _append_id, _join_ids, _same_ids)
 
 
-def ids_of_nobody():
+def no_ids():
     """Returns no ids, at the server, in a federated computation that does not check any."""
     return tff.federated_eval(_no_ids, tff.SERVER)
 

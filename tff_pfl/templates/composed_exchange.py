@@ -12,7 +12,7 @@ from tff_pfl.templates import acceptance, blocks, errors
 from tff_pfl.templates.exchange import Exchange
 from tff_pfl.templates.federation import Federation
 from tff_pfl.templates.report import secure_report_bytes, sum_of_reports
-from tff_pfl.templates.values import ServerState
+from tff_pfl.templates.values import Client, ServerState
 from tff_pfl.tracing.structures import empty_value, is_empty
 from tff_pfl.tracing.trace import trace
 
@@ -119,39 +119,32 @@ class ComposedExchange:
 
         self._finalize = trace(f"{self._label}: finalize", finalize, tff.types.to_type(inputs))
 
-    def run(self, server, round_num, aggregator, clients, client_states, carry, options):
-        """Writes the exchange into the federated computation that is being built.
+    def finalize(self, state: ServerState, client_ids, outputs, checks: bool):
+        """Writes what follows the client work into the federated computation that is being built.
 
         Args:
-            server: The algorithm's server state, at the server.
-            round_num: int32, at the server.
-            aggregator: The state of the exchange's aggregator, at the server; `None` without one.
-            clients: The `Client`s, at the clients.
-            client_states: Their states after the exchange before.
-            carry: What they kept from the exchange before, or `None`.
-            options: The other arguments of `run_in_turn`: `selects` and `checks`.
+            state: The server's state before, whose parts are at the server.
+            client_ids: The ids of the cohort, at the clients.
+            outputs: The results of `block`, at the clients; its `upload`, `weight` and `report`
+                are used.
+            checks: Whether the ids are gathered and checked, if the report allows it.
 
         Returns:
-            `(<state, metrics[, aggregator]> at the server, client states, carry)`.
+            `<state, metrics[, aggregator]>@SERVER`, the algorithm's and the aggregator's new state.
         """
-        outputs = self.block.map(
-            server, round_num, clients, client_states, carry, selects=options["selects"]
-        )
-        inputs = collections.OrderedDict(server=server, round_num=round_num)
-        if self._checks_cohort and options["checks"]:
-            inputs["cohort"] = blocks.ids_of_cohort(clients.client_id)
-        elif self._checks_cohort:
-            inputs["cohort"] = blocks.ids_of_nobody()
+        inputs = collections.OrderedDict(server=state.algorithm, round_num=state.round_num)
+        if self._checks_cohort:
+            inputs["cohort"] = blocks.ids_of_cohort(client_ids) if checks else blocks.no_ids()
         if self._report is not None:
             inputs["report"] = self._report(outputs.report)
         if self.aggregation is not None:
+            aggregator = state.aggregators[self.name]
             uploads = [outputs.upload, outputs.weight] if self._weighted else [outputs.upload]
             aggregated = self._aggregate(aggregator, *uploads)
             inputs["aggregate"] = aggregated.result
             inputs["measurements"] = aggregated.measurements
             inputs["aggregators"] = [aggregator, aggregated.state]
-        finalized = tff.federated_map(self._finalize, tff.federated_zip(inputs))
-        return finalized, outputs.state, outputs.carry
+        return tff.federated_map(self._finalize, tff.federated_zip(inputs))
 
     def _create_aggregation(self, factory, output_type):
         if factory is None:
@@ -181,8 +174,8 @@ def _flattened(computation: tff.Computation) -> tff.Computation:
 def run_in_turn(
     exchanges: Sequence[ComposedExchange],
     chosen: Sequence[int],
-    state,
-    clients,
+    state: ServerState,
+    clients: Client,
     carry=None,
     *,
     selects=True,
@@ -193,39 +186,68 @@ def run_in_turn(
     Args:
         exchanges: All exchanges of the round.
         chosen: The indices of those to write, in order.
-        state: The `ServerState` before, at the server.
-        clients: The `Client`s, at the clients, with their states before.
+        state: The server's state before, whose parts are at the server.
+        clients: The clients with their states before.
         carry: What the clients kept from the exchange before the first; `None`: nothing.
         selects: See `ClientBlock.map`.
-        checks: Whether the ids of the cohort are gathered and checked, if the report allows it.
+        checks: See `ComposedExchange.finalize`.
 
     Returns:
-        `(ServerState, client states, carry, metrics)`, whose parts are federated values. The last
-        exchange of a round counts the round.
+        `(ServerState, client states, carry, metrics)`, whose parts are federated values.
     """
-    server, round_num, client_states = state.algorithm, state.round_num, clients.state
+    state, client_states = in_parts(exchanges, state), clients.state
+    metrics = collections.OrderedDict()
+    for index in chosen:
+        outputs = exchanges[index].block.map(
+            state.algorithm, state.round_num, clients, client_states, carry, selects=selects
+        )
+        state, its_metrics = finish(exchanges, index, state, clients.client_id, outputs, checks)
+        client_states, carry = outputs.state, outputs.carry
+        metrics[exchanges[index].name] = its_metrics
+    return state, client_states, carry, metrics
+
+
+def in_parts(exchanges: Sequence[ComposedExchange], state) -> ServerState:
+    """Splits a server's state into its parts, in a federated computation."""
     aggregators = collections.OrderedDict(
         (exchange.name, state.aggregators[exchange.name])
         for exchange in exchanges
         if exchange.aggregation is not None
     )
-    metrics = collections.OrderedDict()
-    for exchange in (exchanges[index] for index in chosen):
-        finalized, client_states, carry = exchange.run(
-            server,
-            round_num,
-            aggregators.get(exchange.name),
-            clients,
-            client_states,
-            carry,
-            options={"selects": selects, "checks": checks},
-        )
-        server, metrics[exchange.name] = finalized.state, finalized.metrics
-        if exchange.aggregation is not None:
-            aggregators[exchange.name] = finalized.aggregator
-    if chosen[-1] == len(exchanges) - 1:
+    return ServerState(state.round_num, state.algorithm, aggregators)
+
+
+def finish(
+    exchanges: Sequence[ComposedExchange],
+    index: int,
+    state: ServerState,
+    client_ids,
+    outputs,
+    checks=True,
+):
+    """Writes what follows the client work of an exchange into a federated computation.
+
+    The last exchange counts the round.
+
+    Args:
+        exchanges: All exchanges of the round.
+        index: The index of the exchange.
+        state: The server's state before, whose parts are at the server.
+        client_ids: See `ComposedExchange.finalize`.
+        outputs: See there.
+        checks: See there.
+
+    Returns:
+        `(ServerState, metrics)`, whose parts are at the server.
+    """
+    exchange = exchanges[index]
+    finalized = exchange.finalize(state, client_ids, outputs, checks)
+    round_num, aggregators = state.round_num, state.aggregators
+    if exchange.aggregation is not None:
+        aggregators = aggregators | {exchange.name: finalized.aggregator}
+    if index == len(exchanges) - 1:
         round_num = tff.federated_map(_increment, round_num)
-    return ServerState(round_num, server, aggregators), client_states, carry, metrics
+    return ServerState(round_num, finalized.state, aggregators), finalized.metrics
 
 
 @tff.tensorflow.computation(np.int32)

@@ -58,8 +58,9 @@ def compose(
 
     Ids: With the report "clear", a round fails with `tf.errors.InvalidArgumentError` if its cohort
     has a client twice, or an id that is not in 0 .. `made_for.num_clients` - 1. With other reports,
-    the server must not see ids, and does not check them. `personalize` fails with an id outside
-    this range, too, if it selects by id.
+    the server must not see ids: a client with such an id is rejected instead, and one that is twice
+    in a cohort is not detected. `personalize` fails with an id outside this range if it selects by
+    id.
 
     Example:
         >>> model, local = testing.tiny_model(), testing.tiny_local()

@@ -5,11 +5,17 @@ import functools
 
 import tensorflow_federated as tff
 
+from tff_pfl.templates.blocks import payload_bytes
 from tff_pfl.templates.composed_exchange import ComposedExchange, run_in_turn
 from tff_pfl.templates.process import PersonalizedProcess
 from tff_pfl.templates.values import Client
+from tff_pfl.tracing.errors import TemplateError
 
 mapreduce = tff.backends.mapreduce
+
+
+class FormError(TemplateError):
+    """TFF has no form of this kind for an exchange."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -17,13 +23,14 @@ class ExchangeForms:
     """An exchange of a round in TFF's forms. Each is compiled when it is first read.
 
     With `S`, `C` and `D` as in `PersonalizedProcess`, `K` what a client keeps from the exchange
-    before to this one (none in the first), and `M` the metrics of the exchange under its name, a
-    form takes clients of the type `<client_id=int32, state=C, data=D[, carry=K]>`.
+    before for this one, and `M` the metrics of the exchange, a form takes clients of the type
+    `<client_id=int32, state=C, data=D[, carry=K]>`. The first exchange has no carry.
 
     Attributes:
         exchange: The exchange.
-        server: `(<S@SERVER, {client}@CLIENTS> -> <S@SERVER, M@SERVER>)`, the computation that
-            `map_reduce` and `distribute_aggregate` are compiled from.
+        server: `(<S@SERVER, {client}@CLIENTS> -> <S@SERVER, {exchange: M}@SERVER>)`, the
+            computation that `map_reduce` is compiled from.
+        unchecked: `server` without the check of ids, for `distribute_aggregate`.
         clients: `(<S@SERVER, {client}@CLIENTS> -> {<state=C, carry=K>}@CLIENTS)`, what clients keep
             of the exchange.
     """
@@ -45,13 +52,39 @@ class ExchangeForms:
 
     @functools.cached_property
     def distribute_aggregate(self) -> tff.backends.mapreduce.DistributeAggregateForm:
-        """The exchange from a server's state to the next, as a `DistributeAggregateForm`."""
-        return mapreduce.get_distribute_aggregate_form_for_computation(self.unchecked)
+        """The exchange from a server's state to the next, as a `DistributeAggregateForm`.
+
+        A client that is in a cohort twice is not detected.
+
+        Raises:
+            FormError: The aggregator uses `tff.federated_aggregate`, for instance to gather uploads
+                at the server. TFF 0.87 cannot compile this operator to the form.
+        """
+        try:
+            return mapreduce.get_distribute_aggregate_form_for_computation(self.unchecked)
+        except TypeError as error:
+            if "FunctionType" not in str(error):
+                raise
+            raise FormError(
+                f"Exchange {self.name!r} has no DistributeAggregateForm: its aggregator uses "
+                "tff.federated_aggregate, which TFF cannot compile to this form. Use map_reduce, "
+                "or an aggregator of sums."
+            ) from error
 
     @functools.cached_property
     def on_clients(self) -> tff.backends.mapreduce.BroadcastForm:
         """What clients keep of the exchange, as a `BroadcastForm` of the same message and work."""
         return mapreduce.get_broadcast_form_for_computation(self.clients)
+
+    @property
+    def down_bytes(self) -> int:
+        """The number of bytes that `map_reduce` broadcasts to a client."""
+        return payload_bytes("The message", self.map_reduce.prepare.type_signature.result)
+
+    @property
+    def up_bytes(self) -> int:
+        """The number of bytes that `map_reduce` sends from a client to the server."""
+        return payload_bytes("The upload", self.map_reduce.work.type_signature.result)
 
 
 def forms(process: PersonalizedProcess) -> tuple[ExchangeForms, ...]:
@@ -61,8 +94,9 @@ def forms(process: PersonalizedProcess) -> tuple[ExchangeForms, ...]:
     the round. What a client keeps, its state and what it needs in the next exchange, stays on the
     client, and no `MapReduceForm` returns it: `on_clients` computes it.
 
-    A form has no `federated_select`. What a client's own message is selected from is broadcast
-    instead, and the client selects; so a client sees what the server keeps for others.
+    A form has no `federated_select`. The part of the server's state that a client's own message is
+    selected from is broadcast instead, and the client selects. So a client sees what the server
+    keeps for others, and receives more bytes than `bytes_down_per_client`.
 
     Example:
         >>> model, local = testing.tiny_model(), testing.tiny_local()
