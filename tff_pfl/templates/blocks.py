@@ -46,6 +46,8 @@ class ClientBlock:
         fn: The Python function that `work` was traced from.
         work: The computation that is mapped: of a mapping of `client_id`, `state`, `data`,
             `round_num` and, where there are any, the messages `shared` and `own`, and `carry`.
+        distribute: `(S -> B)`, what is broadcast, traced.
+        selects: Whether clients receive a message of their own.
         down_bytes: The number of bytes of a client's message.
     """
 
@@ -77,12 +79,12 @@ class ClientBlock:
             seed: The seed of the run, and the index of this block.
         """
         self._server_type = server_type
-        self._distribute = trace(
+        self.distribute = trace(
             f"{label}: distribute",
             lambda server: _of_lasting_shapes(distribute(server)),
             server_type,
         )
-        shared_type = self._distribute.type_signature.result
+        shared_type = self.distribute.type_signature.result
         self.down_bytes = payload_bytes(f"{label}: the broadcast message", shared_type)
         inputs = collections.OrderedDict(
             client_id=client_type.client_id,
@@ -94,7 +96,7 @@ class ClientBlock:
         nothing = None if self._broadcasts else empty_value(shared_type)
         if self._broadcasts:
             inputs["shared"] = shared_type
-        self._select = None
+        self._select, self.selects = None, select is not None
         if select is not None:
 
             def select_known(server, client_id):
@@ -196,7 +198,7 @@ class ClientBlock:
         )
         if self._broadcasts:
             inputs["shared"] = tff.federated_broadcast(
-                tff.federated_map(self._distribute, server_state)
+                tff.federated_map(self.distribute, server_state)
             )
         if self._select is not None and not selects:
             known = tff.federated_broadcast(tff.federated_map(self.selected_from, server_state))

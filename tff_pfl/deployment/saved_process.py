@@ -1,0 +1,279 @@
+"""Exports both sides of a process as SavedModels, which need neither this library nor TFF.
+
+A device runs the client's side and a coordinator the server's. How messages travel, and who may
+send them, is up to you; `examples/deployment` shows a way.
+"""
+
+import collections
+import hashlib
+import os
+import pathlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_pfl.deployment.exchange_forms import FormError
+from tff_pfl.experiment.fingerprint import fingerprint
+from tff_pfl.output.files import write_json
+from tff_pfl.runtime.graph.imported import ImportedFunction
+from tff_pfl.templates.blocks import ClientBlock
+from tff_pfl.templates.composed_exchange import finish, in_parts
+from tff_pfl.templates.process import PersonalizedProcess
+from tff_pfl.templates.values import Client
+from tff_pfl.tracing.structures import is_empty
+from tff_pfl.tracing.trace import trace
+
+DESCRIPTION = "process.json"
+"""The name of the file that describes an exported side."""
+
+mapreduce = tff.backends.mapreduce
+
+
+def export_client(process: PersonalizedProcess, folder: str | os.PathLike) -> None:
+    """Writes the client's side of a process as a SavedModel.
+
+    Its signatures take and return tensors by name. A name has the place of the tensor in a
+    structure, such as `state__head__kernel`; a tensor that goes into another signature has the same
+    name there. Where there are none, as in the state of a client of FedAvg, a signature has none.
+
+        initialize    : client_id -> state
+        work_EXCHANGE : client_id, state, data, message[, own][, carry] -> upload, state, carry
+        personalize   : client_id, state, data, message[, own] -> weights
+
+    A round runs the `work` of each exchange, in the order of `process.json`, and a client keeps
+    `state` for the next round and `carry` for the next exchange. If the server does not count the
+    upload, the client keeps the state from before. `data` are `x`, `y` and `size`, the number of
+    examples, as in `tff_pfl.local.Examples`; rows after `size` are ignored. `message` is the same
+    for all clients, `own` is for this one. `upload` has all that the aggregator and the report
+    take: the upload of the method, its weight, the counts and metrics, and the id if the server
+    checks it.
+
+    Equal inputs give equal outputs, so that a client that is asked twice answers the same.
+
+    Example:
+        >>> model, local = testing.tiny_model(), testing.tiny_local()
+        >>> process = tff_pfl.compose(tff_pfl.make("ditto", model, local), testing.EXAMPLES_TYPE)
+        >>> tff_pfl.deployment.export_client(process, "device")
+        >>> sorted(tf.saved_model.load("device").signatures)
+        ['initialize', 'personalize', 'work_train']
+
+    Args:
+        process: The process.
+        folder: A new or empty folder. Besides the SavedModel it receives `process.json`: the
+            fingerprint of the process, which is the same on both sides; the exchanges, with the
+            bytes of a client's messages; each signature's tensors; and a digest of the SavedModel.
+
+    Raises:
+        FormError: An aggregator uses secure sums, which the exported server cannot do.
+        FileExistsError: The folder is not empty.
+    """
+    parts = {"initialize": [_Part(process.initialize_client, "client_id", "state")]}
+    for index, exchange in enumerate(process.exchanges):
+        form = _aggregation(process, index)
+        parts[f"work_{exchange.name}"] = [
+            _Part(exchange.block.work, _FIELDS, _FIELDS),
+            _Part(form.work, (_FIELDS, "message__aggregator"), ("upload", "", "", "")),
+        ]
+    parts["personalize"] = [_Part(process.personalization.work, _FIELDS, "weights")]
+    _save(process, parts, ("state", "carry", "upload", "weights"), folder)
+
+
+def export_server(process: PersonalizedProcess, folder: str | os.PathLike) -> None:
+    """Writes the server's side of a process as a SavedModel.
+
+    Its signatures take and return tensors by name, as those of `export_client`:
+
+        initialize          : -> server
+        message_EXCHANGE    : server -> message
+        select_EXCHANGE     : server, client_id -> own
+        zero_EXCHANGE       : -> total
+        accumulate_EXCHANGE : total, upload -> total
+        merge_EXCHANGE      : total, other -> total
+        update_EXCHANGE     : server, total -> server, metrics
+        personalize_message : server -> message
+        personalize_select  : server, client_id -> own
+        global_weights      : server -> weights
+
+    `select` exists if clients receive messages of their own, and `global_weights` if the method
+    has a global model. `total` is of uploads; `merge` is for servers that accumulate in parallel.
+    A round equals that of the process bit for bit if uploads are accumulated in the order of the
+    cohort, without `merge`.
+
+    Args:
+        process: The process.
+        folder: See `export_client`.
+
+    Raises:
+        FormError: See `export_client`.
+        FileExistsError: The folder is not empty.
+    """
+    initialize = mapreduce.get_state_initialization_computation(process.initialize)
+    parts = {"initialize": [_Part(initialize, (), "server")]}
+    for index, exchange in enumerate(process.exchanges):
+        form, name = _aggregation(process, index), exchange.name
+        parts |= _messages(process, exchange.block, "message_" + name, "select_" + name)
+        parts[f"message_{name}"].append(_Part(form.prepare, "server", "message__aggregator"))
+        parts[f"zero_{name}"] = [_Part(form.zero, (), "total")]
+        parts[f"accumulate_{name}"] = [_Part(form.accumulate, ("total", "upload"), "total")]
+        parts[f"merge_{name}"] = [_Part(form.merge, ("total", "other"), "total")]
+        parts[f"update_{name}"] = [
+            _Part(form.report, "total", "aggregate"),
+            _Part(form.update, ("server", ("aggregate", "", "", "")), ("server", "metrics")),
+        ]
+    block, names = process.personalization, ("personalize_message", "personalize_select")
+    parts |= _messages(process, block, *names)
+    if process.global_weights is not None:
+        parts["global_weights"] = [_Part(process.global_weights, "server", "weights")]
+    _save(process, parts, ("server", "message", "own", "total", "metrics", "weights"), folder)
+
+
+def _aggregation(process, index) -> tff.backends.mapreduce.MapReduceForm:
+    """Returns the form of what follows the client work of an exchange."""
+    exchanges, exchange = process.exchanges, process.exchanges[index]
+    result_type = exchange.block.work.type_signature.result
+    sent_type = tff.types.StructWithPythonType(
+        [
+            ("client_id", process.client_type.client_id),
+            *((name, result_type[name]) for name in ("upload", "weight", "report")),
+        ],
+        collections.OrderedDict,
+    )
+
+    @tff.federated_computation(
+        process.initialize.type_signature.result,
+        tff.types.FederatedType(sent_type, tff.CLIENTS),
+    )
+    def next_state(state, sent):
+        new, metrics = finish(exchanges, index, in_parts(exchanges, state), sent.client_id, sent)
+        return tff.federated_zip(new), metrics
+
+    form = mapreduce.get_map_reduce_form_for_computation(next_state)
+    if not all(map(is_empty, form.work.type_signature.result[1:])):
+        raise FormError(
+            f"Exchange {exchange.name!r} uses secure sums, but an exported server sees uploads. "
+            "Export a process with report='clear' and an aggregator without secure sums."
+        )
+    return form
+
+
+def _messages(process, block: ClientBlock, message: str, select: str) -> dict[str, list["_Part"]]:
+    """Returns what makes the messages of a block."""
+    state_type = process.initialize.type_signature.result.member
+    round_num = trace("round_num", lambda server: server.round_num, state_type)
+    parts = {
+        message: [
+            _Part(round_num, "server", "message__round_num"),
+            _Part(block.distribute, "server__algorithm", "message__shared"),
+        ]
+    }
+    if block.selects:
+        parts[select] = [
+            _Part(block.selected_from, "server__algorithm", "known"),
+            _Part(block.select_from, ("known", "client_id"), "own"),
+        ]
+    return parts
+
+
+# The label of a value: a name for the value, or labels for its elements, by name or by position.
+_Label = str | Mapping[str, "_Label"] | Sequence["_Label"]
+
+
+# The labels of what a client takes and returns.
+_FIELDS: _Label = {
+    **{name: name for name in (*Client._fields, "own", "upload", "weight", "report", "carry")},
+    "round_num": "message__round_num",
+    "shared": "message__shared",
+}
+
+
+class _Part:
+    """A computation as a function of named tensors.
+
+    Attributes:
+        inputs: The specs of the tensors that it takes, by name.
+        outputs: The names of those that it returns.
+    """
+
+    def __init__(self, computation: tff.Computation, takes: _Label, gives: _Label):
+        """Imports the computation.
+
+        Args:
+            computation: The computation.
+            takes: The label of its argument; `()` without one.
+            gives: The label of its result.
+        """
+        signature = computation.type_signature
+        self.inputs = (
+            {} if signature.parameter is None else dict(_named(takes, signature.parameter))
+        )
+        self.outputs = dict(_named(gives, signature.result))
+        message = tff.framework.ConcreteComputation.get_proto(computation).tensorflow
+        self._function = ImportedFunction(message, list(self.inputs.values()))
+
+    def __call__(self, tensors: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Returns the results, by name."""
+        results = self._function(*(tensors[name] for name in self.inputs))
+        return {
+            name: tf.ensure_shape(result, spec.shape)
+            for (name, spec), result in zip(self.outputs.items(), results, strict=True)
+        }
+
+
+def _named(label: _Label, type_: tff.types.Type) -> Iterator[tuple[str, tf.TensorSpec]]:
+    """Yields the specs of a type's tensors with their names."""
+    if isinstance(type_, tff.types.TensorType):
+        yield label, tf.TensorSpec(type_.shape, type_.dtype)
+        return
+    for index, (name, element) in enumerate(tff.structure.iter_elements(type_)):
+        if isinstance(label, str):
+            inner = f"{label}__{re.sub(r'[^0-9A-Za-z]', '_', name or str(index))}"
+        else:
+            inner = label[name if isinstance(label, Mapping) else index]
+        yield from _named(inner, element)
+
+
+def _save(process, parts_of, outputs, folder) -> None:
+    folder = pathlib.Path(folder)
+    if folder.exists() and any(folder.iterdir()):
+        raise FileExistsError(f"{folder} is not empty. Choose an empty or a new folder.")
+    signatures = {name: _signature(parts, outputs) for name, parts in parts_of.items()}
+    tf.saved_model.save(tf.Module(), os.fspath(folder), signatures)
+    digest = hashlib.sha256((folder / "saved_model.pb").read_bytes()).hexdigest()
+    description = {
+        "process": fingerprint(process.next, process.personalize, process.initialize_client),
+        "exchanges": {
+            exchange.name: {"bytes_down": exchange.down_bytes, "bytes_up": exchange.up_bytes}
+            for exchange in process.exchanges
+        },
+        "signatures": {name: _described(function) for name, function in signatures.items()},
+        "saved_model": digest,
+    }
+    write_json(folder / DESCRIPTION, description)
+
+
+def _signature(parts, outputs):
+    """Makes a function that calls parts in order, and returns the tensors of some labels."""
+    inputs: dict[str, tf.TensorSpec] = {}
+    made: set[str] = set()
+    for part in parts:
+        inputs |= {name: spec for name, spec in part.inputs.items() if name not in made}
+        made |= set(part.outputs)
+
+    def call(**tensors):
+        made = {}
+        for part in parts:
+            made |= part(tensors | made)
+        return {name: made[name] for name in made if name.partition("__")[0] in outputs}
+
+    return tf.function(call, autograph=False).get_concrete_function(**inputs)
+
+
+def _described(function) -> dict[str, dict[str, list]]:
+    _, inputs = function.structured_input_signature
+    described = {"inputs": inputs, "outputs": function.structured_outputs}
+    return {
+        side: {name: [spec.dtype.name, spec.shape.as_list()] for name, spec in specs.items()}
+        for side, specs in described.items()
+    }
