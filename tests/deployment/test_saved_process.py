@@ -2,9 +2,7 @@
 
 import json
 import pathlib
-import re
 
-import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -13,7 +11,7 @@ from tests.algorithms.test_contract import ROWS
 from tests.federation import assert_equal
 from tests.marks import slow
 from tff_pfl import runtime
-from tff_pfl.deployment import export_client, export_server
+from tff_pfl.deployment import export_client, export_server, named_tensors
 
 SUBJECTS = {row.id: row.subject for row in ROWS}
 SIZES = (6, 5, 9)
@@ -39,22 +37,8 @@ def of_label(label, tensors):
     return {name: value for name, value in tensors.items() if name.partition("__")[0] == label}
 
 
-def named(label, value):
-    """Returns the tensors of a structure by the names that `export_client` states."""
-    if hasattr(value, "_asdict"):
-        value = value._asdict()
-    elif isinstance(value, (tuple, list)):
-        value = {str(index): element for index, element in enumerate(value)}
-    if not isinstance(value, dict):
-        return {label: np.asarray(value)}
-    found = {}
-    for name, element in value.items():
-        found |= named(f"{label}__{re.sub('[^0-9A-Za-z]', '_', name)}", element)
-    return found
-
-
 def inputs_of(client):
-    return named("data", client.data) | {"client_id": client.client_id}
+    return named_tensors("data", client.data) | {"client_id": client.client_id}
 
 
 class Deployment:
@@ -117,12 +101,12 @@ def test_rounds_equal_those_of_the_process(name, tmp_path):
             state, states, metrics = process.next(state, clients)
             found = deployment.next([inputs_of(client) for client in clients])
             clients = [c._replace(state=s) for c, s in zip(clients, states, strict=True)]
-            assert_equal(deployment.state, named("server", state))
+            assert_equal(deployment.state, named_tensors("server", state))
             for client in clients:
                 own = deployment.state_of(inputs_of(client))
-                assert_equal(own, named("state", client.state))
+                assert_equal(own, named_tensors("state", client.state))
             for exchange, its in found.items():
-                assert_equal(its, named("metrics", metrics[exchange]))
+                assert_equal(its, named_tensors("metrics", metrics[exchange]))
         models = process.personalize(state, clients)
     for client, model in zip(clients, models, strict=True):
-        assert_equal(deployment.personalize(inputs_of(client)), named("weights", model))
+        assert_equal(deployment.personalize(inputs_of(client)), named_tensors("weights", model))

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tff_pfl.deployment.program_state import CheckedStateManager as CheckedStateManager
     from tff_pfl.deployment.saved_process import export_client as export_client
     from tff_pfl.deployment.saved_process import export_server as export_server
+    from tff_pfl.deployment.saved_process import named_tensors as named_tensors
     from tff_pfl.deployment.sequence_data import (
         compose_with_sequence_data as compose_with_sequence_data,
     )

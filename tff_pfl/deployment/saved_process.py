@@ -10,7 +10,9 @@ import os
 import pathlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
@@ -129,6 +131,34 @@ def export_server(process: PersonalizedProcess, folder: str | os.PathLike) -> No
     _save(process, parts, ("server", "message", "own", "total", "metrics", "weights"), folder)
 
 
+def named_tensors(label: str, value: Any) -> dict[str, np.ndarray]:
+    """Returns the tensors of a structure by the names that `export_client` gives them.
+
+    Example:
+        >>> tff_pfl.deployment.named_tensors("state", {"head": {"bias": np.zeros(2)}})
+        {'state__head__bias': array([0., 0.])}
+
+    Args:
+        label: The label of the structure, such as "state" or "data".
+        value: The structure, of mappings, tuples and lists.
+    """
+    if hasattr(value, "_asdict"):
+        value = value._asdict()
+    elif isinstance(value, (tuple, list)):
+        value = dict(enumerate(value))
+    if not isinstance(value, Mapping):
+        return {label: np.asarray(value)}
+    return {
+        name: tensor
+        for key, element in value.items()
+        for name, tensor in named_tensors(_inside(label, key), element).items()
+    }
+
+
+def _inside(label: str, key: str | int) -> str:
+    return f"{label}__{re.sub(r'[^0-9A-Za-z]', '_', str(key))}"
+
+
 def _aggregation(process, index) -> tff.backends.mapreduce.MapReduceForm:
     """Returns the form of what follows the client work of an exchange."""
     exchanges, exchange = process.exchanges, process.exchanges[index]
@@ -182,7 +212,8 @@ _Label = str | Mapping[str, "_Label"] | Sequence["_Label"]
 
 # The labels of what a client takes and returns.
 _FIELDS: _Label = {
-    **{name: name for name in (*Client._fields, "own", "upload", "weight", "report", "carry")},
+    **{name: name for name in (*Client._fields, "own", "weight", "report", "carry")},
+    "upload": "sent",  # to the aggregator's part of the client's work, which makes the upload
     "round_num": "message__round_num",
     "shared": "message__shared",
 }
@@ -228,7 +259,7 @@ def _named(label: _Label, type_: tff.types.Type) -> Iterator[tuple[str, tf.Tenso
         return
     for index, (name, element) in enumerate(tff.structure.iter_elements(type_)):
         if isinstance(label, str):
-            inner = f"{label}__{re.sub(r'[^0-9A-Za-z]', '_', name or str(index))}"
+            inner = _inside(label, name or index)
         else:
             inner = label[name if isinstance(label, Mapping) else index]
         yield from _named(inner, element)
