@@ -14,6 +14,9 @@ import tensorflow as tf
 
 _HEADER = "header"
 
+# TensorFlow does not fuse operations, as in the simulation, so that rounding errors are the same.
+tf.config.optimizer.set_experimental_options({"remapping": False})
+
 
 class MessageError(ValueError):
     """A message or a file that cannot be used."""

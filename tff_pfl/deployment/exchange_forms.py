@@ -5,11 +5,11 @@ import functools
 
 import tensorflow_federated as tff
 
-from tff_pfl.templates.blocks import payload_bytes
 from tff_pfl.templates.composed_exchange import ComposedExchange, run_in_turn
 from tff_pfl.templates.process import PersonalizedProcess
 from tff_pfl.templates.values import Client
 from tff_pfl.tracing.errors import TemplateError
+from tff_pfl.tracing.structures import tensor_sizes
 
 mapreduce = tff.backends.mapreduce
 
@@ -79,12 +79,12 @@ class ExchangeForms:
     @property
     def down_bytes(self) -> int:
         """The number of bytes that `map_reduce` broadcasts to a client."""
-        return payload_bytes("The message", self.map_reduce.prepare.type_signature.result)
+        return sum(tensor_sizes(self.map_reduce.prepare.type_signature.result).values())
 
     @property
     def up_bytes(self) -> int:
         """The number of bytes that `map_reduce` sends from a client to the server."""
-        return payload_bytes("The upload", self.map_reduce.work.type_signature.result)
+        return sum(tensor_sizes(self.map_reduce.work.type_signature.result).values())
 
 
 def forms(process: PersonalizedProcess) -> tuple[ExchangeForms, ...]:

@@ -38,7 +38,7 @@ def export_client(process: PersonalizedProcess, folder: str | os.PathLike) -> No
 
     Its signatures take and return tensors by name. A name has the place of the tensor in a
     structure, such as `state__head__kernel`; a tensor that goes into another signature has the same
-    name there. Where there are none, as in the state of a client of FedAvg, a signature has none.
+    name there. A structure without tensors, such as the state of a client of FedAvg, is left out.
 
         initialize    : client_id -> state
         work_EXCHANGE : client_id, state, data, message[, own][, carry] -> upload, state, carry

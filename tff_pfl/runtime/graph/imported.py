@@ -63,6 +63,7 @@ class ImportedFunction:
         outputs = _tensor_names(message.result)
         _replace_session_token(graph_def, message.session_token_tensor_name)
         _prune(graph_def, [*outputs, message.initialize_op] if message.initialize_op else outputs)
+        _drop_waits_for(graph_def, set(map(_node_of, inputs)))
         variables = _separate_resources(graph_def)
         if message.initialize_op:
             _initialize_first(graph_def, message.initialize_op)
@@ -222,6 +223,16 @@ def _prune(graph_def, names) -> None:
             del graph_def.node[index]
     for node in graph_def.node:
         node.attr.pop("_class", None)  # may name a colocated node that was removed
+
+
+def _drop_waits_for(graph_def, inputs: set[str]) -> None:
+    """Removes control dependencies on inputs, which an import would not replace."""
+    for node in graph_def.node:
+        node.input[:] = [
+            source
+            for source in node.input
+            if not (source.startswith("^") and _node_of(source) in inputs)
+        ]
 
 
 def _separate_resources(graph_def) -> list[str]:

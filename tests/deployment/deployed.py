@@ -1,0 +1,68 @@
+"""Runs the coordinator and the devices of the example in one process."""
+
+import functools
+import importlib
+import pathlib
+import sys
+
+import tensorflow as tf
+
+from tff_pfl.deployment import export_client, export_server, named_tensors
+
+EXAMPLE = pathlib.Path("examples/deployment")
+sys.path.insert(0, str(EXAMPLE))  # its programs import each other by their names
+exported, coordinator, device = map(importlib.import_module, ("exported", "coordinator", "device"))
+tf.config.optimizer.set_experimental_options({"remapping": True})  # the default, for other tests
+
+_side = functools.cache(exported.Side)
+coordinator.Side = device.Side = lambda folder: _side(folder.resolve())
+
+
+def write_folders(folder, process, clients):
+    """Writes the folders of a coordinator and of devices with the examples of clients."""
+    export_server(process, folder / "exported_server")
+    export_client(process, folder / "client")
+    (folder / "server").mkdir()
+    (folder / "server" / "process").symlink_to(folder.resolve() / "exported_server")
+    for client in clients:
+        own = folder / f"device_{client.client_id}"
+        own.mkdir()
+        (own / "client").symlink_to(folder.resolve() / "client")
+        header = {"client_id": int(client.client_id)}
+        exported.Message(header, named_tensors("data", client.data)).write(own / "examples.npz")
+
+
+def coordinator_of(folder, num_devices, rounds, **options):
+    options = {"cohort_size": num_devices} | options
+    return coordinator.Coordinator(
+        folder / "server", num_devices=num_devices, rounds=rounds, **options
+    )
+
+
+def device_of(folder, client_id):
+    return device.Device(folder / f"device_{client_id}")
+
+
+def run(folder, num_devices, rounds):
+    """Runs the rounds, and returns the coordinator."""
+    server = coordinator_of(folder, num_devices, rounds)
+    devices = [device_of(folder, client_id) for client_id in range(num_devices)]
+    is_over = False
+    while not is_over:
+        for one in devices:
+            upload = one.act(server.ask(one.hello()))
+            if upload is not None:
+                server.send(upload)
+        server.finish_if_due()
+        is_over = all((folder / f"device_{i}" / "model.npz").exists() for i in range(num_devices))
+    return server
+
+
+def files(folder):
+    """Returns the memory of the server and the models of devices, as bytes."""
+    found = [folder / "server" / "memory.npz", *sorted(folder.glob("device_*/model.npz"))]
+    return [path.read_bytes() for path in found]
+
+
+def tensors(path):
+    return exported.Message.unpack(path.read_bytes()).tensors
