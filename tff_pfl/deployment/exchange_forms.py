@@ -78,7 +78,10 @@ class ExchangeForms:
 
     @property
     def down_bytes(self) -> int:
-        """The number of bytes that `map_reduce` broadcasts to a client."""
+        """The number of bytes that `map_reduce` broadcasts to a client.
+
+        Tensors of a cohort, whose number of rows is not known, count 0.
+        """
         return sum(tensor_sizes(self.map_reduce.prepare.type_signature.result).values())
 
     @property
