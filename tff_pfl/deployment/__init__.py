@@ -7,6 +7,7 @@ from tff_pfl.lazy import offer
 if TYPE_CHECKING:
     from tff_pfl.deployment.examples_source import ExamplesDataSource as ExamplesDataSource
     from tff_pfl.deployment.examples_source import ExamplesIterator as ExamplesIterator
+    from tff_pfl.deployment.examples_source import IdentifiedClient as IdentifiedClient
     from tff_pfl.deployment.exchange_forms import ExchangeForms as ExchangeForms
     from tff_pfl.deployment.exchange_forms import FormError as FormError
     from tff_pfl.deployment.exchange_forms import forms as forms
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from tff_pfl.deployment.sequence_data import (
         compose_with_sequence_data as compose_with_sequence_data,
     )
+    from tff_pfl.deployment.simulation import Simulation as Simulation
+    from tff_pfl.deployment.simulation import SimulationState as SimulationState
+    from tff_pfl.deployment.simulation import simulation_process as simulation_process
     from tff_pfl.deployment.stateless_view import compose_stateless_view as compose_stateless_view
 else:
     __getattr__, __dir__, __all__ = offer(__name__)

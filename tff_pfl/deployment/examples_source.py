@@ -1,8 +1,8 @@
-"""A data source without client ids and states, for processes of `tff.learning`."""
+"""A data source without client states, for processes that keep them elsewhere or not at all."""
 
 import collections
 import copy
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -14,15 +14,33 @@ from tff_pfl.local.examples import Examples
 from tff_pfl.tracing.structures import type_of_row
 
 
+class IdentifiedClient(NamedTuple):
+    """One client of a cohort, as `simulation_process` takes it.
+
+    Attributes:
+        client_id: int32 scalar.
+        data: The client's data, of type `D`.
+    """
+
+    client_id: Any
+    data: Any
+
+
 class ExamplesDataSource(tff.program.FederatedDataSource):
     """The data `{D}@CLIENTS` of the cohorts of a `CohortDataSource`.
 
     For processes that take the clients' data only, such as the results of
-    `compose_stateless_view` and `compose_global_evaluation`.
+    `compose_stateless_view` and `compose_global_evaluation`; or, with ids, those of
+    `simulation_process`.
     """
 
     def __init__(
-        self, source: CohortDataSource, split: str = "train", *, as_sequences: bool = False
+        self,
+        source: CohortDataSource,
+        split: str = "train",
+        *,
+        as_sequences: bool = False,
+        with_ids: bool = False,
     ):
         """Makes the source.
 
@@ -31,19 +49,56 @@ class ExamplesDataSource(tff.program.FederatedDataSource):
             split: The split of the examples: "train", "test" or "validation".
             as_sequences: Whether a client's data are a sequence of examples, `<x=..., y=...>*`,
                 instead of `Examples`.
+            with_ids: Whether a client is an `IdentifiedClient` instead of its data alone.
         """
         self._source = source
         self._split = split
         self._as_sequences = as_sequences
+        self._with_ids = with_ids
 
     @property
     def federated_type(self) -> tff.types.FederatedType:
-        """`{D}@CLIENTS`."""
-        return self.iterator().federated_type
+        """`{D}@CLIENTS`, or `{<client_id=int32, data=D>}@CLIENTS`."""
+        data_type = self._source.federated_type.member.data
+        if self._as_sequences:
+            data_type = tff.types.SequenceType(
+                collections.OrderedDict(x=type_of_row(data_type.x), y=type_of_row(data_type.y))
+            )
+        if self._with_ids:
+            fields = [("client_id", np.int32), ("data", data_type)]
+            data_type = tff.types.StructWithPythonType(fields, IdentifiedClient)
+        return tff.types.FederatedType(data_type, tff.CLIENTS)
 
     def iterator(self) -> "ExamplesIterator":
         """Returns an iterator at round 0."""
-        return ExamplesIterator(self._source, self._split, self._as_sequences)
+        return ExamplesIterator(self)
+
+    def of_round(self, round_num: int, k: int | None = None) -> list:
+        """Returns the data of the cohort of a round.
+
+        Args:
+            round_num: The round, from 0.
+            k: The size of the cohort; `None` for all clients.
+
+        Raises:
+            ValueError: `k` is not in 1..num_clients, or a client has more examples than the
+                capacity, or cohorts depend on more than the seed and the round.
+        """
+        cohort = self._source.participants(round_num, k).reported
+        data = self._source.select_examples(cohort, self._split)
+        if self._as_sequences:
+            data = list(map(_as_sequence, data))
+        return list(map(IdentifiedClient, cohort, data)) if self._with_ids else data
+
+    def position(self, round_num: int) -> dict[str, Any]:
+        """Returns the position of an iterator before a round."""
+        return dict(
+            source=np.frombuffer(self._source.fingerprint, np.uint8),
+            split=self._split,
+            as_sequences=self._as_sequences,
+            with_ids=self._with_ids,
+            round_num=round_num,
+        )
 
 
 # The TFF type of an `ExamplesIterator` as a structure of tensors.
@@ -52,6 +107,7 @@ _POSITION_TYPE = tff.types.to_type(
         source=(np.uint8, [32]),  # the fingerprint of the `CohortDataSource`
         split=np.str_,
         as_sequences=np.bool_,
+        with_ids=np.bool_,
         round_num=np.int64,  # the next round
     )
 )
@@ -63,11 +119,9 @@ class ExamplesIterator(tff.program.FederatedDataSourceIterator):
     It neither reads nor stores client states.
     """
 
-    def __init__(self, source: CohortDataSource, split: str = "train", as_sequences: bool = False):
-        """Makes the iterator at round 0; see `ExamplesDataSource`."""
+    def __init__(self, source: ExamplesDataSource):
+        """Makes the iterator at round 0."""
         self._source = source
-        self._split = split
-        self._as_sequences = as_sequences
         self._round_num = 0
 
     def __deepcopy__(self, memo: Any) -> "ExamplesIterator":
@@ -86,29 +140,19 @@ class ExamplesIterator(tff.program.FederatedDataSourceIterator):
         """
         position = deserialize(buffer, _POSITION_TYPE)
         source = CohortDataSource.of_fingerprint(position["source"].tobytes())
-        iterator = cls(source, position["split"].decode(), bool(position["as_sequences"]))
+        options = {name: bool(position[name]) for name in ("as_sequences", "with_ids")}
+        iterator = cls(ExamplesDataSource(source, position["split"].decode(), **options))
         iterator._round_num = int(position["round_num"])
         return iterator
 
     def to_bytes(self) -> bytes:
         """Serializes the fingerprint of the source, the split, the data format and the position."""
-        position = dict(
-            source=np.frombuffer(self._source.fingerprint, np.uint8),
-            split=self._split,
-            as_sequences=self._as_sequences,
-            round_num=self._round_num,
-        )
-        return serialize(position, _POSITION_TYPE)
+        return serialize(self._source.position(self._round_num), _POSITION_TYPE)
 
     @property
     def federated_type(self) -> tff.types.FederatedType:
-        """`{D}@CLIENTS`."""
-        data_type = self._source.federated_type.member.data
-        if self._as_sequences:
-            data_type = tff.types.SequenceType(
-                collections.OrderedDict(x=type_of_row(data_type.x), y=type_of_row(data_type.y))
-            )
-        return tff.types.FederatedType(data_type, tff.CLIENTS)
+        """The type of the source."""
+        return self._source.federated_type
 
     @property
     def round_num(self) -> int:
@@ -122,13 +166,11 @@ class ExamplesIterator(tff.program.FederatedDataSourceIterator):
             k: The size of the cohort; `None` for all clients.
 
         Raises:
-            ValueError: `k` is not in 1..num_clients, or a client has more examples than the
-                capacity. The iterator stays at this round.
+            ValueError: See `ExamplesDataSource.of_round`. The iterator stays at this round.
         """
-        cohort = self._source.participants(self._round_num, k).reported
-        data = self._source.select_examples(cohort, self._split)
+        data = self._source.of_round(self._round_num, k)
         self._round_num += 1
-        return list(map(_as_sequence, data)) if self._as_sequences else data
+        return data
 
     def __eq__(self, other: object) -> bool:
         """Returns whether both have the same source, split, data format and position."""

@@ -9,6 +9,7 @@ id, and therefore their random numbers.
 import collections
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -19,6 +20,11 @@ from tff_pfl.templates.process import PersonalizedProcess
 from tff_pfl.templates.values import Client
 from tff_pfl.tracing.structures import empty_value, is_empty
 from tff_pfl.tracing.trace import trace
+
+_TIP = (
+    "run the process itself, in `tff_pfl.runtime.ProgramContext`, or simulate it by "
+    "`tff_pfl.deployment.simulation_process`."
+)
 
 
 def compose_stateless_view(
@@ -61,7 +67,7 @@ def compose_stateless_view(
         ProcessSignatureError: Clients keep something or receive messages by id, or the global model
             is not `weights` of the server's state.
     """
-    weights_type = _settable_weights_type(process)
+    weights_type = _checked_weights_type(process)
     state_type = process.initialize.type_signature.result
     data_type = process.client_type.data
     client_state = empty_value(process.client_state_type)
@@ -71,7 +77,7 @@ def compose_stateless_view(
         data_type,
     )
     metrics_type = process.next.type_signature.result.metrics.member
-    regrouped = trace("the metrics of a round", _under_client_work, metrics_type)
+    regrouped = trace("the metrics of a round", under_client_work, metrics_type)
 
     @tff.federated_computation(state_type, tff.types.FederatedType(data_type, tff.CLIENTS))
     def next_round(state, data):
@@ -83,50 +89,58 @@ def compose_stateless_view(
         )
 
     set_weights = trace(
-        "the global model of a server", _with_weights, state_type.member, weights_type
+        "the global model of a server", with_weights, state_type.member, weights_type
     )
     return tff.learning.templates.LearningProcess(
         process.initialize, next_round, process.global_weights, set_weights
     )
 
 
-def _settable_weights_type(process: PersonalizedProcess) -> tff.types.Type:
-    """Returns the type of the global model, after checks that the process can be such a one."""
+def _checked_weights_type(process: PersonalizedProcess) -> tff.types.Type:
+    """Returns the type of the global model, after checks that the process can have a view."""
     if not is_empty(process.client_state_type):
         raise ProcessSignatureError(
             "A process of tff.learning cannot keep client states between rounds; here they are\n"
             f"  {process.client_state_type}\n"
-            "Tip: run the process itself, in `tff_pfl.runtime.ProgramContext`."
+            f"Tip: {_TIP}"
         )
     if "federated_select" in process.next.to_building_block().compact_representation():
         raise ProcessSignatureError(
             "Clients of this process receive messages by their ids, which tff.learning does not "
             "know.\n"
-            "Tip: run the process itself, in `tff_pfl.runtime.ProgramContext`."
+            f"Tip: {_TIP}"
         )
-    server_type = process.initialize.type_signature.result.member.algorithm
-    weights_type = process.global_weights and process.global_weights.type_signature.result
-    is_struct = isinstance(server_type, tff.types.StructType)
-    if (
-        weights_type is None
-        or not is_struct
-        or not tff.structure.has_field(server_type, "weights")
-        or not weights_type.is_equivalent_to(server_type.weights)
-    ):
+    weights_type = settable_weights_type(process)
+    if weights_type is None:
+        found = process.global_weights and process.global_weights.type_signature.result
         raise ProcessSignatureError(
             "A process of tff.learning needs a global model that can be set: `weights` of the "
-            f"server's state.\n  the global model: {weights_type}\n"
-            f"  the server's state: {server_type}\n"
+            f"server's state.\n  the global model: {found}\n"
+            f"  the server's state: {process.initialize.type_signature.result.member.algorithm}\n"
             "Tip: methods of `averaging` that share the whole model have such a state."
         )
     return weights_type
 
 
-def _with_weights(state, weights):
+def settable_weights_type(process: PersonalizedProcess) -> tff.types.Type | None:
+    """Returns the type of the global model, or `None` unless it is `weights` of the server."""
+    server_type = process.initialize.type_signature.result.member.algorithm
+    is_struct = isinstance(server_type, tff.types.StructType)
+    if process.global_weights is None or not is_struct:
+        return None
+    weights_type = process.global_weights.type_signature.result
+    is_settable = tff.structure.has_field(server_type, "weights") and weights_type.is_equivalent_to(
+        server_type.weights
+    )
+    return weights_type if is_settable else None
+
+
+def with_weights(state: Any, weights: Any) -> Any:
+    """Returns a `ServerState` with another global model; see `settable_weights_type`."""
     return state._replace(algorithm=state.algorithm._replace(weights=weights))
 
 
-def _under_client_work(metrics: Mapping) -> Mapping:
+def under_client_work(metrics: Mapping) -> Mapping:
     """Moves the metrics of exchanges, which are mappings, under `client_work`."""
     exchanges = [name for name, value in metrics.items() if isinstance(value, Mapping)]
     return collections.OrderedDict(
