@@ -22,6 +22,7 @@ from tff_pfl.evaluation.each_client import evaluated_rows
 from tff_pfl.evaluation.evaluator import metrics_of
 from tff_pfl.experiment import Experiment
 from tff_pfl.local import trees
+from tff_pfl.runtime.graph.imported import ImportedFunction
 from tff_pfl.templates.blocks import check_ids
 from tff_pfl.templates.federation import Federation
 from tff_pfl.templates.process import PersonalizedProcess
@@ -85,7 +86,7 @@ def simulation_process(
         TypeError: Clients' states have tensors of unknown shapes.
     """
     first_states = _first_states(process, num_clients)
-    stack_type = first_states.type_signature.result.member
+    stack_type = first_states.type_signature.result
     own_state = trace(
         "the state of a client",
         # An id out of range fails after the round, with a message.
@@ -112,7 +113,8 @@ def simulation_process(
 
     @tff.federated_computation
     def initialize():
-        return tff.federated_zip(SimulationState(process.initialize(), first_states()))
+        clients = tff.federated_eval(first_states, tff.SERVER)
+        return tff.federated_zip(SimulationState(process.initialize(), clients))
 
     state_type = initialize.type_signature.result
     client_type = tff.types.StructWithPythonType(
@@ -152,31 +154,25 @@ def simulation_process(
 
 
 def _first_states(process, num_clients) -> tff.Computation:
-    """Makes `( -> C[N]@SERVER)`, the stacked states of clients that were never seen."""
+    """Makes `( -> C[N])`, the stacked states of clients that were never seen."""
     state_type = process.client_state_type
     if is_empty(state_type):
-        nothing = tff.tensorflow.computation(lambda: empty_value(state_type))
-        return tff.federated_computation(lambda: tff.federated_eval(nothing, tff.SERVER))
+        return tff.tensorflow.computation(lambda: empty_value(state_type))
     specs = tff.types.type_to_tf_tensor_specs(state_type)
 
-    @tff.tensorflow.computation
-    def client_ids():
-        return tf.data.Dataset.range(num_clients, output_type=tf.int32)
-
     @tff.tensorflow.computation(np.int32)
-    def first_state(client_id):
-        # A data set would sort the names of mappings.
+    def first_leaves(client_id):
         return tuple(tf.nest.flatten(process.initialize_client(client_id)))
 
-    @tff.tensorflow.computation(tff.types.SequenceType(first_state.type_signature.result))
-    def stacked(states):
-        rows = states.batch(num_clients, drop_remainder=True).get_single_element()
-        return tf.nest.pack_sequence_as(specs, rows)
+    # A loop cannot call computations of TFF.
+    message = tff.framework.ConcreteComputation.get_proto(first_leaves).tensorflow
+    leaves_of = ImportedFunction(message, [tf.TensorSpec([], tf.int32)])
 
-    @tff.federated_computation
+    @tff.tensorflow.computation
     def first_states():
-        ids = tff.federated_eval(client_ids, tff.SERVER)
-        return tff.federated_map(stacked, tff.sequence_map(first_state, ids))
+        ids = tf.range(num_clients)
+        leaves = tf.map_fn(leaves_of, ids, fn_output_signature=tf.nest.flatten(specs))
+        return tf.nest.pack_sequence_as(specs, leaves)
 
     return first_states
 
