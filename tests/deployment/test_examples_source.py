@@ -49,7 +49,15 @@ def test_sequences_have_the_same_examples(source):
     assert isinstance(sequences[0], tf.data.Dataset)
 
 
-@pytest.mark.parametrize("options", [{"split": "test"}, {"as_sequences": True}, {"with_ids": True}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"split": "test"},
+        {"as_sequences": True},
+        {"with_ids": True},
+        {"with_ids": True, "test_split": "test"},
+    ],
+)
 def test_restored_and_copied_iterators_continue_independently(source, options):
     iterator = ExamplesDataSource(source, **options).iterator()
     iterator.select(2)
@@ -105,4 +113,6 @@ def test_damaged_and_foreign_bytes_are_refused(source):
 def as_arrays(data):
     if isinstance(data, tf.data.Dataset):
         return np.array([row["x"] for row in data.as_numpy_iterator()])
-    return getattr(data, "data", data).x
+    for field in ("test", "data"):  # of clients to evaluate, and of clients with ids
+        data = getattr(data, field, data)
+    return data.x

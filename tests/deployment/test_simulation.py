@@ -1,19 +1,30 @@
 """Tests simulations whose server keeps the states of all clients, under TFF's own drivers."""
 
 import asyncio
+import dataclasses
+import datetime
+import os
+import re
+import signal
+import subprocess
+import sys
 
+import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.algorithms.test_contract import CLIENTS, ROWS
-from tests.experiment.killed import Killed, rows_of, run
-from tests.federation import assert_close, assert_equal, random_examples, tiny_experiment
+from tests.deployment.simulated_run import ROUNDS, drive, tiny_dataset
+from tests.experiment.killed import Killed, rows_of, run, with_validation
+from tests.federation import assert_close, assert_equal, tiny_experiment
 from tests.marks import slow
-from tff_pfl import runtime
-from tff_pfl.data import FederatedDataset
+from tests.runs import ROOT, run_python, wait_until
+from tff_pfl import runtime, testing
 from tff_pfl.deployment import IdentifiedClient, Simulation, simulation_process
 from tff_pfl.evaluation import Evaluation
+from tff_pfl.experiment.run_directory import flatten
+from tff_pfl.templates import compose
 
 pytestmark = pytest.mark.usefixtures("clients_in_a_loop")
 
@@ -70,64 +81,43 @@ def test_rounds_equal_those_of_the_process_in_each_runtime(name, create):
         assert_simulates(SUBJECTS[name], assert_close)
 
 
-@pytest.mark.parametrize("name", ["ditto", "fedavg"])
-def test_wrong_ids_are_refused(name):
+@pytest.mark.parametrize(
+    ("name", "report"), [("ditto", "clear"), ("ditto", "none"), ("fedavg", "clear")]
+)
+def test_wrong_ids_are_refused(name, report):
     subject = SUBJECTS[name]
-    simulation = simulation_process(subject.process, 2)
+    algorithm = dataclasses.replace(subject.algorithm, report=report)
+    process = compose(algorithm, testing.EXAMPLES_TYPE)
+    simulation = simulation_process(process, 2)
     state = simulation.initialize()
     for ids, message in (((0, 2), "num_clients=2: ids 0 to 1"), ((1, 1), "in a cohort twice")):
         with pytest.raises(tf.errors.InvalidArgumentError, match=message):
             simulation.next(state, identified(subject.client(i, 4) for i in ids))
 
 
-def test_global_model_can_be_set():
-    process = simulation_process(SUBJECTS["ditto"].process, 2)
-    assert isinstance(process, tff.learning.templates.LearningProcess)
-    state = process.initialize()
-    weights = tf.nest.map_structure(lambda leaf: leaf + 1, process.get_model_weights(state))
-    changed = process.set_model_weights(state, weights)
-    assert_equal(process.get_model_weights(changed), weights)
-    assert_equal(changed.clients, state.clients)
-
-
 @pytest.fixture(scope="module")
 def dataset():
-    data = [random_examples(5 + i, seed=i) for i in range(5)]
-    return FederatedDataset.from_client_arrays([(d.x, d.y, d.x, d.y) for d in data], 3)
-
-
-def drive(experiment, metrics_manager, **options):
-    simulation = Simulation(experiment)
-    return tff.simulation.run_training_process(
-        simulation.process,
-        simulation.training_selection_fn,
-        experiment.rounds,
-        evaluation_fn=simulation.evaluation_fn,
-        evaluation_selection_fn=simulation.evaluation_selection_fn,
-        rounds_per_evaluation=experiment.evaluation.every,
-        metrics_managers=[metrics_manager],
-        **options,
-    )
+    return tiny_dataset()
 
 
 @pytest.mark.parametrize("algorithm", ["ditto", slow("fedpg")])
 def test_run_of_tff_has_the_numbers_of_train(algorithm, dataset, tmp_path):
-    fields = {"rounds": 4, "evaluation": Evaluation(every=2, clients=3)}
+    options = Evaluation(every=2, clients=3, validation=True, generalization="last")
+    dataset, fields = with_validation(dataset), {"rounds": 4, "evaluation": options}
     expected = run(tmp_path, dataset, algorithm, **fields)
     manager = tff.program.MemoryReleaseManager()
     state = drive(tiny_experiment(dataset, algorithm, **fields), manager)
     assert_equal(state.server, expected.server_state)
     rounds = manager.values()
     for row in rows_of(tmp_path):
-        found = rounds[int(row["round"])]
-        for exchange, metrics in found.pop("client_work").items():
-            assert {float(row[f"{exchange}/{name}"]) for name in metrics} == set(
-                map(float, metrics.values())
-            )
-        evaluated = {name for name in found if name.startswith("evaluation/")}
-        assert bool(evaluated) == (int(row["round"]) % 2 == 0)
-        for name in evaluated - {"evaluation/evaluation_time_in_seconds"}:
-            assert float(row[name.removeprefix("evaluation/")]) == found[name]
+        theirs = {
+            re.sub("^(client_work|evaluation)/", "", name): value
+            for name, value in flatten(rounds[int(row["round"])], "/").items()
+        }
+        ours = {name: float(text) for name, text in row.items() if text}
+        for name in ("round", "num_clients_never_selected"):
+            ours.pop(name, None)
+        assert ours == {name: theirs.get(name) for name in ours}
 
 
 class KilledInRound3(tff.program.MemoryReleaseManager):
@@ -148,24 +138,82 @@ def test_killed_run_resumes_to_the_same_numbers(dataset, tmp_path):
     assert list(later.values()) == [3, 4]
 
 
-def test_train_model_trains_a_personalized_process(dataset, tmp_path):
+@pytest.mark.slow
+def test_run_ended_by_sigkill_resumes_to_the_same_numbers(dataset, tmp_path):
+    program, killed, whole = (
+        "tests.deployment.simulated_run",
+        tmp_path / "killed",
+        tmp_path / "whole",
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-m", program, killed],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stderr=subprocess.DEVNULL,
+    )
+    wait_until(lambda: (killed / "states/program_state_3").exists() or process.poll() is not None)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    assert 3 <= len(rows_of(killed)) <= ROUNDS
+    for folder in (killed, whole):
+        done = run_python("-m", program, folder)
+        assert done.returncode == 0, done.stderr
+    assert len(rows_of(whole)) == 1 + ROUNDS
+    assert numbers_of(killed) == numbers_of(whole)
+    structure = Simulation(tiny_experiment(dataset, rounds=ROUNDS)).process.initialize()
+    of_killed, of_whole = (
+        tff.program.FileProgramStateManager(folder / "states") for folder in (killed, whole)
+    )
+    assert_equal(
+        asyncio.run(of_killed.load(ROUNDS, structure)),
+        asyncio.run(of_whole.load(ROUNDS, structure)),
+    )
+
+
+def numbers_of(folder):
+    """Returns the rows of metrics without times."""
+    return [
+        {name: text for name, text in row.items() if "time_in_seconds" not in name}
+        for row in rows_of(folder)
+    ]
+
+
+def test_train_model_trains_and_evaluates_personal_models(dataset, tmp_path):
     experiment = tiny_experiment(dataset, rounds=2)
-    expected = drive(experiment, tff.program.MemoryReleaseManager())
+    expected = run(tmp_path / "run", dataset, rounds=2)
     simulation = Simulation(experiment)
-    states, metrics = tff.program.MemoryReleaseManager(), tff.program.MemoryReleaseManager()
+    states, evaluations = tff.program.MemoryReleaseManager(), tff.program.MemoryReleaseManager()
+
+    def state_manager(name):
+        return tff.program.FileProgramStateManager(tmp_path / name, keep_total=0)
+
     program = tff.learning.programs.train_model(
         train_process=simulation.process,
         train_data_source=simulation.train_data_source,
         train_per_round_clients=experiment.cohort_size,
         train_total_rounds=experiment.rounds,
-        program_state_manager=tff.program.FileProgramStateManager(tmp_path / "states"),
+        program_state_manager=state_manager("training"),
         model_output_manager=states,
-        train_metrics_manager=metrics,
-        evaluation_manager=None,
-        evaluation_periodicity=1,
+        evaluation_manager=tff.learning.programs.EvaluationManager(
+            simulation.evaluation_data_source,
+            evaluations,
+            state_manager,
+            lambda name: (simulation.evaluation_process, None),
+            cohort_size=dataset.num_clients,
+            duration=datetime.timedelta(0),
+        ),
+        evaluation_periodicity=2,
     )
     context = runtime.ProgramContext(runtime.create_async_graph_context(vectorize="never"))
     with tff.framework.get_context_stack().install(context):
         asyncio.run(program)
-    assert_equal(states.values()["training_checkpoint_round_2"], expected)
-    assert list(metrics.values()) == [1, 2]
+    assert_equal(states.values()["training_checkpoint_round_2"].server, expected.server_state)
+    found = evaluations.values()[2]["model_metrics"]
+    clients = rows_of(tmp_path / "run", "clients/round_000002.csv")
+    sizes = [int(row["num_examples"]) for row in clients]
+    assert found.keys() == {"personalized", "global"}
+    for model, means in found.items():
+        assert means.pop("num_examples") == sum(sizes)
+        for name, mean in means.items():
+            values = [float(row[f"{model}/local_test/{name}"]) for row in clients]
+            assert_close(mean, np.float32(np.average(values, weights=sizes)))

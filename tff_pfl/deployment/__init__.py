@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from tff_pfl.deployment.sequence_data import (
         compose_with_sequence_data as compose_with_sequence_data,
     )
-    from tff_pfl.deployment.simulation import Simulation as Simulation
+    from tff_pfl.deployment.simulated_experiment import Simulation as Simulation
     from tff_pfl.deployment.simulation import SimulationState as SimulationState
+    from tff_pfl.deployment.simulation import simulation_evaluation as simulation_evaluation
     from tff_pfl.deployment.simulation import simulation_process as simulation_process
     from tff_pfl.deployment.stateless_view import compose_stateless_view as compose_stateless_view
 else:

@@ -10,6 +10,7 @@ import tensorflow_federated as tff
 
 from tff_pfl.clients.cohort import CohortDataSource
 from tff_pfl.clients.serialization import deserialize, serialize
+from tff_pfl.evaluation.each_client import EvaluatedClient
 from tff_pfl.local.examples import Examples
 from tff_pfl.tracing.structures import type_of_row
 
@@ -24,6 +25,18 @@ class IdentifiedClient(NamedTuple):
 
     client_id: Any
     data: Any
+
+
+def identified_type(data_type: tff.types.Type) -> tff.types.StructWithPythonType:
+    """Returns the type of an `IdentifiedClient` with data of a type."""
+    fields = [("client_id", np.int32), ("data", data_type)]
+    return tff.types.StructWithPythonType(fields, IdentifiedClient)
+
+
+def evaluated_type(client_type: tff.types.Type) -> tff.types.StructWithPythonType:
+    """Returns the type of an `EvaluatedClient` of identified clients of a type."""
+    fields = [("client", client_type), ("test", client_type.data)]
+    return tff.types.StructWithPythonType(fields, EvaluatedClient)
 
 
 class ExamplesDataSource(tff.program.FederatedDataSource):
@@ -41,6 +54,7 @@ class ExamplesDataSource(tff.program.FederatedDataSource):
         *,
         as_sequences: bool = False,
         with_ids: bool = False,
+        test_split: str = "",
     ):
         """Makes the source.
 
@@ -50,23 +64,27 @@ class ExamplesDataSource(tff.program.FederatedDataSource):
             as_sequences: Whether a client's data are a sequence of examples, `<x=..., y=...>*`,
                 instead of `Examples`.
             with_ids: Whether a client is an `IdentifiedClient` instead of its data alone.
+            test_split: If given, a client is an `EvaluatedClient` of the client above, with the
+                examples of this split to evaluate on, as `simulation_evaluation` takes it.
         """
         self._source = source
         self._split = split
         self._as_sequences = as_sequences
         self._with_ids = with_ids
+        self._test_split = test_split
 
     @property
     def federated_type(self) -> tff.types.FederatedType:
-        """`{D}@CLIENTS`, or `{<client_id=int32, data=D>}@CLIENTS`."""
+        """`{D}@CLIENTS`, with `<client_id=int32, data=D>` or `EvaluatedClient` instead of `D`."""
         data_type = self._source.federated_type.member.data
         if self._as_sequences:
             data_type = tff.types.SequenceType(
                 collections.OrderedDict(x=type_of_row(data_type.x), y=type_of_row(data_type.y))
             )
         if self._with_ids:
-            fields = [("client_id", np.int32), ("data", data_type)]
-            data_type = tff.types.StructWithPythonType(fields, IdentifiedClient)
+            data_type = identified_type(data_type)
+        if self._test_split:
+            data_type = evaluated_type(data_type)
         return tff.types.FederatedType(data_type, tff.CLIENTS)
 
     def iterator(self) -> "ExamplesIterator":
@@ -85,10 +103,16 @@ class ExamplesDataSource(tff.program.FederatedDataSource):
                 capacity, or cohorts depend on more than the seed and the round.
         """
         cohort = self._source.participants(round_num, k).reported
-        data = self._source.select_examples(cohort, self._split)
-        if self._as_sequences:
-            data = list(map(_as_sequence, data))
-        return list(map(IdentifiedClient, cohort, data)) if self._with_ids else data
+        clients: list[Any] = self._select(cohort, self._split)
+        if self._with_ids:
+            clients = list(map(IdentifiedClient, cohort, clients))
+        if self._test_split:
+            clients = list(map(EvaluatedClient, clients, self._select(cohort, self._test_split)))
+        return clients
+
+    def _select(self, cohort, split) -> list:
+        data = self._source.select_examples(cohort, split)
+        return list(map(_as_sequence, data)) if self._as_sequences else data
 
     def position(self, round_num: int) -> dict[str, Any]:
         """Returns the position of an iterator before a round."""
@@ -97,6 +121,7 @@ class ExamplesDataSource(tff.program.FederatedDataSource):
             split=self._split,
             as_sequences=self._as_sequences,
             with_ids=self._with_ids,
+            test_split=self._test_split,
             round_num=round_num,
         )
 
@@ -108,6 +133,7 @@ _POSITION_TYPE = tff.types.to_type(
         split=np.str_,
         as_sequences=np.bool_,
         with_ids=np.bool_,
+        test_split=np.str_,
         round_num=np.int64,  # the next round
     )
 )
@@ -140,8 +166,14 @@ class ExamplesIterator(tff.program.FederatedDataSourceIterator):
         """
         position = deserialize(buffer, _POSITION_TYPE)
         source = CohortDataSource.of_fingerprint(position["source"].tobytes())
-        options = {name: bool(position[name]) for name in ("as_sequences", "with_ids")}
-        iterator = cls(ExamplesDataSource(source, position["split"].decode(), **options))
+        restored = ExamplesDataSource(
+            source,
+            position["split"].decode(),
+            as_sequences=bool(position["as_sequences"]),
+            with_ids=bool(position["with_ids"]),
+            test_split=position["test_split"].decode(),
+        )
+        iterator = cls(restored)
         iterator._round_num = int(position["round_num"])
         return iterator
 

@@ -1,7 +1,7 @@
 """Evaluates a global model on many clients' data, as programs of `tff.learning` do."""
 
 import collections
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -48,65 +48,91 @@ def compose_global_evaluation(
             `<x=..., y=...>`.
     """
 
-    def one_row():
-        is_sequence = isinstance(data_type, tff.types.SequenceType)
-        element = data_type.element if is_sequence else data_type
-        return tf.nest.map_structure(
-            lambda spec: tf.zeros([1, *spec.shape[0 if is_sequence else 1 :]], spec.dtype),
-            [tff.types.type_to_tf_tensor_specs(rows) for rows in (element["x"], element["y"])],
-        )
-
     @tff.tensorflow.computation
     @elementwise_equality()
-    def initial_state():
-        weights = model.init(0)
-        return EvaluationState(weights, _cast(zero_sums(model, weights, *one_row()), tf.float64))
+    def first_weights():
+        return model.init(0)
 
-    state_type = initial_state.type_signature.result
-    weights_type = state_type.weights
+    @tff.federated_computation
+    def initial_weights():
+        return tff.federated_eval(first_weights, tff.SERVER)
 
-    @tff.tensorflow.computation(weights_type, data_type)
+    weights_type = initial_weights.type_signature.result
+
+    @tff.tensorflow.computation(weights_type.member, data_type)
     @elementwise_equality()
-    def evaluate_client(weights, data):
+    def sums_of_client(weights, data):
         if isinstance(data, tf.data.Dataset):
-            return _sums_of_sequence(model, weights, data, *one_row())
+            return _sums_of_sequence(model, weights, data)
         return metric_sums(model, weights, data, batch_size=BATCH_SIZE)
 
-    @tff.tensorflow.computation(state_type, evaluate_client.type_signature.result)
+    @tff.federated_computation(weights_type, tff.types.FederatedType(data_type, tff.CLIENTS))
+    def sums_of_clients(weights, data):
+        return tff.federated_map(sums_of_client, (tff.federated_broadcast(weights), data))
+
+    return evaluation_over_rounds(
+        initial_weights, sums_of_clients, lambda sums, like: means_of(model, sums, like)
+    )
+
+
+def evaluation_over_rounds(
+    initial_weights: tff.Computation,
+    sums_of_clients: tff.Computation,
+    means: Callable[[Any, Any], Any],
+) -> tff.learning.templates.LearningProcess:
+    """Makes an evaluation from the evaluation of a round; see `compose_global_evaluation`.
+
+    Args:
+        initial_weights: `( -> W@SERVER)`.
+        sums_of_clients: `(<W@SERVER, {D}@CLIENTS> -> {T}@CLIENTS)`, the `metric_sums` of clients.
+        means: `(sums, T) -> metrics`, from sums of more precise types than those of `T`.
+    """
+    weights_type, clients_type = sums_of_clients.type_signature.parameter
+    sums_type = sums_of_clients.type_signature.result.member
+    specs = tff.types.type_to_tf_tensor_specs(sums_type)
+
+    @tff.tensorflow.computation(weights_type.member)
+    def before_first_round(weights):
+        zeros = tf.nest.map_structure(lambda spec: tf.zeros(spec.shape, tf.float64), specs)
+        return EvaluationState(weights, zeros)
+
+    @tff.federated_computation
+    def initialize():
+        return tff.federated_map(before_first_round, initial_weights())
+
+    state_type = initialize.type_signature.result
+
+    @tff.tensorflow.computation(state_type.member, sums_type)
     def add_round(state, sums):
         summed = trees.add(state.sums, _cast(sums, tf.float64))
         metrics = collections.OrderedDict(
-            current_round_metrics=_results(model, sums, sums),
-            total_rounds_metrics=_results(model, summed, sums),
+            current_round_metrics=means(sums, sums), total_rounds_metrics=means(summed, sums)
         )
         metrics = collections.OrderedDict(client_work=collections.OrderedDict(eval=metrics))
         return state._replace(sums=summed), metrics
 
-    @tff.tensorflow.computation(state_type)
+    @tff.tensorflow.computation(state_type.member)
     def weights_of(state):
         return state.weights
 
-    @tff.tensorflow.computation(state_type, weights_type)
+    @tff.tensorflow.computation(state_type.member, weights_type.member)
     def with_weights(state, weights):
         return state._replace(weights=weights)
 
-    @tff.federated_computation
-    def initialize():
-        return tff.federated_eval(initial_state, tff.SERVER)
-
-    @tff.federated_computation(
-        initialize.type_signature.result, tff.types.FederatedType(data_type, tff.CLIENTS)
-    )
-    def next_round(state, data):
-        weights = tff.federated_broadcast(tff.federated_map(weights_of, state))
-        sums = tff.federated_sum(tff.federated_map(evaluate_client, (weights, data)))
-        added = tff.federated_map(add_round, (state, sums))
+    @tff.federated_computation(state_type, clients_type)
+    def next_round(state, clients):
+        sums = sums_of_clients(tff.federated_map(weights_of, state), clients)
+        added = tff.federated_map(add_round, (state, tff.federated_sum(sums)))
         return tff.learning.templates.LearningProcessOutput(added[0], added[1])
 
     return tff.learning.templates.LearningProcess(initialize, next_round, weights_of, with_weights)
 
 
-def _sums_of_sequence(model, weights, sequence, x, y):
+def _sums_of_sequence(model, weights, sequence):
+    rows = tf.nest.map_structure(
+        lambda spec: tf.zeros([1, *spec.shape], spec.dtype), sequence.element_spec
+    )
+
     @tf.autograph.experimental.do_not_convert
     def step(sums, rows):
         batch = Batch(
@@ -117,17 +143,17 @@ def _sums_of_sequence(model, weights, sequence, x, y):
         )
         return trees.add(sums, model.sums(weights, batch))
 
-    return sequence.batch(BATCH_SIZE).reduce(zero_sums(model, weights, x, y), step)
+    return sequence.batch(BATCH_SIZE).reduce(zero_sums(model, weights, rows["x"], rows["y"]), step)
 
 
 def _cast(sums, dtype):
     return tf.nest.map_structure(lambda leaf: tf.cast(leaf, dtype), sums)
 
 
-def _results(model, sums, like):
+def means_of(model: Model, sums: Mapping[str, Any], like: Mapping[str, Any]) -> dict[str, Any]:
     """Returns metrics as float32; finalizers take sums of the types of `like`."""
     typed = tf.nest.map_structure(lambda leaf, other: tf.cast(leaf, other.dtype), sums, like)
-    results = model.finalized(typed)
+    results = dict[str, Any](model.finalized(typed))
     for name, mean in results.items():
         exact = sums[name] if name in ("loss", *model.task.means) else mean
         results[name] = tf.cast(exact.total / exact.count, tf.float32)

@@ -1,29 +1,27 @@
-"""Runs experiments by TFF's own drivers, which know no clients' states.
+"""Trains and evaluates any method by TFF's own drivers, which know no clients' states.
 
 In a simulation, the server's state contains the states of all clients. So TFF's drivers can train
 any personalized process, and what saves the server's state saves the clients' states with it.
 """
 
 import collections
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_pfl import evaluation
 from tff_pfl.aggregators import StackFactory
 from tff_pfl.arguments.ranges import takes, whole
-from tff_pfl.clients import ClientStateStore, CohortDataSource
-from tff_pfl.deployment.examples_source import ExamplesDataSource, IdentifiedClient
-from tff_pfl.deployment.stateless_view import settable_weights_type, under_client_work, with_weights
-from tff_pfl.evaluation.each_client import evaluated_rows
-from tff_pfl.evaluation.evaluator import metrics_of
-from tff_pfl.experiment import Experiment
-from tff_pfl.local import trees
+from tff_pfl.deployment.examples_source import evaluated_type, identified_type
+from tff_pfl.deployment.global_model import evaluation_over_rounds, means_of
+from tff_pfl.deployment.stateless_view import under_client_work
+from tff_pfl.evaluation import EvaluatedClient, evaluated_model, map_models
+from tff_pfl.evaluation.each_client import BATCH_SIZE
+from tff_pfl.local import metric_sums, trees
+from tff_pfl.models import Model
 from tff_pfl.runtime.graph.imported import ImportedFunction
-from tff_pfl.templates.blocks import check_ids
+from tff_pfl.templates.blocks import IDS, check_ids, ids_of_cohort
 from tff_pfl.templates.federation import Federation
 from tff_pfl.templates.process import PersonalizedProcess
 from tff_pfl.templates.values import Client
@@ -46,24 +44,24 @@ class SimulationState(NamedTuple):
 @takes(num_clients=whole(1))
 def simulation_process(
     process: PersonalizedProcess, num_clients: int
-) -> tff.templates.IterativeProcess:
-    """Makes a process whose server keeps the clients' states, for `tff.simulation` and the like.
+) -> tff.learning.templates.LearningProcess:
+    """Makes a process whose server keeps the clients' states.
 
-    With `S`, `C`, `D`, `W` and `M` as in `PersonalizedProcess`, and `C[N]` the states of all
-    clients, each tensor with a leading axis of `N = num_clients`:
+    `tff.simulation.run_training_process` and `tff.learning.programs.train_model` take it. With `S`,
+    `C`, `D` and `M` as in `PersonalizedProcess`, and `C[N]` the states of all clients, each tensor
+    with a leading axis of `N = num_clients`:
 
-        initialize        : ( -> <server=S, clients=C[N]>@SERVER)
-        next              : (<<server=S, clients=C[N]>@SERVER, {<client_id=int32, data=D>}@CLIENTS>
-                             -> <state=<server=S, clients=C[N]>@SERVER, metrics=M'@SERVER>)
+        A                 = <server=S, clients=C[N]>
+        initialize        : ( -> A@SERVER)
+        next              : (<A@SERVER, {<client_id=int32, data=D>}@CLIENTS>
+                             -> <state=A@SERVER, metrics=M'@SERVER>)
+        get_model_weights : (A -> A)
+        set_model_weights : (<A, A> -> A)
 
     `M'` has the metrics of exchanges (`train` in most methods) under `client_work`, as in
-    `compose_stateless_view`. Rounds have the numbers of `process`.
-
-    If the global model is `weights` of the server's state, as in `averaging`, the result is a
-    `tff.learning.templates.LearningProcess`, for `tff.learning.programs.train_model`:
-
-        get_model_weights : (<server=S, clients=C[N]> -> W)
-        set_model_weights : (<<server=S, clients=C[N]>, W> -> <server=S, clients=C[N]>)
+    `compose_stateless_view`. Rounds have the numbers of `process`. The whole state counts as the
+    model's weights, because clients' models are made of both parts; so `simulation_evaluation` can
+    evaluate them. The global model, if there is one, is `process.global_weights(state.server)`.
 
     This is for simulations only, because the server sees the states of all clients. It holds `N`
     states in memory, copies them in each round, and each saved state has all of them.
@@ -85,79 +83,128 @@ def simulation_process(
     Raises:
         TypeError: Clients' states have tensors of unknown shapes.
     """
-    first_states = _first_states(process, num_clients)
-    stack_type = first_states.type_signature.result
-    own_state = trace(
-        "the state of a client",
-        # An id out of range fails after the round, with a message.
-        lambda clients, i: trees.row(clients, tf.clip_by_value(i, 0, num_clients - 1)),
-        stack_type,
-        np.int32,
-    )
+    initialize = _initialize(process, num_clients)
+    state_type = initialize.type_signature.result
+    own_states = _own_states(state_type, num_clients)
     new_type = collections.OrderedDict(client_id=np.int32, state=process.client_state_type)
     stack = StackFactory().create(tff.types.to_type(new_type), tff.types.TensorType(np.float32))
     stacked_type = stack.next.type_signature.result.result.member
-    federation = Federation(num_clients)
 
-    def with_new_states(server, clients, stacked):
-        ids = stacked.value["client_id"]
-        with tf.control_dependencies(check_ids(ids, federation, distinct=True)):
-            server = tf.nest.map_structure(tf.identity, server)
-            clients = trees.put_rows(clients, tf.identity(ids), stacked.value["state"])
-        return SimulationState(server, clients)
+    def with_new_states(state, server, stacked):
+        new = stacked.value
+        return SimulationState(
+            server, trees.put_rows(state.clients, new["client_id"], new["state"])
+        )
 
-    server_type = process.initialize.type_signature.result.member
-    finish = trace("clients' states", with_new_states, server_type, stack_type, stacked_type)
+    finish = trace(
+        "the new states of clients",
+        with_new_states,
+        *(state_type.member, state_type.member.server, stacked_type),
+    )
     metrics_type = process.next.type_signature.result.metrics.member
     regroup = trace("the metrics of a round", under_client_work, metrics_type)
+    clients_type = tff.types.FederatedType(identified_type(process.client_type.data), tff.CLIENTS)
 
-    @tff.federated_computation
-    def initialize():
-        clients = tff.federated_eval(first_states, tff.SERVER)
-        return tff.federated_zip(SimulationState(process.initialize(), clients))
-
-    state_type = initialize.type_signature.result
-    client_type = tff.types.StructWithPythonType(
-        [("client_id", np.int32), ("data", process.client_type.data)], IdentifiedClient
-    )
-
-    @tff.federated_computation(state_type, tff.types.FederatedType(client_type, tff.CLIENTS))
+    @tff.federated_computation(state_type, clients_type)
     def next_round(state, clients):
-        ids, everybody = clients.client_id, tff.federated_broadcast(state.clients)
-        own = tff.federated_map(own_state, (everybody, ids))
-        cohort = tff.federated_zip(Client(ids, own, clients.data))
-        output = process.next(state.server, cohort)
+        ids = clients.client_id
+        state, own = own_states(state, ids)
+        output = process.next(state.server, tff.federated_zip(Client(ids, own, clients.data)))
         new = collections.OrderedDict(client_id=ids, state=output.clients)
-        stacked = stack.next(
-            stack.initialize(),
-            tff.federated_zip(new),
-            tff.federated_value(np.float32(1), tff.CLIENTS),
-        )
+        weight = tff.federated_value(np.float32(1), tff.CLIENTS)
+        stacked = stack.next(stack.initialize(), tff.federated_zip(new), weight)
         return tff.learning.templates.LearningProcessOutput(
-            tff.federated_map(finish, (output.state, state.clients, stacked.result)),
+            tff.federated_map(finish, (state, output.state, stacked.result)),
             tff.federated_map(regroup, output.metrics),
         )
 
-    weights_type = settable_weights_type(process)
-    if weights_type is None:
-        return tff.templates.IterativeProcess(initialize, next_round, next_is_multi_arg=True)
-    get_weights = trace(
-        "get_model_weights", lambda state: process.global_weights(state.server), state_type.member
+    def same(state):
+        return state
+
+    def other(state, weights):
+        del state
+        return weights
+
+    return tff.learning.templates.LearningProcess(
+        initialize,
+        next_round,
+        trace("get_model_weights", same, state_type.member),
+        trace("set_model_weights", other, state_type.member, state_type.member),
     )
-    set_weights = trace(
-        "set_model_weights",
-        lambda state, weights: state._replace(server=with_weights(state.server, weights)),
-        state_type.member,
-        weights_type,
-    )
-    return tff.learning.templates.LearningProcess(initialize, next_round, get_weights, set_weights)
 
 
-def _first_states(process, num_clients) -> tff.Computation:
-    """Makes `( -> C[N])`, the stacked states of clients that were never seen."""
+@takes(num_clients=whole(1))
+def simulation_evaluation(
+    process: PersonalizedProcess, model: Model, num_clients: int
+) -> tff.learning.templates.LearningProcess:
+    """Makes an evaluation of all models of a simulation.
+
+    A `tff.learning.programs.EvaluationManager` takes it. With `A` as in `simulation_process` and
+    `D` as in `PersonalizedProcess`:
+
+        initialize        : ( -> E@SERVER)
+        next              : (<E@SERVER, {<client=<client_id=int32, data=D>, test=D>}@CLIENTS>
+                             -> <state=E@SERVER, metrics=M@SERVER>)
+        get_model_weights : (E -> A)
+        set_model_weights : (<E, A> -> E)
+
+    Metrics are those of `compose_global_evaluation` for each model, by name: `personalized`, the
+    further models and, if the process has one, `global`. A round fails with
+    `tf.errors.InvalidArgumentError` if its cohort is not valid in `simulation_process`.
+
+    Args:
+        process: The process of the simulation.
+        model: The model that clients train.
+        num_clients: The number of clients of the simulation.
+    """
+    model = evaluated_model(process, model)
+    initialize = _initialize(process, num_clients)
+    state_type = initialize.type_signature.result
+    own_states = _own_states(state_type, num_clients)
+    sums_of_models = map_models(
+        process,
+        lambda weights, examples: metric_sums(model, weights, examples, batch_size=BATCH_SIZE),
+    )
+    data_type = process.client_type.data
+    clients_type = tff.types.FederatedType(evaluated_type(identified_type(data_type)), tff.CLIENTS)
+
+    @tff.federated_computation(state_type, clients_type)
+    def sums_of_clients(state, clients):
+        ids = clients.client.client_id
+        state, own = own_states(state, ids)
+        client = tff.federated_zip(Client(ids, own, clients.client.data))
+        evaluated = tff.federated_zip(EvaluatedClient(client, clients.test))
+        return sums_of_models(state.server, evaluated)
+
+    def means(sums, like):
+        return collections.OrderedDict(
+            (name, means_of(model, sums[name], like[name])) for name in sums
+        )
+
+    return evaluation_over_rounds(initialize, sums_of_clients, means)
+
+
+def _own_states(state_type, num_clients) -> tff.Computation:
+    """Makes `(<A@SERVER, {int32}@CLIENTS> -> <A@SERVER, {C}@CLIENTS>)`, with a check of the ids."""
+
+    def checked(state, ids):
+        with tf.control_dependencies(check_ids(ids, Federation(num_clients), distinct=True)):
+            return tf.nest.map_structure(tf.identity, state)
+
+    check = trace("the ids of a cohort", checked, state_type.member, IDS)
+    row = trace("the state of a client", trees.row, state_type.member.clients, np.int32)
+
+    @tff.federated_computation(state_type, tff.types.FederatedType(np.int32, tff.CLIENTS))
+    def own_states(state, ids):
+        state = tff.federated_map(check, (state, ids_of_cohort(ids)))
+        return state, tff.federated_map(row, (tff.federated_broadcast(state.clients), ids))
+
+    return own_states
+
+
+def _initialize(process, num_clients) -> tff.Computation:
+    """Makes `( -> A@SERVER)`, with the states of clients that were never seen."""
     state_type = process.client_state_type
-    if is_empty(state_type):
-        return tff.tensorflow.computation(lambda: empty_value(state_type))
     specs = tff.types.type_to_tf_tensor_specs(state_type)
 
     @tff.tensorflow.computation(np.int32)
@@ -170,99 +217,15 @@ def _first_states(process, num_clients) -> tff.Computation:
 
     @tff.tensorflow.computation
     def first_states():
+        if is_empty(state_type):
+            return empty_value(state_type)
         ids = tf.range(num_clients)
         leaves = tf.map_fn(leaves_of, ids, fn_output_signature=tf.nest.flatten(specs))
         return tf.nest.pack_sequence_as(specs, leaves)
 
-    return first_states
+    @tff.federated_computation
+    def initialize():
+        clients = tff.federated_eval(first_states, tff.SERVER)
+        return tff.federated_zip(SimulationState(process.initialize(), clients))
 
-
-class Simulation:
-    """An experiment with the parts that TFF's drivers take.
-
-    Rounds have the cohorts and the numbers of `tff_pfl.train`.
-
-    Example:
-        simulation = tff_pfl.deployment.Simulation(experiment)
-        state = tff.simulation.run_training_process(
-            simulation.process,
-            simulation.training_selection_fn,
-            experiment.rounds,
-            evaluation_fn=simulation.evaluation_fn,
-            evaluation_selection_fn=simulation.evaluation_selection_fn,
-            program_state_manager=tff.program.FileProgramStateManager("states"),
-            metrics_managers=[tff.program.CSVFileReleaseManager("metrics.csv")],
-        )
-
-    Attributes:
-        process: The `simulation_process` of the experiment.
-        train_data_source: The source of cohorts for `tff.learning.programs.train_model`.
-    """
-
-    def __init__(self, experiment: Experiment):
-        """Makes the parts.
-
-        Raises:
-            ValueError, TemplateError: See `Experiment.process`.
-            TypeError: See `simulation_process`.
-        """
-        process, members = experiment.process, experiment.members
-        self._experiment = experiment
-        self._task = evaluation.evaluated_model(process, experiment.model).task
-        self._source = CohortDataSource(
-            members,
-            ClientStateStore(process.initialize_clients, process.client_state_type),
-            process.client_type,
-            seed=experiment.seed,
-            capacity=experiment.capacity(experiment.cohort_size),
-            participation=experiment.participation,
-        )
-        self._measure = evaluation.for_each_client(
-            process,
-            experiment.model,
-            evaluation.measured,
-            at_a_time=experiment.evaluation.clients_per_call,
-        )
-        self.process = simulation_process(process, members.num_clients)
-        self.train_data_source = ExamplesDataSource(self._source, with_ids=True)
-
-    def training_selection_fn(self, round_num: int) -> list[IdentifiedClient]:
-        """Returns the cohort of a round, counted from 1, with its training examples.
-
-        Raises:
-            ValueError: Clients are selected by another rule than uniformly at random, so that
-                cohorts depend on earlier rounds.
-        """
-        return self.train_data_source.of_round(round_num - 1, self._experiment.cohort_size)
-
-    def evaluation_selection_fn(self, round_num: int) -> np.ndarray:
-        """Returns the ids of the clients that the experiment evaluates, the same in all rounds."""
-        del round_num
-        return self._experiment.evaluator.client_ids
-
-    def evaluation_fn(
-        self, state: SimulationState, clients: Iterable[int | str]
-    ) -> dict[str, float]:
-        """Evaluates the models of some clients on their own examples of the experiment's split.
-
-        Args:
-            state: The state of `process`.
-            clients: The names of clients, or their ids.
-
-        Returns:
-            The statistics over clients, such as `personalized/local_test/accuracy_mean`; see
-            `tff_pfl.evaluation.summarize`.
-
-        Raises:
-            UnknownNameError: A client does not exist.
-        """
-        dataset, split = self._experiment.members, self._experiment.evaluation.split
-        ids = np.asarray(dataset.ids_of(clients))
-        states = [
-            tf.nest.map_structure(lambda leaf, i=i: np.asarray(leaf)[i], state.clients) for i in ids
-        ]
-        self._source.store.put(ids, states)
-        rows = evaluated_rows(self._source, *evaluation.SPLITS)
-        found = self._measure(state.server, self._source, ids, split, rows)
-        metrics = metrics_of(found, "local", dataset, split, ids).of_task(self._task)
-        return evaluation.to_text(evaluation.summarize(metrics))
+    return initialize

@@ -9,7 +9,6 @@ id, and therefore their random numbers.
 import collections
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -67,7 +66,7 @@ def compose_stateless_view(
         ProcessSignatureError: Clients keep something or receive messages by id, or the global model
             is not `weights` of the server's state.
     """
-    weights_type = _checked_weights_type(process)
+    weights_type = _settable_weights_type(process)
     state_type = process.initialize.type_signature.result
     data_type = process.client_type.data
     client_state = empty_value(process.client_state_type)
@@ -89,15 +88,15 @@ def compose_stateless_view(
         )
 
     set_weights = trace(
-        "the global model of a server", with_weights, state_type.member, weights_type
+        "the global model of a server", _with_weights, state_type.member, weights_type
     )
     return tff.learning.templates.LearningProcess(
         process.initialize, next_round, process.global_weights, set_weights
     )
 
 
-def _checked_weights_type(process: PersonalizedProcess) -> tff.types.Type:
-    """Returns the type of the global model, after checks that the process can have a view."""
+def _settable_weights_type(process: PersonalizedProcess) -> tff.types.Type:
+    """Returns the type of the global model, after checks that the process can be such a one."""
     if not is_empty(process.client_state_type):
         raise ProcessSignatureError(
             "A process of tff.learning cannot keep client states between rounds; here they are\n"
@@ -110,33 +109,25 @@ def _checked_weights_type(process: PersonalizedProcess) -> tff.types.Type:
             "know.\n"
             f"Tip: {_TIP}"
         )
-    weights_type = settable_weights_type(process)
-    if weights_type is None:
-        found = process.global_weights and process.global_weights.type_signature.result
+    server_type = process.initialize.type_signature.result.member.algorithm
+    weights_type = process.global_weights and process.global_weights.type_signature.result
+    is_struct = isinstance(server_type, tff.types.StructType)
+    if (
+        weights_type is None
+        or not is_struct
+        or not tff.structure.has_field(server_type, "weights")
+        or not weights_type.is_equivalent_to(server_type.weights)
+    ):
         raise ProcessSignatureError(
             "A process of tff.learning needs a global model that can be set: `weights` of the "
-            f"server's state.\n  the global model: {found}\n"
-            f"  the server's state: {process.initialize.type_signature.result.member.algorithm}\n"
+            f"server's state.\n  the global model: {weights_type}\n"
+            f"  the server's state: {server_type}\n"
             "Tip: methods of `averaging` that share the whole model have such a state."
         )
     return weights_type
 
 
-def settable_weights_type(process: PersonalizedProcess) -> tff.types.Type | None:
-    """Returns the type of the global model, or `None` unless it is `weights` of the server."""
-    server_type = process.initialize.type_signature.result.member.algorithm
-    is_struct = isinstance(server_type, tff.types.StructType)
-    if process.global_weights is None or not is_struct:
-        return None
-    weights_type = process.global_weights.type_signature.result
-    is_settable = tff.structure.has_field(server_type, "weights") and weights_type.is_equivalent_to(
-        server_type.weights
-    )
-    return weights_type if is_settable else None
-
-
-def with_weights(state: Any, weights: Any) -> Any:
-    """Returns a `ServerState` with another global model; see `settable_weights_type`."""
+def _with_weights(state, weights):
     return state._replace(algorithm=state.algorithm._replace(weights=weights))
 
 
