@@ -191,8 +191,13 @@ def test_release_managers_have_all_numbers_of_each_round(follow):
 
 @pytest.mark.slow
 def test_programs_guide_runs(follow):
-    """Checks that TFF's `train_model` trains, evaluates and releases a model."""
+    """Checks that TFF's drivers train, evaluate and release models."""
     names = follow("programs")
+    losses = [
+        values["evaluation/personalized/local_test/loss_mean"]
+        for values in names["released"].values().values()
+    ]
+    assert len(losses) == 3 and losses[2] < losses[0]
     metrics = [value["model_metrics"] for value in names["train_metrics"].values().values()]
     assert len(metrics) == 2 and metrics[1]["loss"] < metrics[0]["loss"]
     (evaluated,) = names["evaluation_metrics"].values().values()

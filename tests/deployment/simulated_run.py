@@ -32,9 +32,8 @@ def drive(experiment, metrics_manager, **options):
     )
 
 
-def main(folder):
+def drive_in(folder):
     """Trains, or resumes, with metrics and states in a folder."""
-    runtime.set_graph_context(vectorize="never")
     drive(
         tiny_experiment(tiny_dataset(), rounds=ROUNDS),
         tff.program.CSVFileReleaseManager(f"{folder}/metrics.csv", tff.program.CSVSaveMode.WRITE),
@@ -43,4 +42,5 @@ def main(folder):
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    runtime.set_graph_context(vectorize="never")
+    drive_in(sys.argv[1])

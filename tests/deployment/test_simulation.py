@@ -15,14 +15,20 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.algorithms.test_contract import CLIENTS, ROWS
-from tests.deployment.simulated_run import ROUNDS, drive, tiny_dataset
+from tests.deployment.simulated_run import ROUNDS, drive, drive_in, tiny_dataset
 from tests.experiment.killed import Killed, rows_of, run, with_validation
 from tests.federation import assert_close, assert_equal, tiny_experiment
 from tests.marks import slow
 from tests.runs import ROOT, run_python, wait_until
 from tff_pfl import runtime, testing
-from tff_pfl.deployment import IdentifiedClient, Simulation, simulation_process
-from tff_pfl.evaluation import Evaluation
+from tff_pfl.deployment import (
+    IdentifiedClient,
+    Simulation,
+    compose_with_sequence_data,
+    simulation_evaluation,
+    simulation_process,
+)
+from tff_pfl.evaluation import EvaluatedClient, Evaluation
 from tff_pfl.experiment.run_directory import flatten
 from tff_pfl.templates import compose
 
@@ -155,19 +161,17 @@ def test_run_ended_by_sigkill_resumes_to_the_same_numbers(dataset, tmp_path):
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
     assert 3 <= len(rows_of(killed)) <= ROUNDS
-    for folder in (killed, whole):
-        done = run_python("-m", program, folder)
-        assert done.returncode == 0, done.stderr
+    done = run_python("-m", program, killed)
+    assert done.returncode == 0, done.stderr
+    drive_in(whole)
     assert len(rows_of(whole)) == 1 + ROUNDS
     assert numbers_of(killed) == numbers_of(whole)
     structure = Simulation(tiny_experiment(dataset, rounds=ROUNDS)).process.initialize()
     of_killed, of_whole = (
-        tff.program.FileProgramStateManager(folder / "states") for folder in (killed, whole)
+        asyncio.run(tff.program.FileProgramStateManager(path / "states").load(ROUNDS, structure))
+        for path in (killed, whole)
     )
-    assert_equal(
-        asyncio.run(of_killed.load(ROUNDS, structure)),
-        asyncio.run(of_whole.load(ROUNDS, structure)),
-    )
+    assert_equal(of_killed, of_whole)
 
 
 def numbers_of(folder):
@@ -217,3 +221,30 @@ def test_train_model_trains_and_evaluates_personal_models(dataset, tmp_path):
         for name, mean in means.items():
             values = [float(row[f"{model}/local_test/{name}"]) for row in clients]
             assert_close(mean, np.float32(np.average(values, weights=sizes)))
+
+
+def test_evaluation_takes_examples_and_sequences_of_known_clients():
+    process, model = SUBJECTS["ditto"].process, testing.tiny_model()
+    element = tff.types.to_type([("x", (np.float32, (4, 4, 1))), ("y", np.int32)])
+    of_sequences = compose_with_sequence_data(process, element, capacity=9)
+    clients = [SUBJECTS["ditto"].client(i, size) for i, size in enumerate((6, 5))]
+    found = []
+    for evaluated, data_of in ((process, lambda data: data), (of_sequences, as_sequence)):
+        evaluation = simulation_evaluation(evaluated, model, 2)
+        state = evaluation.initialize()
+        cohort = [
+            EvaluatedClient(IdentifiedClient(i, data_of(client.data)), data_of(client.data))
+            for i, client in zip((0, 1), clients, strict=True)
+        ]
+        found.append(evaluation.next(state, cohort).metrics["client_work"]["eval"])
+        with pytest.raises(tf.errors.InvalidArgumentError, match="ids 0 to 1"):
+            evaluation.next(
+                state, [cohort[0]._replace(client=cohort[0].client._replace(client_id=2))]
+            )
+    assert found[0]["total_rounds_metrics"]["personalized"]["num_examples"] == 11
+    assert_close(*found)
+
+
+def as_sequence(data):
+    rows = {"x": data.x[: data.size], "y": data.y[: data.size]}
+    return tf.data.Dataset.from_tensor_slices(rows)

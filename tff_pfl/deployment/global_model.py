@@ -62,9 +62,7 @@ def compose_global_evaluation(
     @tff.tensorflow.computation(weights_type.member, data_type)
     @elementwise_equality()
     def sums_of_client(weights, data):
-        if isinstance(data, tf.data.Dataset):
-            return _sums_of_sequence(model, weights, data)
-        return metric_sums(model, weights, data, batch_size=BATCH_SIZE)
+        return sums_of_data(model, weights, data)
 
     @tff.federated_computation(weights_type, tff.types.FederatedType(data_type, tff.CLIENTS))
     def sums_of_clients(weights, data):
@@ -128,9 +126,12 @@ def evaluation_over_rounds(
     return tff.learning.templates.LearningProcess(initialize, next_round, weights_of, with_weights)
 
 
-def _sums_of_sequence(model, weights, sequence):
+def sums_of_data(model: Model, weights: Any, data: Any) -> Mapping[str, Any]:
+    """Computes the `metric_sums` of `Examples`, or of a sequence of examples."""
+    if not isinstance(data, tf.data.Dataset):
+        return metric_sums(model, weights, data, batch_size=BATCH_SIZE)
     rows = tf.nest.map_structure(
-        lambda spec: tf.zeros([1, *spec.shape], spec.dtype), sequence.element_spec
+        lambda spec: tf.zeros([1, *spec.shape], spec.dtype), data.element_spec
     )
 
     @tf.autograph.experimental.do_not_convert
@@ -143,7 +144,7 @@ def _sums_of_sequence(model, weights, sequence):
         )
         return trees.add(sums, model.sums(weights, batch))
 
-    return sequence.batch(BATCH_SIZE).reduce(zero_sums(model, weights, rows["x"], rows["y"]), step)
+    return data.batch(BATCH_SIZE).reduce(zero_sums(model, weights, rows["x"], rows["y"]), step)
 
 
 def _cast(sums, dtype):

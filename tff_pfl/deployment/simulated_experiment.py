@@ -35,6 +35,22 @@ class Simulation:
             metrics_managers=[tff.program.CSVFileReleaseManager("metrics.csv")],
         )
 
+    In a `tff_pfl.runtime.ProgramContext`, `train_model` of `tff.learning.programs` trains the same
+    rounds, and evaluates personal and global models:
+
+        tff.learning.programs.train_model(
+            train_process=simulation.process,
+            train_data_source=simulation.train_data_source,
+            train_per_round_clients=experiment.cohort_size,
+            evaluation_manager=tff.learning.programs.EvaluationManager(
+                simulation.evaluation_data_source,
+                create_process_fn=lambda name: (simulation.evaluation_process, None),
+                cohort_size=experiment.members.num_clients,
+                ...
+            ),
+            ...
+        )
+
     Attributes:
         process: The `simulation_process` of the experiment.
         train_data_source: The source of cohorts for `tff.learning.programs.train_model`.

@@ -5,6 +5,7 @@ any personalized process, and what saves the server's state saves the clients' s
 """
 
 import collections
+import functools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,11 +15,10 @@ import tensorflow_federated as tff
 from tff_pfl.aggregators import StackFactory
 from tff_pfl.arguments.ranges import takes, whole
 from tff_pfl.deployment.examples_source import evaluated_type, identified_type
-from tff_pfl.deployment.global_model import evaluation_over_rounds, means_of
+from tff_pfl.deployment.global_model import evaluation_over_rounds, means_of, sums_of_data
 from tff_pfl.deployment.stateless_view import under_client_work
 from tff_pfl.evaluation import EvaluatedClient, evaluated_model, map_models
-from tff_pfl.evaluation.each_client import BATCH_SIZE
-from tff_pfl.local import metric_sums, trees
+from tff_pfl.local import trees
 from tff_pfl.models import Model
 from tff_pfl.runtime.graph.imported import ImportedFunction
 from tff_pfl.templates.blocks import IDS, check_ids, ids_of_cohort
@@ -59,9 +59,11 @@ def simulation_process(
         set_model_weights : (<A, A> -> A)
 
     `M'` has the metrics of exchanges (`train` in most methods) under `client_work`, as in
-    `compose_stateless_view`. Rounds have the numbers of `process`. The whole state counts as the
-    model's weights, because clients' models are made of both parts; so `simulation_evaluation` can
-    evaluate them. The global model, if there is one, is `process.global_weights(state.server)`.
+    `compose_stateless_view`. Rounds have the numbers of `process`. The global model, if there is
+    one, is `process.global_weights(state.server)`.
+
+    The whole state counts as the model's weights: TFF's evaluations are given nothing else, and a
+    client's own model is made of both parts. `simulation_evaluation` evaluates it.
 
     This is for simulations only, because the server sees the states of all clients. It holds `N`
     states in memory, copies them in each round, and each saved state has all of them.
@@ -139,8 +141,8 @@ def simulation_evaluation(
 ) -> tff.learning.templates.LearningProcess:
     """Makes an evaluation of all models of a simulation.
 
-    A `tff.learning.programs.EvaluationManager` takes it. With `A` as in `simulation_process` and
-    `D` as in `PersonalizedProcess`:
+    A `tff.learning.programs.EvaluationManager` takes it; see `Simulation`. With `A` as in
+    `simulation_process` and `D` as in `PersonalizedProcess`:
 
         initialize        : ( -> E@SERVER)
         next              : (<E@SERVER, {<client=<client_id=int32, data=D>, test=D>}@CLIENTS>
@@ -150,7 +152,8 @@ def simulation_evaluation(
 
     Metrics are those of `compose_global_evaluation` for each model, by name: `personalized`, the
     further models and, if the process has one, `global`. A round fails with
-    `tf.errors.InvalidArgumentError` if its cohort is not valid in `simulation_process`.
+    `tf.errors.InvalidArgumentError` if its cohort is not valid in `simulation_process`. The manager
+    saves the states of all clients with each evaluation.
 
     Args:
         process: The process of the simulation.
@@ -161,12 +164,9 @@ def simulation_evaluation(
     initialize = _initialize(process, num_clients)
     state_type = initialize.type_signature.result
     own_states = _own_states(state_type, num_clients)
-    sums_of_models = map_models(
-        process,
-        lambda weights, examples: metric_sums(model, weights, examples, batch_size=BATCH_SIZE),
-    )
-    data_type = process.client_type.data
-    clients_type = tff.types.FederatedType(evaluated_type(identified_type(data_type)), tff.CLIENTS)
+    sums_of_models = map_models(process, functools.partial(sums_of_data, model))
+    client_type = evaluated_type(identified_type(process.client_type.data))
+    clients_type = tff.types.FederatedType(client_type, tff.CLIENTS)
 
     @tff.federated_computation(state_type, clients_type)
     def sums_of_clients(state, clients):
