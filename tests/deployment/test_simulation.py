@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 
+import grpc
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -237,12 +238,21 @@ def test_evaluation_takes_examples_and_sequences_of_known_clients():
             for i, client in zip((0, 1), clients, strict=True)
         ]
         found.append(evaluation.next(state, cohort).metrics["client_work"]["eval"])
-        with pytest.raises(tf.errors.InvalidArgumentError, match="ids 0 to 1"):
+        # The stock runtime sends errors from its worker.
+        errors = (tf.errors.InvalidArgumentError, grpc.RpcError)
+        with pytest.raises(errors, match="ids 0 to 1"):
             evaluation.next(
                 state, [cohort[0]._replace(client=cohort[0].client._replace(client_id=2))]
             )
     assert found[0]["total_rounds_metrics"]["personalized"]["num_examples"] == 11
     assert_close(*found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("create", [runtime.create_graph_context, runtime.create_cpp_context])
+def test_evaluation_takes_examples_and_sequences_in_each_runtime(create):
+    with tff.framework.get_context_stack().install(create()):
+        test_evaluation_takes_examples_and_sequences_of_known_clients()
 
 
 def as_sequence(data):
