@@ -62,7 +62,7 @@ class ExchangeForms:
         """
         try:
             return mapreduce.get_distribute_aggregate_form_for_computation(self.unchecked)
-        except TypeError as error:
+        except ValueError as error:
             if "FunctionType" not in str(error):
                 raise
             raise FormError(
