@@ -255,8 +255,9 @@ class _Part:
 def _named(label: _Label, type_: tff.types.Type) -> Iterator[tuple[str, tf.TensorSpec]]:
     """Yields the specs of a type's tensors with their names."""
     if isinstance(type_, tff.types.TensorType):
-        yield label, tf.TensorSpec(type_.shape, type_.dtype)
+        yield str(label), tf.TensorSpec(type_.shape, type_.dtype)
         return
+    inner: _Label
     for index, (name, element) in enumerate(tff.structure.iter_elements(type_)):
         if isinstance(label, str):
             inner = _inside(label, name or index)
