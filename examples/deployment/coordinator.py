@@ -217,16 +217,23 @@ def main():
         default=float("inf"),
         help="Time after which an exchange ends without the devices that are missing.",
     )
+    parser.add_argument(
+        "--least_uploads", type=int, default=1, help="Uploads below which it waits for more."
+    )
     parser.add_argument("--seed", type=int, default=0, help="Seed of the cohorts.")
     args = parser.parse_args()
-    coordinator = Coordinator(
-        args.folder,
-        num_devices=args.devices,
-        cohort_size=args.cohort,
-        rounds=args.rounds,
-        exchange_seconds=args.exchange_seconds,
-        seed=args.seed,
-    )
+    try:
+        coordinator = Coordinator(
+            args.folder,
+            num_devices=args.devices,
+            cohort_size=args.cohort,
+            rounds=args.rounds,
+            exchange_seconds=args.exchange_seconds,
+            least_uploads=args.least_uploads,
+            seed=args.seed,
+        )
+    except MessageError as error:
+        parser.error(str(error))
     server, shown = serve(coordinator, args.port), 0
     while True:
         coordinator.finish_if_due()

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import grpc
 import numpy as np
-from exported import Message, Side, check_process, labelled, of_label, unlabelled
+from exported import Message, MessageError, Side, check_process, labelled, of_label, unlabelled
 
 _POLL_SECONDS = 0.2
 
@@ -107,7 +107,10 @@ def main():
     parser.add_argument("--folder", required=True, type=pathlib.Path, help="The device's folder.")
     parser.add_argument("--coordinator", required=True, help="HOST:PORT of the coordinator.")
     args = parser.parse_args()
-    device = Device(args.folder)
+    try:
+        device = Device(args.folder)
+    except (MessageError, FileNotFoundError) as error:
+        parser.error(str(error))
     unlimited = [(f"grpc.max_{way}_message_length", -1) for way in ("send", "receive")]
     options = [*unlimited, ("grpc.enable_http_proxy", 0)]
     with grpc.insecure_channel(args.coordinator, options) as channel:
