@@ -11,7 +11,7 @@ from concurrent import futures
 
 import grpc
 import numpy as np
-from exported import Message, MessageError, Side, check_process, of_label
+from exported import Message, MessageError, Side, check_process, of_label, round_as_simulation
 
 _POLL_SECONDS = 0.1
 
@@ -222,6 +222,7 @@ def main():
     )
     parser.add_argument("--seed", type=int, default=0, help="Seed of the cohorts.")
     args = parser.parse_args()
+    round_as_simulation()
     try:
         coordinator = Coordinator(
             args.folder,

@@ -11,7 +11,16 @@ from collections.abc import Callable
 
 import grpc
 import numpy as np
-from exported import Message, MessageError, Side, check_process, labelled, of_label, unlabelled
+from exported import (
+    Message,
+    MessageError,
+    Side,
+    check_process,
+    labelled,
+    of_label,
+    round_as_simulation,
+    unlabelled,
+)
 
 _POLL_SECONDS = 0.2
 
@@ -107,6 +116,7 @@ def main():
     parser.add_argument("--folder", required=True, type=pathlib.Path, help="The device's folder.")
     parser.add_argument("--coordinator", required=True, help="HOST:PORT of the coordinator.")
     args = parser.parse_args()
+    round_as_simulation()
     try:
         device = Device(args.folder)
     except (MessageError, FileNotFoundError) as error:

@@ -14,8 +14,10 @@ import tensorflow as tf
 
 _HEADER = "header"
 
-# TensorFlow does not fuse operations, as in the simulation, so that rounding errors are the same.
-tf.config.optimizer.set_experimental_options({"remapping": False})
+
+def round_as_simulation() -> None:
+    """Keeps TensorFlow from fusing operations, as in the simulation; call it once, at the start."""
+    tf.config.optimizer.set_experimental_options({"remapping": False})
 
 
 class MessageError(ValueError):

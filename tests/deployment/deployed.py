@@ -5,14 +5,11 @@ import importlib
 import pathlib
 import sys
 
-import tensorflow as tf
-
 from tff_pfl.deployment import export_client, export_server, named_tensors
 
 EXAMPLE = pathlib.Path("examples/deployment")
 sys.path.insert(0, str(EXAMPLE))  # its programs import each other by their names
 exported, coordinator, device = map(importlib.import_module, ("exported", "coordinator", "device"))
-tf.config.optimizer.set_experimental_options({"remapping": True})  # the default, for other tests
 
 _side = functools.cache(exported.Side)
 coordinator.Side = device.Side = lambda folder: _side(folder.resolve())

@@ -6,7 +6,6 @@ import sys
 
 import numpy as np
 import pytest
-import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.algorithms.test_contract import ROWS
@@ -21,19 +20,11 @@ from tff_pfl.templates import compose
 
 SUBJECTS = {row.id: row.subject for row in ROWS}
 SIZES = (6, 5, 9)
-# TensorFlow rewrites the products of these methods differently in the simulation's larger graph.
-ROUNDED = ("pfedme-lambda_",)
+# TensorFlow fuses operations of these methods, unless `round_as_simulation` was called; pFedMe's it
+# also arranges differently in the simulation's larger graph.
+ROUNDED = ("pfedhn", "pfedhn_pc", "plgu_ghn", "pfedme")
 
 
-@pytest.fixture
-def without_fusion():
-    """Runs as `exported.py` does."""
-    tf.config.optimizer.set_experimental_options({"remapping": False})
-    yield
-    tf.config.optimizer.set_experimental_options({"remapping": True})
-
-
-@pytest.mark.usefixtures("without_fusion")
 @pytest.mark.parametrize(
     "name", ["ditto", "fedpg", *(slow(name) for name in SUBJECTS if name not in ("ditto", "fedpg"))]
 )
@@ -48,7 +39,7 @@ def test_rounds_equal_those_of_the_process(name, tmp_path):
             clients = [c._replace(state=s) for c, s in zip(clients, states, strict=True)]
             all_metrics += [metrics[exchange.name] for exchange in process.exchanges]
         models = process.personalize(state, clients)
-    compare = assert_close if name in ROUNDED else assert_equal
+    compare = assert_close if name.partition("-")[0] in ROUNDED else assert_equal
     compare(deployed.tensors(tmp_path / "server/memory.npz"), named_tensors("server", state))
     for i, (client, model) in enumerate(zip(clients, models, strict=True)):
         found = exported.unlabelled("new", deployed.tensors(tmp_path / f"device_{i}/memory.npz"))

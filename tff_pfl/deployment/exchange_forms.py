@@ -73,7 +73,7 @@ class ExchangeForms:
 
     @functools.cached_property
     def on_clients(self) -> tff.backends.mapreduce.BroadcastForm:
-        """What clients keep of the exchange, as a `BroadcastForm` of the same message and work."""
+        """The clients' new states and carries, as a `BroadcastForm` of the same work."""
         return mapreduce.get_broadcast_form_for_computation(self.clients)
 
     @property
@@ -94,8 +94,8 @@ def forms(process: PersonalizedProcess) -> tuple[ExchangeForms, ...]:
     """Returns TFF's forms of a process, one for each exchange of a round.
 
     A round is its exchanges in order, each from the server's state to the next; the last one counts
-    the round. What a client keeps, its state and what it needs in the next exchange, stays on the
-    client, and no `MapReduceForm` returns it: `on_clients` computes it.
+    the round. A client keeps its state, and what it needs in the next exchange. No `MapReduceForm`
+    returns these: `on_clients` computes them.
 
     A form has no `federated_select`. The part of the server's state that a client's own message is
     selected from is broadcast instead, and the client selects. So a client sees what the server

@@ -188,7 +188,7 @@ def run_in_turn(
         chosen: The indices of those to write, in order.
         state: The server's state before, whose parts are at the server.
         clients: The clients with their states before.
-        carry: What the clients kept from the exchange before the first; `None`: nothing.
+        carry: The values that clients kept from the exchange before the first; `None`: nothing.
         selects: See `ClientBlock.map`.
         checks: See `ComposedExchange.finalize`.
 
