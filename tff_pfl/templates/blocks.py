@@ -185,7 +185,7 @@ class ClientBlock:
             round_num: int32, at the server.
             clients: The `Client`s, at the clients.
             client_states: Their states, which replace those of `clients`.
-            carry: What they keep from the exchange before; `None`: nothing.
+            carry: Their carries from the exchange before; `None`: nothing.
             selects: Whether a message to one client is sent by `federated_select`. If not, what it
                 is selected from is broadcast, and the client selects; see `selected_from`.
         """
