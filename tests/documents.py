@@ -10,8 +10,9 @@ from tff_pfl.config import command_line
 
 GUIDES = sorted((ROOT / "docs" / "guides").glob("*.md"))
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *GUIDES]
-DOCUMENTS.append(ROOT / "examples" / "notebooks" / "README.md")
+DOCUMENTS += sorted((ROOT / "examples").glob("*/README.md"))
 NOTEBOOKS = sorted((ROOT / "examples" / "notebooks").glob("*.py"))
+_FLAG = r'(?:flags\.DEFINE_\w+\(|add_argument\()\s*"(?:--)?(\w+)"'
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```\n", re.DOTALL | re.MULTILINE)
 
 
@@ -45,5 +46,9 @@ def flags_of(program: pathlib.Path) -> set[str]:
         texts.append((ROOT / "tff_pfl" / "config" / "flags.py").read_text())
     if "command_line" in texts[0]:
         texts += (f'flags.DEFINE_x("{name}"' for name in (*command_line.OPTIONS, "output"))
-    names = re.findall(r'flags\.DEFINE_\w+\(\s*"(\w+)"', "".join(texts))
-    return {"config", "help", "verbosity", *names}
+    return {"config", "help", "verbosity", *re.findall(_FLAG, "".join(texts))}
+
+
+def required_flags_of(program: pathlib.Path) -> set[str]:
+    """Returns the flags of its file without which a program refuses to start."""
+    return set(re.findall(_FLAG + r"[^)]*required=True", program.read_text()))
