@@ -349,7 +349,7 @@ pd.Series(metrics["train"])[["loss", "personal_loss", "num_clients"]].round(3)
 # A device has TensorFlow and neither TFF nor this library. So both sides are exported as
 # SavedModels, whose signatures take and return tensors by name. The same round by hand: the server
 # makes a message, each device works and answers, and the server adds the uploads and updates its
-# state. What a device keeps, its `state`, never goes to the server.
+# state. Each device keeps its `state`, which never goes to the server.
 
 # %%
 sides = pathlib.Path("runs/federated_program")
