@@ -1,5 +1,8 @@
 """Executes the notebooks, as Jupyter does."""
 
+import ast
+import importlib
+
 import jupytext
 import nbclient
 import pytest
@@ -26,6 +29,20 @@ def test_notebook_runs_without_warnings_and_shows_pictures(path, tmp_path, monke
     assert [output["text"] for output in outputs if output.get("name") == "stderr"] == []
     pictures = [output for output in outputs if "image/png" in output.get("data", {})]
     assert len(pictures) >= 2
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=names)
+def test_names_of_the_package_in_a_notebook_exist(path):
+    """Checks each name that is imported from the package, and each attribute of these."""
+    nodes, imported = list(ast.walk(ast.parse(path.read_text()))), {}
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom) and node.module.partition(".")[0] == "tff_pfl":
+            module = importlib.import_module(node.module)
+            imported |= {a.asname or a.name: getattr(module, a.name) for a in node.names}
+    for node in nodes:
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            value = imported.get(node.value.id)
+            assert value is None or hasattr(value, node.attr), ast.unparse(node)
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=names)
