@@ -4,7 +4,7 @@ import pytest
 import tensorflow_federated as tff
 
 from tests.algorithms.test_contract import ROWS
-from tests.federation import assert_equal
+from tests.federation import assert_close, assert_equal
 from tests.marks import slow
 from tff_pfl import runtime
 from tff_pfl.deployment import FormError, forms, named_tensors
@@ -17,6 +17,10 @@ GATHERING = (
     *("fedamp", "heur_fedamp", "fedmgda_plus", "fedpac", "fedpg", "s_fedpg", "ifca", "fedfomo"),
     *("pfedhn", "pfedhn_pc", "plgu_ghn", "pgfed", "pgfed_ce", "pgfedmo", "pgfedmo_ce"),
 )
+
+
+# TensorFlow arranges operations of these methods differently in computations of forms.
+ROUNDED = ("pfedhn", "pfedhn_pc", "plgu_ghn", "pfedme")
 
 
 def rounds_of_the_process(process, clients):
@@ -51,7 +55,7 @@ CONTEXTS = {
 }
 
 
-def assert_forms_do_the_rounds(process, clients, next_states, context):
+def assert_forms_do_the_rounds(process, clients, next_states, context, compare):
     with tff.framework.get_context_stack().install(context()):
         expected = list(rounds_of_the_process(process, clients))
         found = list(rounds_of_forms(process, clients, next_states))
@@ -59,7 +63,7 @@ def assert_forms_do_the_rounds(process, clients, next_states, context):
         rest = {name: others[name] for name in metrics}
         states, their_states = ([c.state for c in some] for some in (new, theirs))
         for pair in ((state, other), (states, their_states), (metrics, rest)):
-            assert_equal(*(named_tensors("value", value) for value in pair))
+            compare(*(named_tensors("value", value) for value in pair))
 
 
 CASES = [(name, context) for name in SUBJECTS for context in CONTEXTS]
@@ -79,7 +83,8 @@ def test_forms_do_the_rounds_of_the_process(name, context):
     for kind in kinds:
         make = getattr(mapreduce, f"get_computation_for_{kind}_form")
         next_states = [make(getattr(form, kind)) for form in forms(process)]
-        assert_forms_do_the_rounds(process, clients, next_states, CONTEXTS[context])
+        compare = assert_close if name.partition("-")[0] in ROUNDED else assert_equal
+        assert_forms_do_the_rounds(process, clients, next_states, CONTEXTS[context], compare)
 
 
 def test_forms_broadcast_what_clients_select_from():
