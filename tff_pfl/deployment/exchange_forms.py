@@ -124,19 +124,20 @@ def _forms(process, index) -> ExchangeForms:
         )
     parameters = state_type, tff.types.FederatedType(client_type, tff.CLIENTS)
 
-    def run(state, clients, **options):
+    def run(state, clients, checks=True):
         data = clients.data
         if process.gather is not None:
             data = tff.federated_map(process.gather, data)
         client = tff.federated_zip(Client(clients.client_id, clients.state, data))
         carry = None if carry_type is None else clients.carry
-        options["selects"] = False
-        return run_in_turn(process.exchanges, [index], state, client, carry, **options)
+        return run_in_turn(
+            process.exchanges, [index], state, client, carry, selects=False, checks=checks
+        )
 
     def server(checks):
         @tff.federated_computation(*parameters)
         def next_state(state, clients):
-            new_state, _, _, metrics = run(state, clients, checks=checks)
+            new_state, _, _, metrics = run(state, clients, checks)
             return tff.federated_zip(new_state), tff.federated_zip(metrics)
 
         return next_state

@@ -21,14 +21,13 @@ from tff_pfl.experiment.fingerprint import fingerprint
 from tff_pfl.output.files import write_json
 from tff_pfl.runtime.graph.imported import ImportedFunction
 from tff_pfl.templates.blocks import ClientBlock
-from tff_pfl.templates.composed_exchange import finish, in_parts
+from tff_pfl.templates.composed_exchange import in_parts
 from tff_pfl.templates.process import PersonalizedProcess
 from tff_pfl.templates.values import Client
 from tff_pfl.tracing.structures import is_empty
 from tff_pfl.tracing.trace import trace
 
-DESCRIPTION = "process.json"
-"""The name of the file that describes an exported side."""
+_DESCRIPTION = "process.json"
 
 mapreduce = tff.backends.mapreduce
 
@@ -71,6 +70,7 @@ def export_client(process: PersonalizedProcess, folder: str | os.PathLike) -> No
         FormError: An aggregator uses secure sums, which the exported server cannot do.
         FileExistsError: The folder is not empty.
     """
+    _check_empty(folder)
     parts = {"initialize": [_Part(process.initialize_client, "client_id", "state")]}
     for index, exchange in enumerate(process.exchanges):
         form = _aggregation(process, index)
@@ -111,6 +111,7 @@ def export_server(process: PersonalizedProcess, folder: str | os.PathLike) -> No
         FormError: See `export_client`.
         FileExistsError: The folder is not empty.
     """
+    _check_empty(folder)
     initialize = mapreduce.get_state_initialization_computation(process.initialize)
     parts = {"initialize": [_Part(initialize, (), "server")]}
     for index, exchange in enumerate(process.exchanges):
@@ -161,22 +162,17 @@ def _inside(label: str, key: str | int) -> str:
 
 def _aggregation(process, index) -> tff.backends.mapreduce.MapReduceForm:
     """Returns the form of what follows the client work of an exchange."""
-    exchanges, exchange = process.exchanges, process.exchanges[index]
+    exchange = process.exchanges[index]
     result_type = exchange.block.work.type_signature.result
-    sent_type = tff.types.StructWithPythonType(
-        [
-            ("client_id", process.client_type.client_id),
-            *((name, result_type[name]) for name in ("upload", "weight", "report")),
-        ],
-        collections.OrderedDict,
-    )
+    sent_type = collections.OrderedDict(client_id=np.int32)
+    sent_type |= {name: result_type[name] for name in ("upload", "weight", "report")}
 
     @tff.federated_computation(
         process.initialize.type_signature.result,
-        tff.types.FederatedType(sent_type, tff.CLIENTS),
+        tff.types.FederatedType(tff.types.to_type(sent_type), tff.CLIENTS),
     )
     def next_state(state, sent):
-        new, metrics = finish(exchanges, index, in_parts(exchanges, state), sent.client_id, sent)
+        new, metrics = exchange.finish(in_parts(process.exchanges, state), sent.client_id, sent)
         return tff.federated_zip(new), metrics
 
     form = mapreduce.get_map_reduce_form_for_computation(next_state)
@@ -224,7 +220,7 @@ class _Part:
 
     Attributes:
         inputs: The specs of the tensors that it takes, by name.
-        outputs: The names of those that it returns.
+        outputs: The specs of those that it returns.
     """
 
     def __init__(self, computation: tff.Computation, takes: _Label, gives: _Label):
@@ -266,10 +262,14 @@ def _named(label: _Label, type_: tff.types.Type) -> Iterator[tuple[str, tf.Tenso
         yield from _named(inner, element)
 
 
-def _save(process, parts_of, outputs, folder) -> None:
+def _check_empty(folder) -> None:
     folder = pathlib.Path(folder)
     if folder.exists() and any(folder.iterdir()):
         raise FileExistsError(f"{folder} is not empty. Choose an empty or a new folder.")
+
+
+def _save(process, parts_of, outputs, folder) -> None:
+    folder = pathlib.Path(folder)
     signatures = {name: _signature(parts, outputs) for name, parts in parts_of.items()}
     tf.saved_model.save(tf.Module(), os.fspath(folder), signatures)
     digest = hashlib.sha256((folder / "saved_model.pb").read_bytes()).hexdigest()
@@ -282,7 +282,7 @@ def _save(process, parts_of, outputs, folder) -> None:
         "signatures": {name: _described(function) for name, function in signatures.items()},
         "saved_model": digest,
     }
-    write_json(folder / DESCRIPTION, description)
+    write_json(folder / _DESCRIPTION, description)
 
 
 def _signature(parts, outputs):

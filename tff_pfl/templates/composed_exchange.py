@@ -37,6 +37,8 @@ class ComposedExchange:
         carry_type: tff.types.Type | None,
         made_for: Federation,
         seed: tuple[int, int],
+        *,
+        is_last: bool,
     ):
         """Traces the client work and the aggregation; `trace_finalize` traces the rest.
 
@@ -47,8 +49,9 @@ class ComposedExchange:
             carry_type: The type of what a client kept from the exchange before; `None`: nothing.
             made_for: The federation that the algorithm was made for.
             seed: The seed of the run, and the index of the exchange.
+            is_last: Whether it is the last exchange of a round, which counts the round.
         """
-        self.name = exchange.name
+        self.name, self._is_last = exchange.name, is_last
         self._label = f"Exchange {exchange.name!r}"
         self.block = blocks.ClientBlock(
             f"{self._label}: client_work",
@@ -119,7 +122,7 @@ class ComposedExchange:
 
         self._finalize = trace(f"{self._label}: finalize", finalize, tff.types.to_type(inputs))
 
-    def finalize(self, state: ServerState, client_ids, outputs, checks: bool):
+    def finish(self, state: ServerState, client_ids, outputs, checks: bool = True):
         """Writes what follows the client work into the federated computation that is being built.
 
         Args:
@@ -130,21 +133,27 @@ class ComposedExchange:
             checks: Whether the ids are gathered and checked, if the report allows it.
 
         Returns:
-            `<state, metrics[, aggregator]>@SERVER`, the algorithm's and the aggregator's new state.
+            `(ServerState, metrics)`, whose parts are at the server.
         """
-        inputs = collections.OrderedDict(server=state.algorithm, round_num=state.round_num)
+        round_num, aggregators = state.round_num, state.aggregators
+        inputs = collections.OrderedDict(server=state.algorithm, round_num=round_num)
         if self._checks_cohort:
             inputs["cohort"] = blocks.ids_of_cohort(client_ids) if checks else blocks.no_ids()
         if self._report is not None:
             inputs["report"] = self._report(outputs.report)
         if self.aggregation is not None:
-            aggregator = state.aggregators[self.name]
+            aggregator = aggregators[self.name]
             uploads = [outputs.upload, outputs.weight] if self._weighted else [outputs.upload]
             aggregated = self._aggregate(aggregator, *uploads)
             inputs["aggregate"] = aggregated.result
             inputs["measurements"] = aggregated.measurements
             inputs["aggregators"] = [aggregator, aggregated.state]
-        return tff.federated_map(self._finalize, tff.federated_zip(inputs))
+        finalized = tff.federated_map(self._finalize, tff.federated_zip(inputs))
+        if self.aggregation is not None:
+            aggregators = aggregators | {self.name: finalized.aggregator}
+        if self._is_last:
+            round_num = tff.federated_map(_increment, round_num)
+        return ServerState(round_num, finalized.state, aggregators), finalized.metrics
 
     def _create_aggregation(self, factory, output_type):
         if factory is None:
@@ -190,20 +199,19 @@ def run_in_turn(
         clients: The clients with their states before.
         carry: The values that clients kept from the exchange before the first; `None`: nothing.
         selects: See `ClientBlock.map`.
-        checks: See `ComposedExchange.finalize`.
+        checks: See `ComposedExchange.finish`.
 
     Returns:
         `(ServerState, client states, carry, metrics)`, whose parts are federated values.
     """
     state, client_states = in_parts(exchanges, state), clients.state
     metrics = collections.OrderedDict()
-    for index in chosen:
-        outputs = exchanges[index].block.map(
+    for exchange in (exchanges[index] for index in chosen):
+        outputs = exchange.block.map(
             state.algorithm, state.round_num, clients, client_states, carry, selects=selects
         )
-        state, its_metrics = finish(exchanges, index, state, clients.client_id, outputs, checks)
+        state, metrics[exchange.name] = exchange.finish(state, clients.client_id, outputs, checks)
         client_states, carry = outputs.state, outputs.carry
-        metrics[exchanges[index].name] = its_metrics
     return state, client_states, carry, metrics
 
 
@@ -215,39 +223,6 @@ def in_parts(exchanges: Sequence[ComposedExchange], state) -> ServerState:
         if exchange.aggregation is not None
     )
     return ServerState(state.round_num, state.algorithm, aggregators)
-
-
-def finish(
-    exchanges: Sequence[ComposedExchange],
-    index: int,
-    state: ServerState,
-    client_ids,
-    outputs,
-    checks=True,
-):
-    """Writes what follows the client work of an exchange into a federated computation.
-
-    The last exchange counts the round.
-
-    Args:
-        exchanges: All exchanges of the round.
-        index: The index of the exchange.
-        state: The server's state before, whose parts are at the server.
-        client_ids: See `ComposedExchange.finalize`.
-        outputs: See there.
-        checks: See there.
-
-    Returns:
-        `(ServerState, metrics)`, whose parts are at the server.
-    """
-    exchange = exchanges[index]
-    finalized = exchange.finalize(state, client_ids, outputs, checks)
-    round_num, aggregators = state.round_num, state.aggregators
-    if exchange.aggregation is not None:
-        aggregators = aggregators | {exchange.name: finalized.aggregator}
-    if index == len(exchanges) - 1:
-        round_num = tff.federated_map(_increment, round_num)
-    return ServerState(round_num, finalized.state, aggregators), finalized.metrics
 
 
 @tff.tensorflow.computation(np.int32)

@@ -107,6 +107,7 @@ def compose(
                 *(exchange, server_type, client_type, carry_type),
                 made_for=algorithm.made_for,
                 seed=(seed, index),
+                is_last=index == len(algorithm.exchanges) - 1,
             )
         )
     report = algorithm.report or _report_of(exchanges)
