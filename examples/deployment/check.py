@@ -2,7 +2,7 @@
 
     python check.py --algorithm=ditto --deployed=deployed
 
-It repeats the exchanges of the coordinator's memory, with the clients whose uploads were counted.
+It repeats the exchanges that the coordinator recorded, with the clients whose uploads were counted.
 """
 
 import argparse

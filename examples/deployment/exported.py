@@ -25,7 +25,7 @@ class MessageError(ValueError):
 
 
 class Message(NamedTuple):
-    """Tensors by name, and what is said about them."""
+    """A header and named tensors."""
 
     header: dict[str, Any]
     tensors: dict[str, np.ndarray]

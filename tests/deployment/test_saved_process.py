@@ -11,6 +11,7 @@ import tensorflow_federated as tff
 from tests.algorithms.test_contract import ROWS
 from tests.deployment import deployed
 from tests.deployment.deployed import exported
+from tests.experiment.killed import Killed
 from tests.federation import EXAMPLES_TYPE, assert_close, assert_equal, local_sgd, tiny_model
 from tests.marks import slow
 from tff_pfl import runtime
@@ -50,15 +51,11 @@ def test_rounds_equal_those_of_the_process(name, tmp_path):
         assert_close(finished["metrics"], named_tensors("metrics", metrics), tolerance=1e-6)
 
 
-class Killed(BaseException):
-    """Stands for SIGKILL."""
-
-
 class Killer:
     """Kills at the n-th write of a file: before it, or just after it."""
 
     def __init__(self, monkeypatch):
-        self.left, self.after, self.num_kills = None, False, 0
+        self.left, self.after = 0, False
         write = exported.os.replace
 
         def replace(*args):

@@ -43,7 +43,6 @@ class ClientBlock:
     """A function that is mapped over the clients of a cohort, with its messages.
 
     Attributes:
-        fn: The Python function that `work` was traced from.
         work: The computation that is mapped: of a mapping of `client_id`, `state`, `data`,
             `round_num` and, where there are any, the messages `shared` and `own`, and `carry`.
         distribute: `(S -> B)`, what is broadcast, traced.
@@ -135,7 +134,6 @@ class ClientBlock:
             )
             return fn(message, client, context)
 
-        self.fn = work
         with recorded_uses() as uses:
             self.work = trace(label, work, tff.types.to_type(inputs))
         if uses == {"gradient"}:
