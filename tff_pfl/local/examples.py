@@ -29,6 +29,8 @@ class Examples(NamedTuple):
     y: Any
     size: tf.Tensor
 
+    MAY_BE_PADDED = True  # which the graph runtime reads
+
 
 class Batch(NamedTuple):
     """A mini-batch; all batches of a client have the same number of rows, see `rows_of_batch`.

@@ -10,9 +10,10 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_pfl.runtime.graph import client_values, internals, values
+from tff_pfl.runtime.graph import client_values, groups, internals, values
 from tff_pfl.runtime.graph.groups import Rows
 from tff_pfl.runtime.graph.mapping import ClientMap
+from tff_pfl.runtime.graph.memory import aligned_array, as_tensor
 from tff_pfl.runtime.graph.results import Layout, ResidentArray
 from tff_pfl.tracing.structures import elements_of
 
@@ -43,9 +44,13 @@ def ingest(
     num_clients = int(shards[-1].clients[-1]) + 1 if shards else 0
     parts = _checked_parts(value, type_spec, num_clients)
     leaves = tf.nest.flatten(parts)
-    forms = _forms([leaf for leaf in leaves if isinstance(leaf, _Clients)])
+    clients = [leaf for leaf in leaves if isinstance(leaf, _Clients)]
+    forms = _forms(clients)
     kind: type[client_values.Leaf] = client_values.Stacked
-    if forms:
+    if client_map.compiles_loops(shards) and (rows := _rows(clients, num_clients)) is not None:
+        kind = client_values.Padded
+        shards = [groups.in_parts(shard, rows, _largest(leaves)) for shard in shards]
+    elif forms:
         shards, kind = client_map.grouped(shards, forms, _largest(leaves))
     layout, tensors = _lay_out(parts, kind, server, shards)
     return layout, tensors, shards
@@ -60,6 +65,19 @@ def _forms(parts) -> list[tuple]:
                 shapes = [tuple(cell.shape) for cell in column]
                 columns += [shapes] * (len(set(shapes)) > 1)
     return list(zip(*columns, strict=True))
+
+
+def _rows(parts, num_clients: int) -> Sequence[int] | None:
+    """Returns the number of rows of each client's examples, or `None` if other shapes differ."""
+    found = {tuple([0] * num_clients)}
+    for part in parts:
+        for column, is_padded in zip(part.columns, part.are_padded, strict=True):
+            if is_padded:
+                found.add(tuple(cell.shape[0] for cell in column))
+            elif not isinstance(column, np.ndarray) and len({cell.shape for cell in column}) > 1:
+                return None
+    *rows, most = sorted(found)
+    return most if len(rows) <= 1 else None
 
 
 def _largest(parts) -> int:
@@ -87,12 +105,13 @@ class _Clients:
 
     columns: list[Sequence | np.ndarray]
     leaf_types: list[tff.types.Type]
+    are_padded: list[bool]
 
     def kinds(self, kind: type[client_values.Leaf]) -> tuple[type[client_values.Leaf], ...]:
-        return tuple(
-            kind if client_values.may_differ(leaf_type) else client_values.Stacked
-            for leaf_type in self.leaf_types
-        )
+        are_of_kind = map(client_values.may_differ, self.leaf_types)
+        if kind is client_values.Padded:
+            are_of_kind = self.are_padded
+        return tuple(kind if is_kind else client_values.Stacked for is_kind in are_of_kind)
 
 
 def _checked_parts(value, type_spec, num_clients):
@@ -127,7 +146,22 @@ def _checked_clients(clients, member, num_clients) -> _Clients:
         except TypeError as error:
             place = list(_paths(member))[len(checked)]
             raise TypeError(f"A client's {place}: {error}") from error
-    return _Clients(checked, leaf_types)
+    return _Clients(checked, leaf_types, _are_padded(member))
+
+
+def _are_padded(type_spec: tff.types.Type, is_inside: bool = False) -> list[bool]:
+    """Returns for each leaf whether it may have more rows than a client has examples."""
+    if isinstance(type_spec, tff.types.StructType):
+        container = getattr(type_spec, "python_container", None)
+        is_inside |= getattr(container, "MAY_BE_PADDED", False)
+        return [is_padded for element in type_spec for is_padded in _are_padded(element, is_inside)]
+    return [
+        is_inside
+        and isinstance(type_spec, tff.types.TensorType)
+        and client_values.may_differ(type_spec)
+        and tf.TensorShape(type_spec.shape)[1:].is_fully_defined()
+        and type_spec.dtype.type is not _STRING
+    ]
 
 
 def _paths(type_spec) -> Iterator[str]:
@@ -157,8 +191,12 @@ def _lay_out(part, kind, server: str, shards) -> tuple[Layout, list[tf.Tensor]]:
         with tf.device(shard.device):
             for column, kind, leaf_type in zip(part.columns, kinds, part.leaf_types, strict=True):
                 column = _of_clients(column, shard.clients)
-                is_stack = kind is client_values.Stacked
-                tensors += _stacked(column) if is_stack else _ragged(column, leaf_type)
+                if kind is client_values.Padded:
+                    tensors += _padded(column, shard)
+                elif kind is client_values.Stacked:
+                    tensors += _stacked(column)
+                else:
+                    tensors += _ragged(column, leaf_type)
     return Layout("clients", kinds), tensors
 
 
@@ -187,6 +225,20 @@ def _ragged(column, leaf_type) -> list[tf.Tensor]:
     rank = client_values.rank(leaf_type)
     shapes = [[*cell.shape, *[-1] * (rank - len(cell.shape))] for cell in column]
     return [tf.constant(elements), tf.constant(shapes, tf.int64)]
+
+
+def _padded(column, shard: Rows) -> list[tf.Tensor]:
+    """Returns the tensors of `client_values.Padded`, of which rows that clients may read are set."""
+    parts = shard.parts
+    rows = parts.buffer_rows(shard.ends)
+    buffer = aligned_array((rows, *column[0].shape[1:]), column[0].dtype)
+    end = 0
+    for cell, start in zip(column, parts.starts.tolist(), strict=True):
+        buffer[end:start] = 0
+        end = start + len(cell)
+        buffer[start:end] = cell
+    buffer[end : end + parts.capacities.max()] = 0
+    return [as_tensor(buffer), tf.constant(parts.starts), tf.constant(parts.rows)]
 
 
 def _stacked(column) -> list[tf.Tensor]:

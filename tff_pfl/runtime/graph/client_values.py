@@ -301,6 +301,73 @@ class Grouped(Ragged):
         return next(rows)
 
 
+class Padded(Ragged):
+    """Rows of examples in a buffer, in which each client may read a part's capacity of rows.
+
+    Rows from its `size` on are padding.
+
+    Attributes:
+        buffer: The rows of all clients, `[buffer_rows, ...]`.
+        starts: int32 `[num_clients]`, the row at which each client begins.
+        rows: int32 `[num_clients]`, the number of rows of each client.
+    """
+
+    buffer: tf.Tensor
+    starts: tf.Tensor
+    rows: tf.Tensor
+
+    def __init__(self, buffer: tf.Tensor, starts: tf.Tensor, rows: tf.Tensor):
+        """Makes the leaf."""
+        for name, value in {"buffer": buffer, "starts": starts, "rows": rows}.items():
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "static_shape", tf.TensorShape([None, *buffer.shape[1:]]))
+
+    @functools.cached_property
+    def elements(self) -> tf.Tensor:
+        """The elements of the clients' own rows."""
+        with self.buffer.graph.as_default():
+            rows = tf.ragged.range(self.starts, self.starts + self.rows).flat_values
+            return tf.reshape(tf.gather(self.buffer, rows), [-1])
+
+    @functools.cached_property
+    def shapes(self) -> tf.Tensor:
+        """The shapes of the clients' own rows."""
+        with self.buffer.graph.as_default():
+            first = tf.cast(self.rows, tf.int64)[:, tf.newaxis]
+            others = tf.constant(self.buffer.shape[1:].as_list(), tf.int64)[tf.newaxis]
+            return tf.concat([first, tf.repeat(others, tf.size(self.rows), axis=0)], axis=1)
+
+    @functools.cached_property
+    def ends(self) -> tf.Tensor:
+        """The end of each client's elements."""
+        with self.buffer.graph.as_default():
+            return tf.cumsum(tf.reduce_prod(self.shapes, axis=1))
+
+    def at(self, index):
+        """Returns one client's own rows."""
+        start = self.starts[index]
+        return self.buffer[start : start + self.rows[index]]
+
+    def row_specs(self):
+        """Returns the spec of a client's rows."""
+        return [tf.TensorSpec(self.static_shape, self.buffer.dtype)]
+
+    def of(self, rows):
+        """Returns the next rows."""
+        return next(rows)
+
+    @staticmethod
+    def specs(leaf_type) -> list[tf.TensorSpec]:
+        """Returns the specs of the tensors from which `take` makes a leaf."""
+        numbers = [tf.TensorSpec([None], tf.int32)] * 2
+        return [tf.TensorSpec(leaf_type.shape, values.dtype(leaf_type)), *numbers]
+
+    @classmethod
+    def take(cls, tensors: Iterator[tf.Tensor], leaf_type) -> "Padded":
+        """Makes a leaf from the next three tensors."""
+        return cls(next(tensors), next(tensors), next(tensors))
+
+
 @dataclasses.dataclass(frozen=True)
 class Selected:
     """Sequences of the elements for each client's own keys."""
@@ -345,10 +412,14 @@ class Groups(NamedTuple):
     Attributes:
         ends: int32 `[num_groups]`, the end of each group.
         positions: int32 `[num_clients]`, the position of each client, in the order of the cohort.
+        places: int32 `[num_groups]`, see `groups.Parts`; or `None`.
+        capacities: int32 `[num_groups]`, see `groups.Parts`; or `None`.
     """
 
     ends: tf.Tensor
     positions: tf.Tensor
+    places: tf.Tensor | None = None
+    capacities: tf.Tensor | None = None
 
 
 @dataclasses.dataclass(frozen=True)

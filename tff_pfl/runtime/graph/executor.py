@@ -129,8 +129,8 @@ class Program:
                 argument, type_signature.parameter, devices[0], shards, self._factory.client_map
             )
         tensors = [tensor for shard in shards for tensor in shard.tensors()] + tensors
-        are_grouped = tuple(shard.ends is not None for shard in shards)
-        graph = self._graph(layout, type_signature, are_grouped)
+        num_vectors = tuple(_num_vectors(shard) for shard in shards)
+        graph = self._graph(layout, type_signature, num_vectors)
         outputs = None
         while outputs is None:
             reason = None
@@ -141,7 +141,7 @@ class Program:
                     raise
                 reason = _cause(error)[:_NAME_LENGTH]
             if reason is not None:  # outside the handler, so that later errors have no context
-                graph = self._simpler(graph, layout, type_signature, are_grouped, reason)
+                graph = self._simpler(graph, layout, type_signature, num_vectors, reason)
         return results.to_python(
             type_signature.result,
             graph.result_layout,
@@ -150,12 +150,12 @@ class Program:
             self._factory.keep_tensors,
         )
 
-    def _graph(self, layout, type_signature, are_grouped) -> _Graph:
-        key = layout, are_grouped
+    def _graph(self, layout, type_signature, num_vectors) -> _Graph:
+        key = layout, num_vectors
         with self._lock:
             if key not in self._graphs:
                 client_map = self._factory.client_map
-                self._graphs[key] = self._trace(layout, type_signature, are_grouped, client_map)
+                self._graphs[key] = self._trace(layout, type_signature, num_vectors, client_map)
                 if len(self._graphs) > _MAX_GRAPHS:
                     self._graphs.popitem(last=False)
             self._graphs.move_to_end(key)
@@ -168,7 +168,7 @@ class Program:
         # Without XLA, operations do not fail on GPUs.
         return compilation.FAILS in error.message and any(map(is_gpu, self._factory.devices))
 
-    def _simpler(self, graph, layout, type_signature, are_grouped, reason) -> _Graph:
+    def _simpler(self, graph, layout, type_signature, num_vectors, reason) -> _Graph:
         """Returns the same computation without XLA, or with loops, which raise errors of clients.
 
         It replaces the graph for this call only, so that results do not depend on earlier calls.
@@ -176,7 +176,7 @@ class Program:
         with self._lock:
             if graph.simpler is None:
                 client_map = graph.client_map.simpler()
-                graph.simpler = self._trace(layout, type_signature, are_grouped, client_map)
+                graph.simpler = self._trace(layout, type_signature, num_vectors, client_map)
                 absl.logging.warning(
                     "The %s client work of %s fails when it runs (%s). Each call that fails is "
                     "repeated %s.",
@@ -187,14 +187,14 @@ class Program:
                 )
             return graph.simpler
 
-    def _trace(self, layout, type_signature, are_grouped, client_map) -> _Graph:
+    def _trace(self, layout, type_signature, num_vectors, client_map) -> _Graph:
         devices, emitted = self._factory.devices, []
 
         def lowered(*tensors):
             tensors = iter(tensors)
             shards = [
-                _shard(device, tensors, is_grouped)
-                for device, is_grouped in zip(devices, are_grouped, strict=False)
+                _shard(device, tensors, number)
+                for device, number in zip(devices, num_vectors, strict=False)
             ]
             context = lowering.Lowering(self._functions, client_map, devices[0], shards)
             with tf.device(devices[0]):
@@ -205,15 +205,15 @@ class Program:
                 if isinstance(result, values.Function):
                     result = result.call(argument)
                 result_layout, outputs = results.emit(result, type_signature.result)
+                context.finish()
             emitted.append((result_layout, client_map if context.vectorizes else None))
             return outputs
 
-        vectors = [tf.TensorSpec([None], tf.int32)] * 2
         specs = []
-        for is_grouped in are_grouped:
-            specs += [tf.TensorSpec([], tf.int32), *(vectors if is_grouped else [])]
+        for number in num_vectors:
+            specs += [tf.TensorSpec([], tf.int32), *[tf.TensorSpec([None], tf.int32)] * number]
         if layout is not None:
-            specs += layout.specs(type_signature.parameter, len(are_grouped))
+            specs += layout.specs(type_signature.parameter, len(num_vectors))
         with _TRACING:
             graph = tf.function(lowered, autograph=False).get_concrete_function(*specs)
         return _Graph(interruption.interruptible(graph), *emitted[-1])
@@ -246,10 +246,16 @@ def _class_of_tff(kind):
     )
 
 
-def _shard(device: str, tensors: Iterator[tf.Tensor], is_grouped: bool) -> client_values.Shard:
+def _num_vectors(shard: Rows) -> int:
+    """Returns the number of tensors in `Rows.tensors` besides the number of clients."""
+    return 2 * (shard.ends is not None) + 2 * (shard.parts is not None)
+
+
+def _shard(device: str, tensors: Iterator[tf.Tensor], num_vectors: int) -> client_values.Shard:
     """Makes a shard without leaves from the tensors of `Rows.tensors`."""
     size = next(tensors)
-    groups = client_values.Groups(next(tensors), next(tensors)) if is_grouped else None
+    vectors = [next(tensors) for _ in range(num_vectors)]
+    groups = client_values.Groups(*vectors) if vectors else None
     return client_values.Shard(device, size, (), groups)
 
 

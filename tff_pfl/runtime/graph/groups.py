@@ -10,6 +10,14 @@ import tensorflow as tf
 
 from tff_pfl.runtime.graph import client_values
 
+_LEAST_CAPACITY = 16
+# Rows at which parts begin, so that TensorFlow does not copy parts of a buffer.
+_ALIGNED_ROWS = 64
+# The rows times elements of weights in a part, and the most clients of a part.
+_WORK_OF_PART, _MOST_PLACES = 20_000_000, 32
+# The elements of weights to which other work on a row amounts.
+_LEAST_SIZE = 2_000
+
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
@@ -19,17 +27,21 @@ class Rows:
         device: The shard's device.
         clients: int32 indices, in the order of the cohort or group after group.
         ends: int32, the end of each group in `clients`, or `None` without groups.
+        parts: The places of clients and rows in parts, if groups are parts of compiled loops.
     """
 
     device: str
     clients: np.ndarray
     ends: np.ndarray | None = None
+    parts: "Parts | None" = None
 
     def tensors(self) -> list[tf.Tensor]:
         """Returns the number of clients and, with groups, the tensors of `client_values.Groups`."""
         tensors = [tf.constant(len(self.clients))]
         if self.ends is not None:
             tensors += [tf.constant(self.ends), tf.constant(self._positions)]
+        if self.parts is not None:
+            tensors += [tf.constant(self.parts.places), tf.constant(self.parts.capacities)]
         return tensors
 
     def in_order(self, results: Sequence) -> Sequence:
@@ -59,6 +71,77 @@ def grouped(shard: Rows, forms: Sequence, limit: int | None) -> Rows:
     return dataclasses.replace(
         shard, clients=np.array(clients, np.int32), ends=np.array(ends, np.int32)
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class Parts:
+    """The places of clients and of their rows in the parts of a compiled loop.
+
+    XLA compiles a loop again for each capacity.
+
+    Attributes:
+        places: int32, the number of clients for which each part has places.
+        capacities: int32, the number of rows that each client of a part may have.
+        starts: int32, the row of the shard at which each client begins.
+        rows: int32, the number of rows of each client.
+    """
+
+    places: np.ndarray
+    capacities: np.ndarray
+    starts: np.ndarray
+    rows: np.ndarray
+
+    def buffer_rows(self, ends: np.ndarray) -> int:
+        """Returns the number of rows with which each part has rows for all of its places."""
+        firsts = np.concatenate([[0], ends[:-1]])
+        return int((self.starts[firsts] + self.places * self.capacities).max())
+
+
+def in_parts(shard: Rows, rows: Sequence[int], size: int) -> Rows:
+    """Returns a shard whose clients are sorted into parts of similar clients, the largest first.
+
+    Args:
+        shard: The shard without groups.
+        rows: The number of rows of each client of the cohort.
+        size: The number of elements of the largest tensor of one shape.
+    """
+    capacities = {number: _capacity(number) for number in set(rows)}
+    clients = sorted(shard.clients.tolist(), key=lambda client: -capacities[rows[client]])
+    own = np.array([rows[client] for client in clients], np.int32)
+    starts, ends, places, of_parts = [], [], [], []
+    end, row = 0, 0
+    for capacity, group in itertools.groupby(own.tolist(), key=capacities.__getitem__):
+        number = len(list(group))
+        most = _places(capacity, size)
+        for first in range(end, end + number, most):
+            ends.append(min(first + most, end + number))
+            places.append(most)
+            of_parts.append(capacity)
+            for client in range(first, ends[-1]):
+                starts.append(row)
+                row += own[client]
+            row = -(-row // _ALIGNED_ROWS) * _ALIGNED_ROWS
+        end += number
+    numbers = [np.array(column, np.int32) for column in (places, of_parts, starts)]
+    return dataclasses.replace(
+        shard,
+        clients=np.array(clients, np.int32),
+        ends=np.array(ends, np.int32),
+        parts=Parts(*numbers, own),
+    )
+
+
+def _capacity(rows: int) -> int:
+    """Returns the least of 16, 64, 256, ... that is at least a number of rows."""
+    capacity = _LEAST_CAPACITY
+    while capacity < rows:
+        capacity *= 4
+    return capacity
+
+
+def _places(capacity: int, size: int) -> int:
+    """Returns the number of clients in a part, whose work outweighs the call of a program."""
+    return int(np.clip(_WORK_OF_PART // (capacity * (size + _LEAST_SIZE)), 1, _MOST_PLACES))
 
 
 def are_on_a_ladder(forms: Sequence[Sequence[tuple[int, ...]]]) -> bool:

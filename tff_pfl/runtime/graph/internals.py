@@ -25,6 +25,7 @@ _check_versions()
 
 # ruff: noqa: E402
 import tensorflow as tf
+from tensorflow.compiler.tf2xla.ops.gen_xla_ops import xla_dynamic_slice as xla_dynamic_slice
 from tensorflow.core.function.polymorphism import function_type as _function_type
 from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig as _RewriterConfig
 from tensorflow.python.eager import cancellation as _cancellation

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_pfl.runtime.graph import client_values, imported, intrinsics, values
+from tff_pfl.runtime.graph import client_values, compiled_loops, imported, intrinsics, values
 from tff_pfl.runtime.graph.client_values import Clients, Shared
 from tff_pfl.runtime.graph.values import CannotLowerError, Function
 from tff_pfl.tracing.alone import is_marked
@@ -39,6 +39,7 @@ class Lowering:
         self._server_device = server_device
         self._shards = tuple(shards)
         self.vectorizes = False
+        self._compiled_loops: list[compiled_loops.CompiledLoop] = []
         self._alone = False  # whether the client whose work is lowered is computed alone
 
     def evaluate(self, block, scope: Mapping[str, Any]) -> Any:
@@ -179,6 +180,11 @@ class Lowering:
         """Returns the clients of the cohort, all with an empty structure."""
         return Clients(tff.types.StructType([]), self._shards)
 
+    def finish(self) -> None:
+        """Builds the compiled loops, whose uses are known at the end."""
+        for loop in self._compiled_loops:
+            loop.build()
+
     def map_clients(self, function: Function, clients: Clients) -> Clients:
         """Applies a function to each client's value."""
         result = function.type_signature.result
@@ -207,7 +213,8 @@ class Lowering:
                     shard,
                     result,
                     str(function.type_signature),
-                    lambda: function.is_deterministic() and not function.has_loops(),
+                    function,
+                    self._compiled_loops,
                 )
                 self.vectorizes |= vectorized
                 return leaves

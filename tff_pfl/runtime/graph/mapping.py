@@ -7,6 +7,7 @@ and write beyond their memory. Keras' `LayerNormalization` uses these kernels, w
 input as channels. Therefore loops with an unknown number of channels run one client at a time.
 """
 
+import contextlib
 import os
 from collections.abc import Callable, Iterable, Sequence
 
@@ -17,6 +18,7 @@ import tensorflow_federated as tff
 from tff_pfl.runtime.graph import (
     client_values,
     compilation,
+    compiled_loops,
     devices,
     groups,
     pfor_convolutions,
@@ -60,6 +62,11 @@ class ClientMap:
             return ClientMap(NEVER, self._max_concurrent_clients, False)
         return None
 
+    def compiles_loops(self, shards: Sequence[groups.Rows]) -> bool:
+        """Returns whether client work of the shards is compiled as loops, see `compiled_loops`."""
+        on_gpus = any(devices.is_gpu(shard.device) for shard in shards)
+        return self.jit_compile and self._vectorize != ALWAYS and not on_gpus
+
     def grouped(
         self, shards: Sequence[groups.Rows], forms: Sequence[tuple], largest: int
     ) -> tuple[Sequence[groups.Rows], type[client_values.Leaf]]:
@@ -92,7 +99,8 @@ class ClientMap:
         shard: client_values.Shard,
         result: tff.types.Type,
         name: str,
-        is_cheap: Callable[[], bool],
+        work: values.Function,
+        compiled: list[compiled_loops.CompiledLoop],
     ) -> tuple[tuple[client_values.Leaf, ...], bool]:
         """Applies a function to the clients of a shard.
 
@@ -102,8 +110,8 @@ class ClientMap:
             shard: The clients and their leaves.
             result: The type of a client's result.
             name: The function's name in the log.
-            is_cheap: Whether the function may be called twice, which costs little and gives equal
-                results.
+            work: What is known of the function.
+            compiled: The compiled loops so far, to which new ones are appended.
 
         Returns:
             The leaves of `{result}@CLIENTS`, and whether the function was vectorized.
@@ -113,6 +121,16 @@ class ClientMap:
             return [values.as_tensor(leaf) for leaf in function(leaves, alone)]
 
         result_types = values.leaf_types(result)
+        if self.jit_compile and shard.groups is not None and shard.groups.places is not None:
+            try:
+                leaves = _compiled(call, shard, result_types, work, compiled)
+            except Exception as error:  # TensorFlow's rules fail in many ways
+                self._announce(name, shard.device, f"not compiled by XLA ({_summary(error)})")
+            else:
+                if leaves is not None:
+                    self._announce(name, shard.device, "a loop over clients, compiled by XLA")
+                    return leaves, True
+            return self.simpler()(function, shard, result, name, work, compiled)
         reason = self._not_vectorizable(shard, result_types)
         if reason is None and self.jit_compile:
             try:
@@ -139,7 +157,8 @@ class ClientMap:
         if (
             any(map(_is_list, shard.leaves))
             and not any(map(client_values.may_differ, result_types))
-            and is_cheap()
+            and work.is_deterministic()
+            and not work.has_loops()
         ):
             return self._deferred(call, shard, result_types), False
         return self._looped(call, shard, result_types), False
@@ -239,6 +258,20 @@ class ClientMap:
         if choice not in self._announced:
             self._announced.add(choice)
             absl.logging.info("Client work %s on %s: %s.", *choice)
+
+
+def _compiled(call, shard, result_types, work, compiled) -> tuple[client_values.Leaf, ...] | None:
+    """Adds work with loops, or on results of a compiled loop, to a compiled loop."""
+    loops = {leaf.loop for leaf in shard.leaves if isinstance(leaf, compiled_loops.Result)}
+    if len(loops) == 1:
+        with contextlib.suppress(compilation.NotCompilableError):
+            return loops.pop().add(call, shard.leaves, result_types)
+    if not work.has_loops():
+        return None
+    loop = compiled_loops.CompiledLoop(shard)
+    leaves = loop.add(call, shard.leaves, result_types)
+    compiled.append(loop)
+    return leaves
 
 
 class _Column:

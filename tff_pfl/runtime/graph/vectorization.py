@@ -44,12 +44,7 @@ def vectorize(
         operation that fails, or 0.
     """
     with installed(compiled):
-        loop = internals.PFor(
-            loop_var=tf.compat.v1.placeholder_with_default(0, []),  # unused
-            loop_len=size,
-            pfor_ops=[],
-            fallback_to_while_loop=False,
-        )
+        loop = _parallel_for(size)
         if compiled:
             loop.names, loop.failures = {} if names is None else names, []
         inputs = [*stacks, *function.captured_inputs]
@@ -61,6 +56,35 @@ def vectorize(
             for output, is_stacked in zip(outputs, are_stacked, strict=True)
         ]
         return outputs + pfor_checks.first_failure(loop) * (names is not None)
+
+
+def alone(function, names: dict[str, int]):
+    """Returns a function for one client with the draws and checks of compiled client work.
+
+    Args:
+        function: A concrete function.
+        names: Receives the numbers of operations that can fail.
+
+    Returns:
+        A concrete function of the inputs and the captured inputs. Its last output is the number of
+        an operation that fails, or 0.
+    """
+    inputs = function.graph.inputs
+    with installed(compiled=True):
+        loop = _parallel_for(tf.constant(1))
+        loop.names, loop.failures = names, []
+        shapes = [x.shape for x in inputs]
+        return _vectorize(function, loop, shapes, [False] * len(inputs))[0]
+
+
+def _parallel_for(size: tf.Tensor):
+    """Returns a parallel-for over a number of clients, without operations."""
+    return internals.PFor(
+        loop_var=tf.compat.v1.placeholder_with_default(0, []),  # unused
+        loop_len=size,
+        pfor_ops=[],
+        fallback_to_while_loop=False,
+    )
 
 
 @contextlib.contextmanager
