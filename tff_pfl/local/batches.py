@@ -134,7 +134,11 @@ def scan_batches(
         return _filled(rows, weights > 0, rows[:1, :1])
 
     if epochs is not None and after_epoch is None and epochs <= _AT_A_TIME:
-        orders = tf.concat([order(epoch)[:pass_steps] for epoch in range(epochs)], axis=0)
+        orders = tf.concat([order(epoch) for epoch in range(epochs)], axis=0)
+        if epochs > 1:  # The steps of each pass follow those of the last, without surplus steps.
+            numbers, length = tf.range(epochs * padded_steps), tf.maximum(pass_steps, 1)
+            pass_of = tf.minimum(numbers // length, epochs - 1)
+            orders = tf.gather(orders, pass_of * padded_steps + numbers % length)
         return run_steps(orders, tf.constant(0), end, carry)
 
     def next_epoch(epoch, carry):
