@@ -256,12 +256,19 @@ class Model:
     def _gradient(self, weights, batch, training):
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(weights)
-            _, _, totals, assigned = self._measured(weights, batch, training)
-            of_loss = totals["loss"]
-            loss = of_loss.mean if self.task.reduction == "mean" else of_loss.total
-            if self.penalty is not None:
-                loss += self.penalty(weights)
-        gradient = tape.gradient(loss, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+            _, values, assigned = self._checked_values(weights, batch, training)
+            penalties = [] if self.penalty is None else [tf.convert_to_tensor(self.penalty(weights))]
+        share = self.task.weights_of(batch.y, batch.weight)
+        totals = self.task.totals(values, share)
+        if self.task.reduction == "mean":
+            share *= tf.math.divide_no_nan(1.0, totals["loss"].count)
+        # With the share of each row in the loss, no operation is differentiated to find it.
+        gradient = tape.gradient(
+            [values["loss"], *penalties],
+            weights,
+            output_gradients=[share, *map(tf.ones_like, penalties)],
+            unconnected_gradients=tf.UnconnectedGradients.ZERO,
+        )
         # The gradient of an embedding is `IndexedSlices`, which some operations do not accept.
         gradient = tf.nest.map_structure(tf.convert_to_tensor, gradient)
         return gradient, totals, assigned
