@@ -257,18 +257,16 @@ class Model:
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(weights)
             _, values, assigned = self._checked_values(weights, batch, training)
-            penalties = [] if self.penalty is None else [tf.convert_to_tensor(self.penalty(weights))]
+            losses = [values["loss"]]
+            if self.penalty is not None:
+                losses.append(tf.convert_to_tensor(self.penalty(weights)))
         share = self.task.weights_of(batch.y, batch.weight)
         totals = self.task.totals(values, share)
         if self.task.reduction == "mean":
             share *= tf.math.divide_no_nan(1.0, totals["loss"].count)
-        # With the share of each row in the loss, no operation is differentiated to find it.
-        gradient = tape.gradient(
-            [values["loss"], *penalties],
-            weights,
-            output_gradients=[share, *map(tf.ones_like, penalties)],
-            unconnected_gradients=tf.UnconnectedGradients.ZERO,
-        )
+        shares = [share, *map(tf.ones_like, losses[1:])]  # Of rows and the penalty in the loss.
+        zero = tf.UnconnectedGradients.ZERO
+        gradient = tape.gradient(losses, weights, shares, unconnected_gradients=zero)
         # The gradient of an embedding is `IndexedSlices`, which some operations do not accept.
         gradient = tf.nest.map_structure(tf.convert_to_tensor, gradient)
         return gradient, totals, assigned
