@@ -11,7 +11,7 @@ from tff_pfl.local.examples import (
     Examples,
     gather_rows,
     num_rows,
-    random_order,
+    order_of,
     static_num_rows,
 )
 from tff_pfl.tracing.alone import alone_or
@@ -109,42 +109,47 @@ def scan_batches(
     else:
         pass_steps = tf.maximum(own_steps, 1)
         end = tf.where(own_steps > 0, steps, 0)
-    positions = tf.reshape(tf.range(padded_steps * batch_size), [-1, batch_size])
-    weights = tf.cast(positions < size, tf.float32)
-
-    def masked_step(i, rows, carry):
-        epoch, index = i // pass_steps, i % pass_steps
-        # Orders use the numbers 0 .. most_epochs - 1. The index counts within the pass, because
-        # the number of steps in a pass may depend on the padding.
-        number = epoch + most_epochs * (1 + index)
-        batch = _batch(examples, rows, tf.gather(weights, index), seed, number)
-        is_own = alone_or(True, index < own_steps)
-        return trees.select(is_own, step(carry, batch), carry)
-
-    def run_steps(orders, first, last, carry):
-        def next_step(i, carry):
-            return i + 1, masked_step(i, tf.gather(orders, i - first), carry)
-
-        return tf.while_loop(lambda i, _: i < last, next_step, (first, carry))[1]
+    numbers = tf.range(padded_steps * batch_size)
+    is_example = numbers < size
 
     def order(epoch):
         """Returns the rows of each step of a pass, `[padded_steps, batch_size]`."""
-        rows = _epoch_order(examples, epoch, padded_steps * batch_size, seed)
-        rows = tf.reshape(rows, [-1, batch_size])
-        return _filled(rows, weights > 0, rows[:1, :1])
+        rows = numbers
+        if seed is not None:
+            rows = order_of(is_example, tf.size(numbers), _fold_in(seed, epoch))
+        # Surplus rows repeat an example: padding may hold NaN, and NaN times 0 is NaN.
+        return tf.reshape(tf.where(is_example, rows, rows[:1]), [-1, batch_size])
 
+    def run_steps(orders, masks, end, place, carry):
+        """Runs `end` steps, of which `place` gives the epoch and the index in its pass."""
+        batch_of = _batches(examples, orders, masks)
+
+        def next_step(i, carry):
+            epoch, index = place(i)
+            # Orders use the numbers 0 .. most_epochs - 1. The index counts within the pass,
+            # because the number of steps in a pass may depend on the padding.
+            number = epoch + most_epochs * (1 + index)
+            batch = batch_of(i, _fold_in(seed, number))
+            is_own = alone_or(True, index < own_steps)
+            return i + 1, trees.select(is_own, step(carry, batch), carry)
+
+        return tf.while_loop(lambda i, _: i < end, next_step, (tf.constant(0), carry))[1]
+
+    masks = tf.reshape(is_example, [-1, batch_size])
     if epochs is not None and after_epoch is None and epochs <= _AT_A_TIME:
+        if epochs == 1:
+            return run_steps(order(0), masks, end, lambda i: (0, i), carry)
         orders = tf.concat([order(epoch) for epoch in range(epochs)], axis=0)
-        if epochs > 1:  # The steps of each pass follow those of the last, without surplus steps.
-            numbers, length = tf.range(epochs * padded_steps), tf.maximum(pass_steps, 1)
-            pass_of = tf.minimum(numbers // length, epochs - 1)
-            orders = tf.gather(orders, pass_of * padded_steps + numbers % length)
-        return run_steps(orders, tf.constant(0), end, carry)
+        # The steps of each pass follow those of the last, without surplus steps.
+        steps_, length = tf.range(epochs * padded_steps), tf.maximum(pass_steps, 1)
+        pass_of, index = tf.minimum(steps_ // length, epochs - 1), steps_ % length
+        orders = tf.gather(orders, pass_of * padded_steps + index)
+        masks = tf.gather(masks, index)
+        return run_steps(orders, masks, end, lambda i: (i // pass_steps, i % pass_steps), carry)
 
     def next_epoch(epoch, carry):
-        first = epoch * pass_steps
-        last = tf.minimum(first + pass_steps, end)
-        carry = run_steps(order(epoch), first, last, carry)
+        last = tf.minimum(pass_steps, end - epoch * pass_steps)
+        carry = run_steps(order(epoch), masks, last, lambda i: (epoch, i), carry)
         return epoch + 1, carry if after_epoch is None else after_epoch(epoch, carry)
 
     def is_left(epoch, _):
@@ -154,34 +159,43 @@ def scan_batches(
 
 
 def _steps(size, batch_size):
-    return (size + batch_size - 1) // batch_size
+    return (size + (batch_size - 1)) // batch_size
 
 
-def _batch(examples, rows, weight, seed, number) -> Batch:
-    def or_zeros(labels):
-        is_example = tf.reshape(weight > 0, [-1] + [1] * (labels.shape.rank - 1))
-        return tf.where(is_example, labels, tf.zeros([], labels.dtype))
+def _batches(examples, orders, masks) -> Callable[[tf.Tensor, tf.Tensor], Batch]:
+    """Returns `(step, seed) -> Batch`, of the rows and of whether they are examples, by step.
 
-    return Batch(
-        x=gather_rows(examples.x, rows),
-        y=tf.nest.map_structure(or_zeros, gather_rows(examples.y, rows)),
-        weight=weight,
-        seed=tf.zeros([2], tf.int32) if seed is None else _fold_in(seed, number),
-    )
+    Labels of one number are gathered before the first step, which leaves less work to each.
+    """
+    weights = tf.cast(masks, tf.float32)
 
+    def gathered(labels, rows, is_example):
+        if labels.shape.rank > 1:
+            is_example = tf.reshape(is_example, [-1] + [1] * (labels.shape.rank - 1))
+        return tf.where(is_example, tf.gather(labels, rows), tf.zeros([], labels.dtype))
 
-def _filled(rows, is_example, filler):
-    """Lets surplus rows repeat an example: padding may hold NaN, and NaN times 0 is NaN."""
-    return tf.where(is_example, rows, filler)
+    labels = [
+        (leaf, gathered(leaf, orders, masks) if leaf.shape.rank == 1 else None)
+        for leaf in map(tf.convert_to_tensor, tf.nest.flatten(examples.y))
+    ]
 
+    def batch_of(i, seed):
+        rows, weight = tf.gather(orders, i), tf.gather(weights, i)
+        y = [
+            gathered(leaf, rows, weight > 0) if by_step is None else tf.gather(by_step, i)
+            for leaf, by_step in labels
+        ]
+        return Batch(
+            x=gather_rows(examples.x, rows),
+            y=tf.nest.pack_sequence_as(examples.y, y),
+            weight=weight,
+            seed=seed,
+        )
 
-def _epoch_order(examples, epoch, length, seed):
-    """Returns the rows of one pass, int32 `[length]`: first the examples, then arbitrary rows."""
-    capacity = num_rows(examples)
-    is_stored = seed is None
-    rows = tf.range(capacity) if is_stored else random_order(examples, _fold_in(seed, epoch))
-    return tf.pad(rows, [[0, length - capacity]])
+    return batch_of
 
 
 def _fold_in(seed, data):
+    if seed is None:
+        return tf.zeros([2], tf.int32)
     return tf.random.experimental.stateless_fold_in(seed, data)

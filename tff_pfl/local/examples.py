@@ -137,9 +137,14 @@ def random_order(examples: Examples, seed: tf.Tensor) -> tf.Tensor:
         seed: `int32[2]`.
     """
     capacity = num_rows(examples)
+    return order_of(tf.range(capacity) < examples.size, capacity, seed)
+
+
+def order_of(is_example: tf.Tensor, capacity: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    """Returns `random_order` of `capacity` rows, the first of which are examples."""
     # Sorts random int32 keys; key i depends only on the seed and on i, not on the capacity.
     keys = tf.random.stateless_uniform([capacity], seed, minval=None, maxval=None, dtype=tf.int32)
-    keys = tf.where(tf.range(capacity) < examples.size, keys, tf.int32.min)
+    keys = tf.where(is_example, keys, tf.int32.min)
     return tf.math.top_k(keys, k=capacity).indices
 
 

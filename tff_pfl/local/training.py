@@ -184,6 +184,8 @@ class LocalTraining:
         if epochs is None and steps is None:
             epochs, steps = (self.epochs, None) if self.steps is None else (None, self.steps)
 
+        no_totals = model.zero_totals()  # A step adds totals as one vector, not one by one.
+
         def step(scanned, batch):
             weights, optimizer_state, totals, carry = scanned
             batch = self._augmented(batch)
@@ -198,7 +200,9 @@ class LocalTraining:
             if project is not None:
                 weights = project(weights)
             weights = with_statistics(weights, assigned)
-            return weights, optimizer_state, trees.add(totals, batch_totals), carry
+            tf.nest.assert_same_structure(no_totals, batch_totals)
+            totals += tf.stack(tf.nest.flatten(batch_totals))
+            return weights, optimizer_state, totals, carry
 
         def after_pass(epoch, scanned):
             weights, optimizer_state, totals, carry = scanned
@@ -206,7 +210,7 @@ class LocalTraining:
 
         weights, optimizer_state, totals, carry = scan_batches(
             step,
-            (weights, optimizer_state, model.zero_totals(), carry),
+            (weights, optimizer_state, tf.stack(tf.nest.flatten(no_totals)), carry),
             examples,
             epochs=epochs,
             steps=steps,
@@ -215,6 +219,7 @@ class LocalTraining:
             drop_remainder=self.drop_remainder,
             after_epoch=None if after_epoch is None else after_pass,
         )
+        totals = tf.nest.pack_sequence_as(no_totals, tf.unstack(totals))
         return TrainResult(weights, totals, self.kept(optimizer_state), carry)
 
     def optimizer_state(self, weights: Any) -> Any:
@@ -300,7 +305,8 @@ class LocalTraining:
             )
         rate = tf.cast(first, tf.float32)
         round_num = tf.cast(round_num, tf.float32)
-        rate *= tf.cast(self.learning_rate_decay, tf.float32) ** round_num
+        if self.learning_rate_decay != 1.0:
+            rate *= tf.cast(self.learning_rate_decay, tf.float32) ** round_num
         if self.schedule is not None:
             rate *= self.schedule_factor(round_num)
         if self.warm_up_rounds:

@@ -256,12 +256,17 @@ class Model:
     def _gradient(self, weights, batch, training):
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(weights)
-            _, _, totals, assigned = self._measured(weights, batch, training)
-            of_loss = totals["loss"]
-            loss = of_loss.mean if self.task.reduction == "mean" else of_loss.total
+            _, values, assigned = self._checked_values(weights, batch, training)
+            losses = [values["loss"]]
             if self.penalty is not None:
-                loss += self.penalty(weights)
-        gradient = tape.gradient(loss, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+                losses.append(tf.convert_to_tensor(self.penalty(weights)))
+        share = self.task.weights_of(batch.y, batch.weight)
+        totals = self.task.totals(values, share)
+        if self.task.reduction == "mean":
+            share *= tf.math.divide_no_nan(1.0, totals["loss"].count)
+        shares = [share, *map(tf.ones_like, losses[1:])]  # Of rows and the penalty in the loss.
+        zero = tf.UnconnectedGradients.ZERO
+        gradient = tape.gradient(losses, weights, shares, unconnected_gradients=zero)
         # The gradient of an embedding is `IndexedSlices`, which some operations do not accept.
         gradient = tf.nest.map_structure(tf.convert_to_tensor, gradient)
         return gradient, totals, assigned

@@ -291,7 +291,7 @@ class Task:
         count = tf.reduce_sum(weight)
 
         def total(value):
-            return tf.reduce_sum(tf.where(weight > 0.0, value, 0.0) * weight)
+            return tf.reduce_sum(tf.math.multiply_no_nan(value, weight))
 
         return collections.OrderedDict(
             (name, Mean(total(value), count)) for name, value in values.items()
