@@ -16,8 +16,6 @@ from tff_pfl.local.examples import (
 )
 from tff_pfl.tracing.alone import alone_or
 
-# The most epochs whose orders are drawn side by side; more would bloat the graph.
-_AT_A_TIME = 8
 # The fewest rows to which a batch is reduced.
 _FEWEST_ROWS = 16
 
@@ -120,36 +118,26 @@ def scan_batches(
         # Surplus rows repeat an example: padding may hold NaN, and NaN times 0 is NaN.
         return tf.reshape(tf.where(is_example, rows, rows[:1]), [-1, batch_size])
 
-    def run_steps(orders, masks, end, place, carry):
-        """Runs `end` steps, of which `place` gives the epoch and the index in its pass."""
+    def run_steps(orders, end, epoch, carry):
+        """Runs the first `end` steps of a pass."""
         batch_of = _batches(examples, orders, masks)
 
         def next_step(i, carry):
-            epoch, index = place(i)
-            # Orders use the numbers 0 .. most_epochs - 1. The index counts within the pass,
-            # because the number of steps in a pass may depend on the padding.
-            number = epoch + most_epochs * (1 + index)
-            batch = batch_of(i, _fold_in(seed, number))
-            is_own = alone_or(True, index < own_steps)
+            # Orders use the numbers 0 .. most_epochs - 1. Steps count within the pass, because
+            # the number of steps in a pass may depend on the padding.
+            batch = batch_of(i, _fold_in(seed, epoch + most_epochs * (1 + i)))
+            is_own = alone_or(True, i < own_steps)
             return i + 1, trees.select(is_own, step(carry, batch), carry)
 
         return tf.while_loop(lambda i, _: i < end, next_step, (tf.constant(0), carry))[1]
 
     masks = tf.reshape(is_example, [-1, batch_size])
-    if epochs is not None and after_epoch is None and epochs <= _AT_A_TIME:
-        if epochs == 1:
-            return run_steps(order(0), masks, end, lambda i: (0, i), carry)
-        orders = tf.concat([order(epoch) for epoch in range(epochs)], axis=0)
-        # The steps of each pass follow those of the last, without surplus steps.
-        steps_, length = tf.range(epochs * padded_steps), tf.maximum(pass_steps, 1)
-        pass_of, index = tf.minimum(steps_ // length, epochs - 1), steps_ % length
-        orders = tf.gather(orders, pass_of * padded_steps + index)
-        masks = tf.gather(masks, index)
-        return run_steps(orders, masks, end, lambda i: (i // pass_steps, i % pass_steps), carry)
+    if epochs == 1 and after_epoch is None:
+        return run_steps(order(0), end, tf.constant(0), carry)
 
     def next_epoch(epoch, carry):
         last = tf.minimum(pass_steps, end - epoch * pass_steps)
-        carry = run_steps(order(epoch), masks, last, lambda i: (epoch, i), carry)
+        carry = run_steps(order(epoch), last, epoch, carry)
         return epoch + 1, carry if after_epoch is None else after_epoch(epoch, carry)
 
     def is_left(epoch, _):

@@ -49,7 +49,8 @@ def ingest(
     kind: type[client_values.Leaf] = client_values.Stacked
     if client_map.compiles_loops(shards) and (rows := _rows(clients, num_clients)) is not None:
         kind = client_values.Padded
-        shards = [groups.in_parts(shard, rows, _largest(leaves)) for shard in shards]
+        size = _largest_of(type_spec)
+        shards = [groups.in_parts(shard, rows, size) for shard in shards]
     elif forms:
         shards, kind = client_map.grouped(shards, forms, _largest(leaves))
     layout, tensors = _lay_out(parts, kind, server, shards)
@@ -88,6 +89,16 @@ def _largest(parts) -> int:
             tensors = [t for t in part.leaf_types if isinstance(t, tff.types.TensorType)]
             shapes += [t.shape for t in tensors if not client_values.may_differ(t)]
     return max((math.prod(shape) for shape in shapes), default=0)
+
+
+def _largest_of(type_spec: tff.types.Type) -> int:
+    """Returns the number of elements of the largest tensor whose type has a shape."""
+    if isinstance(type_spec, tff.types.FederatedType):
+        type_spec = type_spec.member
+    if isinstance(type_spec, tff.types.StructType):
+        return max(map(_largest_of, type_spec), default=0)
+    shape = tf.TensorShape(getattr(type_spec, "shape", None))
+    return shape.num_elements() or 0
 
 
 def check(value, type_spec: tff.types.Type) -> None:
