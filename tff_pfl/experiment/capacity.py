@@ -1,4 +1,4 @@
-"""Chooses how the examples of unequal clients are padded, for the devices that compute them."""
+"""Chooses how clients are padded and whether their work is compiled, from their sizes."""
 
 import numpy as np
 import tensorflow_federated as tff
@@ -6,11 +6,41 @@ import tensorflow_federated as tff
 from tff_pfl import runtime
 from tff_pfl.clients.padding import Ladder, shared_capacity
 from tff_pfl.data import FederatedDataset
+from tff_pfl.local import LocalTraining
 from tff_pfl.models import Model
 
 # CPUs compute groups of clients faster than one client after the other from this mean number of
 # clients in a group, and up to this number of examples times weights in a step.
 _LEAST_GROUP, _SMALL_STEP = 16, 500_000
+
+# On CPUs, compiled client work of this many steps saves the time of its compilation, if a step has
+# no more examples times weights than this.
+_LEAST_STEPS, _COMPILED_STEP = 50_000, 10_000_000
+
+
+def pays_to_compile(
+    model: Model, dataset: FederatedDataset, local: LocalTraining, client_rounds: float
+) -> bool:
+    """Returns whether compiled client work saves more time on CPUs than its compilation takes.
+
+    The answer is the same in each run of an experiment, since compiled numbers are those without
+    compilation up to rounding. `benchmarks/benchmark.py --unequal` and `--start` measure this.
+
+    Args:
+        model: The model that clients train.
+        dataset: The federation's data, whose sizes are used.
+        local: The local training.
+        client_rounds: The number of rounds times the number of clients in a round.
+    """
+    sizes = dataset.sizes()
+    steps = local.steps or local.epochs * np.ceil(sizes / local.batch_size).mean()
+    examples = min(local.batch_size, sizes.mean())
+    is_light = examples * model.num_weights <= _COMPILED_STEP and not _convolves(model)
+    return bool(is_light and client_rounds * steps >= _LEAST_STEPS)
+
+
+def _convolves(model: Model) -> bool:
+    return any(len(w.shape) > 2 for w in tff.structure.flatten(model.weights_type))
 
 
 def suitable_capacity(
@@ -34,9 +64,10 @@ def suitable_capacity(
     ladder = Ladder(min(batch_size, shared_capacity([sizes.max()])))
     if any(map(runtime.is_gpu, devices)):
         return ladder
-    convolves = any(len(w.shape) > 2 for w in tff.structure.flatten(model.weights_type))
+    if runtime.compiles_loops():  # which pads clients itself
+        return None
     step = min(batch_size, sizes.mean()) * model.num_weights
     typical = np.quantile(sizes, np.linspace(0, 1, clients_at_a_time), method="inverted_cdf")
     groups = len(set(ladder.capacities(typical)))
     is_faster = clients_at_a_time >= _LEAST_GROUP * groups and step <= _SMALL_STEP
-    return ladder if is_faster and not convolves else None
+    return ladder if is_faster and not _convolves(model) else None

@@ -24,7 +24,7 @@ from tff_pfl.evaluation import (
     locally_trained,
     sampled_clients,
 )
-from tff_pfl.experiment.capacity import suitable_capacity
+from tff_pfl.experiment.capacity import pays_to_compile, suitable_capacity
 from tff_pfl.experiment.early_stop import EarlyStop
 from tff_pfl.experiment.new_clients import NewClients
 from tff_pfl.local import LocalTraining, rows_of_batch
@@ -285,6 +285,12 @@ class Experiment:
                 first_id=self.members.num_clients,
                 capacity=self.capacity(self.cohort_size),
             )
+
+    @property
+    def pays_to_compile(self) -> bool:
+        """Whether compiled client work saves time on CPUs; see `pays_to_compile`."""
+        client_rounds = self.rounds * self.cohort_size
+        return pays_to_compile(self.model, self.members, self.local, client_rounds)
 
     def capacity(self, clients_at_a_time: int) -> Ladder | None:
         """Returns the capacity for clients' examples; see `suitable_capacity`."""

@@ -86,7 +86,8 @@ def train(
     # Impossible trainings and evaluations are refused before the run to overwrite is deleted.
     check_server_memory(experiment.process)
     _ = experiment.evaluator, experiment.new_clients_evaluation
-    with folder, tracking(release_managers, folder) as managers:
+    compiling = runtime.compiling(experiment.pays_to_compile)
+    with folder, compiling, tracking(release_managers, folder) as managers:
         result = _train(experiment, folder, managers, verbose)
     return Run(folder.path, experiment, result)
 

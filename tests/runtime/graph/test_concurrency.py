@@ -6,7 +6,7 @@ import tensorflow_federated as tff
 
 from tests.marks import together
 from tff_pfl import runtime
-from tff_pfl.runtime.graph import mapping
+from tff_pfl.runtime.graph import loops
 
 ROWS = (None, 3)
 
@@ -72,7 +72,7 @@ def test_loops_with_unknown_channels_are_sequential(function, shape, expected):
         index, _ = tf.while_loop(
             lambda index, _: index < 5, body, (tf.constant(0), 0.0), parallel_iterations=4
         )
-        mapping.forbid_unsafe_concurrency(index.op)
+        loops.forbid_unsafe_concurrency(index.op)
         found.append(index.op.get_attr("parallel_iterations"))
         return index
 

@@ -106,7 +106,7 @@ def test_error_of_compiled_client_work_is_that_of_the_operation(caplog):
     client = tff.types.to_type([("x", np.int32), ("y", np.int32)])
     computation = mapped(lambda client: client["x"] // client["y"], client)
     clients = [{"x": 7, "y": 2}, {"x": 7, "y": 0}]
-    context = runtime.create_graph_context(jit_compile=True)
+    context = runtime.create_graph_context(vectorize="always", jit_compile=True)
     with tff.framework.get_context_stack().install(context):
         assert computation(clients[:1]) == [3]
         with pytest.raises(tf.errors.InvalidArgumentError, match="^Integer division by zero$"):

@@ -15,7 +15,7 @@ from tests.marks import slow, together
 from tests.runtime.conformance.cases import at_clients, identity, mapped, tensor
 from tff_pfl import runtime
 from tff_pfl.arguments.names import UnknownNameError
-from tff_pfl.runtime.graph import client_values
+from tff_pfl.runtime.graph import loops
 from tff_pfl.runtime.graph.pfor_rules import NotVectorizableError
 from tff_pfl.runtime.graph.values import CannotLowerError
 
@@ -47,7 +47,11 @@ def test_max_concurrent_clients_does_not_change_results(vectorize, max_concurren
     assert_close(run(train, CLIENTS, **options), run(train, CLIENTS))
 
 
-@pytest.mark.parametrize("options", [{}, slow({"vectorize": "never"})])
+# Vectorized client work that XLA compiles, as on GPUs.
+XLA = {"vectorize": "always", "jit_compile": True}
+
+
+@pytest.mark.parametrize("options", [{"vectorize": "always"}, {}, slow({"vectorize": "never"})])
 def test_xla_does_not_change_results(caplog, options):
     train = loop(lambda i, x: i < 4)
     expected = run(train, CLIENTS, vectorize="never")
@@ -76,7 +80,7 @@ def test_work_that_xla_would_change_is_not_compiled(caplog, work, reason):
     computation, clients = mapped(work, VECTOR), CLIENTS[:2]
     expected = run(computation, clients)
     with caplog.at_level(logging.INFO, logger="absl"):
-        assert_equal(run(computation, clients, jit_compile=True), expected)
+        assert_equal(run(computation, clients, **XLA), expected)
     assert any(f"not compiled by XLA ({reason})" in message for message in caplog.messages)
 
 
@@ -84,7 +88,7 @@ def test_work_whose_compilation_fails_runs_without_xla(caplog):
     """Compiles a loop whose tensor grows, which XLA finds out while it compiles."""
     computation = mapped(lambda x: appended_ones(2) + x, np.float32)
     clients = [np.float32(1), np.float32(2)]
-    assert run(computation, clients, jit_compile=True) == [4.0, 5.0]
+    assert run(computation, clients, **XLA) == [4.0, 5.0]
     (message,) = [message for message in caplog.messages if "fails when it runs" in message]
     assert message.startswith("The compiled client work") and message.endswith("without XLA.")
 
@@ -304,14 +308,10 @@ def test_large_results_of_loops_are_summed_and_mapped_without_a_stack(monkeypatc
     for client, found in zip(CLIENTS, run(each, CLIENTS, vectorize="never"), strict=True):
         np.testing.assert_array_equal(found, np.arange(size, dtype=np.float32) * client[0])
 
-    monkeypatch.setattr(
-        client_values.Listed, "tensor", property(lambda leaf: pytest.fail("stacked"))
-    )
+    monkeypatch.setattr(loops.Listed, "tensor", property(lambda leaf: pytest.fail("stacked")))
     lists = []
-    make = client_values.Listed.__init__
-    monkeypatch.setattr(
-        client_values.Listed, "__init__", lambda *args: lists.append(args) or make(*args)
-    )
+    make = loops.Listed.__init__
+    monkeypatch.setattr(loops.Listed, "__init__", lambda *args: lists.append(args) or make(*args))
     expected = np.arange(size) * sum(client[0] for client in CLIENTS) / 2
     np.testing.assert_allclose(run(total, CLIENTS, vectorize="never"), expected, rtol=1e-6)
     assert len(lists) == 1  # Results of `grow`; the halves are only summed.

@@ -47,7 +47,8 @@ def ingest(
     clients = [leaf for leaf in leaves if isinstance(leaf, _Clients)]
     forms = _forms(clients)
     kind: type[client_values.Leaf] = client_values.Stacked
-    if client_map.compiles_loops(shards) and (rows := _rows(clients, num_clients)) is not None:
+    on_devices = [shard.device for shard in shards]
+    if client_map.compiles_loops(on_devices) and (rows := _rows(clients, num_clients)) is not None:
         kind = client_values.Padded
         size = _largest_of(type_spec)
         shards = [groups.in_parts(shard, rows, size) for shard in shards]
@@ -239,7 +240,7 @@ def _ragged(column, leaf_type) -> list[tf.Tensor]:
 
 
 def _padded(column, shard: Rows) -> list[tf.Tensor]:
-    """Returns the tensors of `client_values.Padded`, of which rows that clients may read are set."""
+    """Returns the tensors of `client_values.Padded`; padding that clients may read is 0."""
     parts = shard.parts
     rows = parts.buffer_rows(shard.ends)
     buffer = aligned_array((rows, *column[0].shape[1:]), column[0].dtype)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar, NamedTuple
 
 import tensorflow as tf
@@ -122,94 +122,6 @@ class Stacked:
     def take(tensors: Iterator[tf.Tensor], leaf_type) -> "Stacked":
         """Makes a leaf of a type from the next tensor."""
         return Stacked(next(tensors))
-
-
-class Listed(Stacked):
-    """Large tensors in the array of a loop over clients.
-
-    A stack of models takes as much time as several passes over each model.
-    """
-
-    is_list = True
-    _array: tf.TensorArray
-    _size: tf.Tensor
-
-    def __init__(self, array: tf.TensorArray, size: tf.Tensor):
-        """Makes a leaf of the first `size` entries of an array."""
-        object.__setattr__(self, "_array", array)
-        object.__setattr__(self, "_size", size)
-
-    @functools.cached_property
-    def tensor(self) -> tf.Tensor:
-        """The stack."""
-        with self._array.flow.graph.as_default():
-            return self._array.stack()
-
-    def at(self, index):
-        """Returns one client's tensor, without a copy."""
-        return self._array.read(index)
-
-    def sum(self) -> tf.Tensor:
-        """Returns the sum of the tensors, added one by one."""
-
-        def add(index, total):
-            return index + 1, total + self._array.read(index)
-
-        start = tf.zeros(self._array.element_shape, self._array.dtype)
-        return tf.while_loop(lambda index, _: index < self._size, add, (tf.constant(0), start))[1]
-
-
-class DeferredLoop:
-    """A loop over clients that is built when a leaf of its results is used.
-
-    If only the sums of large leaves are used, the loop does not list these leaves.
-    """
-
-    def __init__(self, build: Callable[[bool], Sequence[Any]]):
-        """Makes the loop from a function of whether it lists large leaves."""
-        self._build = build
-        self._leaves: Sequence[Any] = ()
-        self._is_listed = False
-
-    @property
-    def is_built(self) -> bool:
-        """Whether a leaf was used."""
-        return bool(self._leaves)
-
-    def leaf(self, index: int, listed: bool) -> Stacked:
-        """Returns a leaf of the loop, which is built again if it must list large leaves now."""
-        if not self.is_built or (listed and not self._is_listed):
-            self._leaves, self._is_listed = self._build(listed), listed
-        return self._leaves[index]
-
-
-class Deferred(Stacked):
-    """A leaf of a deferred loop."""
-
-    _loop: DeferredLoop
-    _index: int
-
-    def __init__(self, loop: DeferredLoop, index: int, is_list: bool):
-        """Makes the leaf at an index, which is a list if it is large."""
-        for name, value in {"_loop": loop, "_index": index, "is_list": is_list}.items():
-            object.__setattr__(self, name, value)
-
-    @functools.cached_property
-    def tensor(self) -> tf.Tensor:
-        """The stack."""
-        return self._leaf.tensor
-
-    def at(self, index):
-        """Returns one client's tensor."""
-        return self._leaf.at(index)
-
-    def sum(self) -> tf.Tensor:
-        """Returns the sum of the tensors."""
-        return self._loop.leaf(self._index, listed=False).sum()
-
-    @property
-    def _leaf(self) -> Stacked:
-        return self._loop.leaf(self._index, listed=self.is_list or not self._loop.is_built)
 
 
 @dataclasses.dataclass(frozen=True)

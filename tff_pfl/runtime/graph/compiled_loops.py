@@ -96,9 +96,8 @@ class CompiledLoop:
         if use not in self._promises:
             spec = self._specs[use.index]
             shape = spec.shape if use.is_sum else [None, *spec.shape]
-            with self._graph.as_default():
-                with tf.control_dependencies([self._failure[-1]]):
-                    self._promises[use] = _Promise(spec.dtype, shape)
+            with self._graph.as_default(), tf.control_dependencies([self._failure[-1]]):
+                self._promises[use] = _Promise(spec.dtype, shape)
         return self._promises[use].tensor
 
     def build(self) -> None:

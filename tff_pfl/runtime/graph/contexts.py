@@ -54,11 +54,14 @@ def create_graph_context(
             which bounds the memory. By default all clients of a group if they are vectorized. In a
             loop, by default the number of CPU cores, or one if TensorFlow's kernels require it, as
             they do for Keras' `LayerNormalization` with an unknown number of rows.
-        jit_compile: Whether XLA compiles client work, by default on GPUs only. Compilation takes
-            seconds for each size of a group. The numbers are those without it, up to rounding.
-            Client work that XLA cannot compile with the same numbers is not compiled: loops over
-            clients, assertions, which XLA drops, and random numbers of truncated normal
-            distributions, for example. The log says so, once for each function.
+        jit_compile: Whether XLA compiles client work, by default on GPUs, and on CPUs within
+            `compiling(True)`. Compilation takes seconds for each size of a group. The numbers are
+            those without it, up to rounding. On CPUs, client work with loops is compiled as a loop
+            over the clients of a part, unless it has convolutions, which are slow there; clients
+            need not be padded (see `Examples`). With `vectorize="always"`, it is vectorized as on
+            GPUs. Client work that XLA cannot compile with the same numbers is not compiled:
+            assertions, which XLA drops, and random numbers of truncated normal distributions, for
+            example. The log says so, once for each function.
         keep_tensors: Whether arrays in results that are not placed at clients stay tensors on
             their device instead of becoming NumPy arrays. By default true on GPUs. In both cases,
             an array that is used as an argument again is not copied to the device again.
@@ -72,8 +75,8 @@ def create_graph_context(
     devices = device_names.choose(devices)
     if keep_tensors is None:
         keep_tensors = device_names.is_gpu(devices[0])
-    if jit_compile is None:
-        jit_compile = all(map(device_names.is_gpu, devices))
+    if jit_compile is None and all(map(device_names.is_gpu, devices)):
+        jit_compile = True
     ignore_failures_at_exit()
     absl.logging.info("Clients are computed on %s.", ", ".join(devices))
     client_map = mapping.ClientMap(vectorize, max_concurrent_clients, jit_compile)
@@ -125,6 +128,18 @@ def _was_set(context) -> bool:
         return True
     # In a forked process, threads of before have ended, and contexts can compute nothing.
     return runner._thread.is_alive() and runner._thread is not next(loops, None)
+
+
+def compiles_loops() -> bool:
+    """Returns whether the current context compiles client work as loops over clients, on CPUs.
+
+    It then pads the rows of clients itself.
+    """
+    context = tff.framework.get_context_stack().current
+    factory = getattr(context, "executor_factory", None)
+    return isinstance(factory, executor.GraphExecutorFactory) and (
+        factory.client_map.chosen().compiles_loops(factory.devices)
+    )
 
 
 def current_devices() -> tuple[str, ...] | None:

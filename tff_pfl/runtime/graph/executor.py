@@ -123,14 +123,15 @@ class Program:
         """Runs the computation for a cohort."""
         devices = self._factory.devices
         shards: Sequence[Rows] = _divided(num_clients, devices)
+        client_map = self._factory.client_map.chosen()
         layout, tensors = None, list[tf.Tensor]()
         if type_signature.parameter is not None:
             layout, tensors, shards = arguments.ingest(
-                argument, type_signature.parameter, devices[0], shards, self._factory.client_map
+                argument, type_signature.parameter, devices[0], shards, client_map
             )
         tensors = [tensor for shard in shards for tensor in shard.tensors()] + tensors
         num_vectors = tuple(_num_vectors(shard) for shard in shards)
-        graph = self._graph(layout, type_signature, num_vectors)
+        graph = self._graph(layout, type_signature, num_vectors, client_map)
         outputs = None
         while outputs is None:
             reason = None
@@ -150,11 +151,10 @@ class Program:
             self._factory.keep_tensors,
         )
 
-    def _graph(self, layout, type_signature, num_vectors) -> _Graph:
-        key = layout, num_vectors
+    def _graph(self, layout, type_signature, num_vectors, client_map) -> _Graph:
+        key = layout, num_vectors, client_map
         with self._lock:
             if key not in self._graphs:
-                client_map = self._factory.client_map
                 self._graphs[key] = self._trace(layout, type_signature, num_vectors, client_map)
                 if len(self._graphs) > _MAX_GRAPHS:
                     self._graphs.popitem(last=False)

@@ -1,15 +1,8 @@
-"""Applies a function to every client of a shard, vectorized or in a loop.
-
-Some client work must not run for two clients at the same time. TensorFlow's oneDNN kernels of
-`FusedBatchNorm` and its gradient store the number of channels of a call in the kernel, which all
-clients of a loop share. Simultaneous calls with different numbers of channels give wrong results
-and write beyond their memory. Keras' `LayerNormalization` uses these kernels, with the rows of its
-input as channels. Therefore loops with an unknown number of channels run one client at a time.
-"""
+"""Applies a function to every client of a shard: compiled, vectorized or in a loop."""
 
 import contextlib
-import os
-from collections.abc import Callable, Iterable, Sequence
+import contextvars
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import absl.logging
 import tensorflow as tf
@@ -21,38 +14,54 @@ from tff_pfl.runtime.graph import (
     compiled_loops,
     devices,
     groups,
+    loops,
     pfor_convolutions,
     values,
     vectorization,
 )
-from tff_pfl.runtime.graph.operations import operations
 
 AUTO, ALWAYS, NEVER = "auto", "always", "never"
 VECTORIZE = (AUTO, ALWAYS, NEVER)
 _REASON_LENGTH = 200
-# The numbers of elements from which CPUs do not stack results of loops.
-_LARGE = 1 << 14
 # The least mean number of clients in a group with which `AUTO` stacks groups instead of looping.
 _LEAST_GROUP, _LEAST_GROUP_ON_GPUS = 8, 2
 # The number of elements in a tensor from which CPUs loop over clients of different shapes.
 _LARGE_IN_GROUPS = 1 << 15
 
-_NORMALIZATIONS = ("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3")
-# The positions of two inputs: the images, and a vector with a number for each channel.
-_NORMALIZATION_INPUTS = {name: (0, 1) for name in _NORMALIZATIONS} | {
-    name.replace("Norm", "NormGrad"): (1, 2) for name in _NORMALIZATIONS
-}
+_pays_to_compile = contextvars.ContextVar("pays_to_compile", default=False)
+
+
+@contextlib.contextmanager
+def compiling(pays: bool) -> Iterator[None]:
+    """Says whether compilation of client work on CPUs pays, where a context leaves it open."""
+    token = _pays_to_compile.set(pays)
+    try:
+        yield
+    finally:
+        _pays_to_compile.reset(token)
 
 
 class ClientMap:
     """A map of functions over clients' values; `create_graph_context` explains the options."""
 
-    def __init__(self, vectorize: str, max_concurrent_clients: int | None, jit_compile: bool):
-        """Makes the map; see `create_graph_context`."""
+    def __init__(
+        self, vectorize: str, max_concurrent_clients: int | None, jit_compile: bool | None
+    ):
+        """Makes the map; see `create_graph_context`. `jit_compile=None`: see `compiling`."""
         self._vectorize = vectorize
         self._max_concurrent_clients = max_concurrent_clients
         self.jit_compile = jit_compile
         self._announced: set[str] = set()
+        self._chosen: dict[bool, ClientMap] | None = None
+
+    def chosen(self) -> "ClientMap":
+        """Returns the map to use now, which may depend on `compiling`."""
+        if self.jit_compile is not None:
+            return self
+        if self._chosen is None:
+            options = self._vectorize, self._max_concurrent_clients
+            self._chosen = {flag: ClientMap(*options, flag) for flag in (False, True)}
+        return self._chosen[_pays_to_compile.get()]
 
     def simpler(self) -> "ClientMap | None":
         """Returns the map to use where graphs of this one fail: without XLA, then with loops."""
@@ -62,10 +71,10 @@ class ClientMap:
             return ClientMap(NEVER, self._max_concurrent_clients, False)
         return None
 
-    def compiles_loops(self, shards: Sequence[groups.Rows]) -> bool:
-        """Returns whether client work of the shards is compiled as loops, see `compiled_loops`."""
-        on_gpus = any(devices.is_gpu(shard.device) for shard in shards)
-        return self.jit_compile and self._vectorize != ALWAYS and not on_gpus
+    def compiles_loops(self, on_devices: Iterable[str]) -> bool:
+        """Returns whether client work on devices is compiled as loops, see `compiled_loops`."""
+        on_gpus = any(map(devices.is_gpu, on_devices))
+        return bool(self.jit_compile) and self._vectorize != ALWAYS and not on_gpus
 
     def grouped(
         self, shards: Sequence[groups.Rows], forms: Sequence[tuple], largest: int
@@ -121,7 +130,7 @@ class ClientMap:
             return [values.as_tensor(leaf) for leaf in function(leaves, alone)]
 
         result_types = values.leaf_types(result)
-        if self.jit_compile and shard.groups is not None and shard.groups.places is not None:
+        if self.compiles_loops([shard.device]):
             try:
                 leaves = _compiled(call, shard, result_types, work, compiled)
             except Exception as error:  # TensorFlow's rules fail in many ways
@@ -154,14 +163,15 @@ class ClientMap:
                 f"{name} cannot be vectorized, but vectorize={ALWAYS!r} requires it: {reason}"
             )
         self._announce(name, shard.device, f"a loop over clients ({reason})")
+        limit = self._max_concurrent_clients
         if (
             any(map(_is_list, shard.leaves))
             and not any(map(client_values.may_differ, result_types))
             and work.is_deterministic()
             and not work.has_loops()
         ):
-            return self._deferred(call, shard, result_types), False
-        return self._looped(call, shard, result_types), False
+            return loops.deferred(call, shard, result_types, limit), False
+        return loops.looped(call, shard, result_types, limit), False
 
     def _not_vectorizable(self, shard, result_types) -> str | None:
         """Returns the reason why vectorization is not even tried, or `None`."""
@@ -213,46 +223,6 @@ class ClientMap:
             ends = _chunk_ends(shard.size, limit)
             return _in_parts(mapped, shard, specs, result_types, ends)
 
-    def _looped(self, call, shard, result_types, listed=True) -> tuple[client_values.Leaf, ...]:
-        """Loops over the clients; unless large leaves are `listed`, they are only summed."""
-        columns: list[_Column | _Total] = [
-            _Column(leaf_type, shard.size)
-            if listed or not _can_be_summed(values.tensor_spec(leaf_type), shard)
-            else _Total(leaf_type)
-            for leaf_type in result_types
-        ]
-
-        def body(index, states):
-            leaves = call((leaf.at(index) for leaf in shard.leaves), alone=True)
-            added = zip(columns, states, leaves, strict=True)
-            return index + 1, [column.add(state, leaf, index) for column, state, leaf in added]
-
-        index, states = tf.while_loop(
-            lambda index, _: index < shard.size,
-            body,
-            (tf.constant(0), [column.start for column in columns]),
-            parallel_iterations=self._max_concurrent_clients or len(os.sched_getaffinity(0)),
-        )
-        forbid_unsafe_concurrency(index.op)
-        return tuple(
-            column.leaf(state, shard) for column, state in zip(columns, states, strict=True)
-        )
-
-    def _deferred(self, call, shard, result_types) -> tuple[client_values.Leaf, ...]:
-        """Returns the leaves of a loop that is built where they are used."""
-        graph = tf.compat.v1.get_default_graph()
-
-        def build(listed):
-            with graph.as_default(), tf.device(shard.device):
-                return self._looped(call, shard, result_types, listed)
-
-        loop = client_values.DeferredLoop(build)
-        specs = map(values.tensor_spec, result_types)
-        return tuple(
-            client_values.Deferred(loop, index, _is_large(spec.shape, shard))
-            for index, spec in enumerate(specs)
-        )
-
     def _announce(self, name, device, method):
         choice = name[:_REASON_LENGTH], device, method
         if choice not in self._announced:
@@ -262,76 +232,16 @@ class ClientMap:
 
 def _compiled(call, shard, result_types, work, compiled) -> tuple[client_values.Leaf, ...] | None:
     """Adds work with loops, or on results of a compiled loop, to a compiled loop."""
-    loops = {leaf.loop for leaf in shard.leaves if isinstance(leaf, compiled_loops.Result)}
-    if len(loops) == 1:
+    found = {leaf.loop for leaf in shard.leaves if isinstance(leaf, compiled_loops.Result)}
+    if len(found) == 1:
         with contextlib.suppress(compilation.NotCompilableError):
-            return loops.pop().add(call, shard.leaves, result_types)
-    if not work.has_loops():
+            return found.pop().add(call, shard.leaves, result_types)
+    if shard.groups is None or not work.has_loops():
         return None
     loop = compiled_loops.CompiledLoop(shard)
     leaves = loop.add(call, shard.leaves, result_types)
     compiled.append(loop)
     return leaves
-
-
-class _Column:
-    """The tensor arrays in which a loop collects one leaf of the clients' results."""
-
-    def __init__(self, leaf_type: tff.types.Type, size: tf.Tensor):
-        spec = values.tensor_spec(leaf_type)
-        self._leaf_type = leaf_type
-        self._rank = client_values.rank(leaf_type) if client_values.may_differ(leaf_type) else None
-        if self._rank is None:
-            self.start = [tf.TensorArray(spec.dtype, size, element_shape=spec.shape)]
-        else:  # elements, whose number may differ, and shapes
-            self.start = [
-                tf.TensorArray(spec.dtype, size, element_shape=[None], infer_shape=False),
-                tf.TensorArray(tf.int64, size, element_shape=[self._rank]),
-            ]
-
-    def add(self, arrays, leaf, index) -> list[tf.TensorArray]:
-        """Writes a client's leaf into the arrays."""
-        cells = [leaf]
-        if self._rank is not None:
-            shape = client_values.row_of_shape(tf.shape(leaf, out_type=tf.int64), self._rank)
-            cells = [tf.reshape(leaf, [-1]), shape]
-        return [array.write(index, cell) for array, cell in zip(arrays, cells, strict=True)]
-
-    def leaf(self, arrays, shard: client_values.Shard) -> client_values.Leaf:
-        """Returns the leaf of all clients from the arrays after the loop."""
-        if self._rank is not None:
-            elements, shapes = arrays[0].concat(), arrays[1].stack()
-            return client_values.Ragged.make(elements, shapes, self._leaf_type)
-        if _is_large(arrays[0].element_shape, shard):
-            return client_values.Listed(arrays[0], shard.size)
-        return client_values.Stacked(arrays[0].stack())
-
-
-class _Total:
-    """The sum of one leaf of the clients' results, added one by one."""
-
-    def __init__(self, leaf_type: tff.types.Type):
-        self.start = [values.zeros(leaf_type)]
-
-    def add(self, totals, leaf, index) -> list[tf.Tensor]:
-        """Adds a client's leaf."""
-        del index
-        return [totals[0] + leaf]
-
-    def leaf(self, totals, shard: client_values.Shard) -> client_values.Stacked:
-        """Returns a stack of one tensor, the sum after the loop."""
-        del shard
-        return client_values.Stacked(totals[0][tf.newaxis])
-
-
-def _is_large(shape: tf.TensorShape, shard: client_values.Shard) -> bool:
-    """Returns whether tensors of a shape are stacked only where they must be."""
-    return shape.num_elements() >= _LARGE and not devices.is_gpu(shard.device)
-
-
-def _can_be_summed(spec: tf.TensorSpec, shard: client_values.Shard) -> bool:
-    """Returns whether a loop adds tensors of a spec, if only their sum is used."""
-    return _is_large(spec.shape, shard) and spec.dtype not in (tf.bool, tf.string)
 
 
 def _is_list(leaf: client_values.Leaf) -> bool:
@@ -392,20 +302,3 @@ def _in_parts(function, shard, specs, result_types, ends) -> tuple[client_values
     )
     collected = iter(arrays)
     return tuple(column.leaf(collected) for column in columns)
-
-
-def forbid_unsafe_concurrency(loop: tf.Operation) -> None:
-    """Makes a loop over clients sequential if its body normalizes an unknown number of channels."""
-    body = loop.graph._get_function(loop.get_attr("body").name).graph
-    if any(map(_has_unknown_channels, operations(body))):
-        loop._set_attr("parallel_iterations", tf.compat.v1.AttrValue(i=1))
-
-
-def _has_unknown_channels(operation) -> bool:
-    if operation.type not in _NORMALIZATION_INPUTS:
-        return False
-    positions = _NORMALIZATION_INPUTS[operation.type]
-    images, scale = (operation.inputs[position].shape for position in positions)
-    channels = operation.get_attr("data_format").index(b"C")
-    known = [shape[axis] for shape, axis in ((images, channels), (scale, 0)) if shape.rank]
-    return all(number is None for number in known)
