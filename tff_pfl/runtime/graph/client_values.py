@@ -222,11 +222,13 @@ class Padded(Ragged):
         buffer: The rows of all clients, `[buffer_rows, ...]`.
         starts: int32 `[num_clients]`, the row at which each client begins.
         rows: int32 `[num_clients]`, the number of rows of each client.
+        size: The leaf of the clients' numbers of examples, see `with_sizes`.
     """
 
     buffer: tf.Tensor
     starts: tf.Tensor
     rows: tf.Tensor
+    size: Stacked | None = None
 
     def __init__(self, buffer: tf.Tensor, starts: tf.Tensor, rows: tf.Tensor):
         """Makes the leaf."""
@@ -278,6 +280,17 @@ class Padded(Ragged):
     def take(cls, tensors: Iterator[tf.Tensor], leaf_type) -> "Padded":
         """Makes a leaf from the next three tensors."""
         return cls(next(tensors), next(tensors), next(tensors))
+
+
+def with_sizes(leaves: Iterable["Leaf"]) -> "list[Leaf]":
+    """Lists the leaves of a value; the next scalar after rows of examples is their number."""
+    leaves, size = list(leaves), None
+    for leaf in reversed(leaves):
+        if isinstance(leaf, Padded):
+            object.__setattr__(leaf, "size", size)
+        elif isinstance(leaf, Stacked) and leaf.tensor.shape.rank == 1:
+            size = leaf
+    return leaves
 
 
 @dataclasses.dataclass(frozen=True)

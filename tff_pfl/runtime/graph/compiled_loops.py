@@ -5,6 +5,7 @@ operations in each step.
 """
 
 import functools
+import itertools
 import os
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -49,8 +50,13 @@ class CompiledLoop:
         Raises:
             NotCompilableError: XLA cannot compile the work with the same results, or would be slow.
         """
-        if any(map(client_values.may_differ, result_types)):
-            raise compilation.NotCompilableError("shapes of results may differ by client")
+        differ = [isinstance(leaf, client_values.Ragged) for leaf in leaves]
+        are_padded = [isinstance(leaf, client_values.Padded) for leaf in leaves]
+        if differ != are_padded or any(map(client_values.may_differ, result_types)):
+            raise compilation.NotCompilableError("shapes differ by client")
+        sizes = [leaf.size for leaf in itertools.compress(leaves, are_padded)]
+        if not all(any(size is leaf for leaf in leaves) for size in sizes):
+            raise compilation.NotCompilableError("it takes examples without their number")
         specs = [spec for leaf in leaves for spec in leaf.row_specs()]
 
         def one(*rows):

@@ -66,10 +66,10 @@ class Layout:
             case "clients":
                 leaf_types = values.leaf_types(type_spec)
                 leaves = [
-                    [
+                    client_values.with_sizes(
                         leaf.take(tensors, kind)
                         for leaf, kind in zip(self.parts, leaf_types, strict=True)
-                    ]
+                    )
                     for _ in lowering.no_values().shards
                 ]
                 return lowering.no_values().with_leaves(type_spec, leaves)

@@ -1,0 +1,150 @@
+"""Tests client work on CPUs that XLA compiles as loops over clients."""
+
+import logging
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tests.federation import assert_close
+from tests.marks import slow
+from tests.runtime.conformance.cases import at_clients, at_server, mapped, tensor
+from tff_pfl import local, runtime
+from tff_pfl.local import Examples
+from tff_pfl.runtime.graph.groups import Rows, in_parts
+
+MODEL = tff.types.to_type({"kernel": (np.float32, (3, 2)), "bias": (np.float32, (2,))})
+EXAMPLES = local.examples_type((3,), np.float32)
+CLIENT = tff.types.to_type({"id": np.int32, "data": EXAMPLES})
+COMPILED = "a loop over clients, compiled by XLA"
+
+
+def client(number, size, rows=None):
+    rng = np.random.default_rng(number)
+    rows = size if rows is None else rows
+    x, y = rng.normal(size=(rows, 3)).astype(np.float32), rng.integers(2, size=rows)
+    x[size:] = np.nan  # padding
+    return {"id": np.int32(number), "data": Examples(x, y.astype(np.int32), np.int32(size))}
+
+
+COHORT = [client(i, *sizes) for i, sizes in enumerate([(7,), (40, 60), (0,), (16,), (17,)])]
+WEIGHTS = {"kernel": np.full([3, 2], 0.1, np.float32), "bias": np.zeros([2], np.float32)}
+
+
+@tff.tensorflow.computation(MODEL, CLIENT)
+def train(weights, client):
+    """Trains by SGD in random batches; returns the weights, their change, and a loss."""
+
+    def step(carry, batch):
+        weights, total = carry
+        with tf.GradientTape() as tape:
+            tape.watch(weights)
+            logits = batch.x @ weights["kernel"] + weights["bias"]
+            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(batch.y, logits)
+            loss = tf.reduce_sum(batch.weight * losses)
+        gradient = tape.gradient(loss, weights)
+        weights = tf.nest.map_structure(lambda w, g: w - 0.01 * g, weights, gradient)
+        return weights, total + loss
+
+    seed = tf.stack([client["id"], 5])
+    options = {"epochs": 2, "batch_size": 10, "seed": seed}
+    trained, total = local.scan_batches(step, (weights, 0.0), client["data"], **options)
+    change = tf.nest.map_structure(tf.subtract, trained, weights)
+    return {"change": change, "kernel": trained["kernel"], "loss": total}
+
+
+@tff.tensorflow.computation(train.type_signature.result["change"], np.int32)
+def weighted(change, size):
+    return tf.nest.map_structure(lambda x: tf.cast(size, tf.float32) * x, change)
+
+
+@tff.federated_computation(at_server(MODEL), at_clients(CLIENT))
+def one_round(weights, clients):
+    """Trains all clients, then once more from the sum of changes."""
+    sizes = tff.federated_map(
+        tff.tensorflow.computation(lambda client: client["data"].size, CLIENT), clients
+    )
+    trained = tff.federated_map(train, (tff.federated_broadcast(weights), clients))
+    total = tff.federated_sum(tff.federated_map(weighted, (trained["change"], sizes)))
+    again = tff.federated_map(train, (tff.federated_broadcast(total), clients))
+    return trained["kernel"], tff.federated_sum(trained["loss"]), total, again["loss"]
+
+
+def run(computation, *args, **options):
+    with tff.framework.get_context_stack().install(runtime.create_graph_context(**options)):
+        return computation(*args)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, slow({"devices": ["CPU:0"] * 2}), slow({"vectorize": "never"})]
+)
+def test_results_equal_those_of_tensorflow(caplog, options):
+    expected = run(one_round, WEIGHTS, COHORT, vectorize="never")
+    with caplog.at_level(logging.INFO, logger="absl"):
+        assert_close(run(one_round, WEIGHTS, COHORT, jit_compile=True, **options), expected)
+    assert sum(message.endswith(f"CPU:0: {COMPILED}.") for message in caplog.messages) == 2
+
+
+def halved(x):
+    """Divides by 2 in a loop, which is compiled."""
+    return tf.while_loop(lambda x: tf.reduce_max(x) > 1, lambda x: [x / 2], [x])[0]
+
+
+def test_rows_without_their_number_are_not_padded(caplog):
+    """Computes the rows alone, whose padding work could not tell from them."""
+    count = tff.tensorflow.computation(lambda x: tf.shape(halved(x))[0], EXAMPLES.x)
+
+    @tff.federated_computation(at_clients(CLIENT))
+    def counts(clients):
+        return tff.federated_map(count, clients["data"].x)
+
+    with caplog.at_level(logging.INFO, logger="absl"):
+        assert run(counts, COHORT[3:], jit_compile=True) == [16, 17]
+    assert any("without their number" in message for message in caplog.messages)
+
+
+def test_failing_work_raises_the_error_of_its_operation(caplog):
+    work = mapped(lambda x: halved(tf.gather([[4.0], [6.0]], x)), np.int32)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"indices = 2 is not in \[0, 2\)"):
+        run(work, [np.int32(0), np.int32(2)], jit_compile=True)
+    message, _ = [message for message in caplog.messages if "fails when it runs" in message]
+    assert "Client work fails in GatherV2" in message and message.endswith("without XLA.")
+
+
+def test_convolutions_are_not_compiled(caplog):
+    work = mapped(
+        lambda x: halved(tf.nn.conv2d(x, tf.ones([1, 1, 1, 1]), 1, "VALID")),
+        tensor(np.float32, 1, 1, 1, 1),
+    )
+    images = [np.full([1, 1, 1, 1], 6, np.float32)]
+    with caplog.at_level(logging.INFO, logger="absl"):
+        assert_close(run(work, images, jit_compile=True), [0.75 * np.ones([1, 1, 1, 1])])
+    assert any("XLA's convolutions are slow on CPUs" in message for message in caplog.messages)
+
+
+def test_contexts_that_leave_it_open_compile_where_that_pays(caplog):
+    work, context = mapped(halved, np.float32), runtime.create_graph_context()
+    for pays, way in [(False, "vectorized over clients"), (True, COMPILED)]:
+        with (
+            caplog.at_level(logging.INFO, logger="absl"),
+            tff.framework.get_context_stack().install(context),
+            runtime.compiling(pays),
+        ):
+            assert work([np.float32(6), np.float32(1)]) == [0.75, 1.0]
+            assert runtime.compiles_loops() == pays
+        assert caplog.messages[-1].endswith(f"CPU:0: {way}.")
+
+
+def test_parts_have_clients_of_similar_numbers_of_rows():
+    shard = Rows("CPU:0", np.arange(2, 8, dtype=np.int32))
+    rows = [9, 9, 16, 300, 65, 17, 0, 64]
+    found = in_parts(shard, rows, size=150_000)  # 8, 2 and 1 clients fill a part
+    assert found.clients.tolist() == [3, 4, 5, 7, 2, 6]
+    assert found.ends.tolist() == [1, 2, 4, 6]
+    assert found.parts.capacities.tolist() == [1024, 256, 64, 16]
+    assert found.parts.places.tolist() == [1, 1, 2, 8]
+    assert found.parts.rows.tolist() == [300, 65, 17, 64, 16, 0]
+    # Parts begin at multiples of 64 rows.
+    assert found.parts.starts.tolist() == [0, 320, 448, 465, 576, 592]
+    assert found.parts.buffer_rows(found.ends) == 1024
