@@ -193,7 +193,8 @@ def split_examples(
     cut = first_size(size)
     # Parts have the shapes of the largest possible client, with `capacity` examples.
     first = order[: first_size(capacity)]
-    second = order[cut : cut + capacity - first_size(capacity)]
+    # Not a slice, whose shape XLA would not know.
+    second = tf.gather(order, cut + tf.range(capacity - first_size(capacity)))
 
     def part(rows, number):
         return Examples(gather_rows(examples.x, rows), gather_rows(examples.y, rows), number)
