@@ -6,7 +6,7 @@
     benchmark.py --runs [--populations=10000,1000000] [--algorithm=ditto]
     benchmark.py --start [--algorithms=A,B]
     benchmark.py --descent [--cohort_sizes=10,50,100] [--networks=mlp,cnn]
-    benchmark.py --unequal [--cohort_sizes=10,100] [--networks=linear,mlp,cnn]
+    benchmark.py --unequal [--cohort_sizes=10,100] [--networks=linear,lstm,ratings]
     benchmark.py --fixed_cost [--cohort_sizes=10,100]
     benchmark.py --pgfed_server | --aggregators
 
@@ -67,7 +67,13 @@ Other measurements print a line for each case:
                     batches, and this library's loop with each client's own rows, groups of clients
                     of equal capacity, and rows padded to the largest client. On a machine with
                     other work, compare the seconds of the processor. CPUs have no groups of
-                    convolutions
+                    convolutions, and an LSTM has no groups. Networks:
+                        linear   logistic regression, 784 -> 10
+                        mlp      784 -> 200 -> 200 -> 10
+                        cnn      PGFed's CNN
+                        lstm     the next of 20 tokens: 100 -> 32, an LSTM of 64 units, -> 100. The
+                                 bare loop unrolls it over tokens
+                        ratings  of 100 users and 1,000 items: two embeddings -> 32 -> 32 -> 1
     --fixed_cost    what a round of FedAvg, Ditto, PGFed and FedPG on the model of `linear` costs
                     besides its mathematics, with and without XLA: operations outside of client
                     work, transfers between host and device, calls of functions, and the time before

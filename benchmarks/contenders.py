@@ -29,28 +29,16 @@ def bare_tensorflow(workload: Workload, x: Sequence[np.ndarray], y: Sequence[np.
 
     Args:
         workload: The workload.
-        x: The images of each client, whose numbers may differ.
+        x: The inputs of each client, whose numbers may differ.
         y: The labels of each client.
     """
-
-    def logits(weights, x):
-        x = tf.cast(x, tf.float32) / 255.0
-        *hidden, head = zip(weights[::2], weights[1::2], strict=True)
-        for kernel, bias in hidden:
-            if kernel.shape.rank == 4:
-                x = tf.nn.relu(tf.nn.conv2d(x, kernel, 1, "VALID") + bias)
-                x = tf.nn.max_pool2d(x, 2, 2, "VALID")
-            else:
-                x = tf.nn.relu(tf.reshape(x, [-1, kernel.shape[0]]) @ kernel + bias)
-        kernel, bias = head
-        return tf.reshape(x, [-1, kernel.shape[0]]) @ kernel + bias
 
     def step(weights, x, y):
         with tf.GradientTape() as tape:
             tape.watch(weights)
-            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits(weights, x))
+            losses = workload.losses(y, workload.outputs(weights, workload.inputs(x)))
             loss = tf.reduce_mean(losses)
-        gradient = tape.gradient(loss, weights)
+        gradient = _dense(tape.gradient(loss, weights))
         weights = [w - workload.learning_rate * g for w, g in zip(weights, gradient, strict=True)]
         return weights, tf.reduce_sum(losses)
 
@@ -61,7 +49,7 @@ def bare_keras(workload: Workload, x: np.ndarray, y: np.ndarray) -> Round:
     """Builds rounds like `bare_tensorflow`, for any network, with Keras layers and variables."""
 
     def step(x, y, network):
-        losses, gradients = _keras_gradient(network, x, y)
+        losses, gradients = _keras_gradient(workload, network, x, y)
         _descend(network, gradients, workload.learning_rate)
         return losses
 
@@ -72,10 +60,10 @@ def bare_keras_plgu_lf(workload: Workload, x: np.ndarray, y: np.ndarray) -> Roun
     """Builds rounds like PLGU-LF's first one, with two models and two gradients in each step."""
 
     def step(x, y, shared, personal):
-        losses, ascent = _keras_gradient(personal, x, y)
+        losses, ascent = _keras_gradient(workload, personal, x, y)
         scale = 0.05 / (len(ascent) * tf.linalg.global_norm(ascent))
         _descend(shared, ascent, -scale)
-        _, gradients = _keras_gradient(shared, x, y)
+        _, gradients = _keras_gradient(workload, shared, x, y)
         _descend(shared, ascent, scale)
         _descend(shared, gradients, workload.learning_rate)
         _descend(personal, ascent, workload.learning_rate)
@@ -84,13 +72,17 @@ def bare_keras_plgu_lf(workload: Workload, x: np.ndarray, y: np.ndarray) -> Roun
     return _bare_keras_rounds(workload, x, y, step, 2)
 
 
-def _keras_gradient(network, x, y):
+def _keras_gradient(workload, network, x, y):
     """Returns the summed loss of a batch, and the gradient of the mean loss."""
     with tf.GradientTape() as tape:
-        logits = network(tf.cast(x, tf.float32) / 255.0, training=True)
-        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits)
+        losses = workload.losses(y, network(workload.inputs(x), training=True))
         loss = tf.reduce_mean(losses)
-    return tf.reduce_sum(losses), tape.gradient(loss, network.trainable_variables)
+    return tf.reduce_sum(losses), _dense(tape.gradient(loss, network.trainable_variables))
+
+
+def _dense(gradients):
+    """Returns gradients as tensors; those of embeddings are `IndexedSlices`."""
+    return list(map(tf.convert_to_tensor, gradients))
 
 
 def _descend(network, gradients, rate):

@@ -27,7 +27,6 @@ from tff_pfl.data import ClientRows, FederatedDataset, Partition
 from tff_pfl.evaluation import Evaluation
 from tff_pfl.experiment import Experiment, RunFiles, train
 from tff_pfl.experiment.background import Background, Stopwatch
-from tff_pfl.local import examples_type
 from tff_pfl.templates import compose
 
 _COHORT_SIZE = 100  # or all clients of a smaller federation
@@ -131,7 +130,7 @@ def rounds_at(point: Point) -> dict[str, Any]:
     """
     with _at(point) as (algorithm, folder, memory), contextlib.ExitStack() as resources:
         path, population = folder / "states", point.population
-        process = compose(algorithm, examples_type(point.workload.image_shape), SEED)
+        process = compose(algorithm, point.workload.examples_type(), SEED)
         store = ClientStateStore(process.initialize_clients, process.client_state_type, path)
         resources.enter_context(store)
         state = process.initialize_client(np.int32(0))

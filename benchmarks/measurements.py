@@ -19,7 +19,6 @@ from tff_pfl import algorithms, runtime
 from tff_pfl.aggregators import Stack
 from tff_pfl.algorithms.pgfed.server import PGFedServer, Risk
 from tff_pfl.compression import COMPRESSORS, compressed
-from tff_pfl.local import examples_type
 from tff_pfl.numerics.min_norm import min_norm_weights
 from tff_pfl.templates import AGGREGATORS, Algorithm, compose, with_aggregator
 
@@ -45,7 +44,7 @@ def aggregators(workload: Workload, rounds: int) -> Iterator[dict[str, Any]]:
     sent = {}
 
     def run_of(name, algorithm):
-        process = compose(algorithm, examples_type(workload.image_shape), SEED)
+        process = compose(algorithm, workload.examples_type(), SEED)
         state, cohort = process.initialize(), cohort_of(process, *workload.data())
 
         def run():

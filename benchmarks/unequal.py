@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from benchmarks.contenders import Round, bare_tensorflow, check_same_work
 from benchmarks.contestants.common import lognormal_sizes
@@ -55,7 +54,7 @@ def _cohort(name, workload, sizes, rounds):
         processor.setdefault(contender, []).append(time.process_time() - start)
 
     runs = {BARE: bare_tensorflow(workload, *data)}
-    for contender in _chosen(workload):
+    for contender in _OURS if workload.can_be_vectorized() else (LOOP,):
         make_context, capacity = _OURS[contender]
         runs[contender] = fedavg(workload, data, make_context(), capacity(workload))
     runs = {contender: functools.partial(timed, contender, run) for contender, run in runs.items()}
@@ -79,16 +78,9 @@ def _cohort(name, workload, sizes, rounds):
 
 
 def _data(workload, sizes):
-    """Returns the images and the labels of each client."""
+    """Returns the inputs and the labels of each client."""
     together = dataclasses.replace(workload, clients=1, examples_per_client=int(sizes.sum()))
     return [np.split(array[0], np.cumsum(sizes)[:-1]) for array in together.data()]
-
-
-def _chosen(workload) -> list[str]:
-    """Returns the contenders; on CPUs, convolutions that differ by client are not vectorized."""
-    convolves = any(weight.shape.rank > 2 for weight in workload.initial_weights())
-    loops = convolves and not tf.config.list_logical_devices("GPU")
-    return [LOOP] if loops else list(_OURS)
 
 
 def fedavg(workload: Workload, data, context, capacity) -> Round:
@@ -96,7 +88,7 @@ def fedavg(workload: Workload, data, context, capacity) -> Round:
 
     Args:
         workload: The model and the training.
-        data: The images and the labels of each client.
+        data: The inputs and the labels of each client.
         context: The execution context.
         capacity: See `CohortDataSource`.
     """

@@ -32,7 +32,7 @@ import tensorflow as tf
 from benchmarks.contenders import bare_keras, bare_tensorflow
 from benchmarks.gpu.memory import peak_mib, reset_peak
 from benchmarks.unequal import fedavg
-from benchmarks.workloads import Workload
+from benchmarks.workloads import Images
 from tff_pfl.clients import Ladder
 from tff_pfl.runtime import create_graph_context
 from tff_pfl.runtime.graph.pfor_convolutions import GROUPED, PATCHES, forced
@@ -42,8 +42,8 @@ CONVOLUTIONS = {way: functools.partial(forced, way) for way in (GROUPED, PATCHES
 _MODELS = {"linear": "mlp", "cnn": "cnn_pgfed"}
 
 
-class StartedWorkload(Workload):
-    """A workload with the initial weights of all contestants."""
+class StartedImages(Images):
+    """Images with the initial weights of all contestants."""
 
     def model(self):
         """Returns the network as a pure model; ResNets start from their own initial weights."""
@@ -59,15 +59,15 @@ class StartedWorkload(Workload):
 def workload_of(work, precision):
     """Returns the workload of a request; `work.options` are options of the network."""
     shape = common.NETWORKS[work.network][0] if work.network in _MODELS else common.IMAGE_SHAPE
-    return StartedWorkload(
-        _MODELS.get(work.network, work.network),
+    return StartedImages(
         work.clients,
         work.examples_per_client,
         work.batch_size,
         work.learning_rate,
         work.epochs,
-        shape,
-        {"hidden": ()} if work.network == "linear" else work.options,
+        network=_MODELS.get(work.network, work.network),
+        options={"hidden": ()} if work.network == "linear" else work.options,
+        image_shape=shape,
         compute_type="bfloat16" if precision == "bfloat16" else "float32",
     )
 

@@ -9,7 +9,13 @@ from unittest import mock
 import pytest
 
 from benchmarks import contenders, fixed_cost, growth, measurements, timing, unequal
-from benchmarks.workloads import AGGREGATED, DESCENT_WORKLOADS, MANY_CLIENTS, WORKLOADS
+from benchmarks.workloads import (
+    AGGREGATED,
+    DESCENT_WORKLOADS,
+    MANY_CLIENTS,
+    UNEQUAL_WORKLOADS,
+    WORKLOADS,
+)
 from tests.runs import assert_refused, run_main, run_python
 from tff_pfl.algorithms import ALGORITHMS
 from tff_pfl.compression import COMPRESSORS
@@ -19,10 +25,8 @@ PROGRAM = "benchmarks/benchmark.py"
 LINEAR = dataclasses.replace(MANY_CLIENTS, clients=3, examples_per_client=4, epochs=1)
 
 
-def tiny(name):
-    return dataclasses.replace(
-        WORKLOADS[name], clients=3, examples_per_client=4, epochs=2, batch_size=4
-    )
+def tiny(workload):
+    return dataclasses.replace(workload, clients=3, examples_per_client=4, epochs=2, batch_size=4)
 
 
 def test_functions_take_turns_and_the_first_is_not_measured(monkeypatch):
@@ -77,7 +81,13 @@ def assert_same_work(workload, names, tolerance):
 
 
 def test_bare_loop_does_the_same_work():
-    assert_same_work(tiny("linear"), ["bare_tensorflow", "tff_pfl_graph_loop"], 1e-4)
+    assert_same_work(tiny(WORKLOADS["linear"]), ["bare_tensorflow", "tff_pfl_graph_loop"], 1e-4)
+
+
+@pytest.mark.parametrize("name", ["ratings", pytest.param("lstm", marks=pytest.mark.slow)])
+def test_bare_loop_states_the_network_as_keras_does(name):
+    names = ["bare_tensorflow", "bare_keras", "tff_pfl_graph_loop"]
+    assert_same_work(tiny(UNEQUAL_WORKLOADS[name][0]), names, 1e-5)
 
 
 @pytest.mark.slow
@@ -94,7 +104,7 @@ def test_all_contenders_do_the_same_work(name):
         ]
     if name == "cnn":  # vectorized on GPUs only
         names = [contender for contender in names if not re.search("vectorized|xla", contender)]
-    assert_same_work(tiny(name), names, tolerance)
+    assert_same_work(tiny(WORKLOADS[name]), names, tolerance)
 
 
 def test_different_work_is_refused():
@@ -107,10 +117,20 @@ def test_different_work_is_refused():
 
 
 @pytest.mark.slow
-def test_unequal_clients_are_measured_beside_a_bare_loop_over_the_same_batches():
-    workload = dataclasses.replace(LINEAR, batch_size=2)
-    bare, *others = unequal.measure("linear", workload, [3], 1)
-    assert [record["contender"] for record in others] == ["loop", "groups", "one_capacity"]
+@pytest.mark.parametrize(
+    ("workload", "contenders"),
+    [
+        (LINEAR, ["loop", "groups", "one_capacity"]),
+        (UNEQUAL_WORKLOADS["lstm"][0], ["loop"]),
+        (UNEQUAL_WORKLOADS["ratings"][0], ["loop", "groups", "one_capacity"]),
+    ],
+)
+def test_unequal_clients_are_measured_beside_a_bare_loop_over_the_same_batches(
+    workload, contenders
+):
+    workload = dataclasses.replace(workload, batch_size=2, examples_per_client=4)
+    bare, *others = unequal.measure("tiny", workload, [3], 1)
+    assert [record["contender"] for record in others] == contenders
     for record in others:
         seconds = [found["seconds_per_round"]["median"] for found in (record, bare)]
         assert record["times_bare"] == pytest.approx(seconds[0] / seconds[1], rel=0.01)
