@@ -51,6 +51,8 @@ _FAILURES = (
     tf.errors.OutOfRangeError,
     tf.errors.UnimplementedError,
 )
+# Texts of errors of XLA, for graphs that it can compile for no cohort.
+_NOT_COMPILED = ("compile-time constant", "XLA compilation requires")
 
 
 class GraphExecutorFactory(tff.framework.ExecutorFactory):
@@ -99,12 +101,14 @@ class _Graph:
         result_layout: The layout of the result.
         client_map: The map of client work, or `None` if no client work is vectorized.
         simpler: The same computation with the simpler map, or `None` if it was not needed yet.
+        compiles: Whether XLA can compile it, as far as is known.
     """
 
     function: tf.types.experimental.ConcreteFunction
     result_layout: Layout
     client_map: mapping.ClientMap | None
     simpler: "_Graph | None" = None
+    compiles: bool = True
 
 
 class Program:
@@ -141,6 +145,8 @@ class Program:
                 if self._is_final(graph.client_map, error):
                     raise
                 reason = _cause(error)[:_NAME_LENGTH]
+                # Sizes of tensors depend on values, whatever the cohort.
+                graph.compiles = not any(text in error.message for text in _NOT_COMPILED)
             if reason is not None:  # outside the handler, so that later errors have no context
                 graph = self._simpler(graph, layout, type_signature, num_vectors, reason)
         return results.to_python(
@@ -159,7 +165,8 @@ class Program:
                 if len(self._graphs) > _MAX_GRAPHS:
                     self._graphs.popitem(last=False)
             self._graphs.move_to_end(key)
-            return self._graphs[key]
+            graph = self._graphs[key]
+            return graph if graph.compiles or graph.simpler is None else graph.simpler
 
     def _is_final(self, client_map, error) -> bool:
         """Returns whether another map could not do better than one that failed."""
@@ -171,7 +178,8 @@ class Program:
     def _simpler(self, graph, layout, type_signature, num_vectors, reason) -> _Graph:
         """Returns the same computation without XLA, or with loops, which raise errors of clients.
 
-        It replaces the graph for this call only, so that results do not depend on earlier calls.
+        It replaces the graph for this call only, so that results do not depend on earlier calls,
+        unless XLA cannot compile the graph for any.
         """
         with self._lock:
             if graph.simpler is None:

@@ -18,7 +18,7 @@ from tff_pfl.runtime.graph import (
     pfor_random,
     pfor_rules,
 )
-from tff_pfl.runtime.graph.pfor_rules import NotVectorizableError
+from tff_pfl.runtime.graph.pfor_rules import NotVectorizableError, same_op
 
 # The operations of lists of tensors in loops, and branches by number.
 _REFUSED = ("TensorList", "Case", "StatelessCase")
@@ -70,7 +70,7 @@ def alone(function, names: dict[str, int]):
         an operation that fails, or 0.
     """
     inputs = function.graph.inputs
-    with installed(compiled=True):
+    with installed(compiled=True, alone=True):
         loop = _parallel_for(tf.constant(1))
         loop.names, loop.failures = names, []
         shapes = [x.shape for x in inputs]
@@ -88,8 +88,13 @@ def _parallel_for(size: tf.Tensor):
 
 
 @contextlib.contextmanager
-def installed(compiled: bool = False):
-    """Installs these rules in TensorFlow for the duration of the context."""
+def installed(compiled: bool = False, alone: bool = False):
+    """Installs these rules in TensorFlow for the duration of the context.
+
+    Args:
+        compiled: Whether XLA compiles the graph.
+        alone: Whether no tensor differs by client, so that lists of tensors stay as they are.
+    """
     before, always = dict(internals.pfor_rules), set(internals.pfor_always_converted)
     expand = internals.PForInput.expanddim_inputs_for_broadcast
     try:
@@ -107,6 +112,8 @@ def installed(compiled: bool = False):
         }
         refused = {name: _refuse for name in general if name.startswith(_REFUSED)}
         rules = general | own | refused
+        if alone:
+            rules["TensorListReserve"] = _reserve
         if compiled:
             rules |= pfor_checks.rules(rules)
         for name, rule in rules.items():
@@ -132,6 +139,14 @@ def installed(compiled: bool = False):
 def _refuse(pfor_input):
     """Refuses an operation whose rule in TensorFlow makes a graph that fails when it runs."""
     raise NotImplementedError(f"{pfor_input.op_type} of tensors that differ by client")
+
+
+def _reserve(pfor_input):
+    """Keeps a list of a number of tensors that XLA can know, unlike that of a gradient."""
+    tensors = [x.t for x in pfor_input.inputs]
+    if any(tensor.op.type == "TensorListPopBack" for tensor in tensors):
+        raise NotImplementedError("the gradient of a list of tensors in a loop")
+    return internals.pfor_wrap(same_op(pfor_input, tensors)[0], False)
 
 
 class _Escape(BaseException):
@@ -304,7 +319,10 @@ def _convert_while(general_rule, pfor_input):
     def step(*tensors):
         results = vectorized_body(*tensors[:number])
         failed = map(tf.maximum, tensors[number:], results[number:])
-        return [*stack(results[:number], after), *failed]
+        results = stack(results[:number], after)
+        for result, shape in zip(results, shapes, strict=True):
+            result.set_shape(shape)  # which some rules lose
+        return [*results, *failed]
 
     results = tf.while_loop(
         lambda *tensors: vectorized_condition(*tensors[:number])[0],
