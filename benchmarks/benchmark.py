@@ -64,8 +64,9 @@ Other measurements print a line for each case:
                     feedback. Aggregators with noise need more than 10 clients
     --unequal       a round of FedAvg on clients of lognormal sizes (sigma 1, mean 55, batches of
                     20), for each network and size of cohort: a bare TensorFlow loop over the same
-                    batches, and this library's loop with each client's own rows, groups of clients
-                    of equal capacity, and rows padded to the largest client. On a machine with
+                    batches, and this library's compiled loop (see docs/guides/runtime.md), its loop
+                    with each client's own rows, groups of clients of equal capacity, and rows
+                    padded to the largest client. On a machine with
                     other work, compare the seconds of the processor. CPUs have no groups of
                     convolutions, and an LSTM has no groups. Networks:
                         linear   logistic regression, 784 -> 10

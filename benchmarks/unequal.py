@@ -1,4 +1,4 @@
-"""Measures rounds of clients of unequal sizes, in a loop, in groups and padded to the largest."""
+"""Measures rounds of clients of unequal sizes: compiled, in a loop, in groups and padded."""
 
 import dataclasses
 import functools
@@ -19,6 +19,7 @@ from tff_pfl.runtime import create_graph_context
 BARE, LOOP = "bare_tensorflow", "loop"
 # How each contender of this library makes its context, and its `CohortDataSource.capacity`.
 _OURS = {
+    "compiled": (lambda: create_graph_context(jit_compile=True), lambda workload: None),
     LOOP: (create_graph_context, lambda workload: None),
     "groups": (RUNTIMES["graph_vectorized"], lambda workload: Ladder(workload.batch_size)),
     "one_capacity": (RUNTIMES["graph_vectorized"], lambda workload: "cohort"),
@@ -54,7 +55,7 @@ def _cohort(name, workload, sizes, rounds):
         processor.setdefault(contender, []).append(time.process_time() - start)
 
     runs = {BARE: bare_tensorflow(workload, *data)}
-    for contender in _OURS if workload.can_be_vectorized() else (LOOP,):
+    for contender in _OURS if workload.can_be_vectorized() else ("compiled", LOOP):
         make_context, capacity = _OURS[contender]
         runs[contender] = fedavg(workload, data, make_context(), capacity(workload))
     runs = {contender: functools.partial(timed, contender, run) for contender, run in runs.items()}

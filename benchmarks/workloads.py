@@ -214,7 +214,7 @@ class NextTokens(Workload):
             [
                 tf.keras.layers.InputLayer((self.length,), dtype=tf.int32),
                 tf.keras.layers.Embedding(self.vocabulary, self.width, name="embedding"),
-                tf.keras.layers.LSTM(self.units, return_sequences=True, name="lstm"),
+                tf.keras.layers.LSTM(self.units, return_sequences=True, unroll=True, name="lstm"),
                 tf.keras.layers.Dense(self.vocabulary, name="logits"),
             ]
         )

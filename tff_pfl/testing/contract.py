@@ -10,6 +10,7 @@ A check is a function of a `Subject`; it raises an `AssertionError` that describ
 Checks run on a tiny federation, in the graph runtime unless they say otherwise.
 """
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +26,7 @@ from tff_pfl.clients import ClientStateStore, CohortDataSource
 from tff_pfl.data import FederatedDataset
 from tff_pfl.local import LocalTraining, batches
 from tff_pfl.models import Model
+from tff_pfl.runtime.graph.pfor_rules import NotVectorizableError
 from tff_pfl.templates import (
     Algorithm,
     Client,
@@ -336,8 +338,11 @@ def check_vectorized(subject: Subject) -> None:
 
 
 def check_compiled(subject: Subject) -> None:
-    """Checks that clients give the same round where XLA compiles their work."""
+    """Checks that clients give the same round where XLA compiles their work, also as on GPUs."""
     _check_runtime(subject, runtime.create_graph_context(jit_compile=True))
+    with contextlib.suppress(NotVectorizableError):
+        context = runtime.create_graph_context(vectorize="always", jit_compile=True)
+        _check_runtime(subject, context)
 
 
 def _check_runtime(subject, context):
