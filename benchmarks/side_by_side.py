@@ -23,7 +23,8 @@ selects clients, loads data and stores client states in its own way, in its own 
 without evaluations. The number of threads is the framework's default. Other work:
 
     --network      linear (784 -> 10) or mlp (784 -> 200 -> 200 -> 10), on 28x28x1 images;
-                   pgfed_authors has the CNN only
+                   pgfed_authors has the CNN only, and pfllib's fedrep fails on linear, which has
+                   no body
     --unequal      clients of lognormal sizes (sigma 1) around --examples_per_client, one epoch,
                    batches of 20. fedjax fills a client's last batch with more of its examples.
                    pfllib and pgfed_authors, which leave that batch out, cannot take part
