@@ -5,7 +5,7 @@ exchange lines:
 
     {"versions": {...}, "num_weights": 878538}   the contestant is ready for its first round
     round                                        the driver requests one more round
-    8.91                                         the round took this number of seconds
+    {"seconds": 8.91, "cpu_seconds": 17.2}       the time of the round, and that of the processor
 
 Contestants that `serve` know several ways to compute a round. Their lines are:
 
@@ -29,9 +29,10 @@ import numpy as np
 
 NUM_CLASSES = 10
 IMAGE_SHAPE = (32, 32, 3)
-# The image shape and the shapes of kernels of the networks that all serving contestants have.
+# The image shape and the shapes of kernels of the networks that all contestants have.
 NETWORKS = {
     "linear": ((28, 28, 1), ((784, 10),)),
+    "mlp": ((28, 28, 1), ((784, 200), (200, 200), (200, 10))),
     "cnn": (IMAGE_SHAPE, ((5, 5, 3, 32), (5, 5, 32, 64), (1600, 512), (512, 10))),
 }
 
@@ -39,18 +40,6 @@ NETWORKS = {
 def arguments():
     """Reads the method, the checkout and the sizes of the work from the command line."""
     return types.SimpleNamespace(**json.loads(sys.argv[1]))
-
-
-def data(work):
-    """Returns noise that is brighter by class, `uint8[clients, examples, 32, 32, 3]`, and labels.
-
-    The labels are int64.
-    """
-    rng = np.random.default_rng(work.seed)
-    y = rng.integers(NUM_CLASSES, size=(work.clients, work.examples_per_client))
-    x = rng.integers(0, 128, (*y.shape, *IMAGE_SHAPE), np.uint8)
-    x += (12 * y).astype(np.uint8)[..., None, None, None]
-    return x, y
 
 
 def scaled(x):
@@ -61,10 +50,17 @@ def scaled(x):
 class Turns:
     """The rounds of a contestant, each on request of the driver."""
 
-    def __init__(self):
-        """Reserves stdout for answers, and redirects a framework's output to stderr."""
+    def __init__(self, has_workers=False):
+        """Reserves stdout for answers, and redirects a framework's output to stderr.
+
+        Args:
+            has_workers: Whether other processes compute, whose processor time is not known.
+        """
         self._answers = os.fdopen(os.dup(1), "w")
         os.dup2(2, 1)
+        self._clocks = {"seconds": time.perf_counter}
+        if not has_workers:
+            self._clocks["cpu_seconds"] = time.process_time
         self._start = None
 
     def ready(self, num_weights, *packages, **versions):
@@ -85,10 +81,11 @@ class Turns:
             SystemExit: The driver requests no more rounds.
         """
         if self._start is not None:
-            self._say(time.perf_counter() - self._start)
+            now = self._read_clocks()
+            self._say({name: now[name] - start for name, start in self._start.items()})
         if not sys.stdin.readline():
             raise SystemExit
-        self._start = time.perf_counter()
+        self._start = self._read_clocks()
 
     def take(self, one_round):
         """Runs a function once for each round that the driver requests."""
@@ -105,6 +102,9 @@ class Turns:
 
         return wait_and_call
 
+    def _read_clocks(self):
+        return {name: clock() for name, clock in self._clocks.items()}
+
     def _say(self, answer):
         print(json.dumps(answer), file=self._answers, flush=True)
 
@@ -115,11 +115,16 @@ def lognormal_sizes(number, mean, sigma=1.0, seed=0):
     return np.maximum(np.rint(sizes * mean / sizes.mean()), 1).astype(np.int32)
 
 
-def client_data(work, image_shape):
+def client_data(work, image_shape=None):
     """Returns the images `uint8[size, ...]` and the labels int64 `[size]` of each client.
 
     An image is the prototype of its class and noise.
+
+    Args:
+        work: The number of clients, the mean of their sizes, and `sigma`, the spread of these.
+        image_shape: The shape of an image; by default that of the work's network.
     """
+    image_shape = image_shape or NETWORKS[work.network][0]
     rng = np.random.default_rng(0)
     sizes = lognormal_sizes(work.clients, work.examples_per_client, work.sigma)
     prototypes = rng.integers(0, 128, (NUM_CLASSES, *image_shape), np.uint8)

@@ -46,20 +46,26 @@ METHODS = {
 }
 OWN = (BARE, "tff_pfl")  # others have their own Python, which need not have this library
 _CHECKOUTS = ("pfllib", "pgfed_authors")  # not packages: need their repositories
+_FULL_BATCHES = _CHECKOUTS  # drop a client's incomplete batch
+_CNN_ONLY = ("pgfed_authors",)
 
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """The work of a round: training PGFed's CNN with SGD on synthetic 32x32x3 images.
+    """The work of a round: training a network with SGD on synthetic images.
 
     Attributes:
         clients: The number of clients in the federation.
         clients_per_round: The number of clients that the framework selects; at most `clients`.
-        examples_per_client: The number of examples of each client; a multiple of `batch_size`.
+        examples_per_client: The number of examples of each client; a multiple of `batch_size`
+            unless sizes are unequal, of which it is the mean.
         epochs: The passes over a client's examples in a round, for each model that a method trains.
         batch_size: The number of examples in a step.
         learning_rate: The learning rate of all models.
-        seed: The seed of the data, and of the framework if it takes one.
+        seed: The seed of the framework if it takes one.
+        network: A key of `common.NETWORKS`.
+        sigma: The spread of the clients' sizes, which are lognormal; 0 for equal sizes.
+        jit_compile: Whether XLA compiles this library's client work on CPUs, too.
 
     Raises:
         ValueError: A client's examples do not make full batches.
@@ -72,10 +78,13 @@ class Work:
     batch_size: int = 50
     learning_rate: float = 0.01
     seed: int = 0
+    network: str = "cnn"
+    sigma: float = 0.0
+    jit_compile: bool = False
 
     def __post_init__(self):
-        """Checks that batches are full."""
-        if self.examples_per_client % self.batch_size:
+        """Checks that batches of equal clients are full."""
+        if not self.sigma and self.examples_per_client % self.batch_size:
             raise ValueError(
                 f"--examples_per_client={self.examples_per_client} must be a multiple of "
                 f"{self.batch_size}, because frameworks treat incomplete batches differently."
@@ -116,6 +125,17 @@ class Contestant:
         return {"commit": found.stdout.strip()} if found.returncode == 0 else {}
 
 
+def check_work(framework: str, work: Work) -> None:
+    """Raises ValueError if a framework cannot do the work."""
+    if work.sigma and framework in _FULL_BATCHES:
+        raise ValueError(
+            f"{framework} drops incomplete batches, which unequal clients have. Leave out "
+            f"--{framework} or --unequal."
+        )
+    if work.network != "cnn" and framework in _CNN_ONLY:
+        raise ValueError(f"{framework} trains the CNN only. Leave out --{framework} or --network.")
+
+
 def place(framework: str, where: str) -> dict[str, str]:
     """Returns the Python and the checkout of a framework, as arguments of `Contestant`.
 
@@ -151,7 +171,8 @@ def compare(
 
     Yields:
         A record for each contestant, in order: `seconds_per_round`, and `times_bare`, the ratio of
-        its median to the bare loop's, or `None` without a bare loop. If a contestant fails, its
+        its median to the bare loop's, or `None` without a bare loop. The same of the processor,
+        `cpu_seconds_per_round` and `cpu_times_bare`, if the contestant knows them. If it fails, its
         record has the reason, `failed`, and the end of its `stderr`. A contestant fails if its
         model has a different number of weights than the first one.
     """
@@ -170,11 +191,9 @@ def compare(
             for process in running:
                 process.try_step(process.take_turn, turn > 0)
                 bar.update()
-    bare = [
-        spread(process.seconds) for process in running if process.is_bare and not process.failed
-    ]
+    bare = next((one for one in running if one.is_bare and not one.failed), None)
     for process in running:
-        yield process.record(*bare)
+        yield process.record(bare)
 
 
 def markdown_table(records: Iterable[Mapping[str, Any]]) -> str:
@@ -203,7 +222,7 @@ class _Running:
 
     Attributes:
         num_weights: The number of the model's weights, once the contestant is ready.
-        seconds: The seconds of the measured rounds.
+        rounds: The times of the measured rounds, by the names of clocks.
         failed: The reason and the end of stderr if the contestant has failed, or an empty mapping.
     """
 
@@ -211,7 +230,7 @@ class _Running:
         folder.mkdir()
         self.is_bare = contestant.framework == BARE
         self.num_weights = None
-        self.seconds = []
+        self.rounds = []
         self.failed = {}
         self._contestant, self._time_limit = contestant, time_limit
         self._errors = folder.with_suffix(".stderr")
@@ -262,23 +281,29 @@ class _Running:
         """Runs one more round."""
         with contextlib.suppress(BrokenPipeError):  # `_answer` reports how the process ended
             self._process.stdin.write(b"round\n")
-        seconds = float(self._answer("has not finished a round"))
+        times = self._answer("has not finished a round")
         if counts:
-            self.seconds.append(seconds)
+            self.rounds.append(times)
 
-    def record(self, *bare):
-        """Returns the measurements; `bare` is the spread of the bare loop, if there is one."""
+    def spread(self, clock):
+        """Returns the spread of the measured rounds, by a clock that the contestant has."""
+        return spread([times[clock] for times in self.rounds])
+
+    def record(self, bare):
+        """Returns the measurements; `bare` is the process of the bare loop, or `None`."""
         names = {"framework": self._contestant.framework, "method": self._contestant.method}
         if self.failed:
             return names | self.failed
-        own = spread(self.seconds)
-        return names | {
+        record = names | {
             "versions": self._versions,
             "num_weights": self.num_weights,
-            "rounds": len(self.seconds),
-            "seconds_per_round": own,
-            "times_bare": ratio(own, bare[0], 2) if bare else None,
+            "rounds": len(self.rounds),
         }
+        for clock in self.rounds[0]:
+            own = record[f"{clock}_per_round"] = self.spread(clock)
+            times = clock.replace("seconds", "times_bare")
+            record[times] = ratio(own, bare.spread(clock), 2) if bare else None
+        return record
 
     def _answer(self, failure):
         is_late = threading.Event()

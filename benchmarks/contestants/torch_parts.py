@@ -1,4 +1,4 @@
-"""PGFed's CNN in PyTorch, and files of clients in the format of PFLlib and its descendants."""
+"""Networks in PyTorch, and files of clients in the format of PFLlib and its descendants."""
 
 import argparse
 import os
@@ -12,14 +12,16 @@ from torch import nn
 FOREVER = 10**9
 
 
-def cnn():
-    """Returns the network of `tff_pfl.models.cnn_pgfed`."""
-    return nn.Sequential(
-        *(nn.Conv2d(3, 32, 5), nn.ReLU(), nn.MaxPool2d(2)),
-        *(nn.Conv2d(32, 64, 5), nn.ReLU(), nn.MaxPool2d(2)),
-        *(nn.Flatten(), nn.Linear(1600, 512), nn.ReLU()),
-        nn.Linear(512, common.NUM_CLASSES),
-    )
+def network(name):
+    """Returns one of `common.NETWORKS`, for images with channels first."""
+    *hidden, head = common.NETWORKS[name][1]
+    layers = []
+    for shape in hidden:
+        if len(shape) == 4:
+            layers += [nn.Conv2d(shape[2], shape[3], shape[0]), nn.ReLU(), nn.MaxPool2d(2)]
+        else:
+            layers += [nn.Flatten(), nn.Linear(*shape), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(*head))
 
 
 def num_weights(model):
@@ -46,7 +48,7 @@ def enter(checkout, dataset, work):
     folder = pathlib.Path("dataset") / dataset
     for split, last in (("train", None), ("test", 1)):
         (folder / split).mkdir(parents=True)
-        for client, (x, y) in enumerate(zip(*common.data(work), strict=True)):
+        for client, (x, y) in enumerate(zip(*common.client_data(work), strict=True)):
             examples = {"x": channels_first(x[:last]), "y": y[:last]}
             np.savez_compressed(folder / split / f"{client}.npz", data=examples)
     os.mkdir("system")

@@ -1,4 +1,7 @@
-"""Runs rounds of fedjax's FedAvg and APFL, with its default backend for clients."""
+"""Runs rounds of fedjax's FedAvg and APFL, with its default backend for clients.
+
+fedjax fills a client's last batch with further examples of the client.
+"""
 
 import common
 import fedjax
@@ -8,22 +11,21 @@ import optax
 from fedjax.algorithms import apfl, fed_avg
 
 
-def network(batch):
-    """Returns the logits of PGFed's CNN."""
-    return hk.Sequential(
-        [
-            hk.Conv2D(32, 5, padding="VALID"),
-            jax.nn.relu,
-            hk.MaxPool(2, 2, padding="VALID"),
-            hk.Conv2D(64, 5, padding="VALID"),
-            jax.nn.relu,
-            hk.MaxPool(2, 2, padding="VALID"),
-            hk.Flatten(),
-            hk.Linear(512),
-            jax.nn.relu,
-            hk.Linear(common.NUM_CLASSES),
-        ]
-    )(batch["x"])
+def network(name):
+    """Returns a function that computes the logits of a batch."""
+    *hidden, head = common.NETWORKS[name][1]
+
+    def logits(batch):
+        layers = []
+        for shape in hidden:
+            if len(shape) == 4:
+                layers += [hk.Conv2D(shape[-1], shape[0], padding="VALID"), jax.nn.relu]
+                layers += [hk.MaxPool(2, 2, padding="VALID")]
+            else:
+                layers += [hk.Flatten(), hk.Linear(shape[-1]), jax.nn.relu]
+        return hk.Sequential([*layers, hk.Flatten(), hk.Linear(head[-1])])(batch["x"])
+
+    return logits
 
 
 def loss(batch, logits):
@@ -33,16 +35,16 @@ def loss(batch, logits):
 
 def main():
     turns, work = common.Turns(), common.arguments()
-    x, y = common.data(work)
-    x = common.scaled(x)
     clients = {
-        f"{client:03}".encode(): {"x": x[client], "y": y[client]} for client in range(len(y))
+        f"{client:06}".encode(): {"x": common.scaled(x), "y": y}
+        for client, (x, y) in enumerate(zip(*common.client_data(work), strict=True))
     }
     sampler = fedjax.client_samplers.UniformGetClientSampler(
         fedjax.InMemoryFederatedData(clients), work.clients_per_round, work.seed
     )
-    batch = {"x": x[0, : work.batch_size], "y": y[0, : work.batch_size]}
-    model = fedjax.create_model_from_haiku(hk.transform(network), batch, loss, {})
+    batch = {name: array[:1] for name, array in clients[b"000000"].items()}
+    transformed = hk.transform(network(work.network))
+    model = fedjax.create_model_from_haiku(transformed, batch, loss, {})
     parts = (
         fedjax.model_grad(model),
         fedjax.optimizers.sgd(work.learning_rate),

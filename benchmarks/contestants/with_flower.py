@@ -4,6 +4,8 @@ import os
 
 os.environ |= {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}
 
+import functools
+
 import common
 import numpy as np
 import torch
@@ -16,16 +18,16 @@ from flwr.simulation import run_simulation
 from torch.utils.data import DataLoader, TensorDataset
 
 
-def client_app(work, folder, cnn):
+def client_app(work, folder, network):
     """Returns a client that trains the received network on its partition, read from a file."""
     app = ClientApp()
 
     @app.train()
     def train(message, context):
         client = context.node_config["partition-id"]
-        x, y = (np.load(f"{folder}/{name}.npy", mmap_mode="r")[client].copy() for name in "xy")
+        x, y = (np.load(f"{folder}/{name}{client}.npy") for name in "xy")
         examples = TensorDataset(torch.from_numpy(x), torch.from_numpy(y))
-        model = cnn()
+        model = network()
         model.load_state_dict(message.content["arrays"].to_torch_state_dict())
         optimizer = torch.optim.SGD(model.parameters(), work.learning_rate)
         loader = DataLoader(examples, work.batch_size, shuffle=True)
@@ -42,12 +44,13 @@ def client_app(work, folder, cnn):
 
 
 def main():
-    turns, work = common.Turns(), common.arguments()
+    turns, work = common.Turns(has_workers=True), common.arguments()
     torch.manual_seed(work.seed)
-    x, y = common.data(work)
-    np.save("x.npy", torch_parts.channels_first(x))
-    np.save("y.npy", y)
-    network = torch_parts.cnn()
+    for client, (x, y) in enumerate(zip(*common.client_data(work), strict=True)):
+        np.save(f"x{client}.npy", torch_parts.channels_first(x))
+        np.save(f"y{client}.npy", y)
+    build = functools.partial(torch_parts.network, work.network)
+    network = build()
     app = ServerApp()
 
     @app.main()
@@ -61,7 +64,7 @@ def main():
         turns.ready(torch_parts.num_weights(network), "flwr", "ray", "torch")
         strategy.start(grid, ArrayRecord(network.state_dict()), num_rounds=torch_parts.FOREVER)
 
-    run_simulation(app, client_app(work, os.getcwd(), torch_parts.cnn), work.clients)
+    run_simulation(app, client_app(work, os.getcwd(), build), work.clients)
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ def loss(weights, x, y, counts):
 
 
 def build(name, work):
-    x, y = common.client_data(work, common.NETWORKS[work.network][0])
+    x, y = common.client_data(work)
     sizes = np.array(list(map(len, y)))
     length = -(-sizes.max() // work.batch_size) * work.batch_size
     filler = [(0, 0), (0, length - sizes.max())]

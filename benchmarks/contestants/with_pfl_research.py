@@ -49,12 +49,13 @@ def main():
     turns, work = common.Turns(), common.arguments()
     np.random.seed(work.seed)
     torch.manual_seed(work.seed)
-    x, y = common.data(work)
-    x, y = torch.from_numpy(torch_parts.channels_first(x).copy()), torch.from_numpy(y)
-    users = {client: [x[client], y[client]] for client in range(work.clients)}
+    users = {
+        client: [torch.from_numpy(torch_parts.channels_first(x).copy()), torch.from_numpy(y)]
+        for client, (x, y) in enumerate(zip(*common.client_data(work), strict=True))
+    }
     sampler = get_user_sampler("minimize_reuse", range(work.clients))
     dataset = FederatedDataset.from_slices(users, sampler)
-    network = torch_parts.cnn()
+    network = torch_parts.network(work.network)
     classifier = Classifier(network)
     model = PyTorchModel(
         classifier,

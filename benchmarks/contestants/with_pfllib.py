@@ -18,10 +18,15 @@ def main():
     torch_parts.enter(work.checkout, dataset, work)
     torch.manual_seed(work.seed)
     models = importlib.import_module("flcore.trainmodel.models")
-    model = models.FedAvgCNN(in_features=3, num_classes=common.NUM_CLASSES, dim=1600)
+    model = torch_parts.network(work.network)
+    if work.network == "cnn":
+        model = models.FedAvgCNN(in_features=3, num_classes=common.NUM_CLASSES, dim=1600)
     num_weights = torch_parts.num_weights(model)
     if work.method == "fedrep":
-        head, model.fc = copy.deepcopy(model.fc), nn.Identity()
+        if work.network == "cnn":
+            head, model.fc = copy.deepcopy(model.fc), nn.Identity()
+        else:
+            head, model = model[-1], model[:-1]
         model = models.BaseHeadSplit(model, head)
     server = importlib.import_module(f"flcore.servers.server{MODULES[work.method]}")
     server = getattr(server, SERVERS[work.method])(options(work, dataset, model), 0)

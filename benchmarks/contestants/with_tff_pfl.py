@@ -1,4 +1,7 @@
-"""Runs rounds of this library: selects a cohort, computes the round, stores client states."""
+"""Runs rounds of this library: selects a cohort, computes the round, stores client states.
+
+The execution context and the padding of clients are those of its programs.
+"""
 
 import common
 
@@ -9,22 +12,24 @@ prepare_process()
 import tensorflow_federated as tff
 
 import tff_pfl
+from benchmarks.workloads import UNEQUAL_WORKLOADS
 from tff_pfl import algorithms
 from tff_pfl.clients import ClientStateStore, CohortDataSource
-from tff_pfl.local import LocalTraining, examples_type
+from tff_pfl.experiment.capacity import suitable_capacity
+from tff_pfl.local import LocalTraining
 
 
 def main():
     turns, work = common.Turns(), common.arguments()
-    tff_pfl.set_graph_context()
-    clients = [(x, y, x[:1], y[:1]) for x, y in zip(*common.data(work), strict=True)]
+    tff_pfl.set_graph_context(jit_compile=work.jit_compile or None)
+    clients = [(x, y, x[:1], y[:1]) for x, y in zip(*common.client_data(work), strict=True)]
     dataset = tff_pfl.FederatedDataset.from_client_arrays(clients, common.NUM_CLASSES)
-    model = tff_pfl.models.build("cnn_pgfed", common.IMAGE_SHAPE, common.NUM_CLASSES)
+    model = UNEQUAL_WORKLOADS[work.network][0].model()
     optimizer = tff.learning.optimizers.build_sgdm(work.learning_rate)
     process = algorithms.build(
         work.method,
         model,
-        examples_type(common.IMAGE_SHAPE),
+        dataset.examples_type,
         LocalTraining(optimizer, epochs=work.epochs, batch_size=work.batch_size),
         num_clients=work.clients,
         clients_per_round=work.clients_per_round,
@@ -32,7 +37,10 @@ def main():
     )
     state = process.initialize()
     with ClientStateStore(process.initialize_clients, process.client_state_type, "store") as store:
-        source = CohortDataSource(dataset, store, process.client_type, seed=work.seed)
+        capacity = suitable_capacity(model, dataset, work.clients_per_round, work.batch_size)
+        source = CohortDataSource(
+            dataset, store, process.client_type, seed=work.seed, capacity=capacity
+        )
         cohorts = source.iterator()
 
         def one_round():

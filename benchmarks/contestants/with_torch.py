@@ -39,7 +39,7 @@ def initial_weights(network):
 
 def examples(work):
     """Returns the images with channels first, and the labels of each client."""
-    x, y = common.client_data(work, common.NETWORKS[work.network][0])
+    x, y = common.client_data(work)
     return [images.transpose(0, 3, 1, 2) for images in x], y
 
 

@@ -5,7 +5,14 @@ import time
 
 import pytest
 
-from benchmarks.contestants.driver import Contestant, Work, compare, markdown_table, place
+from benchmarks.contestants.driver import (
+    Contestant,
+    Work,
+    check_work,
+    compare,
+    markdown_table,
+    place,
+)
 from tests.runs import ROOT, run_python
 
 # The "method" of a toy contestant chooses its behaviour.
@@ -21,13 +28,15 @@ for number, line in enumerate(sys.stdin):
         sys.exit("It cannot continue.")
     if method == "never answers":
         time.sleep(60)
-    print("done" if method == "babbles" else 10.0 - number, flush=True)
+    times = json.dumps({"seconds": 10.0 - number, "cpu_seconds": 20.0})
+    print("done" if method == "babbles" else times, flush=True)
 """
 FRAMEWORK = f"""
 import os, sys
 sys.path.insert(0, {str(ROOT / "benchmarks" / "contestants")!r})
 import common
-turns, work = common.Turns(), common.arguments()
+work = common.arguments()
+turns = common.Turns(has_workers=work.method == "has workers")
 print("Welcome to the framework!")
 turns.ready(work.clients, "numpy", toy="2")
 one_round = turns.before_each(lambda: os.system("echo a round"))
@@ -59,6 +68,8 @@ def test_contestants_take_turns_after_a_first_round(tmp_path):
             "rounds": 3,
             "seconds_per_round": {"median": 8.0, "min": 7.0, "max": 9.0},
             "times_bare": 1.0,
+            "cpu_seconds_per_round": {"median": 20.0, "min": 20.0, "max": 20.0},
+            "cpu_times_bare": 1.0,
         }
     ]
 
@@ -90,10 +101,13 @@ def test_contestant_fails_if_it_does_not_answer(tmp_path):
 def test_output_of_a_framework_is_ignored(tmp_path):
     program = tmp_path / "framework.py"
     program.write_text(FRAMEWORK)
-    (record,) = records_of([Contestant("toy", "works", program=str(program))], rounds=2)
+    toys = [Contestant("toy", name, program=str(program)) for name in ("works", "has workers")]
+    record, other = records_of(toys, rounds=2)
     assert record["versions"].keys() == {"numpy", "toy"}
     assert (record["num_weights"], record["rounds"]) == (Work().clients, 2)
     assert 0 < record["seconds_per_round"]["median"] < 5
+    assert 0 <= record["cpu_seconds_per_round"]["median"] < 5
+    assert "cpu_seconds_per_round" not in other
 
 
 @pytest.mark.parametrize(
@@ -106,6 +120,37 @@ def test_output_of_a_framework_is_ignored(tmp_path):
 def test_missing_framework_is_refused(framework, where, answer):
     with pytest.raises(ValueError, match=answer):
         place(framework, where)
+
+
+@pytest.mark.parametrize(
+    ("framework", "work", "answer"),
+    [
+        ("pfllib", {"sigma": 1.0}, "pfllib drops incomplete batches"),
+        ("pgfed_authors", {"network": "mlp"}, "pgfed_authors trains the CNN only"),
+    ],
+)
+def test_work_that_a_framework_cannot_do_is_refused(framework, work, answer):
+    with pytest.raises(ValueError, match=answer):
+        check_work(framework, Work(**work))
+
+
+def test_incomplete_batches_of_equal_clients_are_refused():
+    Work(examples_per_client=55, batch_size=20, sigma=1.0)
+    with pytest.raises(ValueError, match="must be a multiple of 20"):
+        Work(examples_per_client=55, batch_size=20)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("network", "num_weights"), [("linear", 7850), ("mlp", 199_210)])
+def test_program_compares_unequal_clients(network, num_weights):
+    sizes = ("--clients=4", "--clients_per_round=2", "--examples_per_client=7", "--rounds=1")
+    work = (f"--network={network}", "--unequal", "--jit_compile", "--methods=fedavg")
+    ended = run_python("benchmarks/side_by_side.py", *sizes, *work)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    _, *records, _, _, _, _ = ended.stdout.splitlines()
+    for record in map(json.loads, records):
+        assert record["num_weights"] == num_weights
+        assert record["cpu_times_bare"] > 0
 
 
 @pytest.mark.slow
