@@ -250,7 +250,7 @@ def _padded(column, shard: Rows) -> list[tf.Tensor]:
         end = start + len(cell)
         buffer[start:end] = cell
     buffer[end : end + parts.capacities.max()] = 0
-    return [as_tensor(buffer), tf.constant(parts.starts), tf.constant(parts.rows)]
+    return [as_tensor(buffer.reshape(-1)), *parts.tensors]
 
 
 def _stacked(column) -> list[tf.Tensor]:

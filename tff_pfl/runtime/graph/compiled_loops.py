@@ -199,7 +199,7 @@ class CompiledLoop:
             clients = tf.minimum(first + tf.range(places), last - 1)
             begin, length = starts[first], places * groups.capacities[index]
             tensors = [
-                leaf.buffer[begin : begin + length]
+                leaf.part(begin, length)
                 if isinstance(leaf, client_values.Padded)
                 else tf.gather(leaf.stacks()[0], clients)
                 for leaf in self._inputs

@@ -140,7 +140,7 @@ class Program:
         while outputs is None:
             reason = None
             try:
-                outputs = graph.function(*tensors)
+                outputs = internals.call_checked(graph.function, tensors)
             except _FAILURES as error:
                 if self._is_final(graph.client_map, error):
                     raise

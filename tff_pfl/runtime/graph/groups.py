@@ -1,6 +1,7 @@
 """Groups of clients whose tensors have equal shapes, so that each group can be stacked."""
 
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Iterator, Sequence
@@ -90,6 +91,11 @@ class Parts:
     capacities: np.ndarray
     starts: np.ndarray
     rows: np.ndarray
+
+    @functools.cached_property
+    def tensors(self) -> list[tf.Tensor]:
+        """The tensors of `starts` and `rows`."""
+        return [tf.constant(self.starts), tf.constant(self.rows)]
 
     def buffer_rows(self, ends: np.ndarray) -> int:
         """Returns the number of rows with which each part has rows for all of its places."""

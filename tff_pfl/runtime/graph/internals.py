@@ -87,6 +87,11 @@ def concrete_function(definition, graph: tf.Graph, callees):
     return function
 
 
+def call_checked(function, tensors) -> list[tf.Tensor]:
+    """Calls a concrete function with a list of tensors of its types, which is not checked again."""
+    return function._call_flat(tensors, function.captured_inputs)
+
+
 def run_with(function, manager) -> None:
     """Makes a concrete function run with the `CancellationManager` that `manager` returns, if any.
 
