@@ -109,14 +109,15 @@ def scan_batches(
     else:
         pass_steps = tf.maximum(own_steps, 1)
         end = tf.where(own_steps > 0, steps, 0)
-    numbers = tf.range(padded_steps * batch_size)
+    length = padded_steps * batch_size
+    numbers = tf.range(length)
     is_example = numbers < size
 
     def order(epoch):
         """Returns the rows of each step of a pass, `[padded_steps, batch_size]`."""
         rows = numbers
         if seed is not None:
-            rows = order_of(is_example, tf.size(numbers), _fold_in(seed, epoch))
+            rows = order_of(is_example, length, _fold_in(seed, epoch))
         # Surplus rows repeat an example: padding may hold NaN, and NaN times 0 is NaN.
         return tf.reshape(tf.where(is_example, rows, rows[:1]), [-1, batch_size])
 
@@ -141,8 +142,8 @@ def scan_batches(
             return run_steps(order(0), masks, end, lambda i: (0, i), carry)
         orders = tf.concat([order(epoch) for epoch in range(epochs)], axis=0)
         # The steps of each pass follow those of the last, without surplus steps.
-        steps_, length = tf.range(epochs * padded_steps), tf.maximum(pass_steps, 1)
-        pass_of, index = tf.minimum(steps_ // length, epochs - 1), steps_ % length
+        in_turn, pass_length = tf.range(epochs * padded_steps), tf.maximum(pass_steps, 1)
+        pass_of, index = tf.minimum(in_turn // pass_length, epochs - 1), in_turn % pass_length
         orders = tf.gather(orders, pass_of * padded_steps + index)
         masks = tf.gather(masks, index)
         return run_steps(orders, masks, end, lambda i: (i // pass_steps, i % pass_steps), carry)
