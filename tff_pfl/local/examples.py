@@ -103,7 +103,12 @@ def type_of_examples(x_type: tff.types.Type, y_type: tff.types.Type):
 
 def num_rows(examples: Examples | Batch) -> tf.Tensor:
     """Returns the number of rows, padding included, as an int32 scalar."""
-    return tf.shape(tf.nest.flatten((examples.y, examples.x))[0])[0]
+    return _num_rows(tf.nest.flatten((examples.y, examples.x))[0])
+
+
+def _num_rows(leaf):
+    leaf = tf.convert_to_tensor(leaf)
+    return tf.size(leaf) if leaf.shape.rank == 1 else tf.shape(leaf)[0]
 
 
 def static_num_rows(examples: Examples) -> int | None:
@@ -121,7 +126,7 @@ def readable(examples: Examples) -> tuple[Examples, tf.Tensor]:
 
     A size is valid if it is in 0 .. rows.
     """
-    numbers = [tf.shape(leaf)[0] for leaf in tf.nest.flatten((examples.x, examples.y))]
+    numbers = map(_num_rows, tf.nest.flatten((examples.x, examples.y)))
     rows = functools.reduce(tf.minimum, numbers)
     is_sound = tf.logical_and(examples.size >= 0, examples.size <= rows)
     return examples._replace(size=tf.where(is_sound, examples.size, 0)), is_sound

@@ -192,9 +192,14 @@ def select(condition, a, b):
 
 def all_finite(*trees) -> tf.Tensor:
     """Returns whether all floating-point and complex leaves are finite."""
+    checks = finite_checks(*trees)
+    return tf.reduce_all(tf.stack(checks)) if checks else tf.constant(True)
+
+
+def finite_checks(*trees) -> list[tf.Tensor]:
+    """Returns bool scalars, all true if all floating-point and complex leaves are finite."""
     leaves = []
     for leaf in tf.nest.flatten(trees):
         # Checks both parts, because the absolute value of large numbers overflows.
         leaves += [tf.math.real(leaf), tf.math.imag(leaf)] if leaf.dtype.is_complex else [leaf]
-    checks = [tf.reduce_all(tf.math.is_finite(leaf)) for leaf in leaves if leaf.dtype.is_floating]
-    return tf.reduce_all(tf.stack(checks)) if checks else tf.constant(True)
+    return [tf.reduce_all(tf.math.is_finite(leaf)) for leaf in leaves if leaf.dtype.is_floating]

@@ -264,7 +264,7 @@ class Model:
         totals = self.task.totals(values, share)
         if self.task.reduction == "mean":
             share *= tf.math.divide_no_nan(1.0, totals["loss"].count)
-        shares = [share, *map(tf.ones_like, losses[1:])]  # Of rows and the penalty in the loss.
+        shares = [share, *map(tf.ones_like, losses[1:])]  # the rows and the penalty in the loss
         zero = tf.UnconnectedGradients.ZERO
         gradient = tape.gradient(losses, weights, shares, unconnected_gradients=zero)
         # The gradient of an embedding is `IndexedSlices`, which some operations do not accept.

@@ -54,36 +54,52 @@ def accepting(
             type_of(output.state),
             "keep data types and shapes; tf.ensure_shape restores a shape that a loop lost.",
         )
+        scalars = _Scalars([output.weight, *tf.nest.flatten(output.metrics)])
+        checks = [is_readable, output.weight >= 0.0]
+        checks += trees.finite_checks(scalars.vectors, output._replace(weight=(), metrics=()))
+        if context.client_id is not client.client_id:
+            checks.append(tf.equal(client.client_id, context.client_id))
         empty = tf.equal(client.data.size, 0)
-        is_known = tf.equal(client.client_id, context.client_id)
-        sound = is_known & is_readable & trees.all_finite(output) & (output.weight >= 0.0)
         takes_part = tf.logical_and(carry.accepted, tf.logical_not(empty))
-        accepted = tf.logical_and(takes_part, sound)
+        accepted = tf.logical_and(takes_part, tf.reduce_all(tf.stack(checks)))
+        failed = tf.not_equal(takes_part, accepted)
 
         def accept(value):
             return trees.select(accepted, value, trees.zeros_like(value))
 
-        def count(condition):
-            return tf.cast(condition, tf.int32)
-
         upload = accept(output.upload)
         if exchange.send is not None and tf.nest.flatten(upload):
             upload = exchange.send(upload, context.seed)
+        weight, *totals = scalars.unpacked(accept(scalars.vectors))
+        counted = tf.stack([accepted, accepted, failed, empty])  # in the order of COUNTS
         return collections.OrderedDict(
             state=trees.select(accepted, output.state, client.state),
             upload=upload,
-            weight=accept(output.weight),
+            weight=weight,
             report=Report(
-                num_clients=count(accepted),
-                num_examples=accept(client.data.size),
-                num_nonfinite=count(tf.logical_and(takes_part, tf.logical_not(sound))),
-                num_empty=count(empty),
-                totals=accept(collections.OrderedDict(output.metrics)),
+                counts=tf.where(counted, tf.stack([1, client.data.size, 1, 1]), 0),
+                totals=tf.nest.pack_sequence_as(collections.OrderedDict(output.metrics), totals),
             ),
             carry=Carry(accepted, accept(output.carry)),
         )
 
     return client_work
+
+
+class _Scalars:
+    """Scalars as one vector of each data type, which takes fewer operations than each alone."""
+
+    def __init__(self, scalars: list[tf.Tensor]):
+        self._dtypes = [scalar.dtype for scalar in scalars]
+        self.vectors = [
+            tf.stack([scalar for scalar in scalars if scalar.dtype == dtype])
+            for dtype in dict.fromkeys(self._dtypes)
+        ]
+
+    def unpacked(self, vectors: list[tf.Tensor]) -> list[tf.Tensor]:
+        """Returns the scalars of vectors in the order of the given ones."""
+        entries = {vector.dtype: iter(tf.unstack(vector)) for vector in vectors}
+        return [next(entries[dtype]) for dtype in self._dtypes]
 
 
 def guarded(
@@ -116,11 +132,11 @@ def guarded(
         )
         sound, metrics = trees.all_finite(*_changed(new, old)), collections.OrderedDict()
         if report is not None:
-            sound = tf.logical_and(report.num_clients > 0, sound)
+            counts = dict(zip(COUNTS, tf.unstack(report.counts), strict=True))
+            sound = tf.logical_and(counts["num_clients"] > 0, sound)
             for name, mean in report.totals.items():
                 metrics[name] = mean.total / mean.count  # NaN if nothing was measured
-            for name in COUNTS:
-                metrics[name] = getattr(report, name)
+            metrics.update(counts)
         metrics["server_kept"] = tf.cast(tf.logical_not(sound), tf.int32)
         for name, measured in (
             ("aggregator", inputs.get("measurements", ())),

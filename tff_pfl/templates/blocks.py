@@ -123,7 +123,9 @@ class ClientBlock:
             if select is not None:
                 message = Message(shared=message, own=inputs["own"])
             round_num = inputs["round_num"]
-            client_id = _waiting(inputs["client_id"], round_num)
+            client_id = inputs["client_id"]
+            if select is not None:
+                client_id = _waiting(client_id, round_num)
             client = Client(client_id, inputs["state"], inputs["data"])
             known_id = made_for.nearest_id(client_id)
             context = ClientContext(

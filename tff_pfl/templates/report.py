@@ -3,6 +3,7 @@
 import collections
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
@@ -18,12 +19,14 @@ _LARGEST_TOTAL = 2.0**20
 
 
 class Report(NamedTuple):
-    """Counts and totals of metrics, summed over the clients of an exchange."""
+    """Counts and totals of metrics, summed over the clients of an exchange.
 
-    num_clients: tf.Tensor
-    num_examples: tf.Tensor
-    num_nonfinite: tf.Tensor
-    num_empty: tf.Tensor
+    Attributes:
+        counts: int32 `[4]`, in the order of `COUNTS`.
+        totals: The sums of metrics.
+    """
+
+    counts: tf.Tensor
     totals: Totals
 
 
@@ -50,14 +53,14 @@ def sum_of_reports(report_type: tff.types.Type, how: str) -> tff.Computation | N
 
 def secure_report_bytes(report_type: tff.types.Type) -> int:
     """Returns the number of bytes of a client's `Report` in secure sums, 4 for each number."""
-    return 4 * tff.types.count(report_type, lambda t: isinstance(t, tff.types.TensorType))
+    totals = tff.types.count(report_type.totals, lambda t: isinstance(t, tff.types.TensorType))
+    return 4 * (len(COUNTS) + totals)
 
 
 def _secure_sums(reports):
-    counts = {
-        name: tff.federated_secure_sum_bitwidth(getattr(reports, name), bits)
-        for name, bits in _BITS.items()
-    }
+    by_name = tff.federated_map(_counts_by_name, reports.counts)
+    sums = [tff.federated_secure_sum_bitwidth(by_name[name], bits) for name, bits in _BITS.items()]
+    counts = tff.federated_map(_stacked_counts, tff.federated_zip(sums))
     totals_type = reports.totals.type_signature.member
     if is_empty(totals_type):
         totals = tff.federated_value(collections.OrderedDict(), tff.SERVER)
@@ -68,7 +71,17 @@ def _secure_sums(reports):
             process = factory.create(as_floats.type_signature.result)
         floats = tff.federated_map(as_floats, reports.totals)
         totals = process.next(process.initialize(), floats).result
-    return tff.federated_zip(Report(**counts, totals=totals))
+    return tff.federated_zip(Report(counts, totals))
+
+
+@tff.tensorflow.computation(tff.types.TensorType(np.int32, [len(COUNTS)]))
+def _counts_by_name(counts):
+    return collections.OrderedDict(zip(COUNTS, tf.unstack(counts), strict=True))
+
+
+@tff.tensorflow.computation([np.int32] * len(COUNTS))
+def _stacked_counts(counts):
+    return tf.stack(list(counts))
 
 
 def _as_floats(totals):
