@@ -107,15 +107,15 @@ def scan_batches(
     else:
         pass_steps = tf.maximum(own_steps, 1)
         end = tf.where(own_steps > 0, steps, 0)
-    length = padded_steps * batch_size
-    numbers = tf.range(length)
+    numbers = tf.range(padded_steps * batch_size)
     is_example = numbers < size
 
     def order(epoch):
         """Returns the rows of each step of a pass, `[padded_steps, batch_size]`."""
         rows = numbers
         if seed is not None:
-            rows = order_of(is_example, length, _fold_in(seed, epoch))
+            # XLA knows the size of a tensor, but not a number from outside of the loop.
+            rows = order_of(is_example, tf.size(numbers), _fold_in(seed, epoch))
         # Surplus rows repeat an example: padding may hold NaN, and NaN times 0 is NaN.
         return tf.reshape(tf.where(is_example, rows, rows[:1]), [-1, batch_size])
 

@@ -15,7 +15,7 @@ _LEAST_CAPACITY = 16
 # Rows at which parts begin, so that TensorFlow does not copy parts of a buffer.
 _ALIGNED_ROWS = 64
 # The rows times elements of weights in a part, and the most clients of a part.
-_WORK_OF_PART, _MOST_PLACES = 20_000_000, 32
+_WORK_OF_PART, _MOST_PLACES = 100_000_000, 32
 # The elements of weights to which other work on a row amounts.
 _LEAST_SIZE = 2_000
 
