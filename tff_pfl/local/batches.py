@@ -118,8 +118,7 @@ def scan_batches(
         rows = numbers
         if seed is not None:
             rows = order_of(is_example, length, _fold_in(seed, epoch))
-        # Surplus rows repeat an example: padding may hold NaN, and NaN times 0 is NaN.
-        return tf.reshape(tf.where(is_example, rows, rows[:1]), [-1, batch_size])
+        return tf.reshape(_filled(rows, is_example, rows[:1]), [-1, batch_size])
 
     def run_steps(orders, masks, end, place, carry):
         """Runs `end` steps, of which `place` gives the epoch and the index in its pass."""
@@ -161,6 +160,11 @@ def scan_batches(
 
 def _steps(size, batch_size):
     return (size + (batch_size - 1)) // batch_size
+
+
+def _filled(rows, is_example, filler):
+    """Lets surplus rows repeat an example: padding may hold NaN, and NaN times 0 is NaN."""
+    return tf.where(is_example, rows, filler)
 
 
 def _batches(examples, orders, masks) -> Callable[[tf.Tensor, tf.Tensor], Batch]:
