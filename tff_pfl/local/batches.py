@@ -116,8 +116,7 @@ def scan_batches(
         if seed is not None:
             # XLA knows the size of a tensor, but not a number from outside of the loop.
             rows = order_of(is_example, tf.size(numbers), _fold_in(seed, epoch))
-        # Surplus rows repeat an example: padding may hold NaN, and NaN times 0 is NaN.
-        return tf.reshape(tf.where(is_example, rows, rows[:1]), [-1, batch_size])
+        return tf.reshape(_filled(rows, is_example, rows[:1]), [-1, batch_size])
 
     def run_steps(orders, end, epoch, carry):
         """Runs the first `end` steps of a pass."""
@@ -149,6 +148,11 @@ def scan_batches(
 
 def _steps(size, batch_size):
     return (size + (batch_size - 1)) // batch_size
+
+
+def _filled(rows, is_example, filler):
+    """Lets surplus rows repeat an example: padding may hold NaN, and NaN times 0 is NaN."""
+    return tf.where(is_example, rows, filler)
 
 
 def _batches(examples, orders, masks) -> Callable[[tf.Tensor, tf.Tensor], Batch]:
