@@ -20,8 +20,8 @@ from tff_pfl.runtime.graph.operations import operations
 class CompiledLoop:
     """The work of the clients of a shard, which later work on its results joins.
 
-    It is built when all uses of its results are known. Of a result of which only the sum is used,
-    the clients' tensors are added up as they are computed, and not written to memory.
+    It is built when all uses of its results are known. If only the sum of a result is used, the
+    clients' tensors are added up as they are computed, and are not written to memory.
     """
 
     def __init__(self, shard: client_values.Shard):

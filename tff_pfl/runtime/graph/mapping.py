@@ -119,7 +119,7 @@ class ClientMap:
             shard: The clients and their leaves.
             result: The type of a client's result.
             name: The function's name in the log.
-            work: What is known of the function.
+            work: The function and its properties.
             compiled: The compiled loops so far, to which new ones are appended.
 
         Returns:
