@@ -143,7 +143,7 @@ def test_parts_have_clients_of_similar_numbers_of_rows():
     assert found.clients.tolist() == [3, 4, 5, 7, 2, 6]
     assert found.ends.tolist() == [1, 2, 4, 6]
     assert found.parts.capacities.tolist() == [1024, 256, 64, 16]
-    assert found.parts.places.tolist() == [1, 2, 10, 32]
+    assert found.parts.places.tolist() == [1, 2, 10, 13]
     assert found.parts.rows.tolist() == [300, 65, 17, 64, 16, 0]
     # Parts begin at multiples of 64 rows.
     assert found.parts.starts.tolist() == [0, 320, 448, 465, 576, 592]

@@ -14,8 +14,11 @@ from tff_pfl.runtime.graph import client_values
 _LEAST_CAPACITY = 16
 # Rows at which parts begin, so that TensorFlow does not copy parts of a buffer.
 _ALIGNED_ROWS = 64
-# The rows times elements of weights in a part, and the most clients of a part.
-_WORK_OF_PART, _MOST_PLACES = 100_000_000, 32
+# The most work of a part, in rows times elements of weights, and the work below which the call of a
+# program takes longer; the number of parts into which larger work is divided, for all cores; the
+# most clients of a part, and the most elements of a leaf of all of them.
+_MOST_WORK, _LEAST_WORK, _PARTS, _MOST_PLACES = 100_000_000, 5_000_000, 8, 32
+_MOST_ELEMENTS = 1 << 21
 # The elements of weights to which other work on a row amounts.
 _LEAST_SIZE = 2_000
 
@@ -112,16 +115,21 @@ def in_parts(shard: Rows, rows: Sequence[int], size: int) -> Rows:
         size: The number of elements of the largest tensor of one shape.
     """
     capacities = {number: _capacity(number) for number in set(rows)}
+    work_of_row = size + _LEAST_SIZE
+    work = work_of_row * sum(capacities[rows[client]] for client in shard.clients.tolist())
+    share = max(work / _PARTS, _LEAST_WORK)
     clients = sorted(shard.clients.tolist(), key=lambda client: -capacities[rows[client]])
     own = np.array([rows[client] for client in clients], np.int32)
     starts, ends, places, of_parts = [], [], [], []
     end, row = 0, 0
     for capacity, group in itertools.groupby(own.tolist(), key=capacities.__getitem__):
         number = len(list(group))
-        most = _places(capacity, size)
+        most_of_all = min(_MOST_WORK // (capacity * work_of_row), _MOST_ELEMENTS // max(size, 1))
+        in_part = int(np.clip(most_of_all, 1, _MOST_PLACES))
+        most = int(np.clip(share // (capacity * work_of_row), 1, in_part))
         for first in range(end, end + number, most):
             ends.append(min(first + most, end + number))
-            places.append(most)
+            places.append(in_part)
             of_parts.append(capacity)
             for client in range(first, ends[-1]):
                 starts.append(row)
@@ -143,11 +151,6 @@ def _capacity(rows: int) -> int:
     while capacity < rows:
         capacity *= 4
     return capacity
-
-
-def _places(capacity: int, size: int) -> int:
-    """Returns the number of clients in a part, whose work outweighs the call of a program."""
-    return int(np.clip(_WORK_OF_PART // (capacity * (size + _LEAST_SIZE)), 1, _MOST_PLACES))
 
 
 def are_on_a_ladder(forms: Sequence[Sequence[tuple[int, ...]]]) -> bool:
