@@ -147,4 +147,4 @@ def test_parts_have_clients_of_similar_numbers_of_rows():
     assert found.parts.rows.tolist() == [300, 65, 17, 64, 16, 0]
     # Parts begin at multiples of 64 rows.
     assert found.parts.starts.tolist() == [0, 320, 448, 465, 576, 592]
-    assert found.parts.buffer_rows(found.ends) == 1024
+    assert found.parts.buffer_rows(found.ends) == 1088
