@@ -1,11 +1,13 @@
-"""Tests how the examples of clients are padded."""
+"""Tests how the examples of clients are padded, and when their work is compiled."""
 
 import numpy as np
+import tensorflow_federated as tff
 
 from tests.marks import together
-from tff_pfl import data, models
+from tff_pfl import data, models, runtime
 from tff_pfl.clients import Ladder
-from tff_pfl.experiment.capacity import suitable_capacity
+from tff_pfl.experiment.capacity import pays_to_compile, suitable_capacity
+from tff_pfl.local import LocalTraining
 
 LINEAR, CNN = ("mlp", {"hidden": ()}), ("lenet", {})
 
@@ -23,11 +25,43 @@ LINEAR, CNN = ("mlp", {"hidden": ()}), ("lenet", {})
     ],
 )
 def test_clients_are_grouped_if_that_is_faster(network, sizes, clients, batch_size, expected):
+    model, dataset = model_of(network), dataset_of(20 * sizes)
+    assert suitable_capacity(model, dataset, clients, batch_size) == expected
+
+
+def test_compiled_loops_pad_clients_themselves():
+    model, dataset = model_of(LINEAR), dataset_of([12, 16, 25] * 20)
+    context = runtime.create_graph_context(devices="CPU:0")
+    with tff.framework.get_context_stack().install(context), runtime.compiling(True):
+        assert suitable_capacity(model, dataset, 40, 20) is None
+
+
+@together(
+    ("network", "client_rounds", "options", "expected"),
+    [
+        (LINEAR, 25_000, {}, True),  # two steps of 20 for each client
+        (LINEAR, 24_999, {}, False),
+        (LINEAR, 2_000, {"epochs": 13}, True),
+        (LINEAR, 2_000, {"epochs": None, "steps": 25}, True),
+        (CNN, 1_000_000, {}, False),
+        (("mlp", {"hidden": (1_000,)}), 1_000_000, {}, False),  # 794,010 weights
+    ],
+)
+def test_long_trainings_of_light_models_are_compiled(network, client_rounds, options, expected):
+    optimizer = tff.learning.optimizers.build_sgdm(0.1)
+    local = LocalTraining(optimizer, batch_size=20, **options)
+    dataset = dataset_of([30, 40])
+    assert pays_to_compile(model_of(network), dataset, local, client_rounds) == expected
+
+
+def model_of(network):
     name, options = network
-    model = models.build(name, (28, 28, 1), 10, **options)
+    return models.build(name, (28, 28, 1), 10, **options)
+
+
+def dataset_of(sizes):
     nobody = np.zeros([0, 1], np.float32), np.zeros([0], np.int32)
-    dataset = data.FederatedDataset.from_client_arrays(
-        [(np.zeros([n, 1], np.float32), np.zeros(n, np.int32), *nobody) for n in 20 * sizes],
+    return data.FederatedDataset.from_client_arrays(
+        [(np.zeros([n, 1], np.float32), np.zeros(n, np.int32), *nobody) for n in sizes],
         num_classes=10,
     )
-    assert suitable_capacity(model, dataset, clients, batch_size) == expected
