@@ -59,6 +59,11 @@ def weighted(change, size):
     return tf.nest.map_structure(lambda x: tf.cast(size, tf.float32) * x, change)
 
 
+@tff.tensorflow.computation(MODEL["kernel"], np.float32)
+def moved(kernel, loss):
+    return kernel + loss
+
+
 @tff.federated_computation(at_server(MODEL), at_clients(CLIENT))
 def one_round(weights, clients):
     """Trains all clients, then once more from the sum of changes."""
@@ -68,7 +73,11 @@ def one_round(weights, clients):
     trained = tff.federated_map(train, (tff.federated_broadcast(weights), clients))
     total = tff.federated_sum(tff.federated_map(weighted, (trained["change"], sizes)))
     again = tff.federated_map(train, (tff.federated_broadcast(total), clients))
-    return trained["kernel"], tff.federated_sum(trained["loss"]), total, again["loss"]
+    loss = tff.federated_broadcast(tff.federated_sum(again["loss"]))
+    late = tff.federated_map(
+        moved, (trained["kernel"], loss)
+    )  # of the first loop, after the second
+    return trained["kernel"], tff.federated_sum(trained["loss"]), total, again["loss"], late
 
 
 def run(computation, *args, **options):
@@ -84,6 +93,7 @@ def test_results_equal_those_of_tensorflow(caplog, options):
     with caplog.at_level(logging.INFO, logger="absl"):
         assert_close(run(one_round, WEIGHTS, COHORT, jit_compile=True, **options), expected)
     assert sum(message.endswith(f"CPU:0: {COMPILED}.") for message in caplog.messages) == 2
+    assert not any("fails when it runs" in message for message in caplog.messages)
 
 
 def halved(x):
@@ -102,6 +112,17 @@ def test_rows_without_their_number_are_not_padded(caplog):
     with caplog.at_level(logging.INFO, logger="absl"):
         assert run(counts, COHORT[3:], jit_compile=True) == [16, 17]
     assert any("without their number" in message for message in caplog.messages)
+
+
+def test_data_may_be_tensors():
+    total = tff.tensorflow.computation(
+        lambda client: halved(tf.reduce_sum(client["data"].x[: client["data"].size])), CLIENT
+    )
+    data = Examples(tf.fill([3, 3], 2.0), tf.zeros([3], tf.int32), np.int32(2))
+    work = tff.federated_computation(
+        lambda clients: tff.federated_map(total, clients), at_clients(CLIENT)
+    )
+    assert run(work, [{"id": np.int32(0), "data": data}], jit_compile=True) == [0.75]
 
 
 def test_failing_work_raises_the_error_of_its_operation(caplog):

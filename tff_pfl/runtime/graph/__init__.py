@@ -11,10 +11,12 @@ The modules, from the outside to the inside:
     lowering       evaluates TFF's building blocks while a graph is built
     intrinsics, sequences
                    lower each intrinsic of TFF
-    values         structures, sequences, and clients' values: shared, stacked, ragged or padded
+    values, client_values, padded
+                   structures, sequences, and clients' values: shared, stacked, ragged or padded
     groups         sorts clients into groups of one shape, or into parts of similar ones
     mapping        applies a function to every client: compiled, vectorized or in a loop
     compiled_loops compiles client work on CPUs as loops over clients
+    loops          computes client work in a loop of TensorFlow
     imported       makes the TensorFlow of a TFF computation a function of this process
     vectorization  applies a function to stacked inputs, by TensorFlow's parallel-for
     pfor_rules, pfor_convolutions, pfor_random, pfor_checks

@@ -14,6 +14,7 @@ from tff_pfl.runtime.graph import client_values, groups, internals, values
 from tff_pfl.runtime.graph.groups import Rows
 from tff_pfl.runtime.graph.mapping import ClientMap
 from tff_pfl.runtime.graph.memory import aligned_array, as_tensor
+from tff_pfl.runtime.graph.padded import Padded
 from tff_pfl.runtime.graph.results import Layout, ResidentArray
 from tff_pfl.tracing.structures import elements_of
 
@@ -49,7 +50,7 @@ def ingest(
     kind: type[client_values.Leaf] = client_values.Stacked
     on_devices = [shard.device for shard in shards]
     if client_map.compiles_loops(on_devices) and (rows := _rows(clients, num_clients)) is not None:
-        kind = client_values.Padded
+        kind = Padded
         size = _largest_of(type_spec)
         shards = [groups.in_parts(shard, rows, size) for shard in shards]
     elif forms:
@@ -121,7 +122,7 @@ class _Clients:
 
     def kinds(self, kind: type[client_values.Leaf]) -> tuple[type[client_values.Leaf], ...]:
         are_of_kind = map(client_values.may_differ, self.leaf_types)
-        if kind is client_values.Padded:
+        if kind is Padded:
             are_of_kind = self.are_padded
         return tuple(kind if is_kind else client_values.Stacked for is_kind in are_of_kind)
 
@@ -203,8 +204,8 @@ def _lay_out(part, kind, server: str, shards) -> tuple[Layout, list[tf.Tensor]]:
         with tf.device(shard.device):
             for column, kind, leaf_type in zip(part.columns, kinds, part.leaf_types, strict=True):
                 column = _of_clients(column, shard.clients)
-                if kind is client_values.Padded:
-                    tensors += _padded(column, shard)
+                if kind is Padded:
+                    tensors += _padded(column, leaf_type, shard)
                 elif kind is client_values.Stacked:
                     tensors += _stacked(column)
                 else:
@@ -239,11 +240,11 @@ def _ragged(column, leaf_type) -> list[tf.Tensor]:
     return [tf.constant(elements), tf.constant(shapes, tf.int64)]
 
 
-def _padded(column, shard: Rows) -> list[tf.Tensor]:
-    """Returns the tensors of `client_values.Padded`; padding that clients may read is 0."""
+def _padded(column, leaf_type, shard: Rows) -> list[tf.Tensor]:
+    """Returns the tensors of `Padded`; padding that clients may read is 0."""
     parts = shard.parts
     rows = parts.buffer_rows(shard.ends)
-    buffer = aligned_array((rows, *column[0].shape[1:]), column[0].dtype)
+    buffer = aligned_array((rows, *leaf_type.shape[1:]), leaf_type.dtype)
     end = 0
     for cell, start in zip(column, parts.starts.tolist(), strict=True):
         buffer[end:start] = 0

@@ -1,8 +1,6 @@
 """Values of clients while a computation is lowered: each leaf of all clients of a shard."""
 
 import dataclasses
-import functools
-import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar, NamedTuple
 
@@ -212,97 +210,6 @@ class Grouped(Ragged):
     def of(self, rows):
         """Returns the next row."""
         return next(rows)
-
-
-class Padded(Ragged):
-    """Rows of examples in a buffer, in which each client may read a part's capacity of rows.
-
-    Rows from its `size` on are padding.
-
-    Attributes:
-        buffer: The elements of the rows of all clients.
-        starts: int32 `[num_clients]`, the row at which each client begins.
-        rows: int32 `[num_clients]`, the number of rows of each client.
-        size: The leaf of the clients' numbers of examples, see `with_sizes`.
-    """
-
-    buffer: tf.Tensor
-    starts: tf.Tensor
-    rows: tf.Tensor
-    size: Stacked | None = None
-
-    def __init__(self, buffer: tf.Tensor, starts: tf.Tensor, rows: tf.Tensor, leaf_type):
-        """Makes the leaf of a type."""
-        fields = {"buffer": buffer, "starts": starts, "rows": rows}
-        fields["static_shape"] = tf.TensorShape(leaf_type.shape)
-        for name, value in fields.items():
-            object.__setattr__(self, name, value)
-
-    @functools.cached_property
-    def elements(self) -> tf.Tensor:
-        """The elements of the clients' own rows."""
-        with self.buffer.graph.as_default():
-            rows = tf.ragged.range(self.starts, self.starts + self.rows).flat_values
-            return tf.reshape(tf.gather(tf.reshape(self.buffer, self._shape_of_rows), rows), [-1])
-
-    @functools.cached_property
-    def shapes(self) -> tf.Tensor:
-        """The shapes of the clients' own rows."""
-        with self.buffer.graph.as_default():
-            first = tf.cast(self.rows, tf.int64)[:, tf.newaxis]
-            others = tf.constant(self._shape_of_rows[1:], tf.int64)[tf.newaxis]
-            return tf.concat([first, tf.repeat(others, tf.size(self.rows), axis=0)], axis=1)
-
-    @functools.cached_property
-    def ends(self) -> tf.Tensor:
-        """The end of each client's elements."""
-        with self.buffer.graph.as_default():
-            return tf.cumsum(tf.reduce_prod(self.shapes, axis=1))
-
-    def at(self, index):
-        """Returns one client's own rows."""
-        return self.part(self.starts[index], self.rows[index])
-
-    def part(self, start: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
-        """Returns a number of rows, a view of the buffer if they begin where a part begins."""
-        length = math.prod(self._shape_of_rows[1:])
-        start, number = tf.cast(start, tf.int64), tf.cast(number, tf.int64)
-        elements = self.buffer[start * length : (start + number) * length]
-        return tf.reshape(elements, self._shape_of_rows)
-
-    @property
-    def _shape_of_rows(self) -> list[int]:
-        return [-1, *self.static_shape[1:]]
-
-    def row_specs(self):
-        """Returns the spec of a client's rows."""
-        return [tf.TensorSpec(self.static_shape, self.buffer.dtype)]
-
-    def of(self, rows):
-        """Returns the next rows."""
-        return next(rows)
-
-    @staticmethod
-    def specs(leaf_type) -> list[tf.TensorSpec]:
-        """Returns the specs of the tensors from which `take` makes a leaf."""
-        numbers = [tf.TensorSpec([None], tf.int32)] * 2
-        return [tf.TensorSpec([None], values.dtype(leaf_type)), *numbers]
-
-    @classmethod
-    def take(cls, tensors: Iterator[tf.Tensor], leaf_type) -> "Padded":
-        """Makes a leaf from the next three tensors."""
-        return cls(next(tensors), next(tensors), next(tensors), leaf_type)
-
-
-def with_sizes(leaves: Iterable["Leaf"]) -> "list[Leaf]":
-    """Lists the leaves of a value; the next scalar after rows of examples is their number."""
-    leaves, size = list(leaves), None
-    for leaf in reversed(leaves):
-        if isinstance(leaf, Padded):
-            object.__setattr__(leaf, "size", size)
-        elif isinstance(leaf, Stacked) and leaf.tensor.shape.rank == 1:
-            size = leaf
-    return leaves
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,7 +14,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_pfl.runtime.graph import client_values, compilation, internals, values, vectorization
-from tff_pfl.runtime.graph.operations import operations
+from tff_pfl.runtime.graph.operations import depends_on, operations
+from tff_pfl.runtime.graph.padded import Padded
 
 
 class CompiledLoop:
@@ -24,9 +25,9 @@ class CompiledLoop:
     clients' tensors are added up as they are computed, and are not written to memory.
     """
 
-    def __init__(self, shard: client_values.Shard):
-        """Makes a loop without work."""
-        self._shard = shard
+    def __init__(self, shard: client_values.Shard, limit: int | None):
+        """Makes a loop without work, of which `limit` parts run at a time; `None`: one per core."""
+        self._shard, self._limit = shard, limit
         self._graph = tf.compat.v1.get_default_graph()
         self._inputs: list[client_values.Leaf] = []
         self._works: list[_Work] = []
@@ -51,7 +52,7 @@ class CompiledLoop:
             NotCompilableError: XLA cannot compile the work with the same results, or would be slow.
         """
         differ = [isinstance(leaf, client_values.Ragged) for leaf in leaves]
-        are_padded = [isinstance(leaf, client_values.Padded) for leaf in leaves]
+        are_padded = [isinstance(leaf, Padded) for leaf in leaves]
         if differ != are_padded or any(map(client_values.may_differ, result_types)):
             raise compilation.NotCompilableError("shapes differ by client")
         sizes = [leaf.size for leaf in itertools.compress(leaves, are_padded)]
@@ -97,6 +98,10 @@ class CompiledLoop:
         failed, reason = _Promise(tf.int32, []), _Promise(tf.string, [])
         return failed, reason, tf.debugging.Assert(tf.equal(failed.tensor, 0), [reason.tensor])
 
+    def is_of(self, shard: client_values.Shard) -> bool:
+        """Returns whether the clients are those of a shard."""
+        return self._shard.size is shard.size
+
     def use(self, use: "_Use") -> tf.Tensor:
         """Returns the tensor of a use of a result; it has a value once the loop is built."""
         if use not in self._promises:
@@ -123,15 +128,7 @@ class CompiledLoop:
     def _awaits(self, tensor: tf.Tensor) -> bool:
         """Returns whether a tensor depends on results of this loop."""
         promised = {promise.tensor.op for promise in self._promises.values()}
-        seen, waiting = set(), [tensor.op]
-        while waiting and promised:
-            operation = waiting.pop()
-            if operation in promised:
-                return True
-            if operation not in seen:
-                seen.add(operation)
-                waiting += [tensor.op for tensor in operation.inputs] + operation.control_inputs
-        return False
+        return bool(promised) and depends_on(tensor.op, promised)
 
     def _client(self, rows: Sequence[tf.Tensor]) -> tuple[list[tf.Tensor], tf.Tensor]:
         """Returns the results of a client, and the number of an operation that fails, or 0."""
@@ -154,7 +151,7 @@ class CompiledLoop:
         places = tf.shape(offsets)[0]
 
         def row(leaf, tensor, client):
-            if not isinstance(leaf, client_values.Padded):
+            if not isinstance(leaf, Padded):
                 return tf.gather(tensor, client)
             shape = tf.shape(tensor)
             begin = tf.concat([offsets[client][tf.newaxis], tf.zeros_like(shape[1:])], axis=0)
@@ -173,16 +170,24 @@ class CompiledLoop:
             ]
             return client + 1, tf.maximum(failed, failure), states
 
-        start = []
-        for use in self._promises:
-            spec = self._specs[use.index]
-            array = functools.partial(tf.TensorArray, spec.dtype, places, element_shape=spec.shape)
-            start.append(tf.zeros(spec.shape, spec.dtype) if use.is_sum else array())
+        start = self._start(places, ())
         _, failed, states = tf.while_loop(
             lambda client, *_: client < count, next_client, (tf.constant(0), tf.constant(0), start)
         )
         states = zip(self._promises, states, strict=True)
         return [state if use.is_sum else state.stack() for use, state in states], failed
+
+    def _start(self, number: tf.Tensor, axes: tuple) -> list[tf.Tensor | tf.TensorArray]:
+        """Returns zeros for sums, and arrays of `number` tensors, which have further axes first."""
+
+        def start(use):
+            spec = self._specs[use.index]
+            if use.is_sum:
+                return tf.zeros(spec.shape, spec.dtype)
+            shape = tf.TensorShape(axes).concatenate(spec.shape)
+            return tf.TensorArray(spec.dtype, number, element_shape=shape, infer_shape=False)
+
+        return [start(use) for use in self._promises]
 
     def _parts(self) -> tuple[list[tf.Tensor], tf.Tensor]:
         """Computes all parts of the shard; returns the uses, and the number of a failure or 0."""
@@ -190,7 +195,7 @@ class CompiledLoop:
         number = tf.size(groups.ends)
         program = tf.function(self._program, autograph=False, jit_compile=True)
         starts = next(
-            (x.starts for x in self._inputs if isinstance(x, client_values.Padded)),
+            (x.starts for x in self._inputs if isinstance(x, Padded)),
             tf.zeros(self._shard.size, tf.int32),
         )
 
@@ -200,7 +205,7 @@ class CompiledLoop:
             begin, length = starts[first], places * groups.capacities[index]
             tensors = [
                 leaf.part(begin, length)
-                if isinstance(leaf, client_values.Padded)
+                if isinstance(leaf, Padded)
                 else tf.gather(leaf.stacks()[0], clients)
                 for leaf in self._inputs
             ]
@@ -211,19 +216,12 @@ class CompiledLoop:
             ]
             return index + 1, last, tf.maximum(failed, failure), states
 
-        start = []
-        for use in self._promises:
-            spec = self._specs[use.index]
-            shape = tf.TensorShape([None]).concatenate(spec.shape)
-            array = functools.partial(
-                tf.TensorArray, spec.dtype, number, element_shape=shape, infer_shape=False
-            )
-            start.append(tf.zeros(spec.shape, spec.dtype) if use.is_sum else array())
+        start = self._start(number, (None,))
         *_, failed, states = tf.while_loop(
             lambda index, *_: index < number,
             next_part,
             (tf.constant(0), tf.constant(0), tf.constant(0), start),
-            parallel_iterations=len(os.sched_getaffinity(0)),
+            parallel_iterations=self._limit or len(os.sched_getaffinity(0)),
         )
         states = zip(self._promises, states, strict=True)
         return [state if use.is_sum else state.concat() for use, state in states], failed

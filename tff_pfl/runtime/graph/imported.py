@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from tff_pfl.runtime.graph import internals
 from tff_pfl.runtime.graph.inlining import inline_calls, separate_steps
-from tff_pfl.runtime.graph.operations import operations
+from tff_pfl.runtime.graph.operations import depends_on, operations
 from tff_pfl.tracing.alone import choose
 
 # TensorFlow makes a new variable of this name at each run of its operation (`ResourceHandle`).
@@ -133,21 +133,8 @@ def _appended(tensor, first, independent_of) -> bool:
     return (
         _source(rows) is first
         and tf.get_static_value(axis) == 0
-        and not _reachable_from(further.op, independent_of)
+        and not depends_on(further.op, independent_of)
     )
-
-
-def _reachable_from(operation, sources) -> bool:
-    """Returns whether an operation depends on any of `sources`."""
-    seen, waiting = set(), [operation]
-    while waiting:
-        operation = waiting.pop()
-        if operation in sources:
-            return True
-        if operation not in seen:
-            seen.add(operation)
-            waiting += [tensor.op for tensor in operation.inputs] + operation.control_inputs
-    return False
 
 
 def _source(tensor) -> tf.Operation:

@@ -132,7 +132,7 @@ class ClientMap:
         result_types = values.leaf_types(result)
         if self.compiles_loops([shard.device]):
             try:
-                leaves = _compiled(call, shard, result_types, work, compiled)
+                leaves = self._compiled(call, shard, result_types, work, compiled)
             except Exception as error:  # TensorFlow's rules fail in many ways
                 self._announce(name, shard.device, f"not compiled by XLA ({_summary(error)})")
             else:
@@ -172,6 +172,25 @@ class ClientMap:
         ):
             return loops.deferred(call, shard, result_types, limit), False
         return loops.looped(call, shard, result_types, limit), False
+
+    def _compiled(
+        self, call, shard, result_types, work, compiled
+    ) -> tuple[client_values.Leaf, ...] | None:
+        """Adds work to the shard's last loop if it has results of that alone, or to a new one.
+
+        Only the last loop takes work, since later loops may wait for results of earlier ones.
+        Work without loops of its own is not worth a new one.
+        """
+        found = {leaf.loop for leaf in shard.leaves if isinstance(leaf, compiled_loops.Result)}
+        if found and found == {[loop for loop in compiled if loop.is_of(shard)][-1]}:
+            with contextlib.suppress(compilation.NotCompilableError):
+                return found.pop().add(call, shard.leaves, result_types)
+        if shard.groups is None or not work.has_loops():
+            return None
+        loop = compiled_loops.CompiledLoop(shard, self._max_concurrent_clients)
+        leaves = loop.add(call, shard.leaves, result_types)
+        compiled.append(loop)
+        return leaves
 
     def _not_vectorizable(self, shard, result_types) -> str | None:
         """Returns the reason why vectorization is not even tried, or `None`."""
@@ -228,20 +247,6 @@ class ClientMap:
         if choice not in self._announced:
             self._announced.add(choice)
             absl.logging.info("Client work %s on %s: %s.", *choice)
-
-
-def _compiled(call, shard, result_types, work, compiled) -> tuple[client_values.Leaf, ...] | None:
-    """Adds work with loops, or on results of a compiled loop, to a compiled loop."""
-    found = {leaf.loop for leaf in shard.leaves if isinstance(leaf, compiled_loops.Result)}
-    if len(found) == 1:
-        with contextlib.suppress(compilation.NotCompilableError):
-            return found.pop().add(call, shard.leaves, result_types)
-    if shard.groups is None or not work.has_loops():
-        return None
-    loop = compiled_loops.CompiledLoop(shard)
-    leaves = loop.add(call, shard.leaves, result_types)
-    compiled.append(loop)
-    return leaves
 
 
 def _is_list(leaf: client_values.Leaf) -> bool:

@@ -18,6 +18,6 @@ def aligned_array(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 
 def as_tensor(array: np.ndarray) -> tf.Tensor:
     """Returns a tensor of an array that nobody changes any more, on the CPU."""
-    if array.dtype == np.bool_:  # which DLPack does not know
+    if array.dtype.kind not in "iuf":  # DLPack knows neither bool nor bfloat16
         return tf.constant(array)
     return tf.experimental.dlpack.from_dlpack(array.__dlpack__())

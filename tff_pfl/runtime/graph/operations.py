@@ -1,6 +1,6 @@
-"""Finds the operations of graphs, also in the functions that they call."""
+"""Finds operations of graphs, also in the functions that they call, and what they depend on."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import tensorflow as tf
 
@@ -8,6 +8,19 @@ import tensorflow as tf
 def operations(graph: tf.Graph) -> Iterator[tf.Operation]:
     """Yields the operations of a graph and of the functions it calls, each function once."""
     yield from _operations(graph, set())
+
+
+def depends_on(operation: tf.Operation, sources: Collection[tf.Operation]) -> bool:
+    """Returns whether an operation is one of `sources` or depends on one, in their graph."""
+    seen, waiting = set(), [operation]
+    while waiting:
+        operation = waiting.pop()
+        if operation in sources:
+            return True
+        if operation not in seen:
+            seen.add(operation)
+            waiting += [tensor.op for tensor in operation.inputs] + operation.control_inputs
+    return False
 
 
 def _operations(graph, seen: set[str]) -> Iterator[tf.Operation]:

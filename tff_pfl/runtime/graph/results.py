@@ -9,6 +9,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_pfl.runtime.graph import client_values, values
+from tff_pfl.runtime.graph.padded import with_sizes
 from tff_pfl.tracing.structures import container_of
 
 
@@ -66,7 +67,7 @@ class Layout:
             case "clients":
                 leaf_types = values.leaf_types(type_spec)
                 leaves = [
-                    client_values.with_sizes(
+                    with_sizes(
                         leaf.take(tensors, kind)
                         for leaf, kind in zip(self.parts, leaf_types, strict=True)
                     )
