@@ -68,7 +68,7 @@ Other measurements print a line for each case:
                     with each client's own rows, groups of clients of equal capacity, and rows
                     padded to the largest client. On a machine with
                     other work, compare the seconds of the processor. CPUs have no groups of
-                    convolutions, and an LSTM has no groups. Networks:
+                    convolutions, and the LSTM is not measured in groups. Networks:
                         linear   logistic regression, 784 -> 10
                         mlp      784 -> 200 -> 200 -> 10
                         cnn      PGFed's CNN

@@ -245,7 +245,7 @@ class NextTokens(Workload):
         return tf.reduce_mean(super().losses(y, outputs), axis=1)
 
     def can_be_vectorized(self) -> bool:
-        """Returns False, because Keras' loop over tokens is not vectorized."""
+        """Returns False; vectorized sequences are not measured."""
         return False
 
     def data(self) -> tuple[np.ndarray, np.ndarray]:
