@@ -8,8 +8,10 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_pfl.arguments.ranges import takes, whole
+from tff_pfl.tracing.padding import may_be_padded
 
 
+@may_be_padded
 class Examples(NamedTuple):
     """The examples of one client, of TFF type `<x=X, y=Y, size=int32>`.
 
@@ -28,8 +30,6 @@ class Examples(NamedTuple):
     x: Any
     y: Any
     size: tf.Tensor
-
-    MAY_BE_PADDED = True  # which the graph runtime reads
 
 
 class Batch(NamedTuple):

@@ -16,6 +16,7 @@ from tff_pfl.runtime.graph.mapping import ClientMap
 from tff_pfl.runtime.graph.memory import aligned_array, as_tensor
 from tff_pfl.runtime.graph.padded import Padded
 from tff_pfl.runtime.graph.results import Layout, ResidentArray
+from tff_pfl.tracing.padding import is_padded
 from tff_pfl.tracing.structures import elements_of
 
 _copies = itertools.count()
@@ -74,8 +75,8 @@ def _rows(parts, num_clients: int) -> Sequence[int] | None:
     """Returns the number of rows of each client's examples, or `None` if other shapes differ."""
     found = {tuple([0] * num_clients)}
     for part in parts:
-        for column, is_padded in zip(part.columns, part.are_padded, strict=True):
-            if is_padded:
+        for column, may_grow in zip(part.columns, part.are_padded, strict=True):
+            if may_grow:
                 found.add(tuple(cell.shape[0] for cell in column))
             elif not isinstance(column, np.ndarray) and len({cell.shape for cell in column}) > 1:
                 return None
@@ -121,9 +122,9 @@ class _Clients:
     are_padded: list[bool]
 
     def kinds(self, kind: type[client_values.Leaf]) -> tuple[type[client_values.Leaf], ...]:
-        are_of_kind = map(client_values.may_differ, self.leaf_types)
-        if kind is Padded:
-            are_of_kind = self.are_padded
+        are_of_kind = self.are_padded
+        if kind is not Padded:
+            are_of_kind = list(map(client_values.may_differ, self.leaf_types))
         return tuple(kind if is_kind else client_values.Stacked for is_kind in are_of_kind)
 
 
@@ -166,8 +167,8 @@ def _are_padded(type_spec: tff.types.Type, is_inside: bool = False) -> list[bool
     """Returns for each leaf whether it may have more rows than a client has examples."""
     if isinstance(type_spec, tff.types.StructType):
         container = getattr(type_spec, "python_container", None)
-        is_inside |= getattr(container, "MAY_BE_PADDED", False)
-        return [is_padded for element in type_spec for is_padded in _are_padded(element, is_inside)]
+        is_inside |= is_padded(container)
+        return [leaf for element in type_spec for leaf in _are_padded(element, is_inside)]
     return [
         is_inside
         and isinstance(type_spec, tff.types.TensorType)
@@ -205,7 +206,7 @@ def _lay_out(part, kind, server: str, shards) -> tuple[Layout, list[tf.Tensor]]:
             for column, kind, leaf_type in zip(part.columns, kinds, part.leaf_types, strict=True):
                 column = _of_clients(column, shard.clients)
                 if kind is Padded:
-                    tensors += _padded(column, leaf_type, shard)
+                    tensors += _padded(column, leaf_type, shard.ends, shard.parts)
                 elif kind is client_values.Stacked:
                     tensors += _stacked(column)
                 else:
@@ -240,11 +241,9 @@ def _ragged(column, leaf_type) -> list[tf.Tensor]:
     return [tf.constant(elements), tf.constant(shapes, tf.int64)]
 
 
-def _padded(column, leaf_type, shard: Rows) -> list[tf.Tensor]:
+def _padded(column, leaf_type, ends, parts) -> list[tf.Tensor]:
     """Returns the tensors of `Padded`; padding that clients may read is 0."""
-    parts = shard.parts
-    rows = parts.buffer_rows(shard.ends)
-    buffer = aligned_array((rows, *leaf_type.shape[1:]), leaf_type.dtype)
+    buffer = aligned_array((parts.buffer_rows(ends), *leaf_type.shape[1:]), leaf_type.dtype)
     end = 0
     for cell, start in zip(column, parts.starts.tolist(), strict=True):
         buffer[end:start] = 0

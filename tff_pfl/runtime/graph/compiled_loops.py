@@ -5,10 +5,9 @@ operations in each step.
 """
 
 import functools
-import itertools
 import os
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -29,7 +28,7 @@ class CompiledLoop:
         """Makes a loop without work, of which `limit` parts run at a time; `None`: one per core."""
         self._shard, self._limit = shard, limit
         self._graph = tf.compat.v1.get_default_graph()
-        self._inputs: list[client_values.Leaf] = []
+        self._inputs: list[Any] = []
         self._works: list[_Work] = []
         self._specs: list[tf.TensorSpec] = []  # of results
         self._promises: dict[_Use, _Promise] = {}
@@ -38,7 +37,7 @@ class CompiledLoop:
     def add(
         self,
         call: Callable,
-        leaves: Sequence[client_values.Leaf],
+        leaves: Sequence[Any],
         result_types: Sequence[tff.types.TensorType],
     ) -> "tuple[Result, ...]":
         """Adds work on a client's values; returns the leaves of its results.
@@ -55,7 +54,7 @@ class CompiledLoop:
         are_padded = [isinstance(leaf, Padded) for leaf in leaves]
         if differ != are_padded or any(map(client_values.may_differ, result_types)):
             raise compilation.NotCompilableError("shapes differ by client")
-        sizes = [leaf.size for leaf in itertools.compress(leaves, are_padded)]
+        sizes = [leaf.size for leaf in leaves if isinstance(leaf, Padded)]
         if not all(any(size is leaf for leaf in leaves) for size in sizes):
             raise compilation.NotCompilableError("it takes examples without their number")
         specs = [spec for leaf in leaves for spec in leaf.row_specs()]
@@ -105,7 +104,7 @@ class CompiledLoop:
     def use(self, use: "_Use") -> tf.Tensor:
         """Returns the tensor of a use of a result; it has a value once the loop is built."""
         if use not in self._promises:
-            spec = self._specs[use.index]
+            spec = self._specs[use.result]
             shape = spec.shape if use.is_sum else [None, *spec.shape]
             with self._graph.as_default(), tf.control_dependencies([self._failure[-1]]):
                 self._promises[use] = _Promise(spec.dtype, shape)
@@ -163,9 +162,9 @@ class CompiledLoop:
             pairs = zip(self._inputs, tensors, strict=True)
             results, failure = self._client([row(leaf, tensor, client) for leaf, tensor in pairs])
             states = [
-                state + results[use.index]
+                state + results[use.result]
                 if use.is_sum
-                else state.write(client, results[use.index])
+                else state.write(client, results[use.result])
                 for use, state in zip(self._promises, states, strict=True)
             ]
             return client + 1, tf.maximum(failed, failure), states
@@ -181,7 +180,7 @@ class CompiledLoop:
         """Returns zeros for sums, and arrays of `number` tensors, which have further axes first."""
 
         def start(use):
-            spec = self._specs[use.index]
+            spec = self._specs[use.result]
             if use.is_sum:
                 return tf.zeros(spec.shape, spec.dtype)
             shape = tf.TensorShape(axes).concatenate(spec.shape)
@@ -191,7 +190,7 @@ class CompiledLoop:
 
     def _parts(self) -> tuple[list[tf.Tensor], tf.Tensor]:
         """Computes all parts of the shard; returns the uses, and the number of a failure or 0."""
-        groups = self._shard.groups
+        groups: Any = self._shard.groups
         number = tf.size(groups.ends)
         program = tf.function(self._program, autograph=False, jit_compile=True)
         starts = next(
@@ -228,9 +227,9 @@ class CompiledLoop:
 
 
 class _Use(NamedTuple):
-    """A use of the result at an index: the sum over all clients, or the stack."""
+    """A use of a result, given by its index: the sum over all clients, or the stack."""
 
-    index: int
+    result: int
     is_sum: bool
 
 

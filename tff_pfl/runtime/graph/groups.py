@@ -136,12 +136,12 @@ def in_parts(shard: Rows, rows: Sequence[int], size: int) -> Rows:
                 row += own[client]
             row = -(-row // _ALIGNED_ROWS) * _ALIGNED_ROWS
         end += number
-    numbers = [np.array(column, np.int32) for column in (places, of_parts, starts)]
+    numbers = [np.array(column, np.int32) for column in (places, of_parts, starts, own)]
     return dataclasses.replace(
         shard,
         clients=np.array(clients, np.int32),
         ends=np.array(ends, np.int32),
-        parts=Parts(*numbers, own),
+        parts=Parts(*numbers),
     )
 
 

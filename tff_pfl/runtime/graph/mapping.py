@@ -66,10 +66,13 @@ class ClientMap:
     def simpler(self) -> "ClientMap | None":
         """Returns the map to use where graphs of this one fail: without XLA, then with loops."""
         if self.jit_compile:
-            return ClientMap(self._vectorize, self._max_concurrent_clients, False)
+            return self._without_xla()
         if self._vectorize == AUTO:
             return ClientMap(NEVER, self._max_concurrent_clients, False)
         return None
+
+    def _without_xla(self) -> "ClientMap":
+        return ClientMap(self._vectorize, self._max_concurrent_clients, False)
 
     def compiles_loops(self, on_devices: Iterable[str]) -> bool:
         """Returns whether client work on devices is compiled as loops, see `compiled_loops`."""
@@ -139,7 +142,7 @@ class ClientMap:
                 if leaves is not None:
                     self._announce(name, shard.device, "a loop over clients, compiled by XLA")
                     return leaves, True
-            return self.simpler()(function, shard, result, name, work, compiled)
+            return self._without_xla()(function, shard, result, name, work, compiled)
         reason = self._not_vectorizable(shard, result_types)
         if reason is None and self.jit_compile:
             try:
