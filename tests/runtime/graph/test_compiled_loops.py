@@ -160,12 +160,13 @@ def test_contexts_that_leave_it_open_compile_where_that_pays(caplog):
 def test_parts_have_clients_of_similar_numbers_of_rows():
     shard = Rows("CPU:0", np.arange(2, 8, dtype=np.int32))
     rows = [9, 9, 16, 300, 65, 17, 0, 64]
-    found = in_parts(shard, rows, size=150_000)
+    found = in_parts(shard, [(number,) for number in rows], size=150_000)
+    (buffer,) = found.parts.buffers
     assert found.clients.tolist() == [3, 4, 5, 7, 2, 6]
     assert found.ends.tolist() == [1, 2, 4, 6]
-    assert found.parts.capacities.tolist() == [1024, 256, 64, 16]
+    assert buffer.capacities.tolist() == [1024, 256, 64, 16]
     assert found.parts.places.tolist() == [1, 2, 10, 13]
-    assert found.parts.rows.tolist() == [300, 65, 17, 64, 16, 0]
+    assert buffer.rows.tolist() == [300, 65, 17, 64, 16, 0]
     # Parts begin at multiples of 64 rows.
-    assert found.parts.starts.tolist() == [0, 320, 448, 465, 576, 592]
-    assert found.parts.buffer_rows(found.ends) == 1088
+    assert buffer.starts.tolist() == [0, 320, 448, 465, 576, 592]
+    assert buffer.length == 1088

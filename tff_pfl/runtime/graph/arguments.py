@@ -71,17 +71,19 @@ def _forms(parts) -> list[tuple]:
     return list(zip(*columns, strict=True))
 
 
-def _rows(parts, num_clients: int) -> Sequence[int] | None:
-    """Returns the number of rows of each client's examples, or `None` if other shapes differ."""
-    found = {tuple([0] * num_clients)}
+def _rows(parts, num_clients: int) -> list[tuple[int, ...]] | None:
+    """Returns the numbers of rows of each client's examples, or `None` if other shapes differ.
+
+    Numbers that are the same for all clients, such as those of `x` and `y`, are there once.
+    """
+    found: dict[tuple[int, ...], None] = {}  # as a set, but in order
     for part in parts:
         for column, may_grow in zip(part.columns, part.are_padded, strict=True):
             if may_grow:
-                found.add(tuple(cell.shape[0] for cell in column))
+                found[tuple(map(len, column))] = None
             elif not isinstance(column, np.ndarray) and len({cell.shape for cell in column}) > 1:
                 return None
-    *rows, most = sorted(found)
-    return most if len(rows) <= 1 else None
+    return list(zip(*found, strict=True)) or [(0,)] * num_clients
 
 
 def _largest(parts) -> int:
@@ -206,7 +208,7 @@ def _lay_out(part, kind, server: str, shards) -> tuple[Layout, list[tf.Tensor]]:
             for column, kind, leaf_type in zip(part.columns, kinds, part.leaf_types, strict=True):
                 column = _of_clients(column, shard.clients)
                 if kind is Padded:
-                    tensors += _padded(column, leaf_type, shard.ends, shard.parts)
+                    tensors += _padded(column, leaf_type, shard.parts)
                 elif kind is client_values.Stacked:
                     tensors += _stacked(column)
                 else:
@@ -241,16 +243,17 @@ def _ragged(column, leaf_type) -> list[tf.Tensor]:
     return [tf.constant(elements), tf.constant(shapes, tf.int64)]
 
 
-def _padded(column, leaf_type, ends, parts) -> list[tf.Tensor]:
+def _padded(column, leaf_type, parts) -> list[tf.Tensor]:
     """Returns the tensors of `Padded`; padding that clients may read is 0."""
-    buffer = aligned_array((parts.buffer_rows(ends), *leaf_type.shape[1:]), leaf_type.dtype)
+    buffer = parts.buffer(list(map(len, column)))
+    rows = aligned_array((buffer.length, *leaf_type.shape[1:]), leaf_type.dtype)
     end = 0
-    for cell, start in zip(column, parts.starts.tolist(), strict=True):
-        buffer[end:start] = 0
+    for cell, start in zip(column, buffer.starts.tolist(), strict=True):
+        rows[end:start] = 0
         end = start + len(cell)
-        buffer[start:end] = cell
-    buffer[end : end + parts.capacities.max()] = 0
-    return [as_tensor(buffer.reshape(-1)), *parts.tensors]
+        rows[start:end] = cell
+    rows[end : end + buffer.capacities.max()] = 0
+    return [as_tensor(rows.reshape(-1)), *buffer.tensors]
 
 
 def _stacked(column) -> list[tf.Tensor]:

@@ -257,13 +257,11 @@ class Groups(NamedTuple):
         ends: int32 `[num_groups]`, the end of each group.
         positions: int32 `[num_clients]`, the position of each client, in the order of the cohort.
         places: int32 `[num_groups]`, see `groups.Parts`; or `None`.
-        capacities: int32 `[num_groups]`, see `groups.Parts`; or `None`.
     """
 
     ends: tf.Tensor
     positions: tf.Tensor
     places: tf.Tensor | None = None
-    capacities: tf.Tensor | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -140,17 +140,17 @@ class CompiledLoop:
             failures.append(failed)
         return found["results"], tf.reduce_max(tf.stack(failures))
 
-    def _program(self, count: tf.Tensor, offsets: tf.Tensor, *tensors: tf.Tensor):
-        """Computes the first `count` clients of a part, with a row of `offsets` each.
+    def _program(self, count: tf.Tensor, clients: tf.Tensor, inputs):
+        """Computes the first `count` of the clients of a part, from their rows of the inputs.
 
         Returns:
             The uses of the results, for all places of the part, and the number of an operation that
             fails, or 0.
         """
-        places = tf.shape(offsets)[0]
+        places = tf.size(clients)
 
-        def row(leaf, tensor, client):
-            if not isinstance(leaf, Padded):
+        def row(client, tensor, offsets=None):
+            if offsets is None:
                 return tf.gather(tensor, client)
             shape = tf.shape(tensor)
             begin = tf.concat([offsets[client][tf.newaxis], tf.zeros_like(shape[1:])], axis=0)
@@ -159,8 +159,7 @@ class CompiledLoop:
             return internals.xla_dynamic_slice(tensor, begin, size)
 
         def next_client(client, failed, states):
-            pairs = zip(self._inputs, tensors, strict=True)
-            results, failure = self._client([row(leaf, tensor, client) for leaf, tensor in pairs])
+            results, failure = self._client([row(client, *tensors) for tensors in inputs])
             states = [
                 state + results[use.result]
                 if use.is_sum
@@ -193,22 +192,17 @@ class CompiledLoop:
         groups: Any = self._shard.groups
         number = tf.size(groups.ends)
         program = tf.function(self._program, autograph=False, jit_compile=True)
-        starts = next(
-            (x.starts for x in self._inputs if isinstance(x, Padded)),
-            tf.zeros(self._shard.size, tf.int32),
-        )
 
         def next_part(index, first, failed, states):
             last, places = groups.ends[index], groups.places[index]
             clients = tf.minimum(first + tf.range(places), last - 1)
-            begin, length = starts[first], places * groups.capacities[index]
-            tensors = [
-                leaf.part(begin, length)
+            inputs = [
+                leaf.of_part(index, clients)
                 if isinstance(leaf, Padded)
-                else tf.gather(leaf.stacks()[0], clients)
+                else [tf.gather(leaf.stacks()[0], clients)]
                 for leaf in self._inputs
             ]
-            results, failure = program(last - first, tf.gather(starts, clients) - begin, *tensors)
+            results, failure = program(last - first, clients, inputs)
             states = [
                 state + result if use.is_sum else state.write(index, result[: last - first])
                 for use, state, result in zip(self._promises, states, results, strict=True)

@@ -256,7 +256,7 @@ def _class_of_tff(kind):
 
 def _num_vectors(shard: Rows) -> int:
     """Returns the number of tensors in `Rows.tensors` besides the number of clients."""
-    return 2 * (shard.ends is not None) + 2 * (shard.parts is not None)
+    return 2 * (shard.ends is not None) + (shard.parts is not None)
 
 
 def _shard(device: str, tensors: Iterator[tf.Tensor], num_vectors: int) -> client_values.Shard:

@@ -45,7 +45,7 @@ class Rows:
         if self.ends is not None:
             tensors += [tf.constant(self.ends), tf.constant(self._positions)]
         if self.parts is not None:
-            tensors += [tf.constant(self.parts.places), tf.constant(self.parts.capacities)]
+            tensors.append(tf.constant(self.parts.places))
         return tensors
 
     def in_order(self, results: Sequence) -> Sequence:
@@ -78,70 +78,90 @@ def grouped(shard: Rows, forms: Sequence, limit: int | None) -> Rows:
 
 
 @dataclasses.dataclass(frozen=True)
-class Parts:
-    """The places of clients and of their rows in the parts of a compiled loop.
-
-    XLA compiles a loop again for each capacity.
+class Buffer:
+    """The places of clients' examples in a buffer with rows for all places of each part.
 
     Attributes:
-        places: int32, the number of clients for which each part has places.
         capacities: int32, the number of rows that each client of a part may have.
-        starts: int32, the row of the shard at which each client begins.
+        starts: int32, the row of the buffer at which each client begins.
         rows: int32, the number of rows of each client.
+        length: The number of rows of the buffer.
     """
 
-    places: np.ndarray
     capacities: np.ndarray
     starts: np.ndarray
     rows: np.ndarray
+    length: int
+
+    @classmethod
+    def of(cls, rows: np.ndarray, ends: np.ndarray, places: np.ndarray) -> "Buffer":
+        """Returns the buffer of clients, given the number of rows of each."""
+        capacities, starts, start, length = [], [], 0, 0
+        for part, number in zip(np.split(rows, ends[:-1]), places.tolist(), strict=True):
+            capacities.append(_capacity(part.max()))
+            length = max(length, start + number * capacities[-1])
+            starts.append(start + np.cumsum(part, dtype=np.int32) - part)
+            start = -(-(start + int(part.sum())) // _ALIGNED_ROWS) * _ALIGNED_ROWS
+        return cls(np.array(capacities, np.int32), np.concatenate(starts), rows, length)
 
     @functools.cached_property
     def tensors(self) -> list[tf.Tensor]:
-        """The tensors of `starts` and `rows`."""
-        return [tf.constant(self.starts), tf.constant(self.rows)]
-
-    def buffer_rows(self, ends: np.ndarray) -> int:
-        """Returns the number of rows with which each part has rows for all of its places."""
-        firsts = np.concatenate([[0], ends[:-1]])
-        return int((self.starts[firsts] + self.places * self.capacities).max())
+        """The tensors of the arrays."""
+        return list(map(tf.constant, (self.capacities, self.starts, self.rows)))
 
 
-def in_parts(shard: Rows, rows: Sequence[int], size: int) -> Rows:
+@dataclasses.dataclass(frozen=True)
+class Parts:
+    """The parts of a compiled loop, which XLA compiles again for other places and capacities.
+
+    Attributes:
+        places: int32, the number of clients for which each part has places.
+        buffers: The buffers of examples whose numbers differ.
+    """
+
+    places: np.ndarray
+    buffers: Sequence[Buffer]
+
+    def buffer(self, rows: Sequence[int]) -> Buffer:
+        """Returns the buffer for these numbers of rows of the clients."""
+        return next(buffer for buffer in self.buffers if np.array_equal(buffer.rows, rows))
+
+
+def in_parts(shard: Rows, rows: Sequence[tuple[int, ...]], size: int) -> Rows:
     """Returns a shard whose clients are sorted into parts of similar clients, the largest first.
 
     Args:
         shard: The shard without groups.
-        rows: The number of rows of each client of the cohort.
+        rows: The numbers of rows of each client of the cohort, such as of training and of test
+            examples.
         size: The number of elements of the largest tensor of one shape.
     """
-    capacities = {number: _capacity(number) for number in set(rows)}
+    capacities = {numbers: tuple(map(_capacity, numbers)) for numbers in set(rows)}
+    clients = sorted(
+        shard.clients.tolist(), key=lambda client: capacities[rows[client]], reverse=True
+    )
+    own = [rows[client] for client in clients]
     work_of_row = size + _LEAST_SIZE
-    work = work_of_row * sum(capacities[rows[client]] for client in shard.clients.tolist())
-    share = max(work / _PARTS, _LEAST_WORK)
-    clients = sorted(shard.clients.tolist(), key=lambda client: -capacities[rows[client]])
-    own = np.array([rows[client] for client in clients], np.int32)
-    starts, ends, places, of_parts = [], [], [], []
-    end, row = 0, 0
-    for capacity, group in itertools.groupby(own.tolist(), key=capacities.__getitem__):
-        number = len(list(group))
-        most_of_all = min(_MOST_WORK // (capacity * work_of_row), _MOST_ELEMENTS // max(size, 1))
+    work_of_all = work_of_row * sum(sum(capacities[numbers]) for numbers in own)
+    share = max(work_of_all / _PARTS, _LEAST_WORK)
+    ends, places = [], []
+    end = 0
+    for capacity, group in itertools.groupby(own, key=capacities.__getitem__):
+        start, end = end, end + len(list(group))
+        work = work_of_row * sum(capacity)
+        most_of_all = min(_MOST_WORK // work, _MOST_ELEMENTS // max(size, 1))
         in_part = int(np.clip(most_of_all, 1, _MOST_PLACES))
-        most = int(np.clip(share // (capacity * work_of_row), 1, in_part))
-        for first in range(end, end + number, most):
-            ends.append(min(first + most, end + number))
-            places.append(in_part)
-            of_parts.append(capacity)
-            for client in range(first, ends[-1]):
-                starts.append(row)
-                row += own[client]
-            row = -(-row // _ALIGNED_ROWS) * _ALIGNED_ROWS
-        end += number
-    numbers = [np.array(column, np.int32) for column in (places, of_parts, starts, own)]
+        most = int(np.clip(share // work, 1, in_part))
+        cuts = [*range(start + most, end, most), end]
+        ends += cuts
+        places += [in_part] * len(cuts)
+    numbers = [np.array(column, np.int32) for column in (ends, places)]
+    buffers = [Buffer.of(column, *numbers) for column in np.array(own, np.int32).T]
     return dataclasses.replace(
         shard,
         clients=np.array(clients, np.int32),
-        ends=np.array(ends, np.int32),
-        parts=Parts(*numbers),
+        ends=numbers[0],
+        parts=Parts(numbers[1], buffers),
     )
 
 

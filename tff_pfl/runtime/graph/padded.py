@@ -16,19 +16,21 @@ class Padded(client_values.Ragged):
 
     Attributes:
         buffer: The elements of the rows of all clients.
+        capacities: int32 `[num_parts]`, the number of rows that each client of a part may read.
         starts: int32 `[num_clients]`, the row at which each client begins.
         rows: int32 `[num_clients]`, the number of rows of each client.
         size: The leaf of the clients' numbers of examples, see `with_sizes`.
     """
 
     buffer: tf.Tensor
+    capacities: tf.Tensor
     starts: tf.Tensor
     rows: tf.Tensor
     size: client_values.Stacked | None = None
 
-    def __init__(self, buffer: tf.Tensor, starts: tf.Tensor, rows: tf.Tensor, leaf_type):
+    def __init__(self, buffer, capacities, starts, rows, leaf_type):
         """Makes the leaf of a type."""
-        fields = {"buffer": buffer, "starts": starts, "rows": rows}
+        fields = {"buffer": buffer, "capacities": capacities, "starts": starts, "rows": rows}
         fields["static_shape"] = tf.TensorShape(leaf_type.shape)
         for name, value in fields.items():
             object.__setattr__(self, name, value)
@@ -56,9 +58,20 @@ class Padded(client_values.Ragged):
 
     def at(self, index):
         """Returns one client's own rows."""
-        return self.part(self.starts[index], self.rows[index])
+        return self._from(self.starts[index], self.rows[index])
 
-    def part(self, start: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
+    def of_part(self, index: tf.Tensor, clients: tf.Tensor) -> list[tf.Tensor]:
+        """Returns the rows of a part and, for each of its clients, the first of its own.
+
+        Args:
+            index: The index of the part.
+            clients: int32, the client of each of the part's places.
+        """
+        starts = tf.gather(self.starts, clients)
+        rows = self._from(starts[0], tf.size(clients) * self.capacities[index])
+        return [rows, starts - starts[0]]
+
+    def _from(self, start: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
         """Returns a number of rows, a view of the buffer if they begin where a part begins."""
         length = math.prod(self._shape_of_rows[1:])
         start, number = tf.cast(start, tf.int64), tf.cast(number, tf.int64)
@@ -80,13 +93,13 @@ class Padded(client_values.Ragged):
     @staticmethod
     def specs(leaf_type) -> list[tf.TensorSpec]:
         """Returns the specs of the tensors from which `take` makes a leaf."""
-        numbers = [tf.TensorSpec([None], tf.int32)] * 2
+        numbers = [tf.TensorSpec([None], tf.int32)] * 3
         return [tf.TensorSpec([None], values.dtype(leaf_type)), *numbers]
 
     @classmethod
     def take(cls, tensors: Iterator[tf.Tensor], leaf_type) -> "Padded":
-        """Makes a leaf from the next three tensors."""
-        return cls(next(tensors), next(tensors), next(tensors), leaf_type)
+        """Makes a leaf from the next four tensors."""
+        return cls(next(tensors), next(tensors), next(tensors), next(tensors), leaf_type)
 
 
 def with_sizes(leaves: Iterable[client_values.Leaf]) -> list[client_values.Leaf]:

@@ -1,13 +1,14 @@
-"""Compares a vectorized operation in a context with one client at a time: a case of the fuzz."""
+"""Compares client work of an operation in a context with one client at a time: a fuzz case."""
 
 import dataclasses
 import enum
 
 import numpy as np
 import tensorflow as tf
+import tensorflow_federated as tff
 
 from tests.runtime.graph.fuzz.catalogue import Operation
-from tff_pfl.runtime.graph import compilation, vectorization
+from tff_pfl.runtime.graph import client_values, compilation, compiled_loops, vectorization
 from tff_pfl.runtime.graph.pfor_convolutions import GROUPED, own_filters
 
 # Raised for operations that do not support a context, or types with unknown shapes.
@@ -20,6 +21,14 @@ class Shapes(enum.Enum):
     KNOWN = "known"
     OPEN = "of known rank"
     UNKNOWN = "unknown"
+
+
+class Way(enum.Enum):
+    """The way in which the runtime computes clients."""
+
+    VECTORIZED = "vectorized"
+    COMPILED = "vectorized, compiled by XLA"
+    LOOP = "a loop over clients, compiled by XLA"
 
 
 class Outcome(enum.Enum):
@@ -45,7 +54,7 @@ class Case:
         num_clients: The number of clients, at least 1.
         size: The length of the axes `"n"`.
         seed: The seed of the values.
-        jit_compile: Whether XLA compiles the operation.
+        way: The way in which clients are computed.
     """
 
     operation: Operation
@@ -57,11 +66,11 @@ class Case:
     num_clients: int
     size: int
     seed: int
-    jit_compile: bool
+    way: Way
 
 
 def run(case: Case) -> Outcome:
-    """Compares the vectorized graph with one client at a time.
+    """Compares the graph of all clients with one client at a time.
 
     Raises:
         AssertionError: The results differ.
@@ -81,11 +90,11 @@ def run(case: Case) -> Outcome:
             return Outcome.INAPPLICABLE
         expected = None
     try:
-        vectorized, inputs = _vectorized(case, stacks, shared, specs)
+        together, inputs = _together(case, stacks, shared, specs)
     except Exception:  # as in the runtime, since TensorFlow's rules fail in many ways
         return Outcome.REFUSED
     try:
-        actual = vectorized(*inputs)
+        actual = together(*inputs)
     except tf.errors.OpError:
         return Outcome.FAILS
     assert expected is not None, "Alone, a client fails."
@@ -133,8 +142,8 @@ def _spec(stack, shapes) -> tf.TensorSpec:
     return tf.TensorSpec(shape, stack.dtype)
 
 
-def _vectorized(case, stacks, shared, specs):
-    """Returns the vectorized function, and its arguments."""
+def _together(case, stacks, shared, specs):
+    """Returns the function of all clients, and its arguments."""
     stack_specs = [
         tf.TensorSpec([None, *spec.shape], spec.dtype)
         if spec.shape.rank is not None
@@ -148,26 +157,44 @@ def _vectorized(case, stacks, shared, specs):
         stacks, captured = tensors[: len(specs)], iter(tensors[len(specs) :])
         values = [value if value is None or case.constant else next(captured) for value in shared]
         one = tf.function(_alone(case, values), autograph=False).get_concrete_function(*specs)
-        names = {} if case.jit_compile else None
+        if case.way is Way.LOOP:
+            return _looped_over(one, size, stacks)
+        is_compiled = case.way is Way.COMPILED
+        names = {} if is_compiled else None
         vectorized = tf.function(
             lambda *tensors: vectorization.vectorize(
-                one, tensors[0], tensors[1:], case.jit_compile, names
+                one, tensors[0], tensors[1:], is_compiled, names
             ),
             autograph=False,
-            jit_compile=case.jit_compile,
+            jit_compile=is_compiled,
         )
         results = vectorized(size, *stacks)
-        return compilation.raising(results, names) if case.jit_compile else results
+        return compilation.raising(results, names) if is_compiled else results
 
-    with own_filters(*[GROUPED] * case.jit_compile):  # on a CPU, only XLA has all their gradients
+    # On a CPU, only XLA has all gradients of grouped channels.
+    with own_filters(*[GROUPED] * (case.way is Way.COMPILED)):
         function = tf.function(outer, autograph=False).get_concrete_function(
             tf.TensorSpec([], tf.int32), *stack_specs, *shared_specs
         )
     return function, map(tf.constant, [np.int32(case.num_clients), *stacks, *present])
 
 
+def _looped_over(one, size, stacks):
+    """Returns the results of a compiled loop over clients, in parts of at most two clients."""
+    ends = tf.minimum(tf.range(2, size + 2, 2), size)
+    groups = client_values.Groups(ends, tf.range(size), tf.fill(tf.shape(ends), 3))
+    loop = compiled_loops.CompiledLoop(client_values.Shard("/CPU:0", size, (), groups), None)
+    types = [tff.types.TensorType(x.dtype.as_numpy_dtype, x.shape) for x in one.outputs]
+    leaves = loop.add(
+        lambda rows, alone: one(*rows), list(map(client_values.Stacked, stacks)), types
+    )
+    results = [leaf.tensor for leaf in leaves]
+    loop.build()
+    return results
+
+
 def _tolerance(case) -> float:
-    return 2e-3 if case.jit_compile or case.context in _SECOND_ORDER else 2e-4
+    return 2e-3 if case.way is not Way.VECTORIZED or case.context in _SECOND_ORDER else 2e-4
 
 
 def _assert_same(actual, wanted, tolerance):

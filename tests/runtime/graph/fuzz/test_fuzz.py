@@ -8,7 +8,7 @@ import pytest
 from hypothesis import strategies
 
 from tests.runtime.graph.fuzz import algebra, arrays, control, differential, elementwise, networks
-from tests.runtime.graph.fuzz.differential import Case, Shapes
+from tests.runtime.graph.fuzz.differential import Case, Shapes, Way
 from tests.runtime.graph.fuzz.drawing import draws
 
 FAMILIES = (
@@ -27,6 +27,8 @@ FAMILIES = (
     control.randoms,
 )
 OPERATIONS = [operation for family in FAMILIES for operation in family]
+WAYS = [Way.VECTORIZED, Way.LOOP, Way.COMPILED]
+WAYS_OF_DRAWS = WAYS[:2]
 CASES = int(os.environ.get("FUZZ_CASES", "8"))  # of each operation
 
 
@@ -45,7 +47,7 @@ def cases(draw, operation):
         num_clients=draw(strategies.integers(1, 4)),
         size=draw(strategies.sampled_from([2, 3, 1, 0])),
         seed=draw(strategies.integers(0, 2**32 - 1)),
-        jit_compile=not operation.draws and draw(strategies.integers(0, 9)) == 9,
+        way=draw(strategies.sampled_from(WAYS_OF_DRAWS if operation.draws else WAYS)),
     )
 
 
@@ -59,10 +61,10 @@ def test_vectorized_operation_equals_each_client_alone(operation):
     @hypothesis.given(case=cases(operation))
     def try_case(case):
         try:
-            outcomes[differential.run(case)] += 1
+            outcomes[f"{case.way.value}: {differential.run(case).value}"] += 1
         except AssertionError as error:
             different.append(f"{case}\n{error}")
 
     try_case()
-    print({outcome.value: count for outcome, count in outcomes.items()})
+    print(dict(outcomes))
     assert not different, "\n\n".join(different)

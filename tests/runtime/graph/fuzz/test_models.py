@@ -84,6 +84,11 @@ LOSSES = {
     "cross-entropy": sparse_cross_entropy,
     "squares": lambda y, z: tf.reduce_sum((z - tf.one_hot(y, CLASSES)) ** 2, axis=1),
 }
+WAYS = {
+    "chosen": {},
+    "loop": {"vectorize": "never"},
+    "compiled": {"jit_compile": True},
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +99,7 @@ class Case:
     loss: str
     sizes: tuple[int, ...]
     is_padded: bool
-    vectorize: str
+    way: str
     seed: int
 
     def network(self):
@@ -111,7 +116,7 @@ cases = strategies.builds(
     loss=strategies.sampled_from(list(LOSSES)),
     sizes=strategies.lists(strategies.integers(0, ROWS), min_size=1, max_size=3).map(tuple),
     is_padded=strategies.booleans(),
-    vectorize=strategies.sampled_from(["auto", "never"]),
+    way=strategies.sampled_from(list(WAYS)),
     seed=strategies.integers(0, 2**32 - 1),
 )
 
@@ -168,7 +173,7 @@ def try_case(case):
         return tff.federated_map(work, examples)
 
     clients = drawn_clients(case)
-    context = runtime.create_graph_context(vectorize=case.vectorize)
+    context = runtime.create_graph_context(**WAYS[case.way])
     with tff.framework.get_context_stack().install(context):
         results = work_of_clients(clients)
     initial = [weight for layer in model.init(0).values() for weight in layer.values()]
