@@ -18,7 +18,8 @@ def pad_examples(examples: Examples, capacity: int) -> Examples:
         ValueError: The client has more than `capacity` examples, or `size` is not in 0..rows.
     """
     size = int(examples.size)
-    rows = {name: _fewest_rows(getattr(examples, name)) for name in ("x", "y")}
+    arrays = {name: tf.nest.flatten(getattr(examples, name)) for name in ("x", "y")}
+    rows = {name: min(map(len, flat)) for name, flat in arrays.items()}
     fewest = min(rows.values())
     if not 0 <= size <= fewest:
         raise ValueError(
@@ -29,17 +30,15 @@ def pad_examples(examples: Examples, capacity: int) -> Examples:
         raise ValueError(f"{size} examples do not fit into a capacity of {capacity}.")
 
     def pad(rows):
-        rows = np.asarray(rows)[:size]
-        if size == capacity:
-            return rows
-        return np.pad(rows, [(0, capacity - size)] + [(0, 0)] * (rows.ndim - 1))
+        rows = np.asarray(rows)
+        padded = np.zeros((capacity, *rows.shape[1:]), rows.dtype)
+        padded[:size] = rows[:size]
+        return padded
 
+    if all(len(array) == capacity == size for flat in arrays.values() for array in flat):
+        return examples
     x, y = tf.nest.map_structure(pad, (examples.x, examples.y))
     return Examples(x, y, np.int32(size))
-
-
-def _fewest_rows(structure) -> int:
-    return min(map(len, tf.nest.flatten(structure)))
 
 
 def shared_capacity(sizes: Iterable[int]) -> int:

@@ -326,8 +326,7 @@ class FederatedDataset:
                 f"Client {client_id} does not exist: ids are 0..{self.num_clients - 1}."
             )
         rows = self._rows(split)[client_id]
-        x, y = tree.map_structure(lambda array: array[rows], (self.x, self._y))
-        return Examples(x, y, np.int32(len(rows)))
+        return Examples(_rows_of(self.x, rows), _rows_of(self._y, rows), np.int32(len(rows)))
 
     def of(self, client_ids: Sequence[int], **metadata: Any) -> "FederatedDataset":
         """Returns the data set of some of the clients without a copy; see `Partition.of`."""
@@ -396,3 +395,9 @@ class FederatedDataset:
     def _rows(self, split):
         check_names("split", [split], SPLITS)
         return getattr(self.partition, split)
+
+
+def _rows_of(arrays: Any, rows: np.ndarray) -> Any:
+    if isinstance(arrays, np.ndarray):  # `tree` takes longer than the copy of the rows
+        return arrays[rows]
+    return tree.map_structure(lambda array: array[rows], arrays)

@@ -170,3 +170,40 @@ def test_parts_have_clients_of_similar_numbers_of_rows():
     # Parts begin at multiples of 64 rows.
     assert buffer.starts.tolist() == [0, 320, 448, 465, 576, 592]
     assert buffer.length == 1088
+
+
+def test_draws_in_branches_are_those_of_each_client(caplog):
+    def draw(x):
+        seed = tf.stack([x, 1])
+        number = tf.cond(
+            x > 0, lambda: tf.random.stateless_uniform([], seed), lambda: tf.cast(x, tf.float32)
+        )
+        return halved(number + 1)
+
+    work, cohort = mapped(draw, np.int32), [np.int32(number) for number in range(4)]
+    with caplog.at_level(logging.INFO, logger="absl"):
+        compiled = run(work, cohort, jit_compile=True)
+    np.testing.assert_allclose(compiled, run(work, cohort, vectorize="never"), rtol=1e-6)
+    assert caplog.messages[-1].endswith(f"CPU:0: {COMPILED}.")
+
+
+def test_failures_in_branches_are_raised():
+    def work(x):
+        return halved(tf.cond(x > 0, lambda: tf.gather([4.0, 6.0], x), lambda: 2.0))
+
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"indices = 2 is not in \[0, 2\)"):
+        run(mapped(work, np.int32), [np.int32(0), np.int32(2)], jit_compile=True)
+
+
+@pytest.mark.parametrize("function", [tf.sqrt, tf.math.rsqrt, tf.math.reciprocal])
+def test_gradients_of_complex_numbers_are_those_of_tensorflow(function):
+    def gradient(x):
+        z = tf.complex(halved(x), 1.0)
+        with tf.GradientTape() as tape:
+            tape.watch(z)
+            imaginary = tf.math.imag(function(z))
+        return tf.math.real(tape.gradient(imaginary, z))
+
+    work, cohort = mapped(gradient, np.float32), [np.float32(3), np.float32(5)]
+    expected = run(work, cohort, vectorize="never")
+    np.testing.assert_allclose(run(work, cohort, jit_compile=True), expected, rtol=1e-6)

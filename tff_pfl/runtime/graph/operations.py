@@ -6,7 +6,11 @@ import tensorflow as tf
 
 
 def operations(graph: tf.Graph) -> Iterator[tf.Operation]:
-    """Yields the operations of a graph and of the functions it calls, each function once."""
+    """Yields the operations of a graph and of the functions it calls, each function once.
+
+    Raises:
+        LookupError: The graph does not have a function that it calls.
+    """
     yield from _operations(graph, set())
 
 
@@ -28,8 +32,10 @@ def _operations(graph, seen: set[str]) -> Iterator[tf.Operation]:
         yield operation
         for name in set(_callees(operation)) - seen:
             seen.add(name)
-            if (function := graph._get_function(name)) is not None:
-                yield from _operations(function.graph, seen)
+            function = graph._get_function(name)
+            if function is None:
+                raise LookupError(f"{operation.name} calls {name}, which its graph does not have.")
+            yield from _operations(function.graph, seen)
 
 
 def _callees(operation) -> list[str]:

@@ -24,7 +24,16 @@ from tff_pfl.runtime.graph.pfor_rules import NotVectorizableError, same_op
 _REFUSED = ("TensorList", "Case", "StatelessCase")
 
 # Operations with functions, in which clients may draw the same random numbers.
-_WITH_FUNCTIONS = ("PartitionedCall", "StatelessWhile", "While")
+_WITH_FUNCTIONS = (
+    "Case",
+    "If",
+    "PartitionedCall",
+    "StatefulPartitionedCall",
+    "StatelessCase",
+    "StatelessIf",
+    "StatelessWhile",
+    "While",
+)
 
 
 def vectorize(
@@ -102,6 +111,8 @@ def installed(compiled: bool = False, alone: bool = False):
         own = {
             "PartitionedCall": _convert_call,
             "StatefulPartitionedCall": _convert_call,
+            "If": functools.partial(_convert_if, general["If"]),
+            "StatelessIf": functools.partial(_convert_if, general["StatelessIf"]),
             "BiasAdd": functools.partial(_convert_bias_add, general["BiasAdd"]),
             "ClipByValue": functools.partial(_convert_clip, general["ClipByValue"]),
             "Select": _convert_select,
@@ -286,6 +297,35 @@ def _convert_call(pfor_input):
     return _wrap_all(pfor_checks.recorded(pfor_input.pfor, results, len(are_stacked)), are_stacked)
 
 
+def _convert_if(general_rule, pfor_input):
+    condition, *inputs = pfor_input.inputs
+    pfor, tensors = pfor_input.pfor, [x.t for x in inputs]
+    if condition.is_stacked or condition.t.dtype != tf.bool:
+        return general_rule(pfor_input)
+    are_stacked = [x.is_stacked for x in inputs]
+    then, otherwise = (
+        _vectorize(_function(pfor_input, name), pfor, [x.shape for x in tensors], are_stacked)
+        for name in ("then_branch", "else_branch")
+    )
+    either = [one or other for one, other in zip(then[1], otherwise[1], strict=True)]
+
+    def branch(vectorized, own):
+        results = vectorized(*tensors)
+        number = len(either)
+        return [*_stack_more(pfor, results[:number], own, either), *results[number:]]
+
+    results = tf.cond(condition.t, lambda: branch(*then), lambda: branch(*otherwise))
+    return _wrap_all(pfor_checks.recorded(pfor, results, len(either)), either)
+
+
+def _stack_more(pfor, tensors, are_stacked, wanted):
+    """Stacks the tensors that are wanted stacked, but are not."""
+    return [
+        _stack(tensor, pfor.loop_len_vector) if is_wanted and not is_stacked else tensor
+        for tensor, is_stacked, is_wanted in zip(tensors, are_stacked, wanted, strict=True)
+    ]
+
+
 def _convert_while(general_rule, pfor_input):
     pfor, inputs = pfor_input.pfor, pfor_input.inputs
     body, condition = _function(pfor_input, "body"), _function(pfor_input, "cond")
@@ -307,19 +347,12 @@ def _convert_while(general_rule, pfor_input):
     if differs:
         return general_rule(pfor_input)
 
-    def stack(tensors, are_stacked):
-        """Stacks the tensors that are stacked in the loop but not yet here."""
-        return [
-            _stack(tensor, pfor.loop_len_vector) if in_loop and not is_stacked else tensor
-            for tensor, is_stacked, in_loop in zip(tensors, are_stacked, stacked, strict=True)
-        ]
-
     number, failed = len(inputs), [tf.constant(0)] * hasattr(pfor, "failures")
 
     def step(*tensors):
         results = vectorized_body(*tensors[:number])
         failed = map(tf.maximum, tensors[number:], results[number:])
-        results = stack(results[:number], after)
+        results = _stack_more(pfor, results[:number], after, stacked)
         for result, shape in zip(results, shapes, strict=True):
             result.set_shape(shape)  # which some rules lose
         return [*results, *failed]
@@ -327,7 +360,10 @@ def _convert_while(general_rule, pfor_input):
     results = tf.while_loop(
         lambda *tensors: vectorized_condition(*tensors[:number])[0],
         step,
-        [*stack([x.t for x in inputs], [x.is_stacked for x in inputs]), *failed],
+        [
+            *_stack_more(pfor, [x.t for x in inputs], [x.is_stacked for x in inputs], stacked),
+            *failed,
+        ],
         shape_invariants=[*shapes, *(x.shape for x in failed)],
         parallel_iterations=pfor_input.get_attr("parallel_iterations"),
     )
