@@ -1,6 +1,7 @@
 """Tests the map over clients' models, and evaluations of all clients on their own examples."""
 
 import dataclasses
+import types
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from tff_pfl.evaluation import (
     map_models,
     to_text,
 )
-from tff_pfl.evaluation.each_client import at_once, outputs_of_row
+from tff_pfl.evaluation.each_client import at_once, evaluated_rows, outputs_of_row
 from tff_pfl.evaluation.evaluator import measured, metrics_of
 from tff_pfl.templates import compose
 
@@ -74,6 +75,16 @@ def test_models_of_many_outputs_are_evaluated_few_at_a_time(rows, classes, at_a_
     )
     for model in (known, traced):
         assert at_once(25, rows * outputs_of_row(process, model)) == at_a_time
+
+
+@together(
+    ("sizes", "rows"),
+    [([12] * 9, 16), ([17] * 9, 32), ([200] * 3, 200), ([12] * 9 + [900], 64), ([0], 200)],
+)
+def test_forward_passes_have_rows_for_typical_clients(sizes, rows):
+    """Adds 64 to the rows of a pass: the fourth takes 24 * 128 with 64 rows, 14 * 264 with 200."""
+    source = types.SimpleNamespace(sizes={"validation": np.zeros(2), "test": np.array(sizes)}.get)
+    assert evaluated_rows(source, "validation", "test") == rows
 
 
 @pytest.mark.parametrize(("at_a_time", "sizes"), [(2, [2, 1]), slow(25, [3])])

@@ -180,9 +180,9 @@ class CohortDataSource(tff.program.FederatedDataSource):
         examples, states = self.select_examples(client_ids, split), self.store.get(client_ids)
         return list(map(Client, map(np.int32, client_ids), states, examples))
 
-    def largest_capacity(self, split: str) -> int:
-        """Returns the most rows that `select_examples` gives a client of a split."""
-        return capacities_of([int(self._dataset.sizes(split).max())], self._capacity)[0]
+    def sizes(self, split: str) -> np.ndarray:
+        """Returns int64 `[N]`, the number of examples of each client of a split."""
+        return self._dataset.sizes(split)
 
     def select_examples(self, client_ids: Iterable[int], split: str) -> list[Examples]:
         """Returns the examples of a split of the given clients, padded to the capacity.

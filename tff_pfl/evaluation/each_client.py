@@ -16,8 +16,9 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_pfl import runtime
 from tff_pfl.clients import CohortDataSource
-from tff_pfl.local import Examples, rows_of_batch
+from tff_pfl.local import Examples
 from tff_pfl.models import Model
 from tff_pfl.templates import Algorithm, Client, PersonalizedProcess
 from tff_pfl.tracing.equality import elementwise_equality
@@ -25,6 +26,8 @@ from tff_pfl.tracing.structures import type_of_row, type_of_rows
 
 GLOBAL = "global"
 BATCH_SIZE = 200  # The most examples in a forward pass.
+_FEWEST_ROWS = 16  # A forward pass of fewer examples is hardly faster.
+_ROWS_OF_CALL = 64  # The examples in whose time a forward pass starts.
 _MOST_OUTPUTS = 1 << 24  # The most outputs of the models of all clients that are computed at once.
 
 Models = Mapping[str, Callable[[Any, Any], Any]]
@@ -87,7 +90,7 @@ def for_each_client(
     Returns:
         `(server state, source, client_ids, split="test", batch_size=None)`, which yields the `T` of
         each model of each client in order. `source` is the `CohortDataSource` of clients' states
-        and examples. By default, batches have the rows that suffice for all clients of the split.
+        and examples. By default, batches have `evaluated_rows` of the split.
     """
     model = evaluated_model(process, model)
     models = models_of(process) if models is None else models
@@ -115,7 +118,9 @@ def for_each_client(
             clients = nothing if models.keys() == {GLOBAL} else source.clients_of_ids(ids)
             tests = source.select_examples(ids, split) if pool is None else nothing
             evaluated = list(map(EvaluatedClient, clients, tests))
-            yield from compute(server_state, evaluated, *([] if pool is None else [pool]))
+            with runtime.compiling(False):  # a pass over few examples is as fast without XLA
+                found = compute(server_state, evaluated, *([] if pool is None else [pool]))
+            yield from found
 
     return results
 
@@ -185,8 +190,21 @@ def stacked(results: Iterable[Any]) -> Any:
 
 
 def evaluated_rows(source: CohortDataSource, *splits: str) -> int:
-    """Returns the rows of a forward pass that suffice for all clients of the splits."""
-    return rows_of_batch(BATCH_SIZE, max(map(source.largest_capacity, splits)))
+    """Returns the rows of a forward pass with which all clients of the splits take the least time.
+
+    They are a power of two, or `BATCH_SIZE`. Large clients have several passes, so that small ones
+    are not padded to their size.
+    """
+    sizes = np.concatenate(list(map(source.sizes, splits)))
+
+    def time(rows):
+        return np.sum(-(-sizes // rows)) * (rows + _ROWS_OF_CALL)
+
+    candidates, rows = [BATCH_SIZE], _FEWEST_ROWS
+    while rows < BATCH_SIZE:
+        candidates.append(rows)
+        rows *= 2
+    return min(candidates, key=time)
 
 
 def at_once(most: int, outputs: int) -> int:

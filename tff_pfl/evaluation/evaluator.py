@@ -19,7 +19,7 @@ from tff_pfl.evaluation.each_client import (
     stacked,
 )
 from tff_pfl.evaluation.metrics import ClientMetrics, MetricName
-from tff_pfl.evaluation.options import SPLITS, Evaluation, sampled_clients
+from tff_pfl.evaluation.options import Evaluation, sampled_clients
 from tff_pfl.evaluation.pooled import PooledEvaluation
 from tff_pfl.evaluation.predictions import Predictions, predicted
 from tff_pfl.local import Examples, evaluate, metric_sums
@@ -139,7 +139,7 @@ class Evaluator:
             split: The split. Default: the split of the options.
         """
         split = split or self._options.split
-        rows = evaluated_rows(source, *SPLITS)
+        rows = evaluated_rows(source, "validation", "test")
         results = self._measure(server_state, source, self.client_ids, split, rows)
         found = metrics_of(results, "local", self._dataset, split, self.client_ids)
         if self.is_sample:
