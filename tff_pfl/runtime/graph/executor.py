@@ -78,6 +78,39 @@ class GraphExecutorFactory(tff.framework.ExecutorFactory):
     def clean_up_executor(self, cardinalities):
         """Does nothing, since executors hold no resources and failed graphs can run again."""
 
+    def run(
+        self,
+        computation: tff.framework.ConcreteComputation,
+        argument: Any,
+        num_clients: int | None = None,
+    ) -> Any:
+        """Runs a computation, whose argument is `None` if it has no parameter.
+
+        Args:
+            computation: The computation.
+            argument: The argument, as TFF packs it.
+            num_clients: The size of the cohort. Default: that of the argument.
+
+        Raises:
+            WorkerDiedError: A worker does not answer.
+            tf.errors.OpError: An operation fails; the error is also one of gRPC.
+        """
+        signature = computation.type_signature
+        if num_clients is None and argument is not None:
+            sizes = internals.infer_cardinalities(argument, signature.parameter)
+            num_clients = sizes.get(tff.CLIENTS)
+        try:
+            return self.program(computation).run(argument, signature, num_clients or 0)
+        except tf.errors.UnavailableError as error:
+            lost = ", ".join(lost_workers(self.devices))
+            worker = f"The worker at {lost}" if lost else "A worker"
+            raise WorkerDiedError(
+                f"{worker} does not answer; the devices are {', '.join(self.devices)}. It "
+                "ended or cannot be reached: start it, and this program, again."
+            ) from error
+        except tf.errors.OpError as error:
+            raise _as_of_tff(error) from error
+
     def program(self, computation: tff.framework.ConcreteComputation) -> "Program":
         """Returns the program of a computation; the programs used last are kept."""
         proto = tff.framework.ConcreteComputation.get_proto(computation)
@@ -325,20 +358,9 @@ class _GraphExecutor(internals.Executor):
         return _Value(value, source.type_signature[index])
 
     async def create_call(self, comp, arg=None):
-        program = self._factory.program(comp.value)
         argument = None if arg is None else arg.value
-        try:
-            # In a thread, so that the event loop is not blocked.
-            result = await interruption.in_thread(
-                program.run, argument, comp.type_signature, self._num_clients
-            )
-        except tf.errors.UnavailableError as error:
-            lost = ", ".join(lost_workers(self._factory.devices))
-            worker = f"The worker at {lost}" if lost else "A worker"
-            raise WorkerDiedError(
-                f"{worker} does not answer; the devices are {', '.join(self._factory.devices)}. It "
-                "ended or cannot be reached: start it, and this program, again."
-            ) from error
-        except tf.errors.OpError as error:
-            raise _as_of_tff(error) from error
+        # In a thread, so that the event loop is not blocked.
+        result = await interruption.in_thread(
+            self._factory.run, comp.value, argument, self._num_clients
+        )
         return _Value(result, comp.type_signature.result)

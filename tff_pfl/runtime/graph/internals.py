@@ -37,6 +37,9 @@ from tensorflow.python.framework.kernels import get_registered_kernels_for_op as
 from tensorflow_federated.python.core.impl.compiler.array import (
     is_compatible_dtype as is_compatible_dtype,
 )
+from tensorflow_federated.python.core.impl.executors.cardinalities_utils import (
+    infer_cardinalities as infer_cardinalities,
+)
 from tensorflow_federated.python.core.impl.executors.executor_base import Executor as Executor
 from tensorflow_federated.python.core.impl.executors.executor_value_base import (
     ExecutorValue as ExecutorValue,
