@@ -1,6 +1,7 @@
 """Converts between the structures of TFF's types and Python's containers."""
 
 import collections
+import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -73,6 +74,13 @@ def type_of_rows(row_type: tff.types.Type) -> tff.types.Type:
     return mapped_type(lambda row: tff.types.TensorType(row.dtype, (None, *row.shape)), row_type)
 
 
+@functools.lru_cache
+def names_of(struct_type: tff.types.StructType) -> tuple[str | None, ...]:
+    """Returns the names of the elements of a structure."""
+    return tuple(tff.structure.name_list_with_nones(struct_type))
+
+
+@functools.lru_cache
 def container_of(struct_type: tff.types.StructType) -> Callable[[list], Any]:
     """Returns a function that packs the elements of a structure into the type's container.
 
@@ -80,7 +88,7 @@ def container_of(struct_type: tff.types.StructType) -> Callable[[list], Any]:
     the type only once. If the type has no container, it makes an `OrderedDict` of named elements
     and a `tuple` of others.
     """
-    names = tuple(tff.structure.name_list_with_nones(struct_type))
+    names = names_of(struct_type)
     named = any(name is not None for name in names)
     container = struct_type.python_container or (collections.OrderedDict if named else tuple)
     if container in (tuple, list) and not named:
@@ -141,7 +149,7 @@ def elements_of(value: Any, struct_type: tff.types.StructType) -> Sequence:
         )
     if given is None:
         return elements
-    names = tuple(tff.structure.name_list_with_nones(struct_type))
+    names = names_of(struct_type)
     if given != names and None not in names and set(given) == set(names):
         return [elements[given.index(name)] for name in names]
     return elements

@@ -1,6 +1,7 @@
 """Checks arguments against their types, and converts them to the tensors of a graph."""
 
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -96,6 +97,7 @@ def _largest(parts) -> int:
     return max((math.prod(shape) for shape in shapes), default=0)
 
 
+@functools.lru_cache
 def _largest_of(type_spec: tff.types.Type) -> int:
     """Returns the number of elements of the largest tensor whose type has a shape."""
     if isinstance(type_spec, tff.types.FederatedType):
@@ -165,6 +167,7 @@ def _checked_clients(clients, member, num_clients) -> _Clients:
     return _Clients(checked, leaf_types, _are_padded(member))
 
 
+@functools.lru_cache
 def _are_padded(type_spec: tff.types.Type, is_inside: bool = False) -> list[bool]:
     """Returns for each leaf whether it may have more rows than a client has examples."""
     if isinstance(type_spec, tff.types.StructType):
@@ -264,6 +267,7 @@ def _stacked(column) -> list[tf.Tensor]:
     return [tf.stack([_to_tensor(cell) for cell in column])]
 
 
+@functools.lru_cache
 def _flattener(type_spec) -> Callable[[Any], list]:
     """Returns a function that lists the leaves of a value of a type."""
     if not isinstance(type_spec, tff.types.StructType):
@@ -365,4 +369,4 @@ def _to_tensor(leaf) -> tf.Tensor:
     """Converts a leaf to a tensor on the current device; a tensor already there is not copied."""
     if isinstance(leaf, _Sequence):
         return leaf.to_variant()
-    return tf.identity(leaf) if isinstance(leaf, tf.Tensor) else tf.convert_to_tensor(leaf)
+    return tf.identity(leaf) if isinstance(leaf, tf.Tensor) else tf.constant(leaf)

@@ -94,15 +94,18 @@ class Buffer:
     length: int
 
     @classmethod
-    def of(cls, rows: np.ndarray, ends: np.ndarray, places: np.ndarray) -> "Buffer":
+    def of(cls, rows: Sequence[int], ends: Sequence[int], places: Sequence[int]) -> "Buffer":
         """Returns the buffer of clients, given the number of rows of each."""
-        capacities, starts, start, length = [], [], 0, 0
-        for part, number in zip(np.split(rows, ends[:-1]), places.tolist(), strict=True):
-            capacities.append(_capacity(part.max()))
+        capacities: list[int] = []
+        starts: list[int] = []
+        start = length = 0
+        for first, last, number in zip([0, *ends], ends, places, strict=False):
+            *begins, end = itertools.accumulate(rows[first:last], initial=start)
+            starts += begins
+            capacities.append(_capacity(max(rows[first:last])))
             length = max(length, start + number * capacities[-1])
-            starts.append(start + np.cumsum(part, dtype=np.int32) - part)
-            start = -(-(start + int(part.sum())) // _ALIGNED_ROWS) * _ALIGNED_ROWS
-        return cls(np.array(capacities, np.int32), np.concatenate(starts), rows, length)
+            start = -(-end // _ALIGNED_ROWS) * _ALIGNED_ROWS
+        return cls(_int32(capacities), _int32(starts), _int32(rows), length)
 
     @functools.cached_property
     def tensors(self) -> list[tf.Tensor]:
@@ -144,25 +147,24 @@ def in_parts(shard: Rows, rows: Sequence[tuple[int, ...]], size: int) -> Rows:
     work_of_row = size + _LEAST_SIZE
     work_of_all = work_of_row * sum(sum(capacities[numbers]) for numbers in own)
     share = max(work_of_all / _PARTS, _LEAST_WORK)
-    ends, places = [], []
+    ends: list[int] = []
+    places: list[int] = []
     end = 0
     for capacity, group in itertools.groupby(own, key=capacities.__getitem__):
         start, end = end, end + len(list(group))
         work = work_of_row * sum(capacity)
-        most_of_all = min(_MOST_WORK // work, _MOST_ELEMENTS // max(size, 1))
-        in_part = int(np.clip(most_of_all, 1, _MOST_PLACES))
-        most = int(np.clip(share // work, 1, in_part))
+        in_part = min(_MOST_WORK // work, _MOST_ELEMENTS // max(size, 1), _MOST_PLACES) or 1
+        most = min(int(share // work), in_part) or 1
         cuts = [*range(start + most, end, most), end]
         ends += cuts
         places += [in_part] * len(cuts)
-    numbers = [np.array(column, np.int32) for column in (ends, places)]
-    buffers = [Buffer.of(column, *numbers) for column in np.array(own, np.int32).T]
-    return dataclasses.replace(
-        shard,
-        clients=np.array(clients, np.int32),
-        ends=numbers[0],
-        parts=Parts(numbers[1], buffers),
-    )
+    buffers = [Buffer.of(numbers, ends, places) for numbers in zip(*own, strict=True)]
+    parts = Parts(_int32(places), buffers)
+    return dataclasses.replace(shard, clients=_int32(clients), ends=_int32(ends), parts=parts)
+
+
+def _int32(numbers: Sequence[int]) -> np.ndarray:
+    return np.array(numbers, np.int32)
 
 
 def _capacity(rows: int) -> int:

@@ -1,6 +1,7 @@
 """Layouts of values in lists of tensors, and conversion of results to Python values."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -169,6 +170,7 @@ def _dataset(variant, element_type) -> tf.data.Dataset:
     return tf.data.experimental.from_variant(variant, _maker(element_type)(specs))
 
 
+@functools.lru_cache
 def _maker(type_spec) -> Callable[[Iterator], Any]:
     """Returns a function that makes a value of the type from an iterator over leaves."""
     if not isinstance(type_spec, tff.types.StructType):
