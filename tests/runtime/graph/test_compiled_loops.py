@@ -162,14 +162,25 @@ def test_parts_have_clients_of_similar_numbers_of_rows():
     rows = [9, 9, 16, 300, 65, 17, 0, 64]
     found = in_parts(shard, [(number,) for number in rows], size=150_000)
     (buffer,) = found.parts.buffers
-    assert found.clients.tolist() == [3, 4, 5, 7, 2, 6]
-    assert found.ends.tolist() == [1, 2, 4, 6]
-    assert buffer.capacities.tolist() == [1024, 256, 64, 16]
-    assert found.parts.places.tolist() == [1, 2, 10, 13]
-    assert buffer.rows.tolist() == [300, 65, 17, 64, 16, 0]
+    assert found.clients.tolist() == [3, 4, 7, 5, 2, 6]
+    # An eighth of the work is 58 rows.
+    assert found.ends.tolist() == [1, 2, 3, 6]
+    assert buffer.capacities.tolist() == [1024, 256, 64, 64]
+    assert found.parts.places.tolist() == [1, 2, 10, 10]
+    assert buffer.rows.tolist() == [300, 65, 64, 17, 16, 0]
     # Parts begin at multiples of 64 rows.
-    assert buffer.starts.tolist() == [0, 320, 448, 465, 576, 592]
-    assert buffer.length == 1088
+    assert buffer.starts.tolist() == [0, 320, 448, 512, 529, 545]
+    assert buffer.length == 512 + 10 * 64 == 1152
+
+
+def test_parts_have_buffers_for_training_and_test_examples():
+    shard = Rows("CPU:0", np.arange(3, dtype=np.int32))
+    found = in_parts(shard, [(10, 70), (100, 5), (64, 90)], size=1)
+    assert found.clients.tolist() == [1, 2, 0]
+    assert found.ends.tolist() == [1, 3]
+    train, test = found.parts.buffers
+    assert (train.capacities.tolist(), test.capacities.tolist()) == ([256, 64], [64, 256])
+    assert found.parts.buffer([5, 90, 70]) is test
 
 
 def test_draws_in_branches_are_those_of_each_client(caplog):

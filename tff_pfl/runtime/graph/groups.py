@@ -11,13 +11,13 @@ import tensorflow as tf
 
 from tff_pfl.runtime.graph import client_values
 
-_LEAST_CAPACITY = 16
+_LEAST_CAPACITY = 64
 # Rows at which parts begin, so that TensorFlow does not copy parts of a buffer.
 _ALIGNED_ROWS = 64
 # The most work of a part, in rows times elements of weights, and the work below which the call of a
 # program takes longer; the number of parts into which larger work is divided, for all cores; the
 # most clients of a part, and the most elements of a leaf of all of them.
-_MOST_WORK, _LEAST_WORK, _PARTS, _MOST_PLACES = 100_000_000, 5_000_000, 8, 32
+_MOST_WORK, _LEAST_WORK, _PARTS, _MOST_PLACES = 100_000_000, 2_500_000, 8, 32
 _MOST_ELEMENTS = 1 << 21
 # The elements of weights to which other work on a row amounts.
 _LEAST_SIZE = 2_000
@@ -141,23 +141,24 @@ def in_parts(shard: Rows, rows: Sequence[tuple[int, ...]], size: int) -> Rows:
     """
     capacities = {numbers: tuple(map(_capacity, numbers)) for numbers in set(rows)}
     clients = sorted(
-        shard.clients.tolist(), key=lambda client: capacities[rows[client]], reverse=True
+        shard.clients.tolist(), key=lambda i: (capacities[rows[i]], rows[i]), reverse=True
     )
     own = [rows[client] for client in clients]
     work_of_row = size + _LEAST_SIZE
-    work_of_all = work_of_row * sum(sum(capacities[numbers]) for numbers in own)
-    share = max(work_of_all / _PARTS, _LEAST_WORK)
+    share = max(work_of_row * sum(map(sum, own)) / _PARTS, _LEAST_WORK)
     ends: list[int] = []
     places: list[int] = []
-    end = 0
-    for capacity, group in itertools.groupby(own, key=capacities.__getitem__):
-        start, end = end, end + len(list(group))
-        work = work_of_row * sum(capacity)
-        in_part = min(_MOST_WORK // work, _MOST_ELEMENTS // max(size, 1), _MOST_PLACES) or 1
-        most = min(int(share // work), in_part) or 1
-        cuts = [*range(start + most, end, most), end]
-        ends += cuts
-        places += [in_part] * len(cuts)
+    start = work = 0
+    for end, numbers in enumerate(own, 1):
+        capacity = capacities[numbers]
+        work_of_most = work_of_row * sum(capacity)
+        most = min(_MOST_WORK // work_of_most, _MOST_ELEMENTS // max(size, 1), _MOST_PLACES) or 1
+        work += work_of_row * sum(numbers)
+        is_last = end == len(own) or capacities[own[end]] != capacity
+        if is_last or work >= share or end - start == most:
+            ends.append(end)
+            places.append(most)
+            start, work = end, 0
     buffers = [Buffer.of(numbers, ends, places) for numbers in zip(*own, strict=True)]
     parts = Parts(_int32(places), buffers)
     return dataclasses.replace(shard, clients=_int32(clients), ends=_int32(ends), parts=parts)
@@ -168,7 +169,7 @@ def _int32(numbers: Sequence[int]) -> np.ndarray:
 
 
 def _capacity(rows: int) -> int:
-    """Returns the least of 16, 64, 256, ... that is at least a number of rows."""
+    """Returns the least of 64, 256, 1,024, ... that is at least a number of rows."""
     capacity = _LEAST_CAPACITY
     while capacity < rows:
         capacity *= 4
