@@ -21,8 +21,8 @@ from tff_pfl.arguments.ranges import RangeError, each, whole
 from tff_pfl.data import FederatedDataset
 from tff_pfl.evaluation import MetricName, main_metric
 from tff_pfl.experiment import Experiment, Run, train
-from tff_pfl.experiment.identity import COMPUTATIONS, DESCRIPTIONS, of_computations
-from tff_pfl.experiment.run_directory import OutputDirectoryError, changed_settings
+from tff_pfl.experiment.identity import COMPUTATIONS, DESCRIPTIONS, of_computations, stated
+from tff_pfl.experiment.run_directory import OutputDirectoryError, changed_settings, own_folder
 from tff_pfl.experiment.summary import Result, finished_summary
 from tff_pfl.experiment.trackers import check_trackers
 from tff_pfl.output.files import folder_name, write_json
@@ -39,7 +39,7 @@ def compare(
     *,
     seeds: Sequence[int] = (0,),
     baseline: str | None = None,
-    folder: Path = "runs/compare",
+    folder: Path | None = None,
     overwrite: bool = False,
     tracker: str | None = None,
     **options: Any,
@@ -49,12 +49,16 @@ def compare(
         compare({"Local": experiment, "Ditto": replace(experiment, algorithm=ditto)}, seeds=(0, 1))
         compare(dataset, {"Local": local, "Ditto": ditto}, rounds=30, seeds=(0, 1))      # in short
 
-    Each run has a folder as `programs/train.py` writes it, `FOLDER/LABEL/seed0`; `report.py` and
-    `tff_pfl.analysis` read FOLDER, with the runs of all calls, as a study. If the same call is
-    repeated, finished runs are not trained again, and a stopped run continues. A run whose
-    experiment has changed since, in its method, model, data, metrics or options, is refused. A line
-    with the main metric is printed when a run ends. Rounds are computed in the context that `train`
-    chooses.
+    Each run has a folder as `programs/train.py` writes it, such as
+    `runs/compare/Ditto/seed0-1f0c8a3e`, whose name covers all that the results depend on: finished
+    runs are not trained again, stopped ones continue, and an experiment that has changed is a new
+    run. `report.py` and `tff_pfl.analysis` read `runs/compare` as a study, the runs of the last
+    call. A line with the main metric is printed when a run ends. Rounds are computed in the context
+    that `train` chooses.
+
+    With a `folder`, the runs are `FOLDER/LABEL/seed0`, and the study has the runs of all calls. A
+    run whose experiment has changed since, in its method, model, data, metrics or options, is
+    refused.
 
     Example:
         >>> model, local = testing.tiny_model(), testing.tiny_local()
@@ -75,8 +79,8 @@ def compare(
         methods: In short, the algorithms by labels, made by `tff_pfl.make`.
         seeds: The seeds. Each label has a run for each seed.
         baseline: The label that gains are over; by default the first one.
-        folder: The folder of the runs.
-        overwrite: Whether to delete earlier runs of these labels and seeds.
+        folder: The folder of the study, in place of `runs/compare`.
+        overwrite: Whether to train runs again that are there.
         tracker: A name in `tff_pfl.experiment.TRACKERS` that also receives the metrics.
         **options: In short, further fields of `Experiment`, such as `rounds`. An accountant counts
             for the methods with noise.
@@ -94,16 +98,19 @@ def compare(
     _check(experiments, seeds, baseline)
     trackers = [tracker] if tracker else []
     check_trackers(trackers)
-    root, runs = pathlib.Path(folder), {}
+    root, runs = pathlib.Path(folder or "runs/compare"), {}
     with runtime.current_or_graph_context():
         for label, of_label in experiments.items():
             computation = None
             for seed in map(int, seeds):
-                run, computation = _run(root, label, of_label, seed, computation)
-                runs[label, seed] = run
+                experiment, computation = _experiment(label, of_label, seed, computation)
+                of_seed, settings = f"seed{seed}", experiment.settings
+                parent = root / folder_name(label)
+                path = parent / of_seed if folder else own_folder(parent, of_seed, settings)
+                runs[label, seed] = Run(path, experiment)
                 if not overwrite:
-                    _check_folder(run)
-        found = _record(root, runs, baseline or next(iter(experiments)))
+                    _check_folder(runs[label, seed])
+        found = _record(root, runs, baseline or next(iter(experiments)), keeps=bool(folder))
         _train(runs, overwrite, trackers)
     return Comparison(found, runs)
 
@@ -146,8 +153,8 @@ def _check(experiments, seeds, baseline) -> None:
             )
 
 
-def _run(root, label, of_label, seed, computation) -> tuple[Run, Mapping[str, str]]:
-    """Returns the run of a label and a seed, and the fingerprints of what it computes."""
+def _experiment(label, of_label, seed, computation) -> tuple[Experiment, Mapping[str, str]]:
+    """Returns the experiment of a label and a seed, and the fingerprints of what it computes."""
     if isinstance(of_label, Experiment):
         experiment = dataclasses.replace(of_label, seed=seed)
     else:
@@ -158,8 +165,7 @@ def _run(root, label, of_label, seed, computation) -> tuple[Run, Mapping[str, st
         process = dataclasses.replace(experiment, seed=0).process
         computation = of_computations(process, experiment.model)
     experiment = dataclasses.replace(experiment, label=f"{label}, seed {seed}")
-    experiment = experiment.written_as({**experiment.settings, "computation": computation})
-    return Run(root / folder_name(label) / f"seed{seed}", experiment), computation
+    return stated(experiment, computation), computation
 
 
 def _check_folder(run: Run) -> None:
@@ -174,7 +180,7 @@ def _check_folder(run: Run) -> None:
         code = [f"{DESCRIPTIONS[key]} has changed" for key in keys if key in COMPUTATIONS]
         raise OutputDirectoryError(
             f"{run.folder} is a run of something else ({'; '.join(known[:3] or code)}). Pass "
-            "another folder, or overwrite=True to train it again."
+            "overwrite=True to train it again, another folder, or none, so that it has its own."
         )
 
 
@@ -227,14 +233,17 @@ def in_short(result: Result) -> str:
     return ", ".join(parts)
 
 
-def _record(root, runs, baseline) -> Runs:
-    """Adds the runs to the record of a study, by which `read` finds them, and returns them."""
+def _record(root, runs, baseline, keeps: bool) -> Runs:
+    """Writes the record of a study, by which `read` finds the runs, and returns them.
+
+    If it `keeps` those of earlier calls, these runs are added to them.
+    """
     root.mkdir(parents=True, exist_ok=True)
     before = read_record(root)
     folders: dict[str, list[pathlib.Path]] = {}
     for (label, _), run in runs.items():
         folders.setdefault(label, []).append(pathlib.Path(run.folder))
-    variants = dict(before.get("variants", {}))
+    variants = dict(before.get("variants", {})) if keeps else {}
     for label, paths in folders.items():
         relative = [os.path.relpath(path, root) for path in paths]
         others = [path for path in variants.get(label, []) if is_run(root / path)]

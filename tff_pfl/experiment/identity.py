@@ -60,6 +60,17 @@ def _metrics(process, model) -> tff.Computation:
     return measured
 
 
+def stated(experiment: Experiment, computation: Mapping[str, str] | None = None) -> Experiment:
+    """Returns the experiment with what it computes among its settings.
+
+    Args:
+        experiment: The experiment.
+        computation: The result of `of_computations`, if it is known.
+    """
+    computation = computation or of_computations(experiment.process, experiment.model)
+    return experiment.written_as({**experiment.settings, "computation": computation})
+
+
 def of_data(dataset: FederatedDataset) -> dict[str, str]:
     """Returns fingerprints of a data set."""
     return {"data": dataset.fingerprint, "inputs": dataset.inputs_fingerprint}

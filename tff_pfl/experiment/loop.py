@@ -10,13 +10,18 @@ from tff_pfl.clients import CohortDataSource
 from tff_pfl.data import FederatedDataset
 from tff_pfl.experiment.checkpoint import Checkpoint, Progress, client_states
 from tff_pfl.experiment.experiment import Experiment
-from tff_pfl.experiment.identity import of_run
+from tff_pfl.experiment.identity import of_run, stated
 from tff_pfl.experiment.memory import check_server_memory
 from tff_pfl.experiment.metrics_log import MetricsLog
 from tff_pfl.experiment.round_warnings import RoundWarnings
 from tff_pfl.experiment.rounds import Rounds, Schedule
 from tff_pfl.experiment.run import Run
-from tff_pfl.experiment.run_directory import CHECKPOINT, OutputDirectoryError, RunDirectory
+from tff_pfl.experiment.run_directory import (
+    CHECKPOINT,
+    OutputDirectoryError,
+    RunDirectory,
+    own_folder,
+)
 from tff_pfl.experiment.run_files import write_quantities
 from tff_pfl.experiment.summary import LateMean, Result, best_on, write_summary
 from tff_pfl.experiment.trackers import tracking
@@ -27,7 +32,7 @@ from tff_pfl.output.progress import progress_bar
 @runtime.current_or_graph_context()
 def train(
     experiment: Experiment,
-    folder: str | os.PathLike | RunDirectory,
+    folder: str | os.PathLike | RunDirectory | None = None,
     *,
     resume: bool = False,
     overwrite: bool = False,
@@ -35,6 +40,10 @@ def train(
     verbose: bool = True,
 ) -> Run:
     """Trains and evaluates an experiment in a folder, which receives all files of the run.
+
+    Without a folder, the run has one of its own, such as `runs/ditto_on_digits-1f0c8a3e`. Its name
+    covers all that the results depend on: an experiment that was trained before is not trained
+    again, a stopped run continues, and one that has changed is a new run.
 
     A run that is killed at any moment and resumed gives the same numbers as an uninterrupted one:
     server state, client states and position are committed in one transaction, and metrics released
@@ -45,9 +54,10 @@ def train(
 
     Args:
         experiment: The experiment.
-        folder: The folder, or its `RunDirectory`, in place of `resume` and `overwrite`, which has
-            the list of its files.
-        resume: Whether to continue the run in the folder, if there is one.
+        folder: The folder; or its `RunDirectory`, in place of `resume` and `overwrite`, which has
+            the list of its files; or `None`.
+        resume: Whether to continue the run in the folder, if there is one. It is continued in any
+            case in a folder of its own.
         overwrite: Whether to delete the run in the folder first, if there is one.
         release_managers: Receive the metrics and seconds of each round as `{name: number}` under
             the round's number, after the folder has received them; or names of trackers, such as
@@ -81,6 +91,9 @@ def train(
         >>> run.result.final.round_num
         1
     """
+    if folder is None:
+        experiment, resume = stated(experiment), not overwrite
+        folder = own_folder("runs", experiment.title, experiment.settings)
     if not isinstance(folder, RunDirectory):
         folder = RunDirectory(folder, experiment.settings, resume=resume, overwrite=overwrite)
     # Impossible trainings and evaluations are refused before the run to overwrite is deleted.

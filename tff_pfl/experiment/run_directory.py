@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import os
 import pathlib
@@ -12,9 +13,15 @@ from typing import IO, Any
 
 from ml_collections import config_dict
 
-from tff_pfl.arguments.settings import NUMBERS
+from tff_pfl.arguments.settings import NOTHING, NUMBERS
 from tff_pfl.experiment.changes import CHANGES, changes_of
-from tff_pfl.output.files import not_spelled_out, remove_temporary_files, spelled_out, write_json
+from tff_pfl.output.files import (
+    folder_name,
+    not_spelled_out,
+    remove_temporary_files,
+    spelled_out,
+    write_json,
+)
 
 CHECKPOINT = "checkpoint"
 
@@ -257,6 +264,22 @@ def changed_settings(
                 f"{key}: {old.get(key)!r} then, {new.get(key)!r} now"
             )
     return changes
+
+
+def own_folder(parent: str | os.PathLike, name: str, settings: Mapping[str, Any]) -> str:
+    """Returns the folder of a run that is named by what it is.
+
+    Runs whose settings differ, other than in what changes nothing, have different folders.
+
+    Args:
+        parent: The folder of the folder.
+        name: The beginning of its name.
+        settings: The run's settings.
+    """
+    numbers = json.loads(json.dumps(dict(settings), cls=_Encoder))
+    kept = {key: v for key, v in flatten(numbers, ".").items() if changes_of(key) != NOTHING}
+    digest = hashlib.sha256(repr(sorted(kept.items())).encode()).hexdigest()
+    return os.path.join(parent, f"{folder_name(name)}-{digest[:8]}")
 
 
 @contextlib.contextmanager
