@@ -10,15 +10,18 @@ This package offers the names that most programs need. Its subpackages (`tff_pfl
     algorithm = tff_pfl.make("ditto", model, local, lambda_=0.5)
     process = tff_pfl.compose(algorithm, examples_type)
 
-Each name is imported when it is first used, so that `prepare_process` can run before TensorFlow is
-imported.
+Each name is imported when it is first used. TensorFlow is silent if this package is imported before
+it.
 """
 
 from typing import TYPE_CHECKING
 
 from tff_pfl.lazy import offer
+from tff_pfl.runtime.startup import prepare_tensorflow
 
 __version__ = "0.1.0"
+
+prepare_tensorflow()
 
 if TYPE_CHECKING:
     from tff_pfl.algorithms import ALGORITHMS as ALGORITHMS

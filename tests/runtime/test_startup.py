@@ -55,3 +55,19 @@ def test_known_destructors_are_ignored_only_at_exit(monkeypatch):
         hook = startup._without(startup._HARMLESS_AT_EXIT, reported.append)
         hook(types.SimpleNamespace(object=fails))
         assert len(reported) == (0 if is_finalizing else 1)
+
+
+WITH_TFF = """
+import tff_pfl
+import tensorflow_federated as tff
+
+print(tff.tensorflow.computation(lambda: 3)())
+"""
+
+
+def test_import_silences_tensorflow_and_ends_the_workers_of_tff():
+    """Reads the output to its end, which a worker that is left would hold open."""
+    done = subprocess.run(
+        [sys.executable, "-c", WITH_TFF], capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "3\n", "")

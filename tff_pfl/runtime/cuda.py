@@ -10,8 +10,8 @@ CUDA may take precedence:
 *   CUPTI, the profiler's library, is not searched in the packages; any `libcupti.so` is used.
 *   XLA compiles with the `ptxas` on the `PATH` and with the libdevice in `/usr/local/cuda`.
 
-`load_cuda_libraries` gives the packages precedence. `tff_pfl.runtime.startup.prepare_process` calls
-it; other programs must call it before they import TensorFlow. Importing tff_pfl does not call it.
+`load_cuda_libraries` gives the packages precedence. Importing tff_pfl calls it, which must happen
+before TensorFlow is imported.
 """
 
 import ctypes

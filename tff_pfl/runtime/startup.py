@@ -3,9 +3,13 @@
 This module imports neither TensorFlow nor TensorFlow Federated.
 """
 
+import atexit
+import contextlib
 import functools
 import gc
 import os
+import pathlib
+import signal
 import sys
 
 import absl.flags
@@ -32,34 +36,50 @@ _HARMLESS_AT_EXIT = frozenset(
 
 
 @functools.cache
-def prepare_process() -> None:
+def prepare_tensorflow() -> None:
     """Silences needless output of TensorFlow and TFF, and selects the right CUDA libraries.
 
-    Call it before TensorFlow is imported. It does seven things, once in a process:
+    `import tff_pfl` calls it. Before TensorFlow is imported, it has these effects:
 
     *   Sets `TF_CPP_MIN_LOG_LEVEL=3`, unless it is set. TensorFlow's C++ part logs as errors, on
         every machine, that cuDNN, cuFFT and cuBLAS are registered twice; level 3 suppresses errors.
         Failures are still raised as Python exceptions. Set the variable to 0 to see all messages.
+    *   If NVIDIA's driver is installed, makes TensorFlow use the CUDA libraries of `make gpu`
+        instead of others on the machine; see `tff_pfl.runtime.cuda`.
+
+    And always these:
+
+    *   Drops two tracebacks that are printed as "Exception ignored in" at exit, from destructors
+        that run after their modules are gone (`AtomicFunction.__del__` of TensorFlow 2.14,
+        `ServiceManager.__del__` of TFF 0.87). Other exceptions in destructors are reported.
+    *   Ends the workers of TFF's own contexts at exit. They would outlive Python and hold its pipes
+        open, so that `python script.py | tail` would wait for ever.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    load_cuda_libraries()
+    ignore_failures_at_exit()
+    atexit.register(_end_tff_workers)
+
+
+@functools.cache
+def prepare_process() -> None:
+    """Prepares the output of a program, before TensorFlow is imported.
+
+    It calls `prepare_tensorflow`, and does four further things, once in a process:
+
     *   Gives the root logger absl's handler, as `absl.app.run` does later. Otherwise TensorFlow
         adds its own handler, and every warning appears twice.
     *   Keeps absl's verbosity at warnings. `absl.app` would raise it to INFO for all libraries,
         including TFDS, unless the flag is given.
-    *   Drops two tracebacks that are printed as "Exception ignored in" at exit, from destructors
-        that run after their modules are gone (`AtomicFunction.__del__` of TensorFlow 2.14,
-        `ServiceManager.__del__` of TFF 0.87). Other exceptions in destructors are reported.
     *   Prints one line instead of a traceback on Ctrl-C, also while modules are imported. The
         process still ends by the signal.
-    *   If NVIDIA's driver is installed, makes TensorFlow use the CUDA libraries of `make gpu`
-        instead of others on the machine; see `tff_pfl.runtime.cuda`.
     *   Makes Python search for reference cycles less often. Searching the many permanent objects of
         imports and graphs takes a tenth of the time until the end of the first round.
     """
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    prepare_tensorflow()
     absl.logging.use_absl_handler()
     absl.flags.FLAGS["verbosity"].using_default_value = False
-    ignore_failures_at_exit()
     sys.excepthook = _without_interruptions(sys.excepthook)
-    load_cuda_libraries()
     gc.set_threshold(*_GARBAGE_COLLECTION)
 
 
@@ -67,6 +87,15 @@ def prepare_process() -> None:
 def ignore_failures_at_exit() -> None:
     """Drops the tracebacks of destructors that TensorFlow and TFF run too late."""
     sys.unraisablehook = _without(_HARMLESS_AT_EXIT, sys.unraisablehook)
+
+
+def _end_tff_workers() -> None:
+    """Ends child processes that are workers of TFF, on Linux."""
+    for children in pathlib.Path("/proc/self/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # a thread or a worker has ended meanwhile
+            for child in children.read_text().split():
+                if pathlib.Path("/proc", child, "comm").read_text() == "worker_binary\n":
+                    os.kill(int(child), signal.SIGKILL)
 
 
 def announce_tensorflow() -> None:
