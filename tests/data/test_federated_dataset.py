@@ -181,7 +181,7 @@ def test_federate_checks_the_examples():
         federate(images, num_clients=2, partitioner="iid", seed=0)
     dataset = federate(IMAGES, num_clients=2, partitioner="iid", seed=0)
     with pytest.raises(
-        ExamplesError, match="must be LabelledImages, got FederatedDataset toy: 2 clients"
+        ExamplesError, match="or the LabelledImages .* got FederatedDataset toy: 2 clients"
     ):
         federate(dataset, num_clients=2, partitioner="iid", seed=0)
 

@@ -11,7 +11,7 @@ from tff_pfl.data.checks import ExamplesError
 from tff_pfl.data.client_rows import ClientRows
 from tff_pfl.data.partition_file import SPLITS, Partition
 
-_FRACTIONS = (0.8, 0.0, 0.2)
+FRACTIONS = (0.8, 0.0, 0.2)
 
 
 def examples_of_frame(frame, x, y, weight) -> tuple[Any, Any, np.ndarray | None]:
@@ -19,7 +19,7 @@ def examples_of_frame(frame, x, y, weight) -> tuple[Any, Any, np.ndarray | None]
     x, y = map(_listed, (x, y))
     _check_no_label_is_an_input(x, y)
     weights = None if weight is None else _weights_of(frame, weight, x, y)
-    return _columns_of(frame, x), _labels_of(frame, y), weights
+    return columns_of(frame, x), _labels_of(frame, y), weights
 
 
 def _listed(columns) -> Any:
@@ -31,9 +31,9 @@ def _listed(columns) -> Any:
 
 
 def _labels_of(frame, columns) -> Any:
-    """Returns labels like `_columns_of`, but a column of names of classes as text."""
+    """Returns labels like `columns_of`, but a column of names of classes as text."""
     if isinstance(columns, list | Mapping):
-        return _columns_of(frame, columns)
+        return columns_of(frame, columns)
     values = _present(frame, columns)
     return values.to_numpy() if _is_text(values) else _column(frame, columns)
 
@@ -42,10 +42,10 @@ def _is_text(values) -> bool:
     return values.dtype.kind == "O" and all(isinstance(value, str) for value in values)
 
 
-def _columns_of(frame, columns) -> Any:
+def columns_of(frame, columns) -> Any:
     """Returns `[n]` of a column, `[n, k]` of a list of columns, or a structure of a mapping."""
     if isinstance(columns, Mapping):
-        return {name: _columns_of(frame, part) for name, part in columns.items()}
+        return {name: columns_of(frame, part) for name, part in columns.items()}
     if isinstance(columns, list):
         if not columns:
             raise ExamplesError("A list of columns is empty: name at least one column.")
@@ -122,7 +122,7 @@ def partition_of_frame(
         return Partition(*rows, names=names)
     rng = np.random.default_rng(seed)
     of_clients = ClientRows.by_owner(everything, owners, len(names))
-    cut = [partitioners.split(rows, fractions or _FRACTIONS, rng) for rows in of_clients]
+    cut = [partitioners.split(rows, fractions or FRACTIONS, rng) for rows in of_clients]
     return Partition(*zip(*cut, strict=True), names=names)
 
 

@@ -7,6 +7,7 @@ import tree
 
 from tff_pfl.arguments.ranges import whole
 from tff_pfl.data.checks import ExamplesError, check_examples
+from tff_pfl.data.data_frames import columns_of
 from tff_pfl.tracing.structures import normalized
 
 
@@ -33,6 +34,36 @@ class LabelledImages(NamedTuple):
     writer: np.ndarray | None = None
 
 
+def without_splits(x: Any, y: Any) -> tuple[LabelledImages, np.ndarray | None]:
+    """Makes a data set of inputs and labels, which are classes if they are text or whole numbers.
+
+    Args:
+        x: An array, or a structure of arrays; or a pandas data frame, whose columns are inputs.
+        y: The labels, an array or a column.
+
+    Returns:
+        The data set, and the names of classes that are text.
+
+    Raises:
+        ExamplesError: Labels are whole numbers, but not 0, 1, ... up to the largest.
+    """
+    if hasattr(x, "columns"):
+        x = columns_of(x, list(x.columns))
+    y = y.to_numpy() if hasattr(y, "to_numpy") else np.asarray(y)
+    values, numbers = np.unique(y.astype(str) if y.dtype.kind == "O" else y, return_inverse=True)
+    if values.dtype.kind == "U":
+        return LabelledImages("custom", x, numbers, len(values), 0), values
+    if y.dtype.kind not in "iub" or y.ndim != 1:
+        return LabelledImages("custom", x, y, None, 0), None
+    if len(values) and values.tolist() != list(range(len(values))):
+        raise ExamplesError(
+            f"The labels are {len(values)} whole numbers from {values[0]} to {values[-1]}. Number "
+            "classes from 0 without gaps, as np.unique(y, return_inverse=True)[1] does, or make "
+            "quantities floats."
+        )
+    return LabelledImages("custom", x, y, len(values), 0), None
+
+
 def checked_images(images: LabelledImages, *, takes_original_split: bool) -> LabelledImages:
     """Checks that a data set can be divided among clients.
 
@@ -50,8 +81,8 @@ def checked_images(images: LabelledImages, *, takes_original_split: bool) -> Lab
     """
     if not isinstance(images, LabelledImages):
         raise ExamplesError(
-            "images, the result of a function in DATASETS, must be LabelledImages, got "
-            f"{repr(images).splitlines()[0]:.80}."
+            "The data must be (x, y), inputs and labels, or the LabelledImages that functions in "
+            f"DATASETS return, got {repr(images).splitlines()[0]:.80}."
         )
     check_examples(images.x, images.y, images.num_classes, images.name)
     x, y = (normalized(rows, np.asarray) for rows in (images.x, images.y))

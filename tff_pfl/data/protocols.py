@@ -24,9 +24,10 @@ from tff_pfl.arguments.names import check_names
 from tff_pfl.arguments.ranges import at_least, takes, whole
 from tff_pfl.data import partition as partitioners
 from tff_pfl.data.client_rows import ClientRows
+from tff_pfl.data.data_frames import FRACTIONS
 from tff_pfl.data.federated_dataset import FederatedDataset
 from tff_pfl.data.imbalance import long_tailed
-from tff_pfl.data.labelled_images import LabelledImages, checked_images
+from tff_pfl.data.labelled_images import LabelledImages, checked_images, without_splits
 from tff_pfl.data.partition import PARTITIONERS, PartitionError
 from tff_pfl.data.partition_file import Partition, label_digest
 from tff_pfl.tracing.generators import uses_global_randomness
@@ -40,7 +41,7 @@ from tff_pfl.tracing.generators import uses_global_randomness
     seed=whole(0),
 )
 def federate(
-    images: LabelledImages,
+    images: LabelledImages | tuple[Any, Any],
     *,
     num_clients: int | None = None,
     partitioner: str,
@@ -71,9 +72,12 @@ def federate(
         >>> dataset = tff_pfl.federate(images, num_clients=20, partitioner="iid", seed=1)
         >>> dataset.num_clients, int(dataset.sizes("train").sum())
         (20, 1437)
+        >>> x, y = np.random.default_rng(0).normal(size=[90, 4]), np.arange(90) % 3
+        >>> dataset = tff_pfl.federate((x, y), num_clients=5, partitioner="dirichlet", seed=1)
 
     Args:
-        images: The data set.
+        images: The data set; or `(x, y)`, inputs and labels without splits: arrays, or a data frame
+            of pandas and a column. Labels that are whole numbers or text are classes.
         num_clients: N; `None` for natural clients, whose number follows from the data set.
         partitioner: A name in `PARTITIONERS`: `"dirichlet"`, `"classes_per_client"`, `"iid"`,
             `"natural"`, or a partitioner that you registered.
@@ -81,7 +85,8 @@ def federate(
             their defaults.
         merge: Whether to pool the original splits.
         fractions: With `merge`, the relative sizes of a client's (train, validation, test) parts.
-            By default the ratio of the original splits, without validation.
+            By default the ratio of the original splits, without validation; (0.8, 0, 0.2) if there
+            are none.
         num_validation: Without `merge`, the size of the validation split.
         imbalance: The number of examples of the first class divided by the number of the last, in
             the training split, or with `merge` in the pool. With 1, classes stay as they are.
@@ -96,7 +101,10 @@ def federate(
         ExamplesError: See `checked_images`.
         PartitionError: The partition cannot be made.
     """
-    args = dict(partition_args or {})
+    args, names = dict(partition_args or {}), None
+    if isinstance(images, tuple) and len(images) == 2:
+        images, names = without_splits(*images)
+        fractions = fractions or (FRACTIONS if merge else None)
     images = checked_images(images, takes_original_split=not merge or fractions is None)
     number = _checked_num_clients(images, partitioner, args, num_clients)
     spec = {
@@ -124,7 +132,7 @@ def federate(
     metadata = {"dataset": images.name, "labels": label_digest(images.y), "spec": spec}
     partition = Partition(*map(tuple, splits), metadata=metadata)
     return FederatedDataset._of_checked(
-        images.x, images.y, images.num_classes, partition, images.name
+        images.x, images.y, images.num_classes, partition, images.name, names
     )
 
 
