@@ -64,6 +64,10 @@ def test_options_belong_to_the_choices_of_flags(monkeypatch, arguments, key, val
         ("config.seeds=3", "Unknown config key 'seeds'. Did you mean \"seed\""),
         ("config.model.name=lennet", "Unknown model 'lennet'. Did you mean 'lenet'?"),
         ("config.local.batch_size=big", "--config.local.batch_size=big: invalid literal for int()"),
+        (
+            "config.algorithm.lambda=1",
+            "a word of Python. Did you mean 'algorithm.lambda_'",
+        ),
         ("config=no.py", "No such file or directory: 'no.py'"),
     ],
 )

@@ -44,6 +44,19 @@ def test_layers_are_in_the_order_in_which_networks_make_them(name):
     assert models.build(name, (32, 32, 3), 10).layers == tuple(dict.fromkeys(made))
 
 
+@pytest.mark.parametrize("shape", [(8, 8, 1), (3, 5, 1), (32, 32, 3)])
+def test_small_network_takes_images_of_any_size(shape):
+    model = models.build("cnn", shape, 10)
+    assert model.layers == ("conv1", "conv2", "dense1", "head")
+    assert model.apply(model.init(0), np.zeros((2, *shape), np.uint8)).shape == [2, 10]
+
+
+def test_networks_of_papers_refuse_small_images():
+    with pytest.raises(ValueError, match="of 15x40 are too small .* takes 16x16 and larger ones"):
+        models.build("cnn_pgfed", (15, 40, 1), 10)
+    assert models.build("cnn_pgfed", (16, 40, 1), 10).num_weights > 0
+
+
 def test_build_scales_and_normalises_images():
     mean, std = (0.5, 0.25), (0.2, 0.4)
     model = models.build("mlp", (1, 1, 2), 2, mean=mean, std=std, hidden=())

@@ -1,6 +1,7 @@
 """Tests `compose` on processes that can be computed by hand."""
 
 import collections
+import types
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ import tensorflow_federated as tff
 from tests.federation import assert_equal, leaves
 from tests.marks import slow
 from tests.templates.mean_process import (
+    EXAMPLES_TYPE,
     Visits,
     algorithm,
     clients,
@@ -18,7 +20,8 @@ from tests.templates.mean_process import (
     examples,
     mean_exchange,
 )
-from tff_pfl import runtime
+from tff_pfl import runtime, templates
+from tff_pfl.arguments.kinds import KindError
 from tff_pfl.templates import ClientOutput, Exchange, Message, Personalization
 from tff_pfl.testing.eager import EagerProcess
 
@@ -97,6 +100,14 @@ class TestOneExchange:
         assert_equal(output.state.algorithm, state.algorithm)
         assert output.metrics["train"]["server_kept"] == 1
         assert output.metrics["train"]["num_nonfinite"] == 0
+
+
+def test_examples_may_be_given_by_a_data_set():
+    dataset = types.SimpleNamespace(examples_type=EXAMPLES_TYPE)
+    composed = templates.compose(algorithm(mean_exchange()), dataset)
+    assert composed.client_type.data == EXAMPLES_TYPE
+    with pytest.raises(KindError, match="A FederatedDataset has it as its examples_type."):
+        templates.compose(algorithm(mean_exchange()), np.zeros(3))
 
 
 def test_exchange_starts_from_the_states_of_the_previous_one():

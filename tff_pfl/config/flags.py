@@ -1,6 +1,7 @@
 """Parses the flags of programs, including the flags of single config keys."""
 
 import copy
+import keyword
 import os
 import re
 import sys
@@ -186,6 +187,11 @@ def _reason(error: Exception) -> str:
     if "Traceback" in reason:
         # The error of a config file has a traceback, whose last line is the message.
         return reason.splitlines()[-1].partition(": ")[2]
+    if match := re.match(r"Could not parse '([^']*)'", reason):
+        words = [word for word in match[1].split(".") if keyword.iskeyword(word)]
+        right = ".".join(f"{word}_" if word in words else word for word in match[1].split("."))
+        tip = f", since {words[0]!r} is a word of Python. Did you mean {right!r}?" if words else "."
+        return f"{match[1]!r} is no config key{tip}"
     # The message of a validator of several flags starts with all their values.
     return re.sub(r"^flags \w+=.*?: ", "", reason)
 

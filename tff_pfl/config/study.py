@@ -349,7 +349,13 @@ def load_study(source: str | os.PathLike) -> Study:
     if not pathlib.Path(path).is_file():
         raise FileNotFoundError(f"There is no study {path!r}.")
     try:
-        get_study = runpy.run_path(path)["get_study"]
+        functions = runpy.run_path(path)
+        if "get_study" not in functions:
+            raise ValueError(
+                f"{path} does not define get_study(), which a study does. A config is trained by "
+                "programs/train.py --config=FILE."
+            )
+        get_study = functions["get_study"]
         study = get_study(choice) if colon else get_study()
     except ValueError:
         raise

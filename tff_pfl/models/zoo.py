@@ -22,6 +22,8 @@ from tff_pfl.models.model import Model
 from tff_pfl.models.task import Task
 from tff_pfl.models.tasks import task_of
 
+_SMALLEST = 16  # the height and width of images of which two 5x5 convolutions leave something
+
 MODELS = Registry("model", "image_shape", "num_classes")
 """Functions `(image_shape, num_classes, *, <options>) -> tf.keras.Model`, or `-> Model` with this
 annotation; see `build`."""
@@ -35,6 +37,21 @@ def mlp(image_shape, num_classes, *, hidden=(200, 200)) -> tf.keras.Model:
     model.add(tf.keras.layers.Flatten(input_shape=image_shape))
     for index, width in enumerate(hidden, start=1):
         model.add(tf.keras.layers.Dense(width, "relu", name=f"dense{index}"))
+    model.add(tf.keras.layers.Dense(num_classes, name="head"))
+    return model
+
+
+@MODELS.register("cnn")
+@takes(widths=each(whole(1)), hidden=whole(1))
+def cnn(image_shape, num_classes, *, widths=(32, 64), hidden=128) -> tf.keras.Model:
+    """Builds a small convolutional network for images of any size, such as 8x8 digits."""
+    model = tf.keras.Sequential([tf.keras.layers.InputLayer(input_shape=image_shape)], name="cnn")
+    for index, width in enumerate(widths, start=1):
+        options = {"padding": "same", "activation": "relu", "name": f"conv{index}"}
+        model.add(tf.keras.layers.Conv2D(width, 3, **options))
+        model.add(tf.keras.layers.MaxPool2D(2, padding="same"))
+    model.add(tf.keras.layers.Flatten())
+    model.add(tf.keras.layers.Dense(hidden, "relu", name="dense1"))
     model.add(tf.keras.layers.Dense(num_classes, name="head"))
     return model
 
@@ -85,7 +102,17 @@ def lenet(image_shape, num_classes) -> tf.keras.Model:
 
 
 def _convolutions(image_shape, widths):
-    """Returns valid 5x5 convolutions with ReLU, each with 2x2 max pooling, and a flatten layer."""
+    """Returns two valid 5x5 convolutions with ReLU, each with 2x2 max pooling, and a flatten layer.
+
+    Raises:
+        ValueError: The images are smaller than 16x16, of which these layers leave nothing.
+    """
+    if min(image_shape[:2]) < _SMALLEST:
+        size = "x".join(map(str, image_shape[:2]))
+        raise ValueError(
+            f"Images of {size} are too small for this network, which takes {_SMALLEST}x{_SMALLEST} "
+            "and larger ones. The model 'cnn' takes any."
+        )
     layers = [tf.keras.layers.InputLayer(input_shape=image_shape)]
     for index, width in enumerate(widths, start=1):
         layers.append(tf.keras.layers.Conv2D(width, 5, activation="relu", name=f"conv{index}"))

@@ -8,6 +8,7 @@ import collections
 import dataclasses
 import types
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import tensorflow_federated as tff
@@ -29,7 +30,7 @@ from tff_pfl.tracing.trace import trace
 @takes(seed=whole(0, 2**63 - 1))
 def compose(
     algorithm: Algorithm,
-    examples_type: tff.types.Type,
+    examples_type: Any,
     seed: int = 0,
     *,
     further_models: Mapping[str, Algorithm] = types.MappingProxyType({}),
@@ -71,7 +72,8 @@ def compose(
 
     Args:
         algorithm: The algorithm.
-        examples_type: The TFF type of a client's `Examples`; see `tff_pfl.local.examples_type`.
+        examples_type: The TFF type of a client's `Examples`, see `tff_pfl.local.examples_type`; or
+            a data set that has it.
         seed: The seed of the initial states, and of all randomness of client work.
         further_models: Models to evaluate for each client besides `personalized`, by name:
             algorithms that differ from this one only in `personalize`. `locally_trained` and
@@ -84,6 +86,9 @@ def compose(
     """
     tip = "A method makes one from a model and a LocalTraining."
     check_kind("The algorithm", algorithm, Algorithm, tip)
+    examples_type = getattr(examples_type, "examples_type", examples_type)
+    tip = "A FederatedDataset has it as its examples_type."
+    check_kind("The type of a client's examples", examples_type, tff.types.StructType, tip)
     if algorithm.made_of is not None:
         check_inputs(algorithm.made_of.model, examples_type.x)
     server_init = trace("server_init", lambda: algorithm.server_init(seed))

@@ -139,7 +139,12 @@ def elements_of(value: Any, struct_type: tff.types.StructType) -> Sequence:
     elif isinstance(value, (np.ndarray, np.generic, str, bytes, tf.Tensor)):
         raise TypeError(f"Expected a structure of type {struct_type}, found {type(value)}.")
     else:
-        struct = tff.structure.from_container(value)
+        try:
+            struct = tff.structure.from_container(value)
+        except TypeError:
+            raise TypeError(
+                f"Expected a structure of type {struct_type}, found {type(value)}."
+            ) from None
         elements = tuple(struct)
         given = tuple(tff.structure.name_list_with_nones(struct))
     if len(elements) != len(struct_type):

@@ -269,6 +269,11 @@ def test_preprocess_is_tried_with_input_dtype():
     np.testing.assert_array_equal(model.apply(weights, [3]), weights["head"]["kernel"][3:4])
 
 
+def test_open_shapes_of_inputs_are_refused():
+    with pytest.raises(ValueError, match=r"in whole numbers, got \(None, 8\)"):
+        from_keras(lambda: tf.keras.Sequential([tf.keras.layers.Dense(3)]), input_shape=(None, 8))
+
+
 def test_inputs_are_preprocessed():
     model = from_keras(
         sequential(layers.Flatten, shape=(2, 2)),
