@@ -89,7 +89,7 @@ def command_with(document, text):
 @pytest.mark.slow
 def test_readme_code_runs(follow):
     follow("README")
-    compared = runpy.run_path("local_and_ditto.py")["compared"]
+    compared = runpy.run_path("first_comparison.py")["compared"]
     assert compared.table().loc["Ditto", "gain"] > 0
 
 
