@@ -14,8 +14,6 @@ _RANDOM = ("Random", "Multinomial", "TruncatedNormal", "Shuffle")
 _CHECKS = ("Assert", "CheckNumerics", "CheckNumericsV2")
 # Operations that fail for some matrices, or give NaN, for which XLA computes numbers.
 _OF_MATRICES = ("MatrixInverse", "MatrixSolve", "MatrixTriangularSolve")
-# Gradients of complex numbers for which XLA leaves out the conjugate.
-_UNCONJUGATED = ("ReciprocalGrad", "RsqrtGrad", "SqrtGrad")
 FAILS = "Client work fails in "
 """The beginning of the message of an operation that fails in compiled client work."""
 
@@ -50,8 +48,8 @@ def check_compilable(graph: tf.Graph, device: str) -> None:
             raise NotCompilableError(f"XLA drops {kind}")
         if kind in _OF_MATRICES:
             raise NotCompilableError(f"XLA computes {kind} of singular matrices")
-        if kind in _UNCONJUGATED and operation.outputs[0].dtype.is_complex:
-            raise NotCompilableError(f"XLA computes another {kind} of complex numbers")
+        if any(tensor.dtype.is_complex for tensor in operation.outputs):
+            raise NotCompilableError("XLA computes other functions of complex numbers")
         is_node = kind != "Placeholder" and not operation.graph._is_function(kind)
         if is_node and compiler not in _compilers(kind):
             raise NotCompilableError(f"XLA has no {kind}")

@@ -28,6 +28,8 @@ _POSITIVE_INTEGERS = (
     *("Div", "FloorDiv", "RealDiv", "TruncateDiv", "FloorMod", "Mod", "TruncateMod", "Pow"),
     *("LeftShift", "RightShift"),
 )
+# These operations search in sorted rows, and may find anything in others.
+_OF_SORTED = ("LowerBound", "UpperBound")
 _TYPES = (np.float32, np.float64, np.int32, np.int64, np.uint8, np.complex64, np.bool_, np.float16)
 _BOOLEAN = {tf.bool.as_datatype_enum}
 _SHAPES = {
@@ -78,6 +80,8 @@ def _operation(name):
         return None
 
     def call(*tensors):
+        if name in _OF_SORTED:
+            tensors = [tf.sort(tensors[0]), *tensors[1:]]
         return function(**dict(zip(names, tensors, strict=True)))
 
     variants = [
