@@ -50,7 +50,7 @@ def _reference(package: str) -> str:
 
 def _head(package: str) -> str:
     return (
-        f"# {package}\n\n::: {package}\n    options: {{members: false, show_root_heading: false}}\n"
+        f"---\nsearch:\n  boost: 0.3\n---\n# {package}\n\n::: {package}\n    options: {{members: false, show_root_heading: false}}\n"
     )
 
 
