@@ -232,3 +232,13 @@ def test_tables_have_three_formats():
 def test_missing_cells_are_dashes():
     table = table_of([{"a": "x"}, {"a": "y", "b": "1"}], best={"b": {"y"}})
     assert rows(table) == [["x", "-"], ["y", "1"]] and table.bold == {(1, 1)}
+
+
+def test_runs_of_different_data_or_tasks_are_not_comparable(tmp_path):
+    folders = {
+        name: [write_run(tmp_path / name, [0.5, 0.6], data={"name": name}, task={"name": "binary"})]
+        for name in ("digits", "cifar10")
+    }
+    notes = " ".join(results_table(folders).notes)
+    assert "differ in data.name: digits, cifar10. Their numbers cannot be compared." in notes
+    assert "task.name" not in notes

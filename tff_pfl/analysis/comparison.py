@@ -375,9 +375,19 @@ class Comparison:
         return baseline or self.runs.baseline
 
     def __repr__(self) -> str:
-        """Returns the table as text."""
-        return self.table().to_string(float_format="{:.4g}".format, na_rep="")
+        """Returns the table as text, and says so if no method gains."""
+        table = self.table()
+        text = table.to_string(float_format="{:.4g}".format, na_rep="")
+        return "\n".join([text, *self._of_no_gain(table)])
 
     def _repr_html_(self) -> str:
-        """Returns the table for notebooks."""
-        return self.table().to_html(float_format="{:.4g}".format, na_rep="")
+        """Returns the table for notebooks, and says so if no method gains."""
+        table = self.table()
+        html = table.to_html(float_format="{:.4g}".format, na_rep="")
+        return html + "".join(f"<p>{line}</p>" for line in self._of_no_gain(table))
+
+    def _of_no_gain(self, table) -> list[str]:
+        gains = table["gain"].dropna()
+        if not len(gains) or (gains > 0).any():
+            return []
+        return [f"No method is better than {self.runs.baseline} on average over clients."]

@@ -237,6 +237,13 @@ def _notes(runs, columns, against):
     if sampled := set(found["label"][found["statistic"] == MARGIN]):
         labels = ", ".join(filter(sampled.__contains__, runs.folders))
         yield f"For {labels}, only a sample of the clients was evaluated."
+    of_all = runs.finished.settings.query("key in ['data.name', 'task.name']")
+    for key, values in of_all.groupby("key")["value"].unique().items():
+        if len(values) > 1:
+            yield (
+                f"The runs differ in {key}: {', '.join(map(str, values))}. Their numbers cannot be "
+                "compared."
+            )
     for label, keys in _differing_settings(runs.finished).items():
         yield f"The runs of {label} differ in more than the seed: in {keys}."
     yield (
