@@ -100,6 +100,12 @@ def test_comparison_of_the_guide_runs(follow):
     assert compared.table().loc["Ditto", "gain"] > 0
 
 
+def test_guide_for_users_of_other_frameworks_runs(follow):
+    names = follow("coming_from")
+    assert names["metrics"]["client_work"]["train"]["accuracy"] < 0.8
+    assert names["algorithm"].client_type.data == names["dataset"].examples_type
+
+
 def test_own_method_guide_runs(follow, monkeypatch):
     follow("own_method")
     follow("own_server")
@@ -270,7 +276,7 @@ def test_links_point_to_existing_files():
         text = document.read_text()
         if document in NOTEBOOKS:
             text = "\n".join(line for line in text.splitlines() if line.startswith("# "))
-        links = re.findall(r"\]\(([^)#]+)", text)
+        links = re.findall(r"\]\(([^)#]+)", re.sub("```.*?```", "", text, flags=re.DOTALL))
         files = [link for link in links if not link.startswith("https://")]
         assert [link for link in files if not (document.parent / link).exists()] == [], document
 

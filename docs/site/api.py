@@ -49,9 +49,12 @@ def _reference(package: str) -> str:
 
 
 def _head(package: str) -> str:
-    return (
-        f"---\nsearch:\n  boost: 0.3\n---\n# {package}\n\n::: {package}\n    options: {{members: false, show_root_heading: false}}\n"
-    )
+    lines = [
+        *("---", "search:", "  boost: 0.3", "---"),  # guides and tutorials come before the API
+        *(f"# {package}", "", f"::: {package}"),
+        "    options: {members: false, show_root_heading: false}",
+    ]
+    return "\n".join([*lines, ""])
 
 
 def _entry(path: str) -> str:
