@@ -85,8 +85,8 @@ def federate(
             their defaults.
         merge: Whether to pool the original splits.
         fractions: With `merge`, the relative sizes of a client's (train, validation, test) parts.
-            By default the ratio of the original splits, without validation; (0.8, 0, 0.2) if there
-            are none.
+            By default the ratio of the original splits, without validation; without such splits
+            (0.8, 0, 0.2).
         num_validation: Without `merge`, the size of the validation split.
         imbalance: The number of examples of the first class divided by the number of the last, in
             the training split, or with `merge` in the pool. With 1, classes stay as they are.
