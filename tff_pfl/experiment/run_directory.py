@@ -266,7 +266,7 @@ def changed_settings(
     return changes
 
 
-def own_folder(parent: str | os.PathLike, name: str, settings: Mapping[str, Any]) -> str:
+def own_folder(parent: str | os.PathLike, name: str, settings: Mapping[str, Any]) -> pathlib.Path:
     """Returns the folder of a run that is named by what it is.
 
     Runs whose settings differ, other than in what changes nothing, have different folders.
@@ -279,7 +279,7 @@ def own_folder(parent: str | os.PathLike, name: str, settings: Mapping[str, Any]
     numbers = json.loads(json.dumps(dict(settings), cls=_Encoder))
     kept = {key: v for key, v in flatten(numbers, ".").items() if changes_of(key) != NOTHING}
     digest = hashlib.sha256(repr(sorted(kept.items())).encode()).hexdigest()
-    return os.path.join(parent, f"{folder_name(name)}-{digest[:8]}")
+    return pathlib.Path(parent, f"{folder_name(name)}-{digest[:8]}")
 
 
 @contextlib.contextmanager
