@@ -257,7 +257,7 @@ plt.show()
 
 # %%
 digits, num_public = tff_pfl.load("digits"), 600
-x, y = digits.x.astype(np.float32) / 16, digits.y
+x, y = digits.x.astype(np.float32) / 255, digits.y
 
 
 def convolutions():
