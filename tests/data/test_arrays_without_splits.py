@@ -54,3 +54,9 @@ def test_other_labels_are_no_classes():
 def test_other_data_are_refused(data, message):
     with pytest.raises(ExamplesError, match=message):
         tff_pfl.federate(data, num_clients=4, partitioner="iid", seed=0)
+
+
+def test_labels_of_text_and_numbers_are_refused():
+    y = np.array([*["a", "b"] * 29, "c", None], object)
+    with pytest.raises(ExamplesError):
+        federate(X, y, partitioner="iid")

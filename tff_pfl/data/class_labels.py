@@ -27,7 +27,7 @@ def as_classes(
         ExamplesError: There are more or fewer names than classes.
     """
     arrays = [y for y in labels if isinstance(y, np.ndarray) and y.size]
-    if not (arrays and all(map(_are_names, arrays))):
+    if not (arrays and all(map(are_names, arrays))):
         return [y if num_classes is None else _as_integers(y) for y in labels], None
     texts = [np.asarray(y).astype(np.str_) for y in labels]
     names = np.unique(np.concatenate(texts))
@@ -40,7 +40,8 @@ def as_classes(
     return [np.searchsorted(names, text).astype(np.int32) for text in texts], names
 
 
-def _are_names(y) -> bool:
+def are_names(y: np.ndarray) -> bool:
+    """Returns whether labels are names of classes."""
     if y.dtype.kind == "O":
         return all(isinstance(label, str) for label in y.ravel())
     return y.dtype.kind == "U" and y.ndim == 1

@@ -7,6 +7,7 @@ import tree
 
 from tff_pfl.arguments.ranges import whole
 from tff_pfl.data.checks import ExamplesError, check_examples
+from tff_pfl.data.class_labels import are_names, as_classes
 from tff_pfl.data.data_frames import columns_of
 from tff_pfl.tracing.structures import normalized
 
@@ -50,11 +51,13 @@ def without_splits(x: Any, y: Any) -> tuple[LabelledImages, np.ndarray | None]:
     if hasattr(x, "columns"):
         x = columns_of(x, list(x.columns))
     y = y.to_numpy() if hasattr(y, "to_numpy") else np.asarray(y)
-    values, numbers = np.unique(y.astype(str) if y.dtype.kind == "O" else y, return_inverse=True)
-    if values.dtype.kind == "U":
-        return LabelledImages("custom", x, numbers, len(values), 0), values
+    if are_names(y):
+        number = len(set(y.ravel().tolist()))
+        (y,), names = as_classes([y], number)
+        return LabelledImages("custom", x, y, number, 0), names
     if y.dtype.kind not in "iub" or y.ndim != 1:
         return LabelledImages("custom", x, y, None, 0), None
+    values = np.unique(y)
     if len(values) and values.tolist() != list(range(len(values))):
         raise ExamplesError(
             f"The labels are {len(values)} whole numbers from {values[0]} to {values[-1]}. Number "
