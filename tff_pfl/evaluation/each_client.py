@@ -18,7 +18,7 @@ import tensorflow_federated as tff
 
 from tff_pfl import runtime
 from tff_pfl.clients import CohortDataSource
-from tff_pfl.local import Examples
+from tff_pfl.local import Examples, rows_of_batch
 from tff_pfl.models import Model
 from tff_pfl.templates import Algorithm, Client, PersonalizedProcess
 from tff_pfl.tracing.equality import elementwise_equality
@@ -26,7 +26,6 @@ from tff_pfl.tracing.structures import type_of_row, type_of_rows
 
 GLOBAL = "global"
 BATCH_SIZE = 200  # The most examples in a forward pass.
-_FEWEST_ROWS = 16  # A forward pass of fewer examples is hardly faster.
 _ROWS_OF_CALL = 64  # The examples in whose time a forward pass starts.
 _MOST_OUTPUTS = 1 << 24  # The most outputs of the models of all clients that are computed at once.
 
@@ -192,19 +191,16 @@ def stacked(results: Iterable[Any]) -> Any:
 def evaluated_rows(source: CohortDataSource, *splits: str) -> int:
     """Returns the rows of a forward pass with which all clients of the splits take the least time.
 
-    They are a power of two, or `BATCH_SIZE`. Large clients have several passes, so that small ones
-    are not padded to their size.
+    They are those of `rows_of_batch` for some size. Large clients have several passes, so that
+    small ones are not padded to their size.
     """
     sizes = np.concatenate(list(map(source.sizes, splits)))
 
     def time(rows):
         return np.sum(-(-sizes // rows)) * (rows + _ROWS_OF_CALL)
 
-    candidates, rows = [BATCH_SIZE], _FEWEST_ROWS
-    while rows < BATCH_SIZE:
-        candidates.append(rows)
-        rows *= 2
-    return min(candidates, key=time)
+    suffice = (rows_of_batch(BATCH_SIZE, size) for size in range(BATCH_SIZE))
+    return min(dict.fromkeys([BATCH_SIZE, *suffice]), key=time)
 
 
 def at_once(most: int, outputs: int) -> int:

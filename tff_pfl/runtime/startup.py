@@ -92,8 +92,8 @@ def ignore_failures_at_exit() -> None:
 def _end_tff_workers() -> None:
     """Ends child processes that are workers of TFF, on Linux."""
     for children in pathlib.Path("/proc/self/task").glob("*/children"):
-        with contextlib.suppress(OSError):  # a thread or a worker has ended meanwhile
-            for child in children.read_text().split():
+        for child in children.read_text().split():
+            with contextlib.suppress(OSError):  # it has ended meanwhile
                 if pathlib.Path("/proc", child, "comm").read_text() == "worker_binary\n":
                     os.kill(int(child), signal.SIGKILL)
 

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
@@ -136,8 +135,6 @@ def elements_of(value: Any, struct_type: tff.types.StructType) -> Sequence:
         given = getattr(value, "_fields", None)
     elif isinstance(value, Mapping):
         elements, given = tuple(value.values()), tuple(value)
-    elif isinstance(value, (np.ndarray, np.generic, str, bytes, tf.Tensor)):
-        raise TypeError(f"Expected a structure of type {struct_type}, found {type(value)}.")
     else:
         try:
             struct = tff.structure.from_container(value)
