@@ -3,8 +3,6 @@
 import dataclasses
 import json
 import math
-import os
-import pathlib
 
 import numpy as np
 import pandas as pd
@@ -50,11 +48,6 @@ OPTIONS = {"rounds": 2, "clients_per_round": 2, "evaluation": Evaluation(every=1
 def compare(dataset, folder, made=None, seeds=(0, 3), **options):
     made = methods() if made is None else made
     return tff_pfl.compare(dataset, made, seeds=seeds, folder=folder, **OPTIONS | options)
-
-
-@pytest.fixture
-def in_empty_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture
@@ -425,38 +418,3 @@ def test_folder_keeps_the_runs_of_earlier_calls(dataset, tmp_path):
         assert list(result.table().index) == [label]
     table = tff_pfl.Comparison(tmp_path).table()
     assert list(table.index) == ["First", "Second"] and list(table["rounds"]) == [1, 2]
-
-
-@pytest.mark.usefixtures("in_empty_folder")
-def test_edits_are_new_runs_in_folders_of_their_own(dataset, monkeypatch):
-    trained = []
-
-    def train(experiment, *args, **options):
-        trained.append(experiment.label)
-        return tff_pfl.train(experiment, *args, **options)
-
-    monkeypatch.setattr(comparison, "train", train)
-    before = compare(dataset, None, seeds=(0,))
-    after = compare(dataset, None, methods(lambda_=0.1), seeds=(0,))
-    assert trained == ["Local, seed 0", "Ditto, pulled, seed 0", "Ditto, pulled, seed 0"]
-    again = compare(dataset, None, seeds=(0,))
-    assert len(trained) == 3 and again.table().equals(before.table())
-    assert not after.table().equals(before.table())
-    assert tff_pfl.Comparison("runs/compare").table().equals(before.table())
-    # The runs of other rounds, even fewer, are others.
-    compare(dataset, None, methods(lambda_=0.1), seeds=(0,), rounds=1)
-    assert len(trained) == 5 and len(list(pathlib.Path("runs/compare").glob("*/seed0-*"))) == 5
-
-
-@pytest.mark.usefixtures("in_empty_folder")
-def test_experiment_is_trained_once_in_a_folder_of_its_own(dataset, capsys):
-    experiment = tff_pfl.Experiment(tiny_algorithm("local"), dataset, **OPTIONS)
-    run = tff_pfl.train(experiment)
-    (folder,) = pathlib.Path("runs").iterdir()
-    assert os.path.samefile(run.folder, folder) and folder.name.startswith("local_on_")
-    before = numbers_of(folder)
-    assert tff_pfl.train(experiment).result == run.result
-    assert numbers_of(folder) == before
-    assert "was finished before" in capsys.readouterr().out
-    tff_pfl.train(dataclasses.replace(experiment, rounds=1), verbose=False)
-    assert len(list(pathlib.Path("runs").iterdir())) == 2

@@ -21,12 +21,20 @@ def input_specs(shape: Any, dtype: Any, num_rows: int | None = None) -> Any:
             of shapes.
         dtype: The data type of all inputs, or the structure of their data types.
         num_rows: The number of rows, or `None` if it is open.
+
+    Raises:
+        ValueError: A dimension of a shape is open.
     """
     return _specs(normalized(shape), normalized(dtype), num_rows, "x")
 
 
 def _specs(shape, dtype, num_rows, name):
     if is_shape(shape):
+        if None in shape:
+            raise ValueError(
+                f"input_shape must be the shape of one input, in whole numbers, got {tuple(shape)}."
+                " Pad sequences to one length, and leave out the axis of the batch."
+            )
         return tf.TensorSpec([num_rows, *shape], dtype, name)
     names = list(shape) if isinstance(shape, dict) else range(len(shape))
     is_shared = not tree.is_nested(dtype)

@@ -173,11 +173,6 @@ def from_keras(
     preprocess = preprocess or as_numbers
     task = task_of(task)
     inputs = input_specs(input_shape, input_dtype, num_rows=1)
-    if not all(spec.shape.is_fully_defined() for spec in tf.nest.flatten(inputs)):
-        raise ValueError(
-            f"input_shape must be the shape of one input, in whole numbers, got {input_shape}. Pad "
-            "sequences to one length, and leave out the axis of the batch."
-        )
     record = _record(keras_model_fn, preprocess, inputs, task, segments)
     has_statistics = any(_is_statistic(slot) for slot in record.slots)
     if has_statistics and (segments > 1 or compute_type != FLOAT32):
