@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from docs.site import api, links
+from docs.site import api, examples, formulas, links, methods
 from tests.documents import GUIDES, NOTEBOOKS
 from tests.runs import ROOT
 from tff_pfl.algorithms import ALGORITHMS
@@ -59,6 +59,66 @@ def test_links_to_files_point_to_pages():
 
 def test_packages_that_offer_no_names_show_their_modules():
     assert "\n::: tff_pfl.arguments.ranges\n" in api.pages()["api/tff_pfl.arguments.md"]
+
+
+def test_all_options_of_methods_have_a_meaning():
+    missing = {
+        (name, option)
+        for name in ALGORITHMS
+        for option in ALGORITHMS.parameters(name)
+        if not methods.meanings_of(name).get(option)
+    }
+    assert not missing
+
+
+def test_all_methods_say_when_to_use_them_and_what_they_cost():
+    listed = {method.names[0]: set(method.advice) for method in methods.listed()}
+    text = (ROOT / "docs" / "methods" / "when.md").read_text()
+    assert re.findall("^## `(.*)`$", text, re.MULTILINE) == list(listed)
+    assert set(map(frozenset, listed.values())) == {frozenset(["Use it", "Not", "Cost"])}
+
+
+def test_formulas_have_signs_and_keep_their_columns():
+    docstring = """\
+With `alpha`, and the rate `eta_alpha` of `alpha_ij`, `lambda_` and alpha:
+
+    client  theta <- theta - eta grad loss(theta; b)      (mu >= 0)
+            w_i   <- ||w - w_t||^2 / sum_i alpha_update"""
+    assert (
+        formulas.typeset(docstring, ["alpha", "lambda_"])
+        == """\
+With `alpha`, and the rate `η_α` of `α_ij`, `lambda_` and alpha:
+
+    client  θ     ← θ - η ∇ loss(θ; b)                    (μ ≥ 0)
+            w_i   ← ‖w - w_t‖² / Σ_i alpha_update"""
+    )
+
+
+def example(method):
+    """Returns the code of a method's example, with a single round."""
+    return re.sub("rounds=[0-9]+", "rounds=1", examples.code(method.names[0], method.titles[0]))
+
+
+def test_examples_make_methods():
+    for method in methods.listed():
+        made = {}
+        exec(example(method).partition("compared = ")[0], made)
+        assert method.titles[0] in made["methods"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(method.names[0], marks=[] if method.names[0] == "fedbn" else pytest.mark.slow)
+        for method in methods.listed()
+    ],
+)
+def test_examples_run(name, monkeypatch, tmp_path_factory, clients_in_a_loop):
+    monkeypatch.chdir(tmp_path_factory.getbasetemp())  # Local and FedAvg are trained once
+    (method,) = (method for method in methods.listed() if method.names[0] == name)
+    found = {}
+    exec(example(method), found)
+    assert method.titles[0] in found["compared"].table().index
 
 
 @pytest.mark.slow

@@ -1,16 +1,20 @@
-"""Makes a page for each row of `docs/methods/index.md`, from docstrings, signatures and results."""
+"""Makes a page for each row of `docs/methods/index.md`.
+
+It is made of that row, `docs/methods/when.md`, docstrings, signatures and results.
+"""
 
 import functools
 import inspect
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import griffe
 import tensorflow as tf
 
-from docs.results.data import over_seeds, pick
+from docs.results.data import markdown, named, over_seeds, pick
+from docs.site import examples, formulas
 from docs.site.links import ROOT
 from tff_pfl import models, testing
 from tff_pfl.algorithms import ALGORITHMS, make
@@ -18,6 +22,7 @@ from tff_pfl.arguments.kinds import function_of
 from tff_pfl.arguments.ranges import ranges_of
 
 _INDEX = ROOT / "docs" / "methods" / "index.md"
+_WHEN = ROOT / "docs" / "methods" / "when.md"
 
 
 class Method(NamedTuple):
@@ -43,6 +48,18 @@ class Method(NamedTuple):
     def title(self) -> str:
         """The name of the method in its paper."""
         return next(iter(self.modules.values())).partition(":")[0]
+
+    @property
+    def titles(self) -> list[str]:
+        """The names of the method and its variants in their papers."""
+        return re.split(", | and ", self.title)
+
+    @property
+    def advice(self) -> dict[str, str]:
+        """The sentences of `docs/methods/when.md`: "Use it", "Not" and "Cost"."""
+        section = _WHEN.read_text().partition(f"\n## `{self.names[0]}`\n")[2].partition("\n## ")[0]
+        points = " ".join(section.split()).split("* ")[1:]
+        return {key: text.strip() for key, _, text in (point.partition(": ") for point in points)}
 
 
 def listed() -> Iterator[Method]:
@@ -78,65 +95,98 @@ def linked(index: str) -> str:
 
 
 def _page(method: Method) -> str:
-    parts = [f"# {method.title}"]
-    parts += (_rounds(module, text) for module, text in method.modules.items())
-    parts += ["## Who keeps what", _kept(method), "## Use", _use(method.names[0])]
-    parts += ["## Options", _options(method), "## Tasks", _tasks(method)]
+    use, not_, cost = (method.advice[key] for key in ("Use it", "Not", "Cost"))
+    sentence, paper = method.kept["in a sentence"], method.kept["paper"]
+    parts = [f"# {method.title}", " ".join([sentence, *([f"Paper: {paper}."] if paper else [])])]
+    parts += [f"* **When to use it:** {use}\n* **When not:** {not_}"]
+    parts += ["## Example", _example(method), "## How it works", *_rounds(method)]
+    parts += ["## Who keeps what", _kept(method), "## Cost", f"{cost[0].upper()}{cost[1:]}"]
+    parts += [_measured(method), "## Options", _options(method), "## Tasks", _tasks(method)]
     parts += ["## Results", _results(method)]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def _rounds(module: str, docstring: str) -> str:
-    name, _, text = docstring.partition(": ")
-    source = module.replace(".", "/") + ".py"
-    return f"{text[0].upper()}{text[1:]}\n\nSource: [`{source}`](../../{source})"
+def _example(method: Method) -> str:
+    name = method.names[0]
+    parts = [
+        f"```python\n{examples.code(name, method.titles[0])}```",
+        "`gain` is over training alone; `hurt` is the share of clients that do better alone.",
+    ]
+    if len(pick("digits", study="methods", case=name)):
+        options = f"--config=configs/digits.py:{name} --output_dir=runs/{name}"
+        parts += [f"By a config:\n\n    .venv/bin/python programs/train.py {options}"]
+    return "\n\n".join(parts)
+
+
+def _rounds(method: Method) -> Iterator[str]:
+    options = ALGORITHMS.parameters(method.names[0])
+    for number, (module, docstring) in enumerate(method.modules.items()):
+        title, _, summary = docstring.partition(": ")
+        yield formulas.typeset(
+            f"### {title}\n\n{summary}" if number else summary.partition("\n\n")[2], options
+        )
+        source = module.replace(".", "/") + ".py"
+        yield f"Source: [`{source}`](../../{source})"
 
 
 def _kept(method: Method) -> str:
-    kept = [f"* {what[0].upper()}{what[1:]}: {text}" for what, text in method.kept.items() if text]
-    return "\n".join([*kept, "", _bytes(method)])
+    kept = {k: text for k, text in method.kept.items() if k not in ("in a sentence", "paper")}
+    return "\n".join(f"* {what[0].upper()}{what[1:]}: {text}" for what, text in kept.items())
 
 
-def _use(name: str) -> str:
-    code = f'```python\nalgorithm = tff_pfl.make("{name}", model, local)\n```'
-    if not len(pick("digits", study="methods", case=name)):
-        return code
-    options = f"--config=configs/digits.py:{name} --output_dir=runs/{name}"
-    return f"{code}\n\n    .venv/bin/python programs/train.py {options}"
-
-
-def _bytes(method: Method) -> str:
-    data = pick("digits", study="methods", quantity=["bytes_down", "bytes_up"], seed=0)
-    model = data[data["case"] == "fedavg"]["value"].iloc[0]
-    rows = []
-    for name in method.names:
-        sent = data[data["case"] == name].set_index("quantity")["value"]
-        if len(sent):
-            down, up = (sent[key] / model for key in ("bytes_down", "bytes_up"))
-            rows.append(f"| `{name}` | {down:.2f} | {up:.2f} |")
-    if not rows:
+def _measured(method: Method) -> str:
+    data = pick("digits", study="methods", quantity=list(_QUANTITIES))
+    found = data.groupby(["case", "quantity"])["value"].median().unstack()
+    found = (found / found.loc["fedavg"]).reindex(method.names).dropna()
+    if found.empty:
         return ""
-    table = "\n".join(["| name | down | up |", "|---|---:|---:|", *rows])
-    text = "Bytes of a client in a round, as multiples of the model's, for 10 of 20 clients"
-    return f"{text} of [handwritten digits](../results/digits.md):\n\n{table}"
+    found.index = [f"`{name}`" for name in found.index]
+    table = named(found.map("{:.2f}".format), "name", **_QUANTITIES)
+    return f"{_MULTIPLES}\n\n{markdown(table).rstrip()}"
+
+
+_QUANTITIES = {"bytes_down": "bytes down", "bytes_up": "bytes up", "round_seconds": "seconds"}
+_MULTIPLES = """\
+Bytes that a client receives and sends in a round, and the seconds of a round, as multiples of
+FedAvg's, [on digits](../results/digits.md). The seconds are rough, as two runs shared a machine."""
 
 
 def _options(method: Method) -> str:
     name, *variants = method.names
-    ranges, meanings = ranges_of(ALGORITHMS[name]), _meanings(function_of(ALGORITHMS[name]))
-    rows = ["| option | default | range | |", "|---|---|---|---|"]
-    for option, parameter in ALGORITHMS.parameters(name).items():
+    shown = ALGORITHMS.parameters(name)
+    parts = [_table(name, shown)]
+    for variant in variants:
+        before, options = ALGORITHMS.options(name), ALGORITHMS.options(variant)
+        changed = {k: v for k, v in options.items() if k in before and before[k] != v}
+        text = ", ".join(f"`{key}={value!r}`" for key, value in changed.items())
+        further = {k: v for k, v in ALGORITHMS.parameters(variant).items() if k not in shown}
+        parts.append(f"`{variant}` has {text or 'the same options'}{', and:' if further else '.'}")
+        parts += [_table(variant, further)] if further else []
+    return "\n\n".join(parts)
+
+
+def _table(name: str, parameters: Mapping[str, inspect.Parameter]) -> str:
+    if not parameters:
+        return "None."
+    ranges, meanings = ranges_of(ALGORITHMS[name]), meanings_of(name)
+    rows = ["| option | default | range | meaning |", "|---|---|---|---|"]
+    for option, parameter in parameters.items():
         default = "" if parameter.default is parameter.empty else f"`{parameter.default!r}`"
         range_ = ranges[option].text if option in ranges else ""
         rows.append(f"| `{option}` | {default} | {range_} | {meanings.get(option, '')} |")
-    parts = ["\n".join(rows)]
-    for variant in variants:
-        of_variant = ALGORITHMS.options(variant)
-        same = ALGORITHMS.options(name)
-        changed = {k: v for k, v in of_variant.items() if k not in same or same[k] != v}
-        text = ", ".join(f"`{key}={value!r}`" for key, value in changed.items())
-        parts.append(f"`{variant}` has {text or 'the same options'}.")
-    return "\n\n".join(parts)
+    return "\n".join(rows)
+
+
+def meanings_of(name: str) -> dict[str, str]:
+    """Returns what docstrings say of the options of a method, as Markdown."""
+    options = ALGORITHMS.parameters(name)
+    found = _meanings(function_of(ALGORITHMS[name]))
+    return {key: formulas.in_code(_linked(found[key]), options) for key in options & found.keys()}
+
+
+def _linked(text: str) -> str:
+    """Returns a text with links from public names to the reference."""
+    return re.sub("see `weighing`", "see [`weighing`][tff_pfl.templates.averaging.weighing]", text)
 
 
 def _meanings(function) -> dict[str, str]:
@@ -144,8 +194,8 @@ def _meanings(function) -> dict[str, str]:
     docstring = inspect.getdoc(function) or ""
     found = {}
     for section in griffe.Docstring(docstring, parser="google").parse(warnings=False):
-        if section.kind is griffe.DocstringSectionKind.parameters:
-            found = {p.name: " ".join(p.description.split()) for p in section.value}
+        if section.kind.value in ("parameters", "attributes"):
+            found |= {p.name: " ".join(p.description.split()) for p in section.value}
     for base in re.findall(r"`(\w+)`", found.get("**options", "")):
         if extended := getattr(sys.modules[function.__module__], base, None):
             found = _meanings(function_of(extended)) | found
@@ -156,7 +206,7 @@ def _tasks(method: Method) -> str:
     lines, federation = [], {"num_clients": 8, "clients_per_round": 3}
     for kind, options in _MODELS.items():
         try:
-            make(method.names[0], _model(**options), testing.tiny_local(), **federation)
+            make(method.names[0], _model(**options), testing.tiny_local(0.01), **federation)
         except ValueError as error:
             lines.append(f"* {kind}: refused. {error}")
         else:
@@ -186,19 +236,23 @@ _MODELS = {
 
 def _results(method: Method) -> str:
     data = pick("digits", study="methods", pool="local_test", quantity="accuracy")
-    lines = []
-    for name in method.names:
-        of_name = data[data["case"] == name]
-        if len(of_name):
-            cells = over_seeds(of_name, "model").loc[name]
-            text = ", ".join(
-                f"{cells[m]} % ({m})" for m in ("personalized", "global") if m in cells
-            )
-            lines.append(f"* `{name}` on [handwritten digits](../results/digits.md): {text}")
-    word = re.compile(rf"\b{re.escape(method.title)}\b")
-    for path in sorted((ROOT / "docs" / "results").glob("*.md")):
+    parts = []
+    if data["case"].isin(method.names).any():
+        names = dict.fromkeys([*method.names, "local", "fedavg"])
+        found = over_seeds(data, "model").reindex(names).dropna(how="all")
+        heads = {"personalized": "own models", "global": "global model"}
+        parts += [_ACCURACY, markdown(named(found, "method", **heads)).rstrip()]
+    word = re.compile("|".join(rf"\b{re.escape(title)}(?!\w)" for title in method.titles))
+    tutorial = ROOT / "examples" / "notebooks" / "which_method.py"
+    links = []
+    for path in [tutorial, *sorted((ROOT / "docs" / "results").glob("*.md"))]:
         text = path.read_text()
         if path.stem != "digits" and word.search(text):
-            title = text.partition("\n")[0].removeprefix("# ")
-            lines.append(f"* [{title}](../results/{path.name})")
-    return "\n".join(lines) or "None yet."
+            title = (re.search("^# # (.*)", text, re.MULTILINE) or re.match("# (.*)", text))[1]
+            links.append(f"* [{title}](../../{path.relative_to(ROOT)})")
+    return "\n\n".join([*parts, *(["\n".join(links)] if links else [])]) or "None yet."
+
+
+_ACCURACY = """\
+Accuracy [on digits](../results/digits.md) in %, the mean over clients: mean and deviation of three
+seeds. Nothing was tuned, so that this is no ranking."""

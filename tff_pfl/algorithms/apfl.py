@@ -107,14 +107,15 @@ def apfl(
     Args:
         model: The model, of weights `W`.
         local: The local training of both models.
-        alpha: `alpha_i`, or its initial value if it adapts; PGFed's comparison has 0.25, 0.5 and
-            0.75.
-        adaptive: Whether `alpha_i` adapts.
-        alpha_learning_rate: `eta_alpha`; default the learning rate of the round, as in the paper.
+        alpha: The share of the client's own model, `alpha_i`, or its initial value if it adapts;
+            PGFed's comparison has 0.25, 0.5 and 0.75.
+        adaptive: Whether clients learn `alpha_i`; otherwise it is constant.
+        alpha_learning_rate: The learning rate of `alpha_i`, `eta_alpha`; default the rate of the
+            round, as in the paper.
         alpha_decay: The factor of `alpha_i` in a term added to its gradient; 0.02 in the authors'
             code and in FedPG's comparison, absent from the paper.
         alpha_update: When `alpha_i` adapts: on every "batch", or on the first batch of a "round".
-        vbar_refresh: Whether `vbar` mixes `w_i` "before" or "after" its step; see the module.
+        vbar_refresh: Whether `vbar` mixes `w_i` "before" or "after" its step on the same batch.
         **options: Options of `averaging`.
     """
     check_names("alpha_update", [alpha_update], ("batch", "round"))

@@ -86,11 +86,12 @@ def fedala(
     Args:
         model: The model, of weights `W`.
         local: The local training; learning `W_i` uses its batch size, too.
-        num_mixed_layers: `p`, the number of upper layers that are mixed; normalisation layers
+        num_mixed_layers: The number of upper layers that are mixed, `p`; normalisation layers
             count. The authors' code counts tensors: its `-p 2`, a kernel and a bias, is 1 here.
         sample_share: The share of a client's examples from which `W_i` is learnt, rounded down to
             one example or more; the paper's `s`, 80 %.
-        mixing_learning_rate: `eta_W`; 1 in the paper, an option of the authors' code.
+        mixing_learning_rate: The learning rate of `W_i`, `eta_W`; 1 in the paper, an option of the
+            authors' code.
         threshold: The standard deviation of losses below which they have settled; 0.1 in the
             authors' code.
         max_passes: The largest number of passes in a client's second round, which the paper leaves

@@ -69,7 +69,8 @@ def fedavg(
         objective: `(W -> keyword arguments of LocalTraining.train)`, which gives clients another
             objective than their loss, from the model they received; for algorithms that differ from
             FedAvg only in this.
-        personalized: The model that is evaluated as the client's own; see the module.
+        personalized: The model that is evaluated as the client's own: "global", or "local", the
+            client's model at the end of its last training.
         **options: Options of `averaging`.
     """
     check_names("personalized", [personalized], PERSONALIZED)

@@ -40,8 +40,9 @@ def fedbn(
     Args:
         model: The model, of weights `W`.
         local: The local training of all layers.
-        weighting: "uniform" as in the paper, "num_examples", or a function; see `weighing`.
-        **options: Options of `averaging`.
+        weighting: The weights of clients: "uniform" as in the paper, "num_examples", or a function
+            of their examples; see `weighing`.
+        **options: Options of `fedper`.
 
     Raises:
         ValueError: The model has no normalisation layer.

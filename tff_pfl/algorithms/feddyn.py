@@ -88,7 +88,8 @@ def feddyn(
         local: The local training; its learning rate times `alpha` should be below 1.
         num_clients: `N`, the number of clients of the federation; ids are below it.
         alpha: The strength of the regularization; PGFed's grid is 0.001, 0.01, 0.1.
-        personalized: The model that is evaluated as the client's own; see `fedavg`.
+        personalized: The model that is evaluated as the client's own: "global", or "local", the
+            client's model at the end of its last training.
     """
     base = fedavg(model, local, personalized=personalized)
     (exchange,) = base.exchanges

@@ -87,14 +87,15 @@ def fedfomo(
         local: The local training.
         num_clients: The number of clients of the federation; ids are below it. The server's state
             has `4 n num_clients` bytes for a model of `n` weights.
-        num_models: `M`, at most `num_clients`. It counts the client's own model, which is not sent;
-            the authors have 5 or 10, PGFed's comparison 8.
+        num_models: The number of models that a client mixes, `M`, at most `num_clients`. It counts
+            the client's own model, which is not sent; the authors have 5 or 10, PGFed's comparison
+            8.
         exploration: The probability in the first round that a received model is a random one.
         exploration_decay: The decrease of that probability in each round.
         candidates: "all", the last models of all other clients; or "last_cohort", the models
             trained in the previous round, as in PGFed's comparison, which may be fewer than M - 1.
-        affinity: The addition to `P_ij`: "normalized" (above), "raw" (`omega_j`) or "clipped"
-            (`omega+_j / sum omega+`).
+        affinity: The addition to `P_ij`: "normalized" (`omega_j / |sum omega|`), "raw" (`omega_j`)
+            or "clipped" (`omega+_j / sum omega+`).
         fallback: The `mix` of a client that no model helps: "own" (`theta_i`) or "reference"
             (`ref_i`, as in the authors' code).
         validation_share: The share of a client's examples that are for validation, the same ones in

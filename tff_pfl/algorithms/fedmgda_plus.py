@@ -67,11 +67,13 @@ def fedmgda_plus(
         local: The local training.
         eps: The largest distance of `lambda_i` from `lambda0_i`; comparisons have 0.1, or 0, 0.1,
             0.5 and 1.
-        lambda0: "num_examples", as in FedPG's comparison, or "uniform", as in Ditto's.
+        lambda0: The weights `lambda0_i`: "num_examples", as in FedPG's comparison, or "uniform", as
+            in Ditto's.
         server_lr: The length of the step for a direction of length 1, in all rounds; needs tuning.
             `None` is the learning rate of the clients in the round, as in FedPG's comparison.
-        personalized: The model that is evaluated as the client's own; see `fedavg`.
-        **options: Options of FedAvg, except the aggregator. A server optimizer gets the negative
+        personalized: The model that is evaluated as the client's own: "global", or "local", the
+            client's model at the end of its last training.
+        **options: Options of `fedavg`, except the aggregator. A server optimizer gets the negative
             change as its gradient.
     """
     model.check_no_batch_normalization("fedmgda_plus")

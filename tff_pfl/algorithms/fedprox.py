@@ -30,7 +30,7 @@ def fedprox(model: Model, local: LocalTraining, *, mu: float = 0.01, **options) 
         local: The local training; its learning rate times `mu` should be below 1.
         mu: The pull towards the received model; the usual grid is 0.001, 0.01, 0.1, 1, and FedPG's
             comparison has 0.5.
-        **options: Options of FedAvg.
+        **options: Options of `fedavg`.
     """
 
     def objective(received):

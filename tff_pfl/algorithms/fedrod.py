@@ -111,7 +111,8 @@ def fedrod(
     Args:
         model: The model, of weights `W`, whose last layer is dense without activation.
         local: The local training of body and both heads.
-        personal_head: "linear" or "hyper".
+        personal_head: The kind of personal heads: "linear", which clients keep, or "hyper", which a
+            hypernetwork generates.
         personal_init: The initial linear heads: "zeros", with which a new client has the global
             model, or a "copy" of the initial generic head, as in PGFed's code.
         hypernetwork_hidden: The widths of the hypernetwork's hidden layers, each with a ReLU;

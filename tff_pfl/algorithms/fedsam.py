@@ -32,7 +32,7 @@ def fedsam(model: Model, local: LocalTraining, *, rho: float = 0.05, **options) 
         model: The model, of weights `W`.
         local: The local training.
         rho: The radius of the perturbation; 0.05 in PLGU's comparison, 0.1 in Caldarola et al.
-        **options: Options of FedAvg.
+        **options: Options of `fedavg`.
     """
     gradient = sharpness_aware_gradient(model, rho)
     return fedavg(model, local, lambda received: {"gradient": gradient}, **options)

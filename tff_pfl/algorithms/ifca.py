@@ -84,14 +84,15 @@ def ifca(
         model: The model, of weights `W`.
         local: The local training; its optimizer starts anew in each round.
         num_clients: The number of clients of the federation; ids are below it.
-        num_clusters: `k`.
-        averaging: "models", or "gradients", which uses only the learning rate of `local`.
+        num_clusters: The number of models, `k`.
+        averaging: The values that are averaged: "models", or "gradients", which use only the
+            learning rate of `local`.
         fixed_clusters: The known cluster of each client; by default clients choose.
         min_share: The smallest share of a cohort's clients that a model must have, at most `1 / k`;
             0 accepts any share, and is required with `fixed_clusters`.
         max_restarts: The largest number of restarts.
-        weighting: "uniform" as in the authors' code, "num_examples", or a function; see
-            `weighing`.
+        weighting: The weights of clients: "uniform" as in the authors' code, "num_examples", or a
+            function of their examples; see `weighing`.
     """
     weigh = weighing(weighting)
     check_names("averaging", [averaging], ("models", "gradients"))

@@ -58,7 +58,7 @@ def lg_fedavg(
         local: The local training of body and head.
         shared_layers: The names of the head's layers; default the model's last layer.
         alternate: Whether body and head take separate steps on each batch.
-        **options: Options of `averaging`; the authors weigh clients uniformly.
+        **options: Options of `fedper`; the authors weigh clients uniformly.
     """
     body_layers = partition(model, personal=shared_layers).shared
     if alternate:

@@ -79,13 +79,13 @@ def per_fedavg(
         local: The local training, whose batches are split; its learning rate is beta.
         variant: "first_order", which ignores the Hessian, or "hessian_free", which computes its
             product with a vector from differences of gradients.
-        inner_learning_rate: `a`, in all rounds; PGFed tunes a and beta in 0.0001 to 0.1, and has
-            0.005 for both in its example.
+        inner_learning_rate: The learning rate of the inner step, `a`, in all rounds; PGFed tunes a
+            and beta in 0.0001 to 0.1, and has 0.005 for both in its example.
         delta: The step of the differences.
         adaptation_learning_rate: The learning rate of the steps that make a personal model; default
             a, in PGFed's code beta.
         adaptation_steps: The number of these steps.
-        **options: Options of `averaging`.
+        **options: Options of `fedavg`.
     """
     check_names("variant", [variant], VARIANTS)
     adaptation = LocalTraining(

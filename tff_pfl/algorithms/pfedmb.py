@@ -108,10 +108,10 @@ def pfedmb(
     Args:
         model: The model of one branch.
         local: The local training of alpha, without weight decay, and of the branches.
-        branches: `B`; the paper has 5 in its study and tunes it up to 10.
+        branches: The number of branches, `B`; the paper has 5 in its study and tunes it up to 10.
         branched_layers: The names of the layers with branches; default all linear layers.
         shared_alpha: Whether a client has one row of alpha for all layers, as in the paper's study.
-        parametrization: "softmax" or "projection".
+        parametrization: The way to keep alpha on the simplex: "softmax" or "projection".
         alpha_weighted: Whether the server weighs by alpha.
         alpha_learning_rate: The learning rate of alpha (or of its logits); default the rate of
             `local`.

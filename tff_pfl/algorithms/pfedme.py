@@ -70,10 +70,12 @@ def pfedme(
             below 1.
         lambda_: The pull between `theta` and `w_i`; the paper has 15.
         beta: The length of the server's step, if the server has no optimizer; 1 is averaging.
-        personal_learning_rate: `eta_p`, in all rounds; times `lambda_` it should be below 1.
-        personal_steps: `K`, the number of steps of `theta` on each batch.
-        personal_weight_decay: `mu`; 0.001 in the authors' code, not in the paper.
-        server_optimizer: See `averaging`; requires `beta` = 1.
+        personal_learning_rate: The learning rate of `theta`, `eta_p`, in all rounds; times
+            `lambda_` it should be below 1.
+        personal_steps: The number of steps of `theta` on each batch, `K`.
+        personal_weight_decay: The weight decay of `theta`, `mu`; 0.001 in the authors' code, not in
+            the paper.
+        server_optimizer: The optimizer of the server's step; requires `beta` = 1.
         **options: Options of `averaging`.
 
     Raises:

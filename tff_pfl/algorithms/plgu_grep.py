@@ -70,9 +70,10 @@ def plgu_grep(
         body_epochs: The epochs of the body; `None`: as in `local`.
         xi_scale: The sum of the layers' scores: 1 in the paper; the number of the body's layers
             gives the radius of SAM.
-        norm_order: `p` of LWSAM's norm; `inf` is the largest entry.
-        weighting: "uniform" as in the paper, "num_examples", or a function; see `weighing`.
-        **options: Options of FedRep.
+        norm_order: The order `p` of LWSAM's norm; `inf` is the largest entry.
+        weighting: The weights of clients: "uniform" as in the paper, "num_examples", or a function
+            of their examples; see `weighing`.
+        **options: Options of `fedrep`.
     """
     parts = partition(model, personal=options.get("personal_layers"))
     groups = layer_groups(model, parts.shared)

@@ -84,16 +84,19 @@ def plgu_lf(
         model: The model, of weights `W` and `L` layers.
         local: The local training of both models; the paper has 5 epochs and batches of 50.
         rho: The radius of the perturbation; 0.05 in the paper.
-        num_personal_layers: `D`; 5 of about 23 layers in the paper, 1 or 2 for small networks.
-        scores: "distance", or "equal": 1 for all layers, which turns LWSAM into SAM.
+        num_personal_layers: The number of personal layers, `D`; 5 of about 23 layers in the paper,
+            1 or 2 for small networks.
+        scores: The scores of the layers: by "distance", or "equal", 1 for all layers, which turns
+            LWSAM into SAM.
         xi_scale: The sum of scores by distance: 1 in the paper; `L` gives the radius of SAM.
-        norm_order: `p` of LWSAM's norm; `inf` is the largest entry.
+        norm_order: The order `p` of LWSAM's norm; `inf` is the largest entry.
         perturb_at: The weights of the gradient for `w_i`: "global" (`w_i + eps`) or "personal"
             (`theta + eps`).
         eps_from: The model whose gradient makes `eps`: "personal" (`theta`), or "global" (`w_i`),
             which costs a third gradient.
-        perturb_layers: "all", or "universal", all layers outside Per.
-        weighting: "uniform" as in the paper, "num_examples", or a function; see `weighing`.
+        perturb_layers: The layers that are perturbed: "all", or "universal", all outside Per.
+        weighting: The weights of clients: "uniform" as in the paper, "num_examples", or a function
+            of their examples; see `weighing`.
         **options: Options of `averaging`.
     """
     check_names("scores", [scores], ("distance", "equal"))

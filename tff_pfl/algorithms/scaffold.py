@@ -103,7 +103,8 @@ def scaffold(
         local: The local training.
         num_clients: `N`, the number of clients of the federation; ids are below it.
         control: The new `c_i`: "gradient" (option I) or "path" (option II).
-        personalized: The model that is evaluated as the client's own; see `fedavg`.
+        personalized: The model that is evaluated as the client's own: "global", or "local", the
+            client's model at the end of its last training.
         server_optimizer: The server's optimizer of the model; by default the mean change is the
             step.
     """

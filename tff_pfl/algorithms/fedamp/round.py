@@ -22,7 +22,7 @@ vanish, and FedAMP is Local. `distance_scale` measures distances in another unit
 
 With start="own" and the defaults, neither FedAMP nor HeurFedAMP mixes much: each step of local
 training covers a share `eta lambda / alpha = eta 1e-4` of the way to `u_i`; 50 steps at `eta` = 0.1
-cover 0.05 %. A comparison should tune `lambda_ / alpha`, whose product with the learning rate
+cover 0.05 %. A comparison should tune `lambda / alpha`, whose product with the learning rate
 should stay below 1, or start from `u_i`: start="mixture".
 
 lambda = 0 (and start="own"): Local, except for the order of batches.
@@ -58,7 +58,7 @@ def fedamp(
     Args:
         model: The model, of weights `W`.
         local: The local training; its learning rate times `lambda_ / alpha` should be below 1.
-        lambda_: `lambda`.
+        lambda_: The pull towards the mixture `u_i`, `lambda`.
         start: The weights from which local training starts: "own" (`w_i`) or "mixture" (`u_i`).
         **options: Options of `FedAMPServer`.
     """

@@ -48,10 +48,12 @@ class FedAMPServer:
     Attributes:
         num_clients: The number of clients of the federation; ids are below it. The server's state
             takes `4 n num_clients` bytes for `n` weights.
-        similarity: "distance" (FedAMP) or "cosine" (HeurFedAMP).
-        alpha: `alpha`, the step of the mixture; `xi_ij`, `j != i`, add up to at most 1 in a row.
+        similarity: The measure of how alike models are: "distance" (FedAMP) or "cosine"
+            (HeurFedAMP).
+        alpha: The step of the mixture; `xi_ij`, `j != i`, add up to at most 1 in a row.
         sigma: Width (or with "cosine" sharpness) of the attention.
-        self_weight: `xi_ii` with "cosine"; default one over the number of neighbours.
+        self_weight: The share of the client's own model, `xi_ii`, with "cosine"; default one over
+            the number of neighbours.
         distance_scale: The unit of squared distances: "none"; "num_weights", the number of
             weights; or "median", the median squared distance between the clients of a cohort and
             their neighbours, without equal models.

@@ -71,8 +71,9 @@ def fedpac(
     Args:
         model: The model, whose last layer is a linear head.
         local: The local training of head and body.
-        lambda_: `lambda`; the paper uses 1. The squared distance is a mean over features, as in
-            the authors' code. With a sum over `d` features, `lambda` would be `d` times as strong.
+        lambda_: The pull of features towards the centre of their class; the paper uses 1. The
+            squared distance is a mean over features, as in the authors' code. With a sum over `d`
+            features, `lambda` would be `d` times as strong.
         collaborate: Whether clients combine each other's heads; the paper's ablation does not.
         head_epochs: Passes over the examples for the head.
         head_learning_rate: The learning rate of heads, which decays as in `local`; default the rate

@@ -97,8 +97,8 @@ def fedpg(model: Model, local: LocalTraining, *, gradient: str = "full", **optio
         model: The model, of weights `W`, `n` numbers.
         local: The local training. Its learning rate and decay are the server's step `eta`; the
             rest of it is used only if `gradient` is "pseudo".
-        gradient: "full", the exact gradient; or "pseudo", `(w - LocalTraining(w)) / eta`, which is
-            0 in rounds whose rate is 0.
+        gradient: The gradient that clients send: "full", the exact one; or "pseudo",
+            `(w - LocalTraining(w)) / eta`, which is 0 in rounds whose rate is 0.
         **options: Options of `FedPGServer`.
     """
     model.check_no_batch_normalization("fedpg")

@@ -74,8 +74,9 @@ def s_fedpg(
         model: The model, of weights `W`, `n` numbers.
         local: See `fedpg`.
         gradient: See `fedpg`.
-        search_doublings: `s`; the search tries steps from `2^s eta` down to `eta / (2^s sigma)`.
-        sufficient_decrease: `beta`, the share of the slope by which a loss has to descend.
+        search_doublings: The search tries steps from `2^s eta` down to `eta / (2^s sigma)`, where
+            this is `s`.
+        sufficient_decrease: The share of the slope by which a loss has to descend.
         max_trials: The largest number of steps that a round tries.
         **options: Options of `fedpg`.
     """

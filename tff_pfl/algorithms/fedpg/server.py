@@ -94,17 +94,17 @@ class FedPGServer:
 
     Attributes:
         local: The local training, whose learning rate and decay are the step `eta`.
-        direction: "mgda", the min-norm direction; or "mean", minus the mean of the raw gradients,
-            without memory and fairness.
+        direction: The common direction: "mgda", the min-norm direction; or "mean", minus the mean
+            of the raw gradients, without memory and fairness.
         fairness: Whether fairness is one of the objectives.
         absent_memory: Whether the last gradients of absent clients are among the objectives.
         memory_size: The number of clients whose newest gradients the server keeps, in
             `4 n memory_size` bytes. The paper keeps a gradient of every client ever seen: with
             more than 100 clients, set this to their number to protect absent ones as it does.
         personalize: Whether clients leave the common direction; if not, `gamma_i = 0`.
-        gamma_mode: "auto", the largest `gamma_i` that hurts no other online client; "constant",
-            `gamma`; or "at_least", the larger of the two.
-        gamma: In [0, 1].
+        gamma_mode: The choice of `gamma_i`: "auto", the largest that hurts no other online client;
+            "constant", `gamma`; or "at_least", the larger of the two.
+        gamma: The `gamma_i` of the mode "constant", and the least one of "at_least"; in [0, 1].
         protect_absent: Whether `gamma_i` must not hurt absent clients either.
         fair_from: The gradients that make up the fairness gradient: "scaled" or "raw".
         rescale_with: The gradients whose mean gives `d` its length: "scaled" or "raw".

@@ -128,10 +128,11 @@ def pgfed(
         largest_cohort: The largest number of clients in a round; `None`: `clients_per_round`.
             The cohort's gradients take `4 n largest_cohort` bytes, for `n` weights.
         mu: Weight of the other clients' risks; the paper's grid is 0.001 to 0.1.
-        alpha_learning_rate: `eta_alpha`.
+        alpha_learning_rate: The learning rate of `alpha_ij`, `eta_alpha`.
         beta: PGFedMo's momentum, in [0, 1]; the paper's grid is 0.2, 0.5, 0.8. 0: no momentum.
         communication_efficient: Whether the method is PGFed-CE.
-        weighting: "num_examples", "uniform", or a function; see `weighing`.
+        weighting: The weights of clients: "num_examples", "uniform", or a function of their
+            examples; see `weighing`.
     """
     weigh = weighing(weighting)
     server = (PGFedCEServer if communication_efficient else PGFedServer)(
