@@ -90,8 +90,13 @@ def pages() -> dict[str, str]:
 
 
 def linked(index: str) -> str:
-    """Returns the text of the index with links to the pages."""
-    return re.sub(r"^\| (`(\w+)`)", r"| [\1](\2.md)", index, flags=re.MULTILINE)
+    """Returns the text of the index with links from the names of methods to their pages."""
+    page_of = {name: method.names[0] for method in listed() for name in method.names}
+    return re.sub(
+        r"(?<!\[)`(\w+)`",
+        lambda name: f"[{name[0]}]({page_of[name[1]]}.md)" if name[1] in page_of else name[0],
+        index,
+    )
 
 
 def _page(method: Method) -> str:
