@@ -109,7 +109,7 @@ def test_examples_make_methods():
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(method.names[0], marks=[] if method.names[0] == "fedbn" else pytest.mark.slow)
+        pytest.param(method.names[0], marks=[] if method.names[0] == "fedavg" else pytest.mark.slow)
         for method in methods.listed()
     ],
 )

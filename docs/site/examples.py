@@ -95,5 +95,8 @@ def _methods(name: str, title: str) -> str:
     lines = []
     for label, call in calls.items():
         line = f'    "{label}": tff_pfl.make({call}),'
-        lines += [line] if len(line) <= 88 else [*line.split(call)[:1], f"        {call}", "    ),"]
+        if len(line) > 100:
+            indented = call.replace(", ", ",\n        ")
+            line = line.replace(call, f"\n        {indented},\n    ")
+        lines.append(line)
     return "\n".join(lines) + "\n"
