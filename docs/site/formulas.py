@@ -43,7 +43,10 @@ def _columns(line: str) -> tuple[int, int] | None:
     """Returns where the left side of an assignment begins and ends, after a word as `client`."""
     found = re.match(r" {4,}(?:(?:down|client|up|server) +)?", line)
     assignment = _ASSIGNMENT.search(line)
-    return (found.end(), assignment.start()) if found and assignment else None
+    if not found or not assignment:
+        return None
+    start, end = found.end(), assignment.start()
+    return None if "  " in line[start:end].rstrip() else (start, end)
 
 
 def _block(line: str, column: int) -> str:
