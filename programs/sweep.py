@@ -1,10 +1,14 @@
 """Runs a study of many trainings and writes a table that compares them.
 
+    sweep.py --config=configs/NAME.py[:CHOICE] --methods=local,ditto --seeds=3 \
+        [--config.KEY=VALUE ...] --output_dir=DIR [--jobs=2]
     sweep.py --study=configs/studies/NAME.py[:CHOICE] --output_dir=DIR [--jobs=2]
 
-`tff_pfl.config.study` describes the file of a study. If a study was stopped or some of its runs
-failed, the same command continues it; finished runs are not repeated. A study with tuning first
-chooses settings on validation data, and evaluates only these settings on test data.
+The first form trains methods by one config, each with the seeds 0, 1 and 2. The second form runs
+the study of a file, whose variants can differ in more and can be tuned; `tff_pfl.config.study`
+describes it. If a study was stopped or some of its runs failed, the same command continues it;
+finished runs are not repeated. A study with tuning first chooses settings on validation data, and
+evaluates only these settings on test data.
 
 DIR receives a folder for each run, `results.csv` with a row for each run, and `table.md` with a row
 for each variant: means and standard deviations over seeds, after the last round. `report.py table`
@@ -13,6 +17,7 @@ and `tuning.csv` has the score of each trial.
 """
 
 import pathlib
+import re
 import sys
 
 from absl import app, flags
@@ -27,7 +32,11 @@ from tff_pfl.runtime.startup import prepare_process
 prepare_process()
 
 _STUDY = flags.DEFINE_string("study", None, "The study's file, with its choice if any; see above.")
+_CONFIG = flags.DEFINE_string("config", None, "The config file of all methods; see above.")
+_METHODS = flags.DEFINE_list("methods", [], "The methods to train by the config.")
+_SEEDS = flags.DEFINE_integer("seeds", 1, "The number of seeds of each method.", lower_bound=1)
 _OUTPUT_DIR = flags.DEFINE_string("output_dir", None, "The directory of the study's results.")
+_settings: dict[str, str] = {}  # the values of flags such as --config.rounds
 _JOBS = flags.DEFINE_integer(
     "jobs", 1, "The number of runs trained at a time, each in its own process.", lower_bound=1
 )
@@ -37,7 +46,6 @@ _KEEP_CHECKPOINTS = flags.DEFINE_bool(
     "Whether the table's finished runs keep their checkpoints, each of which can take hundreds of "
     "megabytes. Reports do not need them, but evaluate.py and resumed runs do.",
 )
-_TRAIN = pathlib.Path(__file__).with_name("train.py")
 
 
 def main(argv):
@@ -45,15 +53,11 @@ def main(argv):
         raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
     output_dir = pathlib.Path(_OUTPUT_DIR.value)
     try:
-        study = configs.load_study(_STUDY.value)
-        with interruptible():
-            configs.check_settings(study, output_dir)
+        study = _study()
+        with interruptible(), configs.Workers(_JOBS.value) as workers:
+            configs.check_settings(study, output_dir, workers)
             failed = configs.run_study(
-                study,
-                output_dir,
-                _TRAIN,
-                jobs=_JOBS.value,
-                keep_checkpoints=_KEEP_CHECKPOINTS.value,
+                study, output_dir, workers, keep_checkpoints=_KEEP_CHECKPOINTS.value
             )
         table = analysis.to_markdown(analysis.results_table(analysis.read(output_dir)))
         with whole_file(output_dir / "table.md") as file:
@@ -71,6 +75,32 @@ def main(argv):
     return 1 if failed else 0
 
 
+def _study():
+    if _STUDY.value is not None:
+        return configs.load_study(_STUDY.value)
+    seeds = range(_SEEDS.value)
+    return configs.study_of_methods(_CONFIG.value, _METHODS.value, seeds, _settings)
+
+
+def _parse_flags(argv):
+    """Parses the flags except for settings of the config, which its runs parse."""
+    pattern = re.compile(r"--?config\.([^=]+)=(.*)", re.DOTALL)
+    argv = with_home(argv)
+    _settings.update(found.groups() for found in map(pattern.fullmatch, argv) if found)
+    return app.parse_flags_with_usage([it for it in argv if not pattern.fullmatch(it)])
+
+
+@flags.multi_flags_validator(
+    ["study", "config", "methods", "seeds"],
+    "Pass --config with --methods, or --study, whose file has the methods, settings and seeds.",
+)
+def _is_one_form(values):
+    if values["study"] is None:
+        return values["config"] is not None and bool(values["methods"])
+    others = (values["config"], values["methods"], _settings, values["seeds"] != 1)
+    return not any(others)
+
+
 if __name__ == "__main__":
-    flags.mark_flags_as_required(["study", "output_dir"])
-    app.run(main, flags_parser=lambda argv: app.parse_flags_with_usage(with_home(argv)))
+    flags.mark_flags_as_required(["output_dir"])
+    app.run(main, flags_parser=_parse_flags)

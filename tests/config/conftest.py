@@ -1,27 +1,42 @@
-"""Provides a fast training program with a log of its starts."""
-
-import concurrent.futures
-import pathlib
+"""Provides studies whose runs take no time, with a log of their starts."""
 
 import pytest
 import sqlalchemy
 
+from tests.config.program import train
 from tests.experiment.conftest import finished_run, in_a_loop  # noqa: F401  fixtures
-from tff_pfl.config import study_check as check
+from tff_pfl import config
+from tff_pfl.config import Workers, run_study
+
+
+class ThisProcess(Workers):
+    """Workers that call functions in this process, as others are slow to start."""
+
+    def start(self, key, group, function, *args):
+        self._busy[key] = function(*args)
+
+    def wait(self, seconds=None):
+        ended, self._busy = self._busy, {}
+        return list(ended.items())
+
+    def __exit__(self, *error):
+        pass
 
 
 class Program:
-    """The training program and its runs so far.
+    """Studies whose runs take no time, and their runs so far.
 
     Attributes:
-        path: The program's file.
         log: The file with a line for each start.
     """
 
-    path = pathlib.Path(__file__).with_name("program.py")
-
     def __init__(self, log):
         self.log = log
+
+    def run(self, study, folder, jobs=1, workers=ThisProcess, **options):
+        """Runs a study; returns the runs that failed."""
+        with workers(jobs) as workers:
+            return run_study(study, folder, workers, train=train, **options)
 
     def started(self):
         """Returns the flags of all runs so far, without `--config.`, sorted."""
@@ -52,24 +67,7 @@ def databases_without_a_disk():
         connection.execute("PRAGMA synchronous=OFF")
 
 
-class ThisProcess:
-    """A stand-in for the process that checks a folder of configs, which is slow to start."""
-
-    def __init__(self, *args):
-        pass
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        pass
-
-    def submit(self, work, *args):
-        future = concurrent.futures.Future()
-        future.set_result(work(*args))
-        return future
-
-
 @pytest.fixture
 def in_this_process(monkeypatch):
-    monkeypatch.setattr(check.concurrent.futures, "ProcessPoolExecutor", ThisProcess)
+    monkeypatch.setattr(config, "Workers", ThisProcess, raising=False)
+    return ThisProcess()

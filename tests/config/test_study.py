@@ -39,6 +39,23 @@ def test_study_has_runs_for_each_seed_and_variant():
     )
 
 
+@pytest.mark.parametrize(
+    ("config", "second"),
+    [
+        ("a.py", "a.py:ditto"),
+        ("a.py:cifar10,25", "a.py:cifar10,25,ditto"),
+        ("a.py:dir,METHOD,50", "a.py:dir,ditto,50"),
+    ],
+)
+def test_methods_of_one_config_are_a_study(config, second):
+    study = configs.study_of_methods(config, ["local", "ditto"], range(2), {"rounds": "3"})
+    assert [run.folder for run in study.runs()] == [
+        *("local/seed0", "ditto/seed0", "local/seed1", "ditto/seed1")
+    ]
+    last = list(study.runs())[-1]
+    assert last.flags == (f"--config={second}", "--config.rounds=3", "--config.seed=1")
+
+
 def test_trials_have_runs_on_validation_data():
     tuning = Tuning(RATES, {"data.fractions": (0.6, 0.1, 0.3)}, rounds=(1, 5), seeds=(2, 3))
     variants = {"A": Variant("a.py"), "B": Variant("b.py", trials=[{}])}

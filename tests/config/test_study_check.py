@@ -5,7 +5,16 @@ import json
 import pytest
 
 from tests.runs import run_main, write_study
-from tff_pfl.config import ConfigError, Study, Tuning, Variant, check_settings, grid, read_config
+from tff_pfl.config import (
+    ConfigError,
+    Study,
+    Tuning,
+    Variant,
+    Workers,
+    check_settings,
+    grid,
+    read_config,
+)
 from tff_pfl.config.study_check import first_problem
 from tff_pfl.experiment import resolved
 
@@ -77,7 +86,7 @@ def test_metric_of_tuning_is_checked(tmp_path, in_this_process):
     tuning = Tuning(rates, validation, metric="global/accuracy")
     study = Study("One", {"FedPer": Variant("configs/digits.py:fedper")}, tuning=tuning)
     with pytest.raises(ConfigError, match="^Trials of 'FedPer' cannot be compared"):
-        check_settings(study, tmp_path)
+        check_settings(study, tmp_path, in_this_process)
 
 
 def write_config(folder, flags, **changes):
@@ -98,7 +107,7 @@ def test_runs_of_a_changed_config_are_refused(tmp_path, in_this_process):
         write_config(tmp_path / run.folder, run.flags, **changes)
     expected = r"has now:\n  local.learning_rate: 0.7 then, 0.1 now\nDelete the folder, undo"
     with pytest.raises(ConfigError, match=f"The_other/seed1 was run with other .*{expected}"):
-        check_settings(study, tmp_path)
+        check_settings(study, tmp_path, in_this_process)
     write_config(tmp_path / "copy", next(study.runs()).flags)
     (tmp_path / "copy" / "config.json").rename(tmp_path / "The_other" / "seed1" / "config.json")
     assert first_problem(list(study.runs())[2:3], tmp_path) is None  # a run of fedavg
@@ -116,7 +125,7 @@ def test_changed_config_of_chosen_settings_is_refused(tmp_path, in_this_process)
         write_config(tmp_path / changed.folder, changed.flags, local={"batch_size": 99})
         message = rf"{changed.folder} .*\n  local.batch_size: 99 then, \d+ now"
         with pytest.raises(ConfigError, match=message):
-            check_settings(study, tmp_path)
+            check_settings(study, tmp_path, in_this_process)
         (tmp_path / changed.folder / "config.json").unlink()
 
 
@@ -131,7 +140,7 @@ def test_begun_run_needs_its_config(tmp_path):
 
 def test_config_file_must_exist(tmp_path):
     with pytest.raises(FileNotFoundError, match="The config of 'The other', .* does not exist"):
-        check_settings(study_of({}, f"{tmp_path}/config.py"), tmp_path)
+        check_settings(study_of({}, f"{tmp_path}/config.py"), tmp_path, Workers())
 
 
 @pytest.mark.slow
@@ -150,7 +159,8 @@ def test_configs_may_import_modules_of_the_same_name(tmp_path):
             f"    return tff_pfl.default_config('{name}', imports=('method',))\n"
         )
         variants[name] = Variant(f"{folder}/config.py")
-    check_settings(Study("Two", variants), tmp_path / "out")
+    with Workers() as workers:
+        check_settings(Study("Two", variants), tmp_path / "out", workers)
 
 
 def test_program_reports_a_mistake_before_training(tmp_path, in_this_process):

@@ -14,9 +14,10 @@ import time
 import numpy as np
 import pytest
 
+from configs import digits
 from tests.analysis.hand_written import write_run
 from tests.runs import ROOT, run_main, tiny_config, wait_until, write_study
-from tff_pfl.config import Study, Tuning, Variant, grid, run_study
+from tff_pfl.config import Study, Tuning, Variant, Workers, grid
 from tff_pfl.config.sweep import shares_chosen_with
 from tff_pfl.data import Partition
 from tff_pfl.experiment import OutputDirectoryError, resolved
@@ -30,12 +31,12 @@ def study_of(**settings):
 
 def test_each_run_is_run_once(tmp_path, program):
     folder = tmp_path / "study"
-    assert run_study(STUDY, folder, program.path, jobs=2) == []
+    assert program.run(STUDY, folder, jobs=2, workers=Workers) == []
     first = program.started()
     assert first == [f"--config={x} seed={seed}" for x in ("a.py", "b.py x=1") for seed in (0, 7)]
     (folder / "A/seed7/summary.json").unlink()
     (folder / "A/seed0/summary.json").write_text("{")  # damaged; the program may repair it
-    assert run_study(STUDY, folder, program.path) == []
+    assert program.run(STUDY, folder) == []
     assert program.started() == sorted(first + first[:2])
     assert (folder / "A/seed7.log").read_text() == "started\n"
 
@@ -43,53 +44,53 @@ def test_each_run_is_run_once(tmp_path, program):
 def test_failed_run_does_not_stop_the_others(tmp_path, program, capsys, monkeypatch):
     variants = {"bad": Variant("a.py", {"fails": True}), "good": Variant("b.py")}
     study = Study("Both", variants)
-    failed = run_study(study, tmp_path / "study", program.path)
+    failed = program.run(study, tmp_path / "study")
     assert [run.folder for run in failed] == ["bad/seed0"]
     assert "It failed." in (tmp_path / "study/bad/seed0.log").read_text()
     assert (tmp_path / "study/good/seed0/summary.json").exists()
     assert "bad/seed0 failed: It failed.\n" in "".join(capsys.readouterr())
     monkeypatch.setenv("MENDED", "1")
-    assert run_study(study, tmp_path / "study", program.path) == []
+    assert program.run(study, tmp_path / "study") == []
 
 
 def test_checkpoints_of_finished_runs_can_be_discarded(tmp_path, program):
     folder = tmp_path / "study"
     variants = {"a": Variant("a.py", {"saves": True})}
-    run_study(Study("One", variants), folder, program.path)
+    program.run(Study("One", variants), folder)
     assert len(list(folder.rglob("checkpoint"))) == 1
     bad = {"bad": Variant("a.py", {"fails": True})}
     for left in (folder / "bad/seed0/checkpoint", folder / "elsewhere/checkpoint"):
         left.mkdir(parents=True)
     failing = Study("Two", variants | bad, seeds=(0, 1))
-    run_study(failing, folder, program.path, keep_checkpoints=False)
+    program.run(failing, folder, keep_checkpoints=False)
     # Checkpoints of earlier runs are removed, too; failed runs and other folders keep theirs.
     found = {path.parent.relative_to(folder).as_posix() for path in folder.rglob("checkpoint")}
     assert found == {"bad/seed0", "elsewhere"}
 
 
 def test_runs_with_other_settings_are_refused(tmp_path, program):
-    run_study(study_of(rounds=3), tmp_path / "study", program.path)
+    program.run(study_of(rounds=3), tmp_path / "study")
     with pytest.raises(OutputDirectoryError, match="(?s)settings:.*rounds=3.*now has:.*rounds=4"):
-        run_study(study_of(rounds=4), tmp_path / "study", program.path)
+        program.run(study_of(rounds=4), tmp_path / "study")
     assert len(program.started()) == 1
     # A run that failed before it had results may be run with other settings.
-    assert run_study(study_of(fails=True), tmp_path / "b", program.path)
-    assert run_study(study_of(rounds=3), tmp_path / "b", program.path) == []
+    assert program.run(study_of(fails=True), tmp_path / "b")
+    assert program.run(study_of(rounds=3), tmp_path / "b") == []
     (tmp_path / "b/study.json").write_text("{")
     with pytest.raises(OutputDirectoryError, match="study.json is damaged"):
-        run_study(study_of(rounds=3), tmp_path / "b", program.path)
+        program.run(study_of(rounds=3), tmp_path / "b")
     (tmp_path / "file").touch()
     with pytest.raises(FileExistsError):
-        run_study(STUDY, tmp_path / "file", program.path)
+        program.run(STUDY, tmp_path / "file")
 
 
 def test_folder_allows_one_process_at_a_time(tmp_path, program):
     folder, waiting = tmp_path / "study", study_of(waits=True)
     with concurrent.futures.ThreadPoolExecutor() as executor:
-        first = executor.submit(run_study, waiting, folder, program.path)
+        first = executor.submit(program.run, waiting, folder, workers=Workers)
         wait_until(program.is_running)
         with pytest.raises(OutputDirectoryError, match="already runs a study in .*/study"):
-            run_study(waiting, folder, program.path)
+            program.run(waiting, folder)
         os.kill(program.process(), signal.SIGTERM)
         assert [run.folder for run in first.result(timeout=30)] == ["one/seed0"]
 
@@ -104,7 +105,7 @@ def test_interruption_ends_the_runs(tmp_path, program):
     before = time.monotonic()
     variants = {str(i): Variant("a.py", {"waits": True}) for i in range(3)}
     with pytest.raises(KeyboardInterrupt):
-        run_study(Study("Waiting", variants), tmp_path / "study", program.path)
+        program.run(Study("Waiting", variants), tmp_path / "study", workers=Workers)
     timer.join()
     assert time.monotonic() - before < 60
     assert len(program.started()) == 1 and not cmdline(program.process())
@@ -113,9 +114,10 @@ def test_interruption_ends_the_runs(tmp_path, program):
 def test_run_ends_with_the_process_that_started_it(tmp_path, program):
     """Lets the same study be started again after a kill."""
     script = (
-        "from tff_pfl.config import Study, Variant, run_study\n"
+        "from tests.config.program import train\n"
+        "from tff_pfl.config import Study, Variant, Workers, run_study\n"
         "study = Study('One', {'one': Variant('a.py', {'waits': True})})\n"
-        f"run_study(study, {str(tmp_path / 'study')!r}, {str(program.path)!r})\n"
+        f"run_study(study, {str(tmp_path / 'study')!r}, Workers(), train=train)\n"
     )
     study = subprocess.Popen([sys.executable, "-c", script], env=os.environ | {"PYTHONPATH": ROOT})
     wait_until(program.is_running)
@@ -138,7 +140,7 @@ def test_results_have_a_row_for_each_finished_run(tmp_path, program):
     study = Study("Two", {"A, b": Variant("a.py"), "C": Variant("c.py")}, seeds=(0, 1))
     run = write_run(tmp_path / "A_b/seed1", [0.5, 1.0], seed=1, global_accuracies=[0.25, 0.5])
     write_run(tmp_path / "C/seed0", [0.5], bytes_down=7, seconds=0.1)
-    run_study(study, tmp_path, program.path)
+    program.run(study, tmp_path)
     with open(tmp_path / "results.csv", newline="") as file:
         head, *rows = csv.reader(file)
     assert ",".join(head) == "label,seed,personalized,global,bytes_down,bytes_up,round_seconds"
@@ -170,7 +172,7 @@ def test_note_reports_test_examples_used_in_tuning(tmp_path, program, capsys):
     write("tuning/B/rate_5.0/seed0", [[0, 1], [2]], [[3], []], [[4, 5], [6, 7, 8, 9]])
     write("B/seed3", [[0, 1], [2]], [[], []], [[4, 5], [6]])  # shares none, though it is first
     assert shares_chosen_with(study, tmp_path, chosen) == {3: 0.75}
-    run_study(study, tmp_path, program.path)
+    program.run(study, tmp_path)
     assert "some of the test examples: 75% of seed 3." in "".join(capsys.readouterr())
 
 
@@ -197,3 +199,20 @@ def test_program_writes_the_table(tmp_path, in_this_process):
     assert len((tmp_path / "out/results.csv").read_text().splitlines()) == 2
     ended = run_main("sweep.py", f"--study={file}x", out)
     assert ended.returncode == 1 and "There is no study" in ended.stderr
+
+
+def test_program_trains_methods_by_one_config(tmp_path, in_this_process):
+    """Runs `sweep.py` without a study's file on runs that are finished."""
+    for method in ("fedavg", "ditto"):
+        folder = write_run(tmp_path / f"{method}/seed0", [0.5, 1.0])
+        config = digits.get_config(method)
+        config.rounds = 3
+        (folder / "config.json").write_text(json.dumps(resolved(config)))
+    methods = ("--config=configs/digits.py", "--methods=fedavg,ditto")
+    ended = run_main("sweep.py", *methods, "--config.rounds=3", f"--output_dir={tmp_path}")
+    assert ended.stdout.splitlines()[3].startswith("| ditto | **75.00** | "), ended.stderr
+    ended = run_main("sweep.py", *methods, "--config.rounds=4", f"--output_dir={tmp_path}")
+    assert "fedavg/seed0 was run with other settings" in ended.stderr
+    for few in (methods[:1], methods[1:], ("--study=a.py", *methods), ("--study=a", "--seeds=2")):
+        ended = run_main("sweep.py", *few, f"--output_dir={tmp_path}")
+        assert "Pass --config with --methods, or --study, whose file" in ended.stderr

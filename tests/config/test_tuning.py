@@ -10,7 +10,7 @@ import pytest
 
 from tff_pfl import analysis
 from tff_pfl import config as configs
-from tff_pfl.config import Search, Study, Tuning, Variant, grid, run_study, sweep
+from tff_pfl.config import Search, Study, Tuning, Variant, grid
 from tff_pfl.config.tuning import Tuner
 from tff_pfl.experiment import OutputDirectoryError
 
@@ -26,12 +26,6 @@ SEARCH = Search({"rate": configs.log_uniform(1.0, 9.0)}, number=4)
 SEARCHING = Study("Found", {"A": Variant("a.py")}, tuning=Tuning(SEARCH))
 
 
-@pytest.fixture(autouse=True)
-def quick_starts(monkeypatch):
-    """Starts runs that do not end with this process, because a tie needs a copy of its memory."""
-    monkeypatch.setattr(sweep, "_ends_with_its_parent", lambda: None)
-
-
 def with_tuning(study, **changes):
     return dataclasses.replace(study, tuning=dataclasses.replace(study.tuning, **changes))
 
@@ -44,7 +38,7 @@ def rows(folder):
 def test_better_half_of_trials_continues(tmp_path, program):
     """Uses a program whose accuracy is the rate after one round, then rounds * (10 - rate)."""
     folder = tmp_path / "study"
-    assert run_study(HALVING, folder, program.path, jobs=2) == []
+    assert program.run(HALVING, folder, jobs=2) == []
     assert rows(folder) == [
         *(["A", f"rate {rate}", "1", f"{rate}", "False"] for rate in (1.0, 4.0, 2.0)),
         ["A", "rate 3.0", "1", "3.0", "True"],
@@ -62,13 +56,13 @@ def test_better_half_of_trials_continues(tmp_path, program):
     ]
     # A second time, nothing is run, even without the trials' folders: the scores are stored.
     shutil.rmtree(folder / "tuning")
-    assert run_study(HALVING, folder, program.path) == []
+    assert program.run(HALVING, folder) == []
     assert program.started() == started
 
 
 def test_scores_are_means_over_seeds_and_the_lowest_loss_is_the_best(tmp_path, program):
     study = with_tuning(HALVING, rounds=(), seeds=(0, 1), metric="personalized/loss")
-    run_study(study, tmp_path, program.path)
+    program.run(study, tmp_path)
     assert [row[1:4] for row in rows(tmp_path)] == [
         [f"rate {rate}", "nan", f"{-3 * (10 - rate)}"] for rate in (1.0, 4.0, 2.0, 3.0)
     ]
@@ -85,7 +79,7 @@ def test_direction_is_that_of_the_tuning_or_of_its_runs(tmp_path, program, direc
     tuning = Tuning(RATES[:2], direction=direction)
     study = Study("Some", {"A": Variant("a.py")}, settings={"better": stated}, tuning=tuning)
     for _ in range(2):  # the second time, without the trials' folders
-        assert run_study(study, tmp_path, program.path) == []
+        assert program.run(study, tmp_path) == []
         assert [row[1] for row in rows(tmp_path) if row[4] == "True"] == [best]
         shutil.rmtree(tmp_path / "tuning", ignore_errors=True)
 
@@ -99,7 +93,7 @@ def test_trials_that_fail_or_diverge_are_not_chosen(tmp_path, program, capsys, m
     }
     study = Study("Bad", variants, tuning=Tuning(trials))
     folder = tmp_path / "study"
-    failed = run_study(study, folder, program.path)
+    failed = program.run(study, folder)
     assert [run.folder for run in failed] == [
         "tuning/A/rate_2.0_fails_True/seed0",
         "tuning/all_fail/rate_1.0_fails_True/seed0",
@@ -114,47 +108,45 @@ def test_trials_that_fail_or_diverge_are_not_chosen(tmp_path, program, capsys, m
     # The same command retries failed trials, which may then be the best.
     shutil.rmtree(folder / "A")
     monkeypatch.setenv("MENDED", "1")
-    assert run_study(study, folder, program.path) == []
+    assert program.run(study, folder) == []
     chosen = [row[:2] for row in rows(folder) if row[4] == "True"]
     assert chosen == [["A", "rate 2.0, fails True"], ["all fail", "rate 1.0, fails True"]]
 
 
 def test_changed_metric_seeds_or_settings_start_a_new_tuning(tmp_path, program):
     study = with_tuning(HALVING, rounds=())
-    run_study(study, tmp_path, program.path)
+    program.run(study, tmp_path)
     for other in (with_tuning(study, metric="personalized/loss"), with_tuning(study, seeds=(0, 1))):
         tuner = Tuner(other, "A", tmp_path)
         assert tuner.chosen() is None and list(tuner.scores()) == []
     with pytest.raises(OutputDirectoryError, match="(?s)other settings.*0.6.*now has.*0.5"):
-        run_study(
-            with_tuning(study, settings={"data.fractions": (0.5, 0.2, 0.3)}), tmp_path, program.path
-        )
+        program.run(with_tuning(study, settings={"data.fractions": (0.5, 0.2, 0.3)}), tmp_path)
     with pytest.raises(OutputDirectoryError, match="Runs of 'A' have no global/accuracy"):
-        run_study(with_tuning(study, metric="global/accuracy"), tmp_path, program.path)
+        program.run(with_tuning(study, metric="global/accuracy"), tmp_path)
 
 
 @pytest.mark.slow
 def test_longer_run_is_not_compared_after_fewer_rounds(tmp_path, program):
-    run_study(HALVING, tmp_path, program.path)
+    program.run(HALVING, tmp_path)
     with pytest.raises(
         OutputDirectoryError, match="rate_4.0/seed0 has already done 5 rounds, .* after 1 "
     ):
-        run_study(with_tuning(HALVING, seeds=(0, 1)), tmp_path, program.path)
+        program.run(with_tuning(HALVING, seeds=(0, 1)), tmp_path)
 
 
 def test_better_trial_does_not_replace_runs_silently(tmp_path, program):
     few = with_tuning(HALVING, rounds=(), trials=RATES[1:3])
-    run_study(few, tmp_path, program.path)
+    program.run(few, tmp_path)
     more = with_tuning(few, trials=RATES)
     with pytest.raises(OutputDirectoryError, match="A/seed3 was run with other settings"):
-        run_study(more, tmp_path, program.path)
+        program.run(more, tmp_path)
     assert analysis.read(tmp_path).chosen == {"A": "rate 2.0", "B": "rate 5.0"}
 
 
 def test_damaged_storage_is_refused(tmp_path, program):
     (tmp_path / "tuning.db").write_text("no database" * 99)
     with pytest.raises(OutputDirectoryError, match="tuning.db cannot be .* not a database"):
-        run_study(HALVING, tmp_path, program.path)
+        program.run(HALVING, tmp_path)
 
 
 def trials_of(folder):
@@ -163,28 +155,28 @@ def trials_of(folder):
 
 def test_search_is_reproducible_and_chooses_the_best(tmp_path, program):
     """Uses a program whose best rate is the lowest."""
-    run_study(SEARCHING, tmp_path / "a", program.path)
+    program.run(SEARCHING, tmp_path / "a")
     found = trials_of(tmp_path / "a")
     assert len(found) == 4 and found[0] == {"rate": 3.0}  # the centre
     assert len({trial["rate"] for trial in found}) == 4
     assert all(1 <= trial["rate"] <= 9 for trial in found)
-    run_study(SEARCHING, tmp_path / "b", program.path, jobs=2)
+    program.run(SEARCHING, tmp_path / "b", jobs=2)
     assert trials_of(tmp_path / "b") == found
     (best,) = [row for row in rows(tmp_path / "a") if row[4] == "True"]
     lowest = min(trial["rate"] for trial in found)
     assert best[1] == f"rate {float(f'{lowest:.3g}')}"
     # A second time, nothing is run. A larger number continues the search.
     started = program.started()
-    run_study(SEARCHING, tmp_path / "a", program.path)
+    program.run(SEARCHING, tmp_path / "a")
     assert program.started() == started
     shutil.rmtree(tmp_path / "a/A")
     longer = with_tuning(SEARCHING, trials=dataclasses.replace(SEARCH, number=5))
-    run_study(longer, tmp_path / "a", program.path)
+    program.run(longer, tmp_path / "a")
     assert len(trials_of(tmp_path / "a")) == 5 and trials_of(tmp_path / "a")[:4] == found
 
 
 def test_killed_search_resumes_with_the_same_trials(tmp_path, program, monkeypatch):
-    run_study(SEARCHING, tmp_path / "whole", program.path)
+    program.run(SEARCHING, tmp_path / "whole")
     add = Tuner._add
     for kill_at in (1, 3):
 
@@ -195,8 +187,8 @@ def test_killed_search_resumes_with_the_same_trials(tmp_path, program, monkeypat
 
         with monkeypatch.context() as patch, pytest.raises(SystemExit):
             patch.setattr(Tuner, "_add", killed)
-            run_study(SEARCHING, tmp_path / "killed", program.path)
-    run_study(SEARCHING, tmp_path / "killed", program.path)
+            program.run(SEARCHING, tmp_path / "killed")
+    program.run(SEARCHING, tmp_path / "killed")
     assert trials_of(tmp_path / "killed") == trials_of(tmp_path / "whole")
     assert rows(tmp_path / "killed") == rows(tmp_path / "whole")
 
@@ -208,7 +200,7 @@ def test_searches_in_parallel_use_halving(tmp_path, program):
     pairs = dataclasses.replace(SEARCH, at_a_time=2, number=5)
     variants = {"A": Variant("a.py"), "B": Variant("b.py", trials=pairs)}
     study = Study("Two", variants, tuning=Tuning(single, rounds=(1, 5)))
-    assert run_study(study, tmp_path, program.path, jobs=2) == []
+    assert program.run(study, tmp_path, jobs=2) == []
     found = rows(tmp_path)
     assert [[row[0] for row in found if row[2] == "1"].count(label) for label in "AB"] == [6, 5]
     storage = optuna.storages.RDBStorage(f"sqlite:///{tmp_path}/tuning.db")
@@ -235,7 +227,7 @@ def test_search_has_values_of_any_type(tmp_path, program):
     other = with_tuning(SEARCHING, trials=Search(values, number=4, seed=4))
     found = {}
     for name, of in (("a", study), ("b", other)):
-        run_study(of, tmp_path / name, program.path)
+        program.run(of, tmp_path / name)
         tuner = Tuner(of, "A", tmp_path / name)
         found[name] = [tuner._settings(trial) for trial in tuner._trials()]
     first, *rest = found["a"]
@@ -248,7 +240,7 @@ def test_search_has_values_of_any_type(tmp_path, program):
 
 def test_search_stops_proposing_after_failures(tmp_path, program):
     study = Study("Bad", {"A": Variant("a.py", {"fails": True})}, tuning=Tuning(SEARCH))
-    assert len(run_study(study, tmp_path, program.path)) == 1
+    assert len(program.run(study, tmp_path)) == 1
 
 
 def test_search_avoids_diverged_trials(tmp_path, program):

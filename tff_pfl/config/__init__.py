@@ -37,9 +37,11 @@ if TYPE_CHECKING:
     from tff_pfl.config.study import load_study as load_study
     from tff_pfl.config.study import log_uniform as log_uniform
     from tff_pfl.config.study import one_of as one_of
+    from tff_pfl.config.study import study_of_methods as study_of_methods
     from tff_pfl.config.study import uniform as uniform
     from tff_pfl.config.study_check import check_settings as check_settings
     from tff_pfl.config.sweep import run_study as run_study
     from tff_pfl.config.unused import unused_settings as unused_settings
+    from tff_pfl.config.workers import Workers as Workers
 else:
     __getattr__, __dir__, __all__ = offer(__name__)

@@ -217,6 +217,12 @@ class Training(NamedTuple):
     flags: tuple[str, ...]
     rounds: int | None = None
 
+    @property
+    def config_folder(self) -> str:
+        """The folder of its config file, whose modules may have the names of those elsewhere."""
+        config = self.flags[0].removeprefix("--config=")
+        return os.path.dirname(config.partition(":")[0])
+
 
 @dataclasses.dataclass(frozen=True)
 class Study:
@@ -364,6 +370,27 @@ def load_study(source: str | os.PathLike) -> Study:
     if not isinstance(study, Study):
         raise ValueError(f"get_study() of {path} must return a Study, got {study!r}.")
     return study
+
+
+def study_of_methods(
+    config: str, methods: Sequence[str], seeds: Sequence[int], settings: Mapping[str, Any] = {}
+) -> Study:
+    """Returns a study of methods that are trained by one config.
+
+    Args:
+        config: The config, `FILE[:CHOICE]`. Each method takes the place of METHOD in the choice, as
+            in "configs/pgfed.py:cifar10,25,METHOD", or else comes last.
+        methods: The names of the methods.
+        seeds: The seeds of each method.
+        settings: Settings that replace values of the config.
+
+    Raises:
+        ValueError: There are no methods, or the settings contain the seed.
+    """
+    if "METHOD" not in config:
+        config = f"{config}{',' if ':' in config else ':'}METHOD"
+    variants = {name: Variant(config.replace("METHOD", name)) for name in methods}
+    return Study(", ".join(methods), variants, seeds, settings)
 
 
 def trial_name(settings: Settings) -> str:

@@ -1,8 +1,6 @@
 """Checks the settings of all runs of a study before the first run starts."""
 
-import concurrent.futures
 import functools
-import multiprocessing
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -11,11 +9,12 @@ from tff_pfl import config as configs
 from tff_pfl import datasets, experiment
 from tff_pfl.analysis.runs import is_run, read_record
 from tff_pfl.config.study import Study, Training
+from tff_pfl.config.workers import Workers
 from tff_pfl.experiment.run_directory import changed_settings
 from tff_pfl.runtime.startup import prepare_process
 
 
-def check_settings(study: Study, output_dir: str | os.PathLike) -> None:
+def check_settings(study: Study, output_dir: str | os.PathLike, workers: Workers) -> None:
     """Checks that `train.py` would accept all runs of a study, including finished runs.
 
     The check finds a mistake in the last variant before the others are trained for hours. It also
@@ -28,6 +27,7 @@ def check_settings(study: Study, output_dir: str | os.PathLike) -> None:
     Args:
         study: The study.
         output_dir: The study's folder. A run that has a folder in it has begun.
+        workers: The processes that check the runs.
 
     Raises:
         ConfigError: A run has a mistake, or began with other settings than its config has now. The
@@ -46,12 +46,9 @@ def check_settings(study: Study, output_dir: str | os.PathLike) -> None:
     metrics = {label: study.choice.metric for label in filter(study.is_tuned, study.variants)}
     runs_by_folder: dict[str, list[Training]] = {}
     for run in sorted(_runs(study, root), key=lambda run: not is_run(root / run.folder)):
-        folder = os.path.dirname(study.variants[run.label].config)
-        runs_by_folder.setdefault(folder, []).append(run)
-    for runs in runs_by_folder.values():
-        spawn = multiprocessing.get_context("spawn")
-        with concurrent.futures.ProcessPoolExecutor(1, spawn, prepare_process) as process:
-            problem = process.submit(first_problem, runs, root, metrics).result()
+        runs_by_folder.setdefault(run.config_folder, []).append(run)
+    for folder, runs in runs_by_folder.items():
+        problem = workers.call(folder, first_problem, runs, root, metrics)
         if problem is not None:
             raise configs.ConfigError(problem)
 
@@ -67,6 +64,7 @@ def first_problem(
         root: The study's folder.
         metrics: For labels with several trials, the metric that compares the trials.
     """
+    prepare_process()
     load, labels, seen = functools.cache(datasets.load), set(), set()
     for run in runs:
         settings = tuple(flag for flag in run.flags if not flag.startswith("--config.seed="))

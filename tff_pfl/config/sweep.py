@@ -1,42 +1,64 @@
-"""Runs a study: each run once, in its own process, several in parallel."""
+"""Runs a study: each run once, several in parallel."""
 
 import contextlib
-import ctypes
 import fcntl
 import os
 import pathlib
 import shutil
-import signal
-import subprocess
 import sys
-import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import pandas as pd
 
+from tff_pfl import config as configs
 from tff_pfl.analysis.frames import column_of
 from tff_pfl.analysis.runs import STUDY, Runs, read, read_record
 from tff_pfl.config.study import Study, Training, trial_name
 from tff_pfl.config.tuning import Tuner, storage_errors
+from tff_pfl.config.workers import Workers
 from tff_pfl.evaluation import MetricName
 from tff_pfl.experiment.run_directory import CHECKPOINT, OutputDirectoryError
 from tff_pfl.experiment.run_files import RunFiles
 from tff_pfl.experiment.summary import finished_summary
 from tff_pfl.output.files import whole_file, write_json
 from tff_pfl.output.progress import Bar
+from tff_pfl.runtime.startup import prepare_process
 
-_PAUSE = 0.02  # seconds between two checks of the processes
-_PR_SET_PDEATHSIG = 1  # from Linux's <sys/prctl.h>
+
+def train_run(flags: Sequence[str], folder: str) -> int:
+    """Trains a run as `programs/train.py --resume` does, and writes its output to `FOLDER.log`.
+
+    Args:
+        flags: The flags of the config.
+        folder: The run's output directory.
+
+    Returns:
+        The exit code of the program.
+    """
+    prepare_process()
+    os.makedirs(os.path.dirname(folder), exist_ok=True)
+    with open(f"{folder}.log", "w") as log:
+        for output in (sys.stdout, sys.stderr):
+            output.flush()
+            os.dup2(log.fileno(), output.fileno())
+    try:
+        return configs.exit_code_of(
+            lambda: configs.run_program(configs.read_config(flags), folder, resume=True)
+        )
+    except Exception:  # a user's code may raise any exception
+        traceback.print_exc()
+        return 1
 
 
 def run_study(
     study: Study,
     output_dir: str | os.PathLike,
-    program: str | os.PathLike,
-    jobs: int = 1,
+    workers: Workers,
     *,
     keep_checkpoints: bool = True,
+    train: Callable[[Sequence[str], str], int] = train_run,
 ) -> list[Training]:
     """Runs all unfinished runs of a study, first the trials that choose settings.
 
@@ -46,10 +68,10 @@ def run_study(
     Args:
         study: The study.
         output_dir: The study's folder. Each run has a folder in it.
-        program: The training program, such as `programs/train.py`.
-        jobs: The number of parallel runs.
+        workers: The processes that train the runs.
         keep_checkpoints: Whether finished runs of the table keep their checkpoints. Evaluating or
             continuing a run needs its checkpoint; reports do not.
+        train: Trains the run of some flags in a folder, and returns an exit code.
 
     Returns:
         The runs that failed.
@@ -61,7 +83,9 @@ def run_study(
     """
     root = pathlib.Path(output_dir)
     root.mkdir(parents=True, exist_ok=True)
-    with _alone_in(root), _Pool(root, program, jobs, study.title) as pool:
+    bar = Bar(total=0, desc=study.title, unit="run")
+    with _alone_in(root), bar:
+        pool = _Pool(root, workers, train, bar)
         with storage_errors(root):
             chosen = None if study.tuning is None else _tune(study, pool)
         runs = list(study.runs(chosen))
@@ -192,26 +216,15 @@ def _alone_in(root: pathlib.Path) -> Iterator[None]:
 
 
 class _Pool:
-    """The processes of runs, `jobs` in parallel. All end when the study is interrupted."""
+    """The runs of a study, as many at a time as there are workers."""
 
-    def __init__(self, root, program, jobs, title):
+    def __init__(self, root, workers, train, bar):
         self.failed = []
         self.root = root
-        self._program = os.fspath(program)
-        self._jobs = jobs
-        self._bar = Bar(total=0, desc=title, unit="run")
+        self._workers = workers
+        self._train = train
+        self._bar = bar
         self._counted = set()
-        self._processes = {}
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        for process in self._processes:
-            process.send_signal(signal.SIGTERM)  # a process may ignore SIGINT
-        for process in self._processes:
-            process.wait()
-        self._bar.close()
 
     def run(self, runs: Iterable[Training], keep_checkpoints: bool = True) -> None:
         """Runs the unfinished runs, and waits for them."""
@@ -223,39 +236,23 @@ class _Pool:
                 self._count(run, keep_checkpoints)
             else:
                 waiting.append(run)
-        while waiting or self._processes:
-            while waiting and len(self._processes) < self._jobs:
+        while waiting or self._workers.calls:
+            while waiting and self._workers.have_room:
                 self._start(waiting.pop(0))
-            time.sleep(_PAUSE)
-            for process, run in list(self._processes.items()):
-                if process.poll() is not None:
-                    del self._processes[process]
-                    self._end(run, process.returncode)
-                    self._count(run, keep_checkpoints)
-            folders = (run.folder for run in self._processes.values())
-            self._bar.set_postfix_str(", ".join(folders), refresh=False)
+            folders = (run.folder for run in self._workers.calls)
+            self._bar.set_postfix_str(", ".join(folders))
+            for run, code in self._workers.wait():
+                self._end(run, code)
+                self._count(run, keep_checkpoints)
 
     def write(self, message: str) -> None:
         """Prints a line to stderr, above the progress bar."""
         self._bar.write(message, file=sys.stderr)
 
     def _start(self, run):
-        folder = self.root / run.folder
-        folder.parent.mkdir(parents=True, exist_ok=True)
         rounds = [] if run.rounds is None else [f"--config.rounds={run.rounds}"]
-        with open(f"{folder}.log", "w") as log:
-            process = subprocess.Popen(
-                [
-                    *(sys.executable, self._program, *run.flags, *rounds),
-                    *(f"--output_dir={folder}", "--resume"),
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C reaches only the study, which then ends its runs
-                preexec_fn=_ends_with_its_parent(),
-            )
-        self._processes[process] = run
+        flags, folder = [*run.flags, *rounds], os.fspath(self.root / run.folder)
+        self._workers.start(run, run.config_folder, self._train, flags, folder)
 
     def _end(self, run, status):
         if status != 0:
@@ -271,23 +268,6 @@ class _Pool:
         checkpoint = self.root / run.folder / CHECKPOINT
         if not keep_checkpoints and run not in self.failed and checkpoint.exists():
             shutil.rmtree(checkpoint)
-
-
-def _ends_with_its_parent() -> Callable[[], None] | None:
-    """Returns a function that a new process calls to end with this process, even if it is killed.
-
-    The run is then left as after a crash, and the same study can be started again.
-    """
-    if sys.platform != "linux":
-        return None
-    prctl, parent = ctypes.CDLL(None).prctl, os.getpid()
-
-    def tie():
-        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # the parent has already ended
-            os._exit(1)
-
-    return tie
 
 
 def _reason(log: pathlib.Path) -> str:
