@@ -1,6 +1,7 @@
 """Prepares every process that runs tests: its libraries, its runtime and shared fixtures."""
 
 import gc
+import importlib
 import os
 import signal
 
@@ -19,6 +20,8 @@ def pytest_configure(config):
     if hasattr(config, "workerinput") or config.getoption("dist", "no") == "no":
         prepare_process()
         cheap_tracing.apply()
+        tf = importlib.import_module("tensorflow")  # after the process is prepared
+        tf.debugging.disable_traceback_filtering()  # failing tests show lines of the library
 
 
 def pytest_collection_finish():

@@ -119,6 +119,17 @@ def test_labels_that_do_not_fit_are_refused():
         binary.check_data(np.array([1, -1]), None, "own")
     with pytest.raises(ValueError, match="needs class labels, but 'own' has num_classes=None"):
         classes.check_data(np.array([0, 1]), None, "own")
+    for y, message in (
+        (np.eye(3)[[0, 2, 1]], r"are one-hot. Pass y.argmax\(axis=1\)."),
+        (np.array([[0], [2]]), r"have the shape \(2, 1\). Pass y\[:, 0\].astype\(int\)."),
+        (np.array([0.0, 2.0], np.float32), r"are float32. Pass y.astype\(int\)."),
+        (np.array([0.5, 2.0]), "has num_classes=None"),
+        (np.array([[0.5], [2.0]]), "has num_classes=None"),
+    ):
+        with pytest.raises(
+            ValueError, match=f"'classification' needs class labels, but .*{message}"
+        ):
+            classes.check_data(y, None, "own")
     with pytest.raises(ValueError, match=r"got the shapes \(5,\) and \(4, 7\)"):
         y, logits = np.ones([2, 5], np.int32), tf.zeros([2, 4, 7])
         TASKS["sequence"]().example_loss(tf.constant(y), logits)

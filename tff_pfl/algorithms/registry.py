@@ -18,6 +18,7 @@ import tensorflow_federated as tff
 from tff_pfl.arguments.kinds import check_kind, function_of
 from tff_pfl.arguments.names import check_names
 from tff_pfl.arguments.registry import Registry
+from tff_pfl.arguments.tracebacks import with_short_tracebacks
 from tff_pfl.local import LocalTraining
 from tff_pfl.models import Model
 from tff_pfl.templates import Algorithm, Federation, Ingredients, PersonalizedProcess, compose
@@ -103,6 +104,7 @@ def local_idle_where(name: str) -> tuple[str, Any] | None:
     return getattr(function_of(ALGORITHMS[name]), "__local_idle_where__", None)
 
 
+@with_short_tracebacks
 def make(
     name: str,
     model: Model,

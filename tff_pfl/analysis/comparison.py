@@ -18,6 +18,7 @@ from tff_pfl.analysis.runs import STUDY, Path, Runs, is_run, read, read_record
 from tff_pfl.arguments.kinds import KindError, check_kind
 from tff_pfl.arguments.names import check_names
 from tff_pfl.arguments.ranges import RangeError, each, whole
+from tff_pfl.arguments.tracebacks import with_short_tracebacks
 from tff_pfl.data import FederatedDataset
 from tff_pfl.evaluation import MetricName, main_metric
 from tff_pfl.experiment import Experiment, Run, train
@@ -33,6 +34,7 @@ Data = FederatedDataset | Callable[[int], FederatedDataset]
 """The data of all runs, or a function from a run's seed to its data."""
 
 
+@with_short_tracebacks
 def compare(
     experiments: Mapping[str, Experiment | Callable[[int], Experiment]] | Data,
     methods: Mapping[str, Algorithm] | None = None,

@@ -22,6 +22,7 @@ import numpy as np
 
 from tff_pfl.arguments.kinds import function_of, signature_of
 from tff_pfl.arguments.names import UnknownNameError, check_names
+from tff_pfl.arguments.tracebacks import with_short_tracebacks
 
 _Owner = TypeVar("_Owner", bound=Callable[..., Any])
 
@@ -200,6 +201,7 @@ def takes(
         if unknown := ranges.keys() - signature.parameters.keys():
             raise TypeError(f"{owner.__name__} has no argument {min(unknown)!r}.")
 
+        @with_short_tracebacks
         @functools.wraps(checked)
         def call(*args, **kwargs):
             try:

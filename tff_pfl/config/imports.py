@@ -5,8 +5,8 @@ import os
 import sys
 from collections.abc import Collection, Iterable, Sequence
 
+from tff_pfl.arguments.tracebacks import place
 from tff_pfl.config.errors import ConfigError
-from tff_pfl.tracing.tracebacks import place
 
 
 def look_in(folders: Iterable[str]) -> None:

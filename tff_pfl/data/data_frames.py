@@ -158,6 +158,6 @@ def _column(frame, column) -> np.ndarray:
         raise ExamplesError(
             f"Column {column!r} is {values.dtype}, not numbers. Encode it: a category by "
             f"pandas.Categorical(frame[{column!r}], NAMES).codes, whose order is that of NAMES, a "
-            f"date for example by frame[{column!r}].dt.dayofyear."
+            f"date for example by pandas.to_datetime(frame[{column!r}]).dt.dayofyear."
         )
     return values.to_numpy(getattr(values.dtype, "numpy_dtype", None))

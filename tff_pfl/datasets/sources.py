@@ -9,6 +9,7 @@ from absl import logging
 
 from tff_pfl.arguments.names import TFF_TASKS, check_names
 from tff_pfl.arguments.registry import Registry
+from tff_pfl.arguments.tracebacks import with_short_tracebacks
 from tff_pfl.data.labelled_images import LabelledImages
 from tff_pfl.datasets.cifar_binary import CIFAR10, CIFAR100, read_cifar
 from tff_pfl.datasets.image_folder import find_tiny_imagenet, read_tiny_imagenet
@@ -36,6 +37,7 @@ class DataNotFoundError(FileNotFoundError):
     """An error for a data set that is not on disk and could not be downloaded."""
 
 
+@with_short_tracebacks
 def load(name: str, data_dir: str | os.PathLike | None = None) -> LabelledImages:
     """Loads a data set into memory.
 

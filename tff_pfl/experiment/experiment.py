@@ -140,7 +140,7 @@ class Experiment:
         """The ingredients of the algorithm."""
         if self.algorithm.made_of is None:
             raise KindError(
-                f"The algorithm {self.algorithm.name!r} does not say of which model and local "
+                "The algorithm does not say of which model and local "
                 "training it was made. Register its function by tff_pfl.ALGORITHMS.register, and "
                 "make it by tff_pfl.make."
             )

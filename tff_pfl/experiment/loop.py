@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 import tensorflow_federated as tff
 
 from tff_pfl import runtime
+from tff_pfl.arguments.tracebacks import with_short_tracebacks
 from tff_pfl.clients import CohortDataSource
 from tff_pfl.data import FederatedDataset
 from tff_pfl.experiment.checkpoint import Checkpoint, Progress, client_states
@@ -29,6 +30,7 @@ from tff_pfl.experiment.versions import record_versions
 from tff_pfl.output.progress import progress_bar
 
 
+@with_short_tracebacks
 @runtime.current_or_graph_context()
 def train(
     experiment: Experiment,

@@ -12,6 +12,7 @@ import pandas as pd
 
 from tff_pfl import runtime
 from tff_pfl.arguments.kinds import check_kind
+from tff_pfl.arguments.tracebacks import with_short_tracebacks
 from tff_pfl.clients import CohortDataSource
 from tff_pfl.data import FederatedDataset
 from tff_pfl.experiment.checkpoint import Checkpoint, check_trained, checkpoint_of, client_states
@@ -130,6 +131,7 @@ class Run:
             progress = Checkpoint(store, process, identity).load(source)
             yield Restored(source, progress.server_state, progress.round_num, progress.reported)
 
+    @with_short_tracebacks
     def evaluate(
         self, *, baseline: "Run | None" = None, predictions: bool = False, **changes: Any
     ) -> EvaluationResult:
@@ -151,6 +153,7 @@ class Run:
         changed = self._with_evaluation(changes)
         return evaluated(changed, baseline, predictions=predictions)
 
+    @with_short_tracebacks
     def predictions(self, **changes: Any) -> pd.DataFrame:
         """Predicts the examples of all clients.
 
@@ -169,6 +172,7 @@ class Run:
             predicted = run.experiment.evaluator.predictions(found.server_state, found.source)
         return pd.DataFrame({name: list(values) for name, values in predicted.columns().items()})
 
+    @with_short_tracebacks
     def export(
         self,
         output: str | os.PathLike,
@@ -200,6 +204,7 @@ class Run:
         """
         return write_models(self, output, clients, overwrite)
 
+    @with_short_tracebacks
     def export_new_clients(
         self,
         new_clients: FederatedDataset,

@@ -163,9 +163,12 @@ class Task:
             data: The name of the data set, for messages.
         """
         if self.outputs == "class_logits" and num_classes is None:
+            needs = f"Task {self.name!r} needs class labels, but"
+            if classes := _written_as_classes(y):
+                raise ValueError(f"{needs} those of {data!r} {classes}.")
             raise ValueError(
-                f"Task {self.name!r} needs class labels, but {data!r} has num_classes=None. Set "
-                "the number of classes, or choose another task, such as 'regression'."
+                f"{needs} {data!r} has num_classes=None. Set the number of classes, or choose "
+                "another task, such as 'regression'."
             )
         if self.check_labels is not None:
             try:
@@ -382,3 +385,16 @@ def check_ids(y: Any, rank: int | None) -> None:
         f"The task needs one int32 or int64 label for each {unit}, but the labels of an example "
         f"are {found}. Choose another task, such as task=tff_pfl.TASKS['regression']()."
     )
+
+
+def _written_as_classes(y: Any) -> str | None:
+    """Says how labels differ from class labels, and how they become such, if they can."""
+    if not isinstance(y, np.ndarray) or y.dtype.kind not in "biuf" or (y < 0).any():
+        return None
+    if y.ndim == 2 and y.shape[1] > 1 and ((y == 0) | (y == 1)).all() and (y.sum(1) == 1).all():
+        return "are one-hot. Pass y.argmax(axis=1)"
+    if y.ndim == 2 and y.shape[1] == 1 and (y == np.floor(y)).all():
+        return f"have the shape {y.shape}. Pass y[:, 0].astype(int)"
+    if y.ndim == 1 and y.dtype.kind == "f" and (y == np.floor(y)).all():
+        return f"are {y.dtype}. Pass y.astype(int)"
+    return None

@@ -8,11 +8,11 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_pfl.arguments.names import UnknownNameError
+from tff_pfl.arguments.tracebacks import place
 from tff_pfl.tracing.equality import elementwise_equality
 from tff_pfl.tracing.errors import BlockTracingError, LabelsError, RandomnessError, TemplateError
 from tff_pfl.tracing.generators import uses_global_randomness
 from tff_pfl.tracing.randomness import described, unseeded_operations
-from tff_pfl.tracing.tracebacks import place
 
 
 def trace(block: str, fn: Callable[..., Any], *types: tff.types.Type) -> tff.Computation:

@@ -1,0 +1,92 @@
+"""Finds the user's own lines in tracebacks, and shortens tracebacks to them."""
+
+import functools
+import linecache
+import os
+import sys
+import sysconfig
+import traceback
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import TypeVar, cast
+
+_LIBRARY = os.path.dirname(os.path.dirname(__file__)) + os.sep
+_INSTALLED = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), "<frozen "})
+_SHORT = "__has_short_traceback__"
+_F = TypeVar("_F", bound=Callable)
+
+
+def place(error: BaseException) -> str:
+    """Returns the line of the user's code that led to an error, for the end of a message.
+
+    This is the innermost line outside of this library and of installed packages. If no such line
+    exists, it is the innermost line of this library.
+    """
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if _is_users(frame.filename) or frame.filename.startswith(_LIBRARY)
+    ]
+    own = [frame for frame in frames if _is_users(frame.filename)]
+    last = (own or frames)[-1:]
+    return "".join(f" ({frame.filename}, line {frame.lineno})" for frame in last)
+
+
+def with_short_tracebacks(function: _F) -> _F:
+    """Makes a function's tracebacks end with the user's own line if the user can mend the error.
+
+    These are errors that the library raises on purpose, and errors of a user's function that the
+    library calls. Other tracebacks are left as they are, and so are all after
+    `tf.debugging.disable_traceback_filtering()`.
+    """
+
+    @functools.wraps(function)
+    def call(*args, **kwargs):
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:
+            if _is_filtering():
+                for each in _chain(error):
+                    _shorten(each)
+            raise
+
+    return cast(_F, call)
+
+
+def _is_filtering() -> bool:
+    tf = sys.modules.get("tensorflow")
+    return tf is None or tf.debugging.is_traceback_filtering_enabled()
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """Yields an error and those that a traceback shows before it."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+
+def _shorten(error: BaseException) -> None:
+    """Leaves the user's files in an error's traceback, unless they would tell too little."""
+    entries, found = [], error.__traceback__
+    while found is not None:
+        entries.append(found)
+        found = found.tb_next
+    users = [entry for entry in entries if _is_users(entry.tb_frame.f_code.co_filename)]
+    is_mistake = bool(users) or _is_raised_on_purpose(entries[-1:])
+    if getattr(error, _SHORT, is_mistake):
+        setattr(error, _SHORT, True)  # callers of this library have only their own entries left
+        error.__traceback__ = None
+        for entry in reversed(users):
+            entry.tb_next, error.__traceback__ = error.__traceback__, entry
+
+
+def _is_raised_on_purpose(innermost: list[TracebackType]) -> bool:
+    for entry in innermost:
+        file = entry.tb_frame.f_code.co_filename
+        line = linecache.getline(file, entry.tb_lineno).lstrip()
+        return line.startswith("raise") and file.startswith(_LIBRARY)
+    return False
+
+
+def _is_users(file: str) -> bool:
+    return not ("site-packages" in file or file.startswith((*_INSTALLED, _LIBRARY, "<string>")))
