@@ -14,7 +14,7 @@ resolve = $$uv pip compile requirements/$(1).in --python-version 3.11 \
 	    --no-emit-find-links --custom-compile-command "make lock" --quiet \
 	    --output-file requirements/$(2).txt
 
-.PHONY: help quickstart test test-all fuzz faults lint results docs docs-fast docs-serve lock venv own-venv gpu clean
+.PHONY: help quickstart test test-thorough test-all fuzz faults lint results docs docs-fast docs-serve lock venv own-venv gpu clean
 .DEFAULT_GOAL := help
 
 help:  ## list these targets
@@ -24,8 +24,11 @@ quickstart: $(venv)  ## train and evaluate a personalized federation on handwrit
 	.venv/bin/python programs/train.py --config=configs/digits.py:ditto \
 	    --output_dir=runs/quickstart --resume
 
-test: $(venv)  ## run the tests, without those marked slow
+test: $(venv)  ## run the quick tests (four minutes)
 	.venv/bin/python -m pytest -n 2 --dist loadfile
+
+test-thorough: $(venv)  ## run all tests but the slow ones (a quarter of an hour)
+	.venv/bin/python -m pytest -n 2 --dist loadfile -m "not slow"
 
 test-all: $(venv)  ## run all tests, those marked slow as well (hours)
 	.venv/bin/python -m pytest -n 2 --dist loadfile -m "slow or not slow" --timeout 900

@@ -24,6 +24,17 @@ def pytest_configure(config):
         tf.debugging.disable_traceback_filtering()  # failing tests show lines of the library
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m deselects tests
+def pytest_collection_modifyitems(items):
+    """Marks all cases but the first of tests that are `thorough_but_one` as thorough."""
+    seen = set()
+    for item in items:
+        if item.get_closest_marker("thorough_but_one"):
+            if item.function in seen:
+                item.add_marker(pytest.mark.thorough)
+            seen.add(item.function)
+
+
 def pytest_collection_finish():
     """Excludes imported objects from garbage collection, which saves a second each time."""
     gc.freeze()

@@ -34,6 +34,7 @@ def results(run_dir):
     return {name: (run_dir / name).read_bytes() for name in names}
 
 
+@pytest.mark.thorough
 def test_same_config_gives_the_same_files(run, tmp_path):
     assert results(train_run(tmp_path / "again", tiny_config())) == results(run)
 
@@ -62,6 +63,7 @@ def test_evaluation_of_a_finished_run_has_the_same_numbers(run):
         np.testing.assert_array_equal(column, own[name], name)
 
 
+@pytest.mark.thorough
 def test_noise_of_dp_aggregator_is_not_seeded():
     value_type = tff.TensorType(np.float32)
     process = AGGREGATORS["dp"](clients_per_round=20, noise_multiplier=1.0).create(value_type)

@@ -100,12 +100,14 @@ def test_comparison_of_the_guide_runs(follow):
     assert compared.table().loc["Ditto", "gain"] > 0
 
 
+@pytest.mark.thorough
 def test_guide_for_users_of_other_frameworks_runs(follow):
     names = follow("coming_from")
     assert names["metrics"]["client_work"]["train"]["accuracy"] < 0.8
     assert names["algorithm"].client_type.data == names["dataset"].examples_type
 
 
+@pytest.mark.thorough
 def test_own_method_guide_runs(follow, monkeypatch):
     follow("own_method")
     follow("own_server")
@@ -126,6 +128,7 @@ def test_methods_of_the_own_method_guide_pass_the_contract(follow):
         check(subject)
 
 
+@pytest.mark.thorough
 def test_guides_to_models_and_the_round_loop_run(follow):
     names = follow("own_model", "round_loop")
     result = names["run"].result
@@ -136,6 +139,7 @@ def test_guides_to_models_and_the_round_loop_run(follow):
     np.testing.assert_allclose(of_keras, exported, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_guides_to_data_run(follow, monkeypatch):
     follow("own_data", "data_sets")
     sales = runpy.run_path("sales.py")
@@ -177,6 +181,7 @@ def test_round_loop_runs_without_a_global_model(follow):
     assert len(names["models"]) == 6 and "weights" not in names
 
 
+@pytest.mark.thorough
 def test_guides_to_runs_run(follow):
     follow("metrics")
     follow("evaluation")
@@ -223,6 +228,7 @@ OTHERS = ["attacks", "determinism", "devices", "experiments", "large_populations
 OTHERS += ["privacy", "private_uploads", "runtime", "studies", "tasks"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("guide", OTHERS)
 def test_other_guides_run(follow, guide):
     follow(guide)

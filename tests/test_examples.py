@@ -42,6 +42,7 @@ def assert_is_the_users_own(run):
     assert config["import_path"][0] == str(run.parent / "mine")
 
 
+@pytest.mark.thorough
 def test_own_method_data_set_and_model_train_and_evaluate(folder, monkeypatch):
     """Checks that an evaluating process finds the own modules through the run alone."""
     run = folder / "run"

@@ -146,6 +146,7 @@ def program():
         yield Program(*map(importlib.import_module, ("program_logic", "evaluation")))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("first", [0, slow(1), slow(2)])
 def test_crash_at_any_moment_does_not_change_numbers(program, monkeypatch, first):
     """Crashes at every third moment, from the first one."""

@@ -57,6 +57,7 @@ def test_links_to_files_point_to_pages():
     assert {"source/configs.md", "source/configs/digits.py.md"} <= set(found)
 
 
+@pytest.mark.thorough
 def test_packages_that_offer_no_names_show_their_modules():
     assert "\n::: tff_pfl.arguments.ranges\n" in api.pages()["api/tff_pfl.arguments.md"]
 

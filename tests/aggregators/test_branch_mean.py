@@ -240,6 +240,7 @@ def pairs(values):
 class TestAnotherAggregator:
     """Tests aggregators that replace the sum of the pairs."""
 
+    @pytest.mark.thorough
     def test_pairs_are_clipped_as_one(self):
         """Uses two rounds, which have different clipping norms."""
         clipped = tff.aggregators.clipping_factory(
@@ -287,6 +288,7 @@ class TestAnotherAggregator:
 
 
 class TestSecureSums:
+    @pytest.mark.thorough
     def test_secure_sums_give_the_same_mean(self):
         sum_ = tff.aggregators.SecureSumFactory(64.0, -64.0)
         secure = process_of(tff.aggregators.MeanFactory(sum_, sum_), keys=DENSE)

@@ -148,6 +148,7 @@ class TestOnEachRuntime:
         stack = run(create(tff.types.to_type([np.str_])), [["b"], ["a"]], [1.0, 2.0])
         np.testing.assert_array_equal(stack.value[0], [b"b", b"a"])
 
+    @pytest.mark.thorough
     def test_structures_are_kept(self, uploads):
         cohort = [5, 0, 8]
         value = run(uploads, list(map(upload, cohort)), [1.0, 2.0, 3.0]).value

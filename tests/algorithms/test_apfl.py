@@ -64,6 +64,7 @@ def quadratic_clients(process):
     return [make_client(process, i, quadratic_examples(A[i], C[i])) for i in range(3)]
 
 
+@pytest.mark.thorough_but_one
 @pytest.mark.parametrize(
     ("refresh", "options", "rate", "decay"),
     [

@@ -124,6 +124,7 @@ def rounds(model, method, **options):
         yield state, process.personalize(state, now)
 
 
+@pytest.mark.thorough
 def test_fedavg_averages_statistics_over_three_rounds(model):
     shared = start_of(model)
     for round_num, (state, _) in enumerate(rounds(model, "fedavg")):
@@ -156,6 +157,7 @@ def first_round(model, method, **options):
     return next(iter(rounds(model, method, **options)))
 
 
+@pytest.mark.thorough
 def test_fedper_keeps_statistics_of_personal_layers(model):
     _, personal = first_round(model, "fedper", personal_layers=["norm"])
     assert_weights(personal[1], {"norm": descended(start_of(model), 1, 0)["norm"]})
@@ -164,6 +166,7 @@ def test_fedper_keeps_statistics_of_personal_layers(model):
     assert_weights(state.algorithm.weights, {"norm": mean(ends, SIZES[:2])["norm"]})
 
 
+@pytest.mark.thorough
 def test_ditto_trains_both_models_with_statistics_of_their_own(model):
     """The pull to the shared model does not move statistics."""
     start = start_of(model)
@@ -178,6 +181,7 @@ def test_ditto_trains_both_models_with_statistics_of_their_own(model):
     assert_weights(state.algorithm.weights, shared)
 
 
+@pytest.mark.thorough
 def test_fedrep_assigns_the_statistics_of_the_part_that_it_trains(model):
     start = start_of(model)
     state, personal = first_round(model, "fedrep")
@@ -188,6 +192,7 @@ def test_fedrep_assigns_the_statistics_of_the_part_that_it_trains(model):
     assert_weights(personal[1], {**body, "head": heads[1]["head"]})
 
 
+@pytest.mark.thorough
 def test_pfedme_assigns_statistics_of_the_personal_model(model):
     """Two personal steps on a batch move the statistics twice, the pull does not."""
     options = {"lambda_": 1.0, "personal_learning_rate": 0.1, "personal_steps": 2}
@@ -202,6 +207,7 @@ def test_pfedme_assigns_statistics_of_the_personal_model(model):
     assert_weights(personal[1], {"norm": statistics})
 
 
+@pytest.mark.thorough
 def test_apfl_keeps_the_statistics_of_the_mixture(model):
     state, personal = first_round(model, "apfl")
     ends = [descended(start_of(model), i, 0) for i in COHORTS[0]]
@@ -242,6 +248,7 @@ def test_steps_that_never_assign_statistics_are_refused(model):
 FEDERATION = {"num_clients": 3}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("method", "options"),
     [
@@ -284,6 +291,7 @@ def test_methods_name_themselves_if_they_cannot_train_statistics(model, method, 
         algorithms.make(method, model, LOCAL, **options)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("create", [runtime.create_graph_context, slow(runtime.create_cpp_context)])
 def test_runtimes_give_the_same_statistics(model, create):
     with tff.framework.get_context_stack().install(create()):

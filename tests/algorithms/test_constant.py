@@ -49,6 +49,7 @@ def predicted(model, y, size=SIZE):
     return outputs[0], means
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("task", "shape", "high"),
     [
@@ -79,6 +80,7 @@ def test_classes_have_their_smoothed_shares():
     np.testing.assert_allclose(np.exp(empty), np.full(3, 1 / 3), rtol=1e-6)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("shape", [(), (1,)])
 def test_binary_labels_have_their_log_odds(shape):
     y = np.array([1, 1, 0, 1, 1, 1, 0, 0, 1, 0, 0], np.int32).reshape(-1, *shape)

@@ -276,6 +276,7 @@ def test_table_has_all_algorithms():
     assert {row.name for row in ROWS} == set(ALGORITHMS)
 
 
+@pytest.mark.thorough_but_one
 def test_algorithm_passes_all_checks(row):
     """Runs all checks on one process, and names each one that fails."""
     failures = []
@@ -299,6 +300,7 @@ def test_round_block_by_block_passes_checks_of_a_methods_own_work(name):
     assert metrics["bytes_up_per_client"] == row.up
 
 
+@pytest.mark.thorough_but_one
 @pytest.mark.parametrize(
     ("check", "row"),
     [

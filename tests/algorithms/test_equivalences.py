@@ -101,12 +101,14 @@ def ids(value):
     return value if isinstance(value, str) else "-".join(value) or "default"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "options", "other", "other_options"), SAME_SHARED, ids=ids)
 def test_shared_parts_are_equal(name, options, other, other_options):
     found, expected = trained_pair(name, options, other, other_options)
     assert_equal(found.shared, expected.shared)
 
 
+@pytest.mark.thorough_but_one
 @pytest.mark.parametrize(("name", "options", "other", "other_options"), SAME_PERSONAL, ids=ids)
 def test_personal_models_are_equal(name, options, other, other_options):
     found, expected = trained_pair(name, options, other, other_options)

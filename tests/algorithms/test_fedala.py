@@ -63,6 +63,7 @@ def end(i, w):
     return descended(w, A[i], C[i], RATE, STEPS)
 
 
+@pytest.mark.thorough_but_one
 @pytest.mark.parametrize(
     ("options", "learning"),
     [

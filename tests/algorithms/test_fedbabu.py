@@ -79,6 +79,7 @@ def test_fine_tuning_trains_the_chosen_part(options, expected):
         assert_equal(models, [process.global_weights(process.initialize())] * 3)
 
 
+@pytest.mark.thorough
 def test_fine_tuned_replaces_the_fine_tuning():
     local, clients = local_sgd(), make_clients(eager("fedbabu", MODEL, local_sgd()), (9, 6))
     expected = EagerProcess(fedbabu(MODEL, local, fine_tune_epochs=2), seed=1)

@@ -119,6 +119,7 @@ def shortest_combination(u, v, prior, eps):
     return first * u + (1 - first) * v
 
 
+@pytest.mark.thorough_but_one
 @pytest.mark.parametrize(("eps", "lambda0"), [(0.1, "num_examples"), (0.1, "uniform")])
 def test_rounds_match_numpy_on_quadratics(eps, lambda0):
     local = local_sgd(RATE, STEPS, max(SIZES))
@@ -153,6 +154,7 @@ def changes(clients):
     )
 
 
+@pytest.mark.thorough
 def test_eps_1_is_mgda_on_the_changes_of_fedavg():
     _, state, clients = trained("fedmgda_plus", **ROUND, eps=1.0, server_lr=0.7)
     _, _, expected = trained("fedavg", **ROUND)

@@ -27,6 +27,7 @@ def client_result(i, w, mu=MU, rate=RATE, steps=STEPS):
     return end + np.linalg.matrix_power(EYE - rate * pulled, steps) @ (w - end)
 
 
+@pytest.mark.thorough_but_one
 @pytest.mark.parametrize(
     ("weighting", "weights"), [("num_examples", SIZES), ("uniform", (1, 1, 1))]
 )

@@ -125,6 +125,7 @@ def mean(structures, weights):
     return [np.average(leaf, axis=0, weights=weights) for leaf in zip(*structures, strict=True)]
 
 
+@pytest.mark.thorough_but_one
 @pytest.mark.parametrize(
     ("options", "momentum", "clip_norm", "persist"),
     [
@@ -208,6 +209,7 @@ def trained(algorithm, **options):
 
 
 class TestUniformPriors:
+    @pytest.mark.thorough
     @pytest.mark.parametrize("personal_head", ["linear", "hyper"])
     def test_generic_model_equals_fedavg(self, personal_head):
         process, state, _ = trained("fedrod", personal_head=personal_head)
@@ -222,6 +224,7 @@ class TestNewClients:
         client = make_client(process, 5, random_examples(4))
         return process.personalize(state, [client])[0], process.global_weights(state)
 
+    @pytest.mark.thorough
     @pytest.mark.parametrize("pm_body", ["global", "local"])
     def test_head_of_zeros_gives_the_global_model(self, pm_body):
         assert_equal(*self.models(pm_body=pm_body))

@@ -56,6 +56,7 @@ def test_one_model_equals_fedavg(weighting):
     assert_close(trees.row(found.state.algorithm.models, 0), expected, tolerance=1e-6)
 
 
+@pytest.mark.thorough
 def test_one_model_for_each_client_equals_local():
     """Fixes each client's model, and starts Local from the same models."""
     found = trained("ifca", num_clients=3, num_clusters=3, fixed_clusters=(0, 1, 2))
@@ -69,6 +70,7 @@ def test_one_model_for_each_client_equals_local():
     assert_close(found.personal, [client.state.model for client in expected], tolerance=1e-6)
 
 
+@pytest.mark.thorough
 def test_personal_model_has_the_least_loss():
     """Each client has images of a single class, and the last one never takes part."""
     process = eager("ifca", MODEL, local_sgd(), num_clients=4, num_clusters=3, seed=1)
@@ -135,6 +137,7 @@ START = np.float32([np.full(DIM, 1.5), np.full(DIM, -1.5), np.full(DIM, 50.0)])
 QUADRATIC_COHORTS = ((0, 1, 2), (1, 3, 4), (0, 2, 3, 4, 5))
 
 
+@pytest.mark.thorough_but_one
 @pytest.mark.parametrize(
     ("averaging", "weighting"),
     [
@@ -178,6 +181,7 @@ def test_rounds_match_numpy_on_quadratics(averaging, weighting):
             assert metrics["train"]["loss"] == pytest.approx(mean, rel=1e-5)
 
 
+@pytest.mark.thorough
 def test_first_of_equal_models_is_chosen():
     process = quadratic_process()
     models = START[[2, 0, 0]]
@@ -281,6 +285,7 @@ def assert_models(state, expected):
     np.testing.assert_allclose(models_of(state), expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_models_restart_until_restarts_are_used_up():
     cohorts = (ALL_OF_ONE, TOO_FEW, ALL_OF_ONE, ALL_OF_ONE)
     first, second, third, fourth = restarting(cohorts)
@@ -301,6 +306,7 @@ def test_models_restart_until_restarts_are_used_up():
         assert state.algorithm.settled
 
 
+@pytest.mark.thorough
 def test_models_with_enough_clients_settle_for_good():
     expected = initial_models()[0]
     cohorts = (ENOUGH, ALL_OF_ONE, TOO_FEW)
@@ -313,6 +319,7 @@ def test_models_with_enough_clients_settle_for_good():
             assert (metrics["share_0"], metrics["share_1"]) == (0.75, 0.25)
 
 
+@pytest.mark.thorough
 def test_models_can_settle_after_a_restart():
     *_, (state, metrics) = restarting((TOO_FEW, ENOUGH, ALL_OF_ONE))
     expected = after_round(after_round(initial_models()[1], ENOUGH, 1), ALL_OF_ONE, 2)
@@ -320,6 +327,7 @@ def test_models_can_settle_after_a_restart():
     assert metrics["restarts"] == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("options", [{"min_share": 0.0}, {"max_restarts": 0}], ids=str)
 def test_models_never_restart_without_min_share_or_max_restarts(options):
     expected = initial_models()[0]

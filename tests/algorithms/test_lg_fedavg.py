@@ -64,6 +64,7 @@ def clipped(gradient, clip_norm):
     return gradient * min(1, clip_norm / np.linalg.norm(gradient))
 
 
+@pytest.mark.thorough_but_one
 @pytest.mark.parametrize(
     ("alternate", "weighting", "momentum", "local_options"),
     [

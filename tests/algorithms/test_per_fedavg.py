@@ -61,6 +61,7 @@ def meta_gradient(w, inner, outer, curvature=None, a=INNER):
     return v if curvature is None else v - a * np.mean([A[j] for j in curvature], axis=0) @ v
 
 
+@pytest.mark.thorough_but_one
 @pytest.mark.parametrize(
     ("variant", "delta", "weighting"),
     [
@@ -103,6 +104,7 @@ def splits(rows, sizes):
     ]
 
 
+@pytest.mark.thorough_but_one
 @pytest.mark.parametrize(
     ("variant", "batch_size", "sizes"),
     [
@@ -158,6 +160,7 @@ def second_of_two(weights, batch, carry):
     return *MODEL.gradient(weights, batch._replace(weight=every_second)), carry
 
 
+@pytest.mark.thorough
 def test_inner_rate_0_equals_fedavg_on_the_second_halves():
     assert_close(global_model("first_order"), global_model())
 

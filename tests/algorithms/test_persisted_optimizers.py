@@ -58,6 +58,7 @@ def models_of(process, state, clients):
     return leaves(models, process.global_weights(state) if process.global_weights else ())
 
 
+@pytest.mark.thorough_but_one
 @pytest.mark.parametrize("name", [x if x in ALWAYS else slow(x) for x in ALGORITHMS])
 def test_momentum_continues_when_a_client_returns(name):
     """New clients start without momentum."""
@@ -79,6 +80,7 @@ def heavy_ball(i, w, u):
     return w, u
 
 
+@pytest.mark.thorough
 def test_rounds_match_heavy_ball_steps():
     """Covers FedAvg, Local, and Ditto and APFL, whose clients have two optimizers."""
     cohorts = [(0, 1), (1, 2), (0, 1)]

@@ -174,6 +174,7 @@ VARIANTS = {
 }
 
 
+@pytest.mark.thorough_but_one
 @pytest.mark.parametrize(
     "variant",
     [

@@ -103,6 +103,7 @@ def quadratic_clients(process):
     return [make_client(process, i, copies(i)) for i in range(N)]
 
 
+@pytest.mark.thorough_but_one
 @pytest.mark.parametrize(
     "options",
     [
@@ -127,6 +128,7 @@ def test_rounds_match_numpy_on_quadratics(options):
         assert_close(vector_of(model), np.append(expected.body, expected.heads[i]))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("limits", [slow({}), {"clip_norm": 0.2, "weight_decay": 0.1}])
 def test_rho_0_equals_fedrep_with_two_steps_on_each_batch(limits):
     """A batch has all of a client's examples, so that FedRep sees the same batches."""

@@ -31,6 +31,7 @@ from tff_pfl.testing import tiny_normalized_model
 NUM_LAYERS = 2
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "options", [slow({"rho": 0.0}), {"rho": 0.3, "perturb_layers": "universal"}]
 )
@@ -75,6 +76,7 @@ class TestPersonalLayers:
     DISTANCES = ([1.0, 0.01, 0.02, 0.9], [0.01, 2.0, -3.0, 0.01], [1.0, 0.6, 0.5, 0.0])
     PERSONAL = ([0, 3], [1, 2], [1, 2])
 
+    @pytest.mark.thorough
     @pytest.mark.parametrize("xi_scale", [1.0, 0.0])
     def test_client_starts_from_its_own_layers_that_differ_most(self, xi_scale):
         process, state = frozen(xi_scale=xi_scale)
@@ -88,6 +90,7 @@ class TestPersonalLayers:
             assert new.participations == 2
 
 
+@pytest.mark.thorough
 def test_norm_belongs_to_the_layer_it_follows():
     """The dense layer is personal too, though only its norm has moved far."""
     process = eager("plgu_lf", tiny_normalized_model(), FROZEN)
@@ -183,6 +186,7 @@ def _cases():
         yield pytest.param(combination, id="-".join(map(str, combination)), marks=marks)
 
 
+@pytest.mark.thorough_but_one
 @pytest.mark.parametrize("combination", list(_cases()))
 def test_rounds_match_numpy_on_quadratics(combination):
     process, clients = build_quadratic(combination), list(quadratic_clients())

@@ -44,6 +44,7 @@ def test_local_descends_to_its_own_minimiser():
         np.testing.assert_allclose(vector_of(client.state.model), expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_fedavg_converges_to_a_fixed_point_off_the_optimum():
     """A round contracts the distance to the fixed point by the mean of `M_i`."""
     drift = [np.eye(DIM) - m for m in M]
@@ -64,6 +65,7 @@ def test_fedavg_converges_to_a_fixed_point_off_the_optimum():
     np.testing.assert_allclose(vector_of(state.algorithm.weights), fixed_point, atol=1e-6)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("lambda_", [0.0, 0.5, 2.0])
 def test_ditto_descends_to_the_pulled_minimiser(lambda_):
     """A round ends at `v* + (I - eta (A + lambda I))^K (v - v*)`.
@@ -91,6 +93,7 @@ def fedper_rounds(number):
     return body, heads
 
 
+@pytest.mark.thorough
 def test_fedper_takes_joint_steps():
     state, clients = run(quadratic_process("fedper", 2, 1), rounds=3)
     body, heads = fedper_rounds(3)

@@ -67,6 +67,7 @@ def start(process):
     return w, np.zeros(DIM), {i: np.zeros(DIM) for i in range(NUM)}
 
 
+@pytest.mark.thorough_but_one
 @pytest.mark.parametrize(("control", "server_rate"), [("path", None), ("gradient", 0.5)])
 def test_rounds_match_numpy_on_quadratics(control, server_rate):
     """Clients with different numbers of examples weigh the same, and the rate decays."""
@@ -85,6 +86,7 @@ def test_rounds_match_numpy_on_quadratics(control, server_rate):
             assert_close(vector_of(clients[i].state.own.model), model)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("control", ["gradient", "path"])
 def test_full_cohorts_converge_to_the_optimum_and_stay_there(control):
     """FedAvg leaves the optimum when it starts there."""
@@ -109,6 +111,7 @@ def test_full_cohorts_converge_to_the_optimum_and_stay_there(control):
     assert_close([vector_of(new.control) for new in output.clients], list(own.values()))
 
 
+@pytest.mark.thorough
 def test_zero_control_variates_equal_fedavg_with_uniform_weights():
     cohorts = ((0, 1), (1, 2), (0, 2))
     processes = [
@@ -140,6 +143,7 @@ def test_path_is_divided_by_the_number_of_steps():
     assert_close(output.state.algorithm.control, trees.scale(expected, 0.5), tolerance=1e-6)
 
 
+@pytest.mark.thorough
 def test_rate_0_keeps_the_control_variates():
     """The length of the path is 0, so nothing can be divided by it."""
     local = local_sgd(RATE, STEPS, schedule=lambda round_num: tf.cast(round_num < 1.0, tf.float32))

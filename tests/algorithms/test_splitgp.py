@@ -32,6 +32,7 @@ BOTH = two_exits(MODEL)
 ALL = ((0, 1, 2),) * 2
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("persist", [slow(False), True])
 def test_gamma_and_lambda_0_equal_fedavg_with_full_cohorts(persist):
     """Covers optimizers that persist."""
@@ -78,6 +79,7 @@ def descend(w, a, c):
     return w
 
 
+@pytest.mark.thorough_but_one
 @pytest.mark.parametrize("start", ["own", "mean"])
 def test_rounds_match_numpy_on_quadratics(start):
     """Clients start from their own part or, in their first round, from the server's mean."""
@@ -125,6 +127,7 @@ def answers(threshold):
     return process, state, found
 
 
+@pytest.mark.thorough
 def test_threshold_decides_which_exit_answers():
     """Every entropy is above 0, and at most the logarithm of 3 classes, which is below 1.2."""
     for threshold, exit_ in ((0.0, 1), (1.2, 0), (np.inf, 0)):

@@ -89,6 +89,7 @@ MODELS = {
 }
 
 
+@pytest.mark.thorough
 @together("task", MODELS)
 def test_methods_that_need_class_logits_say_so_at_the_start(task):
     model = MODELS[task]()
@@ -127,6 +128,7 @@ def test_methods_that_cannot_train_batch_normalisation_say_so_at_the_start():
             made(name, model)
 
 
+@pytest.mark.thorough
 @together(
     ("name", "shape", "dtype"),
     [("fedavg", (), np.float32), ("fedpac", (4,), np.int32), ("fedrod", (4,), np.int32)],
@@ -184,6 +186,7 @@ DATA = {"regression": ratings, "sequence": texts}
 FAST = {("regression", "fedrep"), ("sequence", "apfl")}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("task", "name"),
     [

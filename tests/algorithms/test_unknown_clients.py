@@ -58,6 +58,7 @@ WRONG_COHORTS = {
 SMALL = {"hidden_width": 2, "hidden_layers": 1}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "create_context"),
     [
@@ -85,6 +86,7 @@ def test_every_method_has_the_same_error_for_an_id_that_is_none(name, create_con
         assert process.next(state, known).state.round_num == 1
 
 
+@pytest.mark.thorough
 @together("name", METHODS)
 def test_blocks_of_every_method_refuse_unknown_clients(name):
     process = in_blocks(name, **(SMALL if "hn" in name else {}))

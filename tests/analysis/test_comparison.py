@@ -288,6 +288,7 @@ def test_short_form_gives_the_runs_of_experiments(dataset, tmp_path):
     assert numbers_of(tmp_path / "run") == numbers_of(long)
 
 
+@pytest.mark.thorough
 def test_constant_predictions_are_a_row_of_the_table(dataset, tmp_path):
     made = {"Constant": tiny_algorithm("constant")}
     found = compare(dataset, tmp_path / "runs", made, rounds=1, seeds=(0,))

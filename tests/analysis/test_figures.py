@@ -45,6 +45,7 @@ def test_many_series_look_different():
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "labels", [[f"series {i}" for i in range(30)], ["a very long label " * 4] * 2 + NAMES]
 )
@@ -60,6 +61,7 @@ def test_legend_is_within_the_figure_and_above_the_axes(labels):
     assert shown == [f"{label}{i}" for i, label in enumerate(labels)]
 
 
+@pytest.mark.thorough
 def test_equal_figures_are_equal_files(tmp_path):
     drawn = [figures.as_svg(analysis.plot_curves(frame("a$x^{$", {1: 0.5}))) for _ in range(2)]
     assert drawn[0] == drawn[1]

@@ -34,6 +34,7 @@ def compare(dataset, lambda_=1.0, **options):
     return tff_pfl.compare(dataset, methods, **OPTIONS | options)
 
 
+@pytest.mark.thorough
 def test_edits_are_new_runs_in_folders_of_their_own(dataset, monkeypatch):
     trained = []
 

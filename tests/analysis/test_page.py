@@ -70,6 +70,7 @@ def text(runs, tmp_path_factory):
     return path.read_text()
 
 
+@pytest.mark.thorough
 def test_page_has_results_settings_and_versions(text):
     page, gain = Parsed(text), ["+16.67", "-89.22 to +122.55", "0.295"]
     assert text.startswith("<!DOCTYPE html>")
@@ -97,6 +98,7 @@ def test_page_is_self_contained(text):
     assert all(attrs["alt"] for tag, attrs in page.attributes if tag == "img")
 
 
+@pytest.mark.thorough
 def test_page_without_accuracies_shows_the_first_metric(tmp_path):
     """Leaves out the target."""
     run = write_run(tmp_path / "run", [0.5, 1.0])
@@ -118,6 +120,7 @@ def test_page_without_accuracies_shows_the_first_metric(tmp_path):
     )
 
 
+@pytest.mark.thorough
 def test_page_has_columns_target_and_paired_test(runs, tmp_path):
     path = tmp_path / "page.html"
     columns = ["late_mean:personalized/local_test/accuracy"]

@@ -56,6 +56,7 @@ def test_table_has_means_deviations_and_costs(runs):
     assert "accuracy of each client's own model on its own test examples" in table.notes[0]
 
 
+@pytest.mark.thorough
 def test_table_has_named_columns(runs):
     columns = [f"{ACCURACY}_worst_5_percent", LOSS, f"{ACCURACY}_std", f"late_mean:{ACCURACY}"]
     table = results_table(runs, columns)
@@ -83,6 +84,7 @@ def test_table_has_named_columns(runs):
             results_table(runs, [name])
 
 
+@pytest.mark.thorough
 def test_labels_are_tested_against_one_label(runs):
     table = results_table(runs, against="Local_1")
     heads = ["personalized, minus Local_1's", "95 % interval", "p", "clients worse"]

@@ -155,6 +155,7 @@ class TestInnerProduct:
         expected = (np.array([21.0, 17.0]) - 2 * 2.0 * np.array([5.25, 4.25])) / 6
         np.testing.assert_allclose(found, expected, rtol=1e-6)
 
+    @pytest.mark.thorough
     def test_aggregator_of_the_server_sees_the_attack(self):
         found = attacked_mean(AGGREGATORS["median"](), epsilon=0.1)
         # The median is of [3, 2], -0.1 [4.5, 3.5] and [6, 5].
@@ -163,6 +164,7 @@ class TestInnerProduct:
         found = attacked_mean(unweighted, sizes=(1, 5, 1), epsilon=0.0)
         np.testing.assert_allclose(found, [3.0, 7.0 / 3], rtol=1e-6)
 
+    @pytest.mark.thorough
     def test_clients_left_out_are_not_in_the_mean(self):
         found = attacked_mean(values=(4.0, 3.0, np.nan), epsilon=1.0)
         np.testing.assert_allclose(found, [0.0, 0.0], atol=1e-6)
@@ -172,6 +174,7 @@ class TestInnerProduct:
         with pytest.raises(errors.AggregatorError, match="choose the aggregator before the attack"):
             with_aggregator(attacked, AGGREGATORS["median"]())
 
+    @pytest.mark.thorough
     def test_scalars_and_integers_are_not_changed(self):
         """Uses uploads like FedPG's, of which only the gradient is attacked."""
 

@@ -57,6 +57,7 @@ def upload_of(client_id):
     return trees.subtract(after, process.initialize().algorithm.weights)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("attacker", "factor"), [(1, 0.0), (2, -1.0), (3, 1e6)])
 def test_attackers_upload_is_multiplied(attacker, factor):
     output = round_of(fedavg(), 0, attacker, 5)

@@ -80,10 +80,12 @@ def assert_same_work(workload, names, tolerance):
     assert rounds[2][0] < rounds[0][0]
 
 
+@pytest.mark.thorough
 def test_bare_loop_does_the_same_work():
     assert_same_work(tiny(WORKLOADS["linear"]), ["bare_tensorflow", "tff_pfl_graph_loop"], 1e-4)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["ratings", pytest.param("lstm", marks=pytest.mark.slow)])
 def test_bare_loop_states_the_network_as_keras_does(name):
     names = ["bare_tensorflow", "bare_keras", "tff_pfl_graph_loop"]
@@ -107,6 +109,7 @@ def test_all_contenders_do_the_same_work(name):
     assert_same_work(tiny(WORKLOADS[name]), names, tolerance)
 
 
+@pytest.mark.thorough
 def test_different_work_is_refused():
     losses = {}
     for epochs in (1, 3):

@@ -66,6 +66,7 @@ def plain_rounds_of(name, number=2):
     return rounds_of(made(name), number)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "number"),
     [("fedavg", 2), *((n, 1) for n in METHODS[1:]), *(slow(n, 1) for n in COVERED)],
@@ -80,6 +81,7 @@ def test_lossless_compression_does_not_change_rounds(name, number):
         assert not any(np.any(leaf) for leaf in leaves(state.residuals))
 
 
+@pytest.mark.thorough
 def test_compression_sends_less_and_learns_almost_the_same(name="fedavg"):
     plain = plain_rounds_of(name)
     found = rounds_of(compressed(made(name), quantized(bits=12)))
@@ -88,6 +90,7 @@ def test_compression_sends_less_and_learns_almost_the_same(name="fedavg"):
     assert_close(found.state.algorithm, plain.state.algorithm, 0.01)
 
 
+@pytest.mark.thorough
 def test_bytes_of_a_round_are_of_messages():
     size = testing.tiny_model().num_weights
     for compressor, expected in ((half(), 2 * size), (top_k(share=0.1), 8 * -(-size // 10))):
@@ -220,6 +223,7 @@ def distances_from_optimum(*, error_feedback, rate=0.02, rounds=200):
     return distances
 
 
+@pytest.mark.thorough
 def test_error_feedback_reaches_the_optimum_of_a_quadratic():
     lost = distances_from_optimum(error_feedback=False, rounds=20)
     fed_back = distances_from_optimum(error_feedback=True)
@@ -236,6 +240,7 @@ def test_methods_without_averages_are_refused():
             compressed(made(name), ALL)
 
 
+@pytest.mark.thorough
 def test_plain_mean_of_branches_can_be_compressed():
     algorithm = with_aggregator(made("pfedmb"), AGGREGATORS["mean"]())
     found = rounds_of(compressed(algorithm, ALL), 1)

@@ -87,6 +87,7 @@ def test_quantization_errors_are_less_than_a_step(size):
         assert error <= step * np.sqrt(size) + 1e-5 * np.linalg.norm(vector)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("rotation", [slow(False), True])
 def test_quantization_is_unbiased(rotation):
     vector, draws = vector_of(20), 2000

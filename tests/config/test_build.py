@@ -177,6 +177,7 @@ def test_splits_are_kept_without_merge():
     assert dataset.sizes("train").sum() == 1797 - 360 - 200
 
 
+@pytest.mark.thorough
 @together(
     ("changes", "message"),
     [
@@ -250,6 +251,7 @@ def test_local_training_has_the_schedule_and_augmentation_of_the_config():
     assert float(plain.learning_rate(tf.constant(7))) == np.float32(0.1)
 
 
+@pytest.mark.thorough
 def test_uploads_are_compressed_with_the_options_of_the_config():
     config = small()
     complete(config, {"compression.name": "top_k"})
@@ -278,6 +280,7 @@ def test_model_has_the_segments_and_compute_type_of_the_config(monkeypatch):
     assert {"segments": 3, "compute_type": "bfloat16"}.items() <= built.call_args.kwargs.items()
 
 
+@pytest.mark.thorough
 def test_error_of_tracing_names_its_key():
     config = small("fedavg")
     config.privacy.update(
@@ -288,6 +291,7 @@ def test_error_of_tracing_names_its_key():
         _ = experiment_of(config).process
 
 
+@pytest.mark.thorough
 def test_fraction_of_the_clients_attacks():
     config = small()
     complete(config, {"attack.name": "inner_product"})
@@ -314,6 +318,7 @@ def test_label_flip_receives_the_classes_of_the_data():
     assert called.call_args.kwargs == {"client_ids": (2,), "num_classes": 10}
 
 
+@pytest.mark.thorough
 def test_own_attack_can_be_chosen_and_removed(monkeypatch):
     def renamed(algorithm, *, name_of: str = "nobody"):
         return dataclasses.replace(algorithm, name=name_of)

@@ -115,6 +115,7 @@ UNTRUSTED = (
 )
 
 
+@pytest.mark.thorough
 def test_saved_run_imports_only_trusted_modules(run_of_a_stranger, write, monkeypatch, tmp_path):
     message = re.escape(UNTRUSTED.replace("FOLDER", str(tmp_path / "stranger")))
     path = list(sys.path)

@@ -107,6 +107,7 @@ def check(key, value):
     check_config(config)
 
 
+@pytest.mark.thorough
 def test_numbers_out_of_range_are_refused():
     for kind, keys in NUMBERS.items():
         right, wrong = KINDS[kind]
@@ -124,6 +125,7 @@ def test_none_is_refused_for_required_numbers():
             check(key, None)
 
 
+@pytest.mark.thorough
 def test_each_number_has_a_range_that_contains_its_default():
     for choice in CHOSEN:
         config = default_config()

@@ -27,6 +27,7 @@ def lost():
     raise runtime.WorkerDiedError("The worker at a:1 does not answer.")
 
 
+@pytest.mark.thorough
 def test_lost_worker_has_its_own_exit_code(tmp_path, capsys):
     path = str(tmp_path / "run")
     assert run_program(tiny_config(), path, set_context=lost) == os.EX_TEMPFAIL
@@ -59,6 +60,7 @@ def test_run_to_overwrite_is_not_resumed_before_it_is_deleted(finished, capsys):
     assert resumed == [False, True]
 
 
+@pytest.mark.thorough
 def test_resumed_run_is_not_finished_until_its_end(tmp_path, capsys):
     """Checks that the summary is deleted, and that finished rounds stay."""
     path = str(tmp_path / "run")
@@ -84,6 +86,7 @@ def raise_interrupt_in_round(number):
     return finish_round
 
 
+@pytest.mark.thorough
 def test_finished_run_is_printed_again_but_not_changed(tmp_path, capsys):
     path = str(tmp_path / "run")
     assert run_program(tiny_config(), path) == 0
@@ -131,6 +134,7 @@ def test_signal_prints_how_to_resume(tmp_path, capsys, monkeypatch):
     assert capsys.readouterr().err == "\ninterrupted\n"
 
 
+@pytest.mark.thorough
 def test_refused_config_does_not_delete_the_run_to_overwrite(finished, capsys):
     before = contents_of(pathlib.Path(finished))
     config = tiny_config("ifca", new_clients={"number": 1})

@@ -29,6 +29,7 @@ def study_of(settings, config=DITTO, **others):
     return Study("Two", variants, settings={"rounds": 3}, **others)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("settings", "config", "message"),
     [

@@ -29,6 +29,7 @@ def study_of(**settings):
     return Study("One", {"one": Variant("a.py", settings)})
 
 
+@pytest.mark.thorough
 def test_each_run_is_run_once(tmp_path, program):
     folder = tmp_path / "study"
     assert program.run(STUDY, folder, jobs=2, workers=Workers) == []
@@ -53,6 +54,7 @@ def test_failed_run_does_not_stop_the_others(tmp_path, program, capsys, monkeypa
     assert program.run(study, tmp_path / "study") == []
 
 
+@pytest.mark.thorough
 def test_checkpoints_of_finished_runs_can_be_discarded(tmp_path, program):
     folder = tmp_path / "study"
     variants = {"a": Variant("a.py", {"saves": True})}
@@ -68,6 +70,7 @@ def test_checkpoints_of_finished_runs_can_be_discarded(tmp_path, program):
     assert found == {"bad/seed0", "elsewhere"}
 
 
+@pytest.mark.thorough
 def test_runs_with_other_settings_are_refused(tmp_path, program):
     program.run(study_of(rounds=3), tmp_path / "study")
     with pytest.raises(OutputDirectoryError, match="(?s)settings:.*rounds=3.*now has:.*rounds=4"):
@@ -111,6 +114,7 @@ def test_interruption_ends_the_runs(tmp_path, program):
     assert len(program.started()) == 1 and not cmdline(program.process())
 
 
+@pytest.mark.thorough
 def test_run_ends_with_the_process_that_started_it(tmp_path, program):
     """Lets the same study be started again after a kill."""
     script = (
@@ -136,6 +140,7 @@ def cmdline(process):
         return b""
 
 
+@pytest.mark.thorough
 def test_results_have_a_row_for_each_finished_run(tmp_path, program):
     study = Study("Two", {"A, b": Variant("a.py"), "C": Variant("c.py")}, seeds=(0, 1))
     run = write_run(tmp_path / "A_b/seed1", [0.5, 1.0], seed=1, global_accuracies=[0.25, 0.5])
@@ -151,6 +156,7 @@ def test_results_have_a_row_for_each_finished_run(tmp_path, program):
     assert run.exists()
 
 
+@pytest.mark.thorough
 def test_note_reports_test_examples_used_in_tuning(tmp_path, program, capsys):
     """Uses ten examples and two clients; the table has seeds 3 and 4, and the tuning has seed 0."""
 

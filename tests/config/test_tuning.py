@@ -35,6 +35,7 @@ def rows(folder):
         return [list(row.values()) for row in csv.DictReader(file)]
 
 
+@pytest.mark.thorough
 def test_better_half_of_trials_continues(tmp_path, program):
     """Uses a program whose accuracy is the rate after one round, then rounds * (10 - rate)."""
     folder = tmp_path / "study"
@@ -60,6 +61,7 @@ def test_better_half_of_trials_continues(tmp_path, program):
     assert program.started() == started
 
 
+@pytest.mark.thorough
 def test_scores_are_means_over_seeds_and_the_lowest_loss_is_the_best(tmp_path, program):
     study = with_tuning(HALVING, rounds=(), seeds=(0, 1), metric="personalized/loss")
     program.run(study, tmp_path)
@@ -70,6 +72,7 @@ def test_scores_are_means_over_seeds_and_the_lowest_loss_is_the_best(tmp_path, p
     assert len([flags for flags in program.started() if "validation" in flags]) == 8
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("direction", "stated", "best"),
     [(None, 1, "rate 1.0"), (None, -1, "rate 4.0"), (-1, 1, "rate 4.0"), (1, -1, "rate 1.0")],
@@ -84,6 +87,7 @@ def test_direction_is_that_of_the_tuning_or_of_its_runs(tmp_path, program, direc
         shutil.rmtree(tmp_path / "tuning", ignore_errors=True)
 
 
+@pytest.mark.thorough
 def test_trials_that_fail_or_diverge_are_not_chosen(tmp_path, program, capsys, monkeypatch):
     trials = [{"rate": math.inf}, {"rate": 2.0, "fails": True}, {"rate": 3.0}]
     variants = {
@@ -113,6 +117,7 @@ def test_trials_that_fail_or_diverge_are_not_chosen(tmp_path, program, capsys, m
     assert chosen == [["A", "rate 2.0, fails True"], ["all fail", "rate 1.0, fails True"]]
 
 
+@pytest.mark.thorough
 def test_changed_metric_seeds_or_settings_start_a_new_tuning(tmp_path, program):
     study = with_tuning(HALVING, rounds=())
     program.run(study, tmp_path)
@@ -134,6 +139,7 @@ def test_longer_run_is_not_compared_after_fewer_rounds(tmp_path, program):
         program.run(with_tuning(HALVING, seeds=(0, 1)), tmp_path)
 
 
+@pytest.mark.thorough
 def test_better_trial_does_not_replace_runs_silently(tmp_path, program):
     few = with_tuning(HALVING, rounds=(), trials=RATES[1:3])
     program.run(few, tmp_path)
@@ -153,6 +159,7 @@ def trials_of(folder):
     return [trial.params for trial in Tuner(SEARCHING, "A", folder)._trials()]
 
 
+@pytest.mark.thorough
 def test_search_is_reproducible_and_chooses_the_best(tmp_path, program):
     """Uses a program whose best rate is the lowest."""
     program.run(SEARCHING, tmp_path / "a")
@@ -175,6 +182,7 @@ def test_search_is_reproducible_and_chooses_the_best(tmp_path, program):
     assert len(trials_of(tmp_path / "a")) == 5 and trials_of(tmp_path / "a")[:4] == found
 
 
+@pytest.mark.thorough
 def test_killed_search_resumes_with_the_same_trials(tmp_path, program, monkeypatch):
     program.run(SEARCHING, tmp_path / "whole")
     add = Tuner._add
@@ -216,6 +224,7 @@ def test_searches_in_parallel_use_halving(tmp_path, program):
         assert [5 in trial.intermediate_values for trial in trials] == expected
 
 
+@pytest.mark.thorough
 def test_search_has_values_of_any_type(tmp_path, program):
     """Stores the indices of values in Optuna."""
     values = {
@@ -243,6 +252,7 @@ def test_search_stops_proposing_after_failures(tmp_path, program):
     assert len(program.run(study, tmp_path)) == 1
 
 
+@pytest.mark.thorough
 def test_search_avoids_diverged_trials(tmp_path, program):
     """Finds few later trials in the range of rates that diverge, above 5."""
     search = Search({"rate": configs.uniform(1.0, 9.0)}, number=20)

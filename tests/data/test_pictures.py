@@ -31,6 +31,7 @@ def drawn(monkeypatch):
     return calls
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("num_clients", [1, 10])
 def test_circles_show_the_counts(tmp_path, drawn, num_clients):
     data = dataset(num_clients)

@@ -70,6 +70,7 @@ CASES = [(name, context) for name in SUBJECTS for context in CONTEXTS]
 FAST = [("fedavg", "graph")]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "context"), [*FAST, *(slow(*case) for case in CASES if case not in FAST)]
 )

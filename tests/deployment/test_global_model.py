@@ -25,6 +25,7 @@ def expected(clients, weights):
     return means | {"num_examples": np.float32(len(y))}
 
 
+@pytest.mark.thorough
 def test_metrics_are_means_of_the_round_and_of_all_rounds(evaluation):
     weights = tiny_model().init(3)
     state = evaluation.set_model_weights(evaluation.initialize(), weights)

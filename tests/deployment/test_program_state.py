@@ -49,6 +49,7 @@ def test_file_that_has_grown_is_accepted(directory):
         assert file.read().count("metrics.csv") == 3  # for two kept states and a new one
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("content", [None, "0,a\n1,b\n2,a\n3,a\n4,a\n", "0,a\n1,a\n"])
 def test_changed_or_deleted_file_is_refused(directory, path, content):
     directory.delete("metrics.csv")

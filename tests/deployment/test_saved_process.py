@@ -26,6 +26,7 @@ SIZES = (6, 5, 9)
 ROUNDED = ("pfedhn", "pfedhn_pc", "plgu_ghn", "pfedme")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "name", ["ditto", "fedpg", *(slow(name) for name in SUBJECTS if name not in ("ditto", "fedpg"))]
 )
@@ -80,6 +81,7 @@ class Killer:
             return True
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["ditto", slow("fedpg")])
 def test_programs_that_are_killed_at_any_write_lose_and_repeat_nothing(name, tmp_path, monkeypatch):
     process, clients = SUBJECTS[name].process, SUBJECTS[name].clients((3, 4))
@@ -113,6 +115,7 @@ def folder(template, tmp_path):
     return tmp_path / "ditto"
 
 
+@pytest.mark.thorough
 def test_device_that_is_asked_twice_sends_the_same_bytes(folder):
     server = deployed.coordinator_of(folder, 3, rounds=2)
     first = deployed.device_of(folder, 0)
@@ -196,6 +199,7 @@ def test_truncated_saved_model_is_refused(folder, tmp_path):
         exported.Side(tmp_path)
 
 
+@pytest.mark.thorough
 def test_devices_need_tensorflow_alone():
     program = (
         "import sys; sys.modules['tff_pfl'] = sys.modules['tensorflow_federated'] = None; "
@@ -204,6 +208,7 @@ def test_devices_need_tensorflow_alone():
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
+@pytest.mark.thorough
 def test_secure_sums_and_full_folders_are_refused(tmp_path):
     secure = make("fedavg", tiny_model(), local_sgd(), aggregator=tff.learning.secure_aggregator())
     process = compose(secure, EXAMPLES_TYPE)

@@ -48,6 +48,7 @@ def with_datasets(clients):
     ]
 
 
+@pytest.mark.thorough
 def test_sequences_train_like_tensors(process, adapted):
     clients = make_clients(process, [6, 0, 10])
     state = process.initialize()

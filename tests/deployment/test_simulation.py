@@ -75,6 +75,7 @@ def assert_simulates(subject, assert_same):
         assert_same(own, client.state)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["ditto", *(slow(name) for name in SUBJECTS if name != "ditto")])
 def test_rounds_equal_those_of_the_process(name):
     assert_simulates(SUBJECTS[name], assert_equal)
@@ -88,6 +89,7 @@ def test_rounds_equal_those_of_the_process_in_each_runtime(name, create):
         assert_simulates(SUBJECTS[name], assert_close)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "report"), [("ditto", "clear"), ("ditto", "none"), ("fedavg", "clear")]
 )
@@ -107,6 +109,7 @@ def dataset():
     return tiny_dataset()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("algorithm", ["ditto", slow("fedpg")])
 def test_run_of_tff_has_the_numbers_of_train(algorithm, dataset, tmp_path):
     options = Evaluation(every=2, clients=3, validation=True, generalization="last")
@@ -134,6 +137,7 @@ class KilledInRound3(tff.program.MemoryReleaseManager):
         await super().release(value, key)
 
 
+@pytest.mark.thorough
 def test_killed_run_resumes_to_the_same_numbers(dataset, tmp_path):
     experiment = tiny_experiment(dataset, rounds=4)
     expected = drive(experiment, tff.program.MemoryReleaseManager())
@@ -183,6 +187,7 @@ def numbers_of(folder):
     ]
 
 
+@pytest.mark.thorough
 def test_train_model_trains_and_evaluates_personal_models(dataset, tmp_path):
     experiment = tiny_experiment(dataset, rounds=2)
     expected = run(tmp_path / "run", dataset, rounds=2)

@@ -51,6 +51,7 @@ def as_sequence(data):
     return tf.data.Dataset.from_tensor_slices({"x": data.x[:size], "y": data.y[:size]})
 
 
+@pytest.mark.thorough
 def test_round_agrees_with_the_process(process, view):
     clients = [Client(np.int32(i), (), data) for i, data in enumerate(CLIENTS)]
     expected = process.next(process.initialize(), clients)
@@ -98,6 +99,7 @@ def test_global_model_can_be_set(view):
     assert_equal(changed.round_num, view.initialize().round_num)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [

@@ -87,6 +87,7 @@ def test_forward_passes_have_rows_for_typical_clients(sizes, rows):
     assert evaluated_rows(source, "validation", "test") == rows
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("at_a_time", "sizes"), [(2, [2, 1]), slow(25, [3])])
 def test_map_covers_both_models_of_every_client(ditto, dataset, at_a_time, sizes, monkeypatch):
     """Compares metrics with Keras's, and counts the clients whose states are read at a time."""
@@ -124,6 +125,7 @@ def test_map_has_an_order_of_clients_and_a_split(ditto, dataset):
     assert [client["global"] for client in found] == [TRAIN_SIZES[2], TRAIN_SIZES[0]]
 
 
+@pytest.mark.thorough
 def test_names_contain_the_split(ditto, dataset):
     process, state, source = ditto
     evaluator = Evaluator(process, MODEL, dataset, Evaluation())
@@ -144,6 +146,7 @@ def test_computation_of_a_map_has_the_documented_type(ditto):
     assert tff.structure.name_list(result.member) == ["personalized", "global"]
 
 
+@pytest.mark.thorough
 def test_further_models_are_evaluated_on_own_and_pooled_examples(dataset):
     """Compares each model with the personalized model of its algorithm."""
     fedavg = make("fedavg", MODEL, local_sgd())

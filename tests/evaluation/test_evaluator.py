@@ -51,6 +51,7 @@ def federation():
     return process, output.state, source, dataset
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("generalization", "before", "last"),
     [
@@ -69,6 +70,7 @@ def test_generalization_chooses_evaluations_on_other_clients(
     assert list(evaluator(state, source, is_last=True).columns()) == last
 
 
+@pytest.mark.thorough
 def test_options_are_passed_to_the_evaluations(federation):
     process, state, source, dataset = federation
     options = Evaluation(
@@ -103,6 +105,7 @@ def test_options_refuse_invalid_values(options, error, message):
         Evaluation(**options)
 
 
+@pytest.mark.thorough
 def test_sample_has_the_metrics_of_its_clients(federation):
     process, state, source, dataset = federation
 
@@ -131,6 +134,7 @@ def test_population_counts_clients_with_examples(federation):
     assert (len(found.client_ids), found.population) == (4, 1)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("examples", "rows"), [(5, 16), (70, 128), (300, 200)])
 def test_evaluations_compute_the_rows_that_clients_have(examples, rows):
     """Counts the rows of a forward pass: a power of two from 16 on, but at most 200."""
@@ -182,6 +186,7 @@ class StoreThatCounts(ClientStateStore):
         return super().get(client_ids)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("create", [runtime.create_graph_context, slow(runtime.create_cpp_context)])
 @pytest.mark.parametrize("capacity", [slow(None), "cohort"])
 def test_losses_are_the_means_of_all_training_examples(create, capacity):
@@ -218,6 +223,7 @@ def client_snapshot(state):
 SAMPLE = sampled_clients(1, 7, 3)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("blocks", "options", "chunks"),
     [

@@ -66,6 +66,7 @@ def models_of(name, epochs=None):
     return EagerProcess(algorithm, SEED).personalize(*rounds_of(name)[-1])
 
 
+@pytest.mark.thorough
 @each_algorithm
 def test_fine_tuned_trains_own_models_on_own_examples(name):
     """Uses a new optimizer, and its own epochs and seeds."""

@@ -291,6 +291,7 @@ def check_reports(model, sizes, values, names):
 CLIENTS = st.lists(st.tuples(st.sampled_from(SIZES), st.floats(-5, 3)), min_size=1, max_size=5)
 
 
+@pytest.mark.thorough_but_one
 @pytest.mark.parametrize("name", [slow("binary"), "regression", "sequence"])
 def test_metrics_of_random_clients(name):
     @settings(max_examples=4, deadline=None, derandomize=True, database=None)

@@ -132,11 +132,13 @@ def scores(dataset, weights):
         yield {"loss": loss.numpy(), "accuracy": accuracy.numpy()}
 
 
+@pytest.mark.thorough
 def test_empty_pool_is_refused(trained, dataset):
     with pytest.raises(ValueError, match="The pool is empty: no client has validation examples"):
         pooled(trained, dataset, split="validation")
 
 
+@pytest.mark.thorough
 def test_means_are_over_the_examples_of_drawn_clients(trained, dataset):
     process, state, source = trained
     columns = pooled(trained, dataset, synthetic=(0.5, 0.2, 0.0), seed=4)
@@ -164,6 +166,7 @@ def test_means_are_over_the_examples_of_drawn_clients(trained, dataset):
                     assert found == pytest.approx(mean, rel=1e-5, nan_ok=True)
 
 
+@pytest.mark.thorough
 def test_fraction_1_equals_the_generalization(columns):
     for model_name in ("personalized", "global"):
         for metric in ("loss", "accuracy"):
@@ -181,6 +184,7 @@ def test_client_without_test_examples_uses_others(columns):
         assert np.isfinite(values[1]) or "synthetic0_" in name
 
 
+@pytest.mark.thorough
 def test_batch_sizes_do_not_change_the_result(trained, dataset, columns):
     options = {"batch_size": 7, "clients_per_call": 4}
     found = pooled(trained, dataset, synthetic=(0, 0.5, 1), **options)
@@ -245,6 +249,7 @@ class TestSubsample:
         # They are not only the client's own examples.
         assert any(d != numbers(i) for i, d in enumerate(drawn))
 
+    @pytest.mark.thorough
     def test_subsample_of_a_synthetic_pool_is_from_drawn_clients(self, telltale):
         drawn = telltale(
             "synthetic50_test", TEST_SIZES, subsample=True, synthetic=(0.0, 0.5), seed=2
@@ -255,6 +260,7 @@ class TestSubsample:
         own_pools = telltale("synthetic0_test", TEST_SIZES, subsample=True, synthetic=(0.0,))
         assert own_pools == [numbers(i) for i in range(NUM_CLIENTS)]
 
+    @pytest.mark.thorough
     def test_subsample_is_a_function_of_the_seed(self, telltale):
         first, again, other = (
             telltale("generalization_test", TEST_SIZES, subsample=True, seed=seed)

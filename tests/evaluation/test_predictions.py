@@ -39,6 +39,7 @@ def source_of(process, dataset, **options):
     return CohortDataSource(dataset, store, process.client_type, seed=0, **options)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("context", "capacity"),
     [slow("vectorized", "cohort"), slow("loop", None), ("loop", "cohort"), slow("stock", None)],

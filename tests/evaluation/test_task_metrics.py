@@ -49,6 +49,7 @@ def evaluated():
     return found, model, weights, clients
 
 
+@pytest.mark.thorough
 def test_auc_of_clients_and_of_pools_equals_scikit_learn(evaluated):
     found, model, weights, clients = evaluated
     pool_x, pool_y = (np.concatenate([client[i] for client in clients]) for i in (2, 3))
@@ -92,6 +93,7 @@ def test_statistics_leave_out_undefined_clients_and_count_them(evaluated):
     assert np.isfinite(metrics[name._replace(quantity="accuracy", statistic="mean")])
 
 
+@pytest.mark.thorough
 def test_clients_without_tokens_are_left_out():
     """The rows of the second and of the fourth client have a mask of zeros."""
     ids = np.array([[1, 2], [0, 0], [2, 0], [1, 1], [2, 2]], np.int32)

@@ -1,6 +1,7 @@
 """Tests how the examples of clients are padded, and when their work is compiled."""
 
 import numpy as np
+import pytest
 import tensorflow_federated as tff
 
 from tests.marks import together
@@ -12,6 +13,7 @@ from tff_pfl.local import LocalTraining
 LINEAR, CNN = ("mlp", {"hidden": ()}), ("lenet", {})
 
 
+@pytest.mark.thorough
 @together(
     ("network", "sizes", "clients", "batch_size", "expected"),
     [

@@ -37,6 +37,7 @@ def column_of(path):
         return [row["client_id"] for row in csv.DictReader(file)]
 
 
+@pytest.mark.thorough
 def test_tables_have_names_instead_of_ids(named_run, tmp_path):
     run, names = named_run
     folder = pathlib.Path(run.folder)
@@ -63,6 +64,7 @@ def test_frames_have_names_and_leave_out_clients_by_name(named_run):
     assert {name for _, name in values.index} == set(names[:3])
 
 
+@pytest.mark.thorough
 def test_clients_are_selected_by_name(named_run, tmp_path, monkeypatch):
     monkeypatch.setattr(ModelSaver, "save", lambda saver, weights, path: path.mkdir())
     run, names = named_run
@@ -91,6 +93,7 @@ def test_names_of_digits_stay_text(tmp_path):
         assert RunFiles(tmp_path).clients().numbers["client_id"].tolist() == names
 
 
+@pytest.mark.thorough
 def test_samples_are_named(named_run):
     run, names = named_run
     found = run.evaluate(clients=2)

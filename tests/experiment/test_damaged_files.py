@@ -42,6 +42,7 @@ def cut(content):
     return content[: len(content) // 2]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "damage",
     [b"[]", slow(b"{"), slow(b"null"), slow(BINARY), slow(cut), with_another_seed],
@@ -86,6 +87,7 @@ def change(damage):
     return apply
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "damage"),
     [

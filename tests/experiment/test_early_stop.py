@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import pytest
 
 from tests.experiment.killed import run, with_validation
 from tests.marks import together
@@ -84,6 +85,7 @@ def config(rounds=5, patience=1):
     )
 
 
+@pytest.mark.thorough
 def test_program_stops_early_and_does_not_repeat_the_run(tmp_path, capsys):
     def program(config):
         code = run_program(config, str(tmp_path / "run"), resume=True)

@@ -22,6 +22,7 @@ def run(finished_run):
     return finished_run()
 
 
+@pytest.mark.thorough
 def test_evaluation_repeats_the_numbers_of_the_run_and_adds_other_clients(run):
     before = contents_of(run)
     with read_only(run):  # such as another user's directory or an archive
@@ -64,6 +65,7 @@ def one_round(finished_run):
     return finished_run("local", rounds=1, participation={"over_selection": 1.5})
 
 
+@pytest.mark.thorough
 def test_statistics_cover_participants_and_never_selected_clients(one_round, tmp_path, capsys):
     before = contents_of(one_round)
     output = tmp_path / "result"
@@ -111,6 +113,7 @@ def test_statistics_cover_participants_and_never_selected_clients(one_round, tmp
     assert contents_of(one_round) == before
 
 
+@pytest.mark.thorough
 def test_gains_are_computed_over_local_training(run, local, tmp_path, capsys):
     output = tmp_path / "result"
     code = evaluate_program(str(run), str(output), baseline=str(local))
@@ -140,6 +143,7 @@ def test_gains_are_computed_over_local_training(run, local, tmp_path, capsys):
     assert itself == (4, 0.0, 0.0, 0.0)
 
 
+@pytest.mark.thorough
 def test_further_models_are_those_of_the_run_and_not_of_its_baseline(run, tmp_path):
     change = {"fine_tune_epochs": 3, "further_models": ["locally_trained", "fine_tuned"]}
     with_settings(lambda settings: settings["evaluation"].update(change))(run, tmp_path / "tuned")

@@ -73,6 +73,7 @@ def test_exported_models_have_the_accuracy_of_the_run(folder_of, tmp_path, algor
         assert np.mean(accuracies) == pytest.approx(final[f"{name}/local_test/accuracy_mean"])
 
 
+@pytest.mark.thorough
 def test_program_exports_the_given_clients(run_of_ditto, tmp_path, capsys):
     output, clients = tmp_path / "models", ["3", "0", "3"]
     assert export_program(run_of_ditto.folder, str(output), clients=clients) == 0

@@ -87,6 +87,7 @@ def unchanged(dataset):
     return identity_of(dataset)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "edit", [edit if edit in ("rate", "metric") else slow(edit) for edit in EDITS]
 )
@@ -96,6 +97,7 @@ def test_edit_of_a_script_is_noticed(dataset, unchanged, edit):
     assert any(change.startswith(identity.DESCRIPTIONS.get(key, key)) for change in found)
 
 
+@pytest.mark.thorough
 def test_same_script_has_the_same_identity(dataset, unchanged):
     """A repeated call makes new Keras layers, whose automatic names have other numbers."""
     model.cache_clear()

@@ -107,6 +107,7 @@ def test_background_writing_does_not_change_numbers(uninterrupted, dataset, tmp_
     assert numbers_of(tmp_path) == numbers_of(uninterrupted[0])
 
 
+@pytest.mark.thorough
 def test_run_records_measurements_of_aggregators_inside_an_event_loop(dataset, tmp_path, capsys):
     """Checks a round of valid updates, and one without any."""
 
@@ -144,6 +145,7 @@ def test_run_records_measurements_of_aggregators_inside_an_event_loop(dataset, t
     assert "; the server keeps its state. Lower the learning rate or scale x and y" in printed
 
 
+@pytest.mark.thorough
 def test_federation_without_test_examples_prints_a_warning(dataset, tmp_path, capsys):
     none = [np.empty(0, np.int64)] * 5
     partition = Partition(dataset.partition.train, none, none)

@@ -32,6 +32,7 @@ def trained(dataset, tmp_path_factory):
     return path
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -71,6 +72,7 @@ def test_run_is_not_resumed_with_other_values(
     assert {file: file.read_bytes() for file in before} == before
 
 
+@pytest.mark.thorough
 def test_checkpoint_of_another_algorithm_is_refused(dataset, tmp_path):
     run(tmp_path, dataset, rounds=1)
     with pytest.raises(ForeignStateError):

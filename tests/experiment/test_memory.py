@@ -43,6 +43,7 @@ def state_bytes(name, num_clients, **options):
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "name",
     [x if x in ("fedavg", *OF_CLIENTS) else slow(x) for x in ALGORITHMS if x not in HYPERNETWORKS],
@@ -69,6 +70,7 @@ def process_of(num_clients):
     return compose(algorithm, testing.EXAMPLES_TYPE)
 
 
+@pytest.mark.thorough
 def test_limit_counts_all_copies():
     process = process_of(100)
     size = OF_CLIENTS["fedamp"](100) + 4  # 4 bytes for the number of the round

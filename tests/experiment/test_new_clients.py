@@ -78,6 +78,7 @@ def test_partition_of_a_run_lacks_the_held_out_clients(tmp_path):
     np.testing.assert_array_equal(build_dataset(config).sizes(), whole.sizes()[:2])
 
 
+@pytest.mark.thorough
 def test_evaluation_measures_the_global_model_before_and_after_fine_tuning(dataset):
     """Checks that the optimizer is new and has its own constant rate.
 
@@ -109,6 +110,7 @@ def test_evaluation_measures_the_global_model_before_and_after_fine_tuning(datas
     assert_close(list(experiment.new_clients_evaluation.models(state, [1])), [tuned])
 
 
+@pytest.mark.thorough
 def test_best_epoch_has_the_best_mean_over_clients(dataset):
     """Compares each epoch's model with a training of as many epochs."""
     optimizer = tff.learning.optimizers.build_sgdm(2.0, 0.99)
@@ -172,6 +174,7 @@ def run(dataset, tmp_path_factory):
     return train(stated(dataset, evaluation=Evaluation(every=1)), tmp_path_factory.mktemp("run"))
 
 
+@pytest.mark.thorough
 def test_run_does_not_train_on_new_clients(run):
     result, folder = run.result, pathlib.Path(run.folder)
     with open(folder / "new_clients.csv") as file:
@@ -188,6 +191,7 @@ def test_run_does_not_train_on_new_clients(run):
     assert [bool(value) for value in column] == [False, True]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("algorithm", "options"),
     [
@@ -215,6 +219,7 @@ def test_new_clients_start_like_clients_that_never_took_part_without_a_global_mo
     assert not any(name.startswith("global/") for name in columns)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("algorithm", "create_context"),
     [
@@ -250,6 +255,7 @@ def test_new_clients_of_a_hypernetwork_fit_an_embedding(dataset, algorithm, crea
     assert columns["client_id"].tolist() == [3, 4]
 
 
+@pytest.mark.thorough
 def test_baseline_may_hold_out_new_clients_without_evaluating_them(dataset, run, tmp_path):
     baseline = train(stated(dataset, evaluated=False), tmp_path / "baseline")
     assert not (tmp_path / "baseline" / "new_clients.csv").exists()

@@ -83,6 +83,7 @@ def test_power_of_choice_selects_by_the_losses_of_the_current_model(dataset, tmp
     assert np.flatnonzero(np.array(was_selected) == "1").tolist() == sorted(np.argsort(losses)[-2:])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "moment", [(CohortIterator, "update", 4), slow((ClientStateStore, "commit", 4))]
 )

@@ -27,6 +27,7 @@ def unequal(tmp_path_factory, finished_run):
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("algorithm", "models"),
     [("ditto", ["personalized", "global"]), slow("fedper", ["personalized"])],

@@ -37,6 +37,7 @@ def run(tmp_path_factory):
 ACCOUNTANT = Accountant(30, 20, default_delta(30))
 
 
+@pytest.mark.thorough
 def test_metrics_have_epsilon_and_the_summary_its_parameters(run):
     spent = [ACCOUNTANT.epsilon(1.0, rounds) for rounds in (1, 2, 3)]
     assert list(RunFiles(run).metrics["privacy/epsilon"]) == pytest.approx(spent)
@@ -76,6 +77,7 @@ def test_resumed_run_has_the_same_distributed_noise(tmp_path):
     assert list(metrics["train/aggregator/withheld"]) == [0, 0]
 
 
+@pytest.mark.thorough
 def test_noise_is_computed_for_the_epsilon_of_all_rounds(tmp_path, capsys):
     config = private(1, epsilon=30.0)
     loss = experiment_of(config).privacy
@@ -102,6 +104,7 @@ def noisy(noise):
     return private.with_declared_noise(noise)
 
 
+@pytest.mark.thorough
 def test_run_is_not_resumed_with_another_accountant(dataset, tmp_path):
     def trained(rounds, delta):
         accountant = Accountant(5, 2, delta)

@@ -78,6 +78,7 @@ def test_finished_run_can_be_made_longer(uninterrupted, dataset, tmp_path):
     assert_same(tmp_path, run(tmp_path, dataset), uninterrupted)
 
 
+@pytest.mark.thorough
 def test_late_rounds_exclude_the_previous_end_of_a_longer_run(dataset, tmp_path):
     late = {"evaluation": Evaluation(every=2, late_share=0.5)}
     for rounds in (1, 3, 5):  # rounds without a regular evaluation
@@ -117,6 +118,7 @@ def assert_ended(path, result, expected, number, names=("metrics.csv",)):
         assert rows(path, name) == rows(expected[0], name), name
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("rounds", [2, 3])
 def test_stopped_run_can_be_made_shorter(dataset, ended, tmp_path, rounds):
     """Covers a round that was evaluated, but not as the last one, and one that was not."""
@@ -128,6 +130,7 @@ def test_stopped_run_can_be_made_shorter(dataset, ended, tmp_path, rounds):
     assert len(seconds) == rounds and result.seconds >= sum(seconds) > 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("moment", [(MetricsLog, "record", 2), slow((*COMMIT, 2))])
 @pytest.mark.parametrize("then", [slow(2), 3])
 def test_shortened_run_can_be_killed_at_its_end(dataset, ended, tmp_path, moment, then):
@@ -138,6 +141,7 @@ def test_shortened_run_can_be_killed_at_its_end(dataset, ended, tmp_path, moment
     assert_ended(tmp_path, result, ended[then], then)
 
 
+@pytest.mark.thorough
 def test_longer_run_can_be_killed_before_its_last_commit(dataset, ended, tmp_path):
     run(tmp_path, dataset, rounds=2, **AT_THE_END)
     # The first commit is at the start.
@@ -167,6 +171,7 @@ def stopped(tmp_path_factory, validated):
     return path, run(path, validated, **STOPS)
 
 
+@pytest.mark.thorough
 def test_early_stopped_run_equals_a_run_of_as_many_rounds(stopped, validated, tmp_path):
     path, result = stopped
     assert result.final.round_num == 6  # two evaluations after the best one, in round 2
@@ -185,6 +190,7 @@ def test_early_stopped_run_equals_a_run_of_as_many_rounds(stopped, validated, tm
     assert found == rows(tmp_path / "without", "metrics.csv")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "moment",
     [slow((*UPDATE, 6)), slow((*RELEASE, 6)), (*COMMIT, 2), slow((loop, "Result", 1))],
@@ -196,6 +202,7 @@ def test_killed_run_stops_early_at_the_same_round(stopped, validated, tmp_path, 
     assert result.stopped == stopped[1].stopped
 
 
+@pytest.mark.thorough
 def test_early_stop_ignores_the_previous_end_of_a_longer_run(stopped, validated, tmp_path):
     """Checks that an extended run stops in the same round as a run that was long at first."""
     for rounds in (3, 5):
@@ -205,6 +212,7 @@ def test_early_stop_ignores_the_previous_end_of_a_longer_run(stopped, validated,
     assert run(tmp_path, validated, **patient).final.round_num == 7
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("rounds", [slow(6), 7])
 def test_resumed_run_with_less_patience_stops_at_once(stopped, validated, tmp_path, rounds):
     """Covers rounds with and without a regular evaluation."""

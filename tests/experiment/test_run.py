@@ -22,6 +22,7 @@ def runs(finished_run):
     return run, Run(run.folder, in_python)
 
 
+@pytest.mark.thorough
 def test_experiment_of_a_config_has_the_identity_of_one_in_python(runs):
     config, (run, _) = tiny_config(), runs
     dataset = build_dataset(config)
@@ -53,6 +54,7 @@ def test_settings_in_python_have_the_keys_of_configs(runs):
     assert in_python["algorithm"]["name"] == of_config["algorithm"]["name"] == "ditto"
 
 
+@pytest.mark.thorough
 def test_evaluations_and_predictions_are_equal(runs):
     of_config, in_python = runs
     found = of_config.evaluate(clients=3, predictions=True)

@@ -49,6 +49,7 @@ def test_versions_do_not_name_the_machine():
     assert [word for word in private if word in text] == []
 
 
+@pytest.mark.thorough
 def test_run_resumed_with_other_versions_prints_a_warning(tmp_path, monkeypatch, capsys):
     run_dir = train_run(tmp_path / "run", tiny_config(rounds=1))
     metrics = (run_dir / "metrics.csv").read_text()
@@ -122,6 +123,7 @@ def restored_after(run_dir, path, **recorded):
         thread.submit(restore).result()
 
 
+@pytest.mark.thorough
 def test_run_restored_with_other_versions_or_devices_logs_a_warning(finished_run, tmp_path, caplog):
     restored_after(finished_run(), tmp_path / "same")
     assert caplog.messages == []

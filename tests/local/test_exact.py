@@ -36,6 +36,7 @@ def make_examples(size=SIZE, capacity=SIZE):
     return Examples(x, y, np.int32(size))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("batch_size", "capacity"), [(1, SIZE), (3, 12), (50, SIZE)])
 def test_exact_gradient_is_of_the_mean_over_all_examples(model, batch_size, capacity):
     weights = model.init(1)

@@ -33,6 +33,7 @@ TASK_CASES = [
 ]
 
 
+@pytest.mark.thorough
 def test_metrics_against_scikit_learn():
     model = linear(TASKS["binary"](), 1)
     z = outputs(model, X)[:, 0]
@@ -62,6 +63,7 @@ def test_metrics_against_scikit_learn():
         assert found[name] == pytest.approx(metric(TARGETS, z, sample_weight=WEIGHTS), rel=1e-5)
 
 
+@pytest.mark.thorough
 @together(("name", "options", "num_outputs", "y"), TASK_CASES)
 def test_whole_weights_are_repeated_rows_and_zeros_are_missing_ones(name, options, num_outputs, y):
     task = TASKS[name](**options).with_metrics(
@@ -115,6 +117,7 @@ def test_weights_multiply_those_of_the_task():
     assert measured(model, X, with_weights(y, WEIGHTS))["error"] == pytest.approx(expected)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "num_outputs", "y"), [("classification", 4, CLASSES), ("binary", 1, BITS)]
 )
@@ -169,6 +172,7 @@ def flipped(name):
     return label_flip(in_full_batches(name), num_classes=3, client_ids=[1])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("make", "method"),
     [(in_full_batches, "fedrod"), (in_full_batches, "fedpac"), (flipped, "fedavg")],

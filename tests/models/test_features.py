@@ -24,6 +24,7 @@ def assert_head_maps_features_to_outputs(model, x):
         np.testing.assert_allclose(found, outputs, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_linear_head_maps_features_to_outputs():
     deep = sequential(lambda: layers.Dense(5, "relu"), lambda: layers.Dropout(0.5))
     for keras_model_fn in (

@@ -84,6 +84,7 @@ def test_integers_reach_the_model_unrounded(dtype):
     assert np.any(one.apply(weights, ids)[0] != one.apply(weights, ids)[1])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("mixed", ["x", "y"])
 def test_rows_of_structures_must_not_depend_on_each_other(mixed):
     """Mixes one array of the inputs, or of the labels."""

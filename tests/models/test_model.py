@@ -164,6 +164,7 @@ def test_dependence_on_other_rows_is_found_in_training_and_evaluation():
             model.totals(model.init(0), batch, training=when)
 
 
+@pytest.mark.thorough
 def test_dependence_on_other_rows_is_found_below_many_layers():
     def deep():
         hidden = [tf.keras.layers.Dense(16, "relu") for _ in range(9)]

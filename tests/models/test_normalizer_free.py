@@ -96,6 +96,7 @@ def test_activation_and_convolution_keep_the_variance():
     )
 
 
+@pytest.mark.thorough
 def test_constant_kernel_has_a_finite_gradient():
     weights = {layer: dict(w) for layer, w in perturbed().items()}
     weights["stem"]["kernel"] = tf.ones_like(weights["stem"]["kernel"])
@@ -104,6 +105,7 @@ def test_constant_kernel_has_a_finite_gradient():
     assert all(np.all(np.isfinite(leaf)) for leaf in leaves(gradient))
 
 
+@pytest.mark.thorough
 def test_residual_scale_of_zero_leaves_only_shortcuts():
     outputs = []
     for factor in (1.0, -2.0):

@@ -39,6 +39,7 @@ def perturbed(weights):
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "options", "num_weights"),
     [
@@ -53,6 +54,7 @@ def test_numbers_of_weights_equal_the_papers(name, options, num_weights):
     assert model.count_params() == num_weights
 
 
+@pytest.mark.thorough
 def test_layers_are_named_from_input_to_head():
     assert small("resnet18").layers == (
         *("stem", "stem_norm"),
@@ -77,6 +79,7 @@ def test_layers_are_named_from_input_to_head():
         assert list(w) == (norm if "norm" in layer else head if layer == "head" else ["kernel"])
 
 
+@pytest.mark.thorough
 def test_number_of_groups_divides_the_channels():
     def groups(name, **options):
         layers = keras_model(name, (32, 32, 3), **options).layers
@@ -136,6 +139,7 @@ def pre_activation(w, x, strides, groups):
     return tf.nn.relu(norm(x, w["final_norm"], groups))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "features", "strides", "groups"),
     [
@@ -163,6 +167,7 @@ def test_networks_match_plain_tensorflow(name, features, strides, groups):
     assert_close(model.apply(weights, IMAGES), expected, 1e-4)
 
 
+@pytest.mark.thorough
 def test_imagenet_stem_divides_height_and_width_by_four():
     options = {"width": 4, "groups": 2, "blocks": (1,)}
     model = models.build("resnet18", (32, 32, 3), 3, **options, stem="imagenet")
@@ -189,6 +194,7 @@ def test_kernels_start_from_hes_distribution_by_fan_out():
         )  # A truncated distribution would end before.
 
 
+@pytest.mark.thorough
 def test_dropout_is_between_the_convolutions_of_a_block():
     model = small("wide_resnet", dropout_rate=0.5)
     weights = model.init(0)

@@ -17,6 +17,7 @@ layers = tf.keras.layers
 pure = functools.cache(pure)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("keras_model_fn", [branches, nested, Subclassed])
 def test_weights_of_a_keras_model_are_found_by_name(keras_model_fn):
     tf.keras.backend.reset_uids()  # Automatic names are counted in each program.

@@ -52,6 +52,7 @@ def test_gradients_contain_the_penalties_of_weights():
     )
 
 
+@pytest.mark.thorough
 def test_sum_of_losses_moves_training_steps_alone():
     """Exact gradients stay those of the mean."""
     task = tasks.TASKS["regression"]()
@@ -115,6 +116,7 @@ def functional(loss_fn):
     )
 
 
+@pytest.mark.thorough
 def test_functional_model_gives_weights_loss_and_metrics():
     def loss(output, label, sample_weight=None):
         del sample_weight
@@ -135,6 +137,7 @@ def test_functional_model_gives_weights_loss_and_metrics():
     assert process.global_weights is not None
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("reduce", [tf.reduce_mean, tf.reduce_sum])
 def test_gradients_of_functional_models_are_those_of_tff(reduce):
     learned = functional(lambda output, label, sample_weight=None: reduce(abs(output - label)))

@@ -52,6 +52,7 @@ def problems(kind):
     return [Problem(kind, seed) for seed in range(NUM_PROBLEMS)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)
 def test_weights_are_optimal_up_to_rounding(kind):
     """Checks f(v) >= f(x) + grad f(x) . (v - x), which a linear program minimises."""

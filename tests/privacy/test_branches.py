@@ -50,6 +50,7 @@ def pairs(**options):
     return exchange.aggregator.pairs.create(pair, tff.types.to_type(np.float32)), zeros
 
 
+@pytest.mark.thorough
 def test_secure_sums_hide_changes_and_shares():
     process, _ = pairs(noise_multiplier=2.0, secure_sums=True)
     tff.test.assert_not_contains_unsecure_aggregation(process.next)
@@ -66,6 +67,7 @@ def shared(value, share):
     }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("clipping", ["fixed", "adaptive"])
 def test_noise_of_changes_and_shares_adds_up_to_the_multiplier(clipping):
     """Includes the count of clipped clients if the norm adapts: the 1 / z^2 add up."""
@@ -86,6 +88,7 @@ def test_noise_of_changes_and_shares_adds_up_to_the_multiplier(clipping):
     assert abs(np.corrcoef(np.ravel(first), np.ravel(shares))[0, 1]) < 3 / np.sqrt(600)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("scale", [0.01, 1e3])
 def test_client_moves_each_mean_by_at_most_its_norm(scale):
     process, zeros = pairs()
@@ -100,6 +103,7 @@ def test_client_moves_each_mean_by_at_most_its_norm(scale):
         np.testing.assert_allclose(found, clipped, rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_shares_are_not_clipped_with_short_changes():
     """Checks that clipping shortens one client's change without turning it."""
     process = compose(private(clip_norm=0.01), EXAMPLES_TYPE, seed=1)
@@ -116,6 +120,7 @@ def test_shares_are_not_clipped_with_short_changes():
     assert_close(moved, trees.scale(expected, 0.01 / norm))
 
 
+@pytest.mark.thorough_but_one
 @pytest.mark.parametrize("scale", [0.01, 1e3])
 def test_as_one_vector_scales_both_to_their_part_of_the_norm(scale):
     """Checks that clipping has no effect, and that short changes arrive unchanged."""

@@ -89,6 +89,7 @@ def test_decoded_mean_is_of_clipped_uploads_up_to_rounding():
     assert error.std() < 0.5 / encoder.quantization(SIZE).scale / np.sqrt(CLIENTS)
 
 
+@pytest.mark.thorough
 def test_sum_of_equal_uploads_is_within_the_modulus():
     """Tests the worst case, in which the sum is largest."""
     one = [tf.concat([[NORM], tf.zeros([SIZE - 2])], 0), tf.constant(0.0)]
@@ -115,6 +116,7 @@ def test_moments_of_the_privacy_loss_equal_the_gaussian_mechanism(order=3):
     assert moment == pytest.approx(gaussian, rel=1e-9)
 
 
+@pytest.mark.thorough
 def test_epsilon_of_the_sum_equals_dp_accounting():
     """Computes it from the deviation and the largest difference of integers."""
     accountant = Accountant(100, CLIENTS, 1e-3, "fixed")

@@ -54,6 +54,7 @@ def first_round(process, sizes=SIZES):
     return process.next(process.initialize(), make_clients(process, sizes))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["fedavg", slow("pfedmb"), slow("feddyn")])
 def test_without_noise_rounds_equal_the_method_up_to_rounding(name):
     process = composed(name)
@@ -75,6 +76,7 @@ def test_methods_with_personal_parts_send_the_shared_part():
         assert sent.min() >= 0 and sent.max() < 2**16 and sent.max() > 2**15
 
 
+@pytest.mark.thorough
 def test_noise_of_a_round_has_the_given_deviation():
     noisy, plain = (first_round(process) for process in (NOISY(), composed("fedavg")))
     noise = vector(noisy.state.algorithm) - vector(plain.state.algorithm)
@@ -84,6 +86,7 @@ def test_noise_of_a_round_has_the_given_deviation():
     assert_equal(first_round(NOISY()).state, noisy.state)
 
 
+@pytest.mark.thorough
 def test_client_without_sound_results_still_adds_its_noise():
     process = NOISY()
     clients = [

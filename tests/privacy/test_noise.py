@@ -85,6 +85,7 @@ def test_client_whose_norm_overflows_float32_is_clipped(clipping, secure, seed):
     assert_equal(with_all.state, with_long.state)  # It counts as a clipped upload.
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fall", [slow(1e-4), 1e-8])
 def test_secure_sums_round_relative_to_the_current_clipping_norm(fall):
     """Prevents steps of the first norm, which would move the sum by too much or not at all."""
@@ -99,6 +100,7 @@ def test_secure_sums_round_relative_to_the_current_clipping_norm(fall):
     assert np.linalg.norm(np.float64(moved)) == pytest.approx(fall * NORM, rel=1e-6)
 
 
+@pytest.mark.thorough
 @each_seed
 @each_clipping
 def test_without_noise_means_equal_tffs(clipping, seed):
@@ -113,6 +115,7 @@ def test_without_noise_means_equal_tffs(clipping, seed):
         assert len(set(map(float, norms))) > 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("clipping", ["adaptive", slow("fixed")])
 def test_secure_sums_change_results_only_by_quantization(clipping):
     secure = CLIPPINGS[clipping](0.3, CLIENTS, NORM, 1, secure=True).create(TYPE)

@@ -46,6 +46,7 @@ def first_round(process, sizes=SIZES):
     return process.next(process.initialize(), make_clients(process, sizes))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["fedavg", *map(slow, ("pfedmb", "ditto", "scaffold"))])
 def test_without_noise_and_clipping_rounds_equal_the_method(name):
     options = {} if name == "scaffold" else {"weighting": "uniform"}
@@ -66,6 +67,7 @@ def test_server_aggregates_only_uploads():
     assert set(metrics) == {"server_kept"}
 
 
+@pytest.mark.thorough
 def test_round_without_clients_is_as_noisy_as_others():
     """Expects the standard deviation 0.2 * 3 / 3, as the mean is over three expected clients."""
     process = composed("fedavg", noise_multiplier=0.2, clip_norm=3.0)
@@ -76,12 +78,14 @@ def test_round_without_clients_is_as_noisy_as_others():
     assert np.std(noise) == pytest.approx(0.2, rel=3 / np.sqrt(2 * len(noise)))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["fedavg", slow("pfedmb"), slow("feddyn")])
 def test_secure_sums_aggregate_nothing_in_the_clear(name):
     process = composed(name, noise_multiplier=0.1, secure_sums=True)
     tff.test.assert_not_contains_unsecure_aggregation(process.next)
 
 
+@pytest.mark.thorough
 def test_client_moves_the_server_by_at_most_the_clipping_norm():
     """Allows twice as much for a replaced client."""
     process = composed("fedavg", noise_multiplier=0.0, clip_norm=0.01)

@@ -16,6 +16,7 @@ def run_dir(tmp_path_factory, clients_in_a_loop):
     return train_run(tmp_path_factory.mktemp("runs") / "run", tiny_config(evaluation={"every": 1}))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("run", [run_main, slow(run_python)])
 def test_program_writes_results_and_prints_tables(run_dir, tmp_path, run):
     """Runs the program in this process, or in its own one."""

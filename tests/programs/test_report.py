@@ -22,6 +22,7 @@ def runs(tmp_path_factory):
     return root
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -82,6 +83,7 @@ def test_mistakes_print_one_message(runs, monkeypatch, arguments, message):
     assert sorted(runs.rglob("*")) == before
 
 
+@pytest.mark.thorough
 def test_closed_output_pipe_is_no_error(runs):
     reader, writer = os.pipe()
     os.close(reader)

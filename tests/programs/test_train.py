@@ -80,6 +80,7 @@ def resumed(request, tmp_path_factory, clients_in_a_loop):
     return path, run_python(ROOT / "programs" / program, *arguments, "--resume")
 
 
+@pytest.mark.thorough
 def test_program_prints_only_the_result(resumed):
     path, done = resumed
     assert done.returncode == 0, done.stderr
@@ -97,6 +98,7 @@ def test_program_prints_only_the_result(resumed):
     assert (path / "partition.png").stat().st_size > 1000
 
 
+@pytest.mark.thorough
 def test_resumed_run_has_the_numbers_of_an_uninterrupted_run(resumed, tmp_path):
     whole = train(tmp_path / "whole", *SMALL)
     assert whole.returncode == 0, whole.stderr
@@ -104,6 +106,7 @@ def test_resumed_run_has_the_numbers_of_an_uninterrupted_run(resumed, tmp_path):
         assert (resumed[0] / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
+@pytest.mark.thorough
 def test_ctrl_c_prints_how_to_resume(tmp_path):
     path = tmp_path / "run"
 

@@ -132,6 +132,7 @@ def test_surface_of_a_linear_model_has_a_closed_form():
         assert found[i, j] == pytest.approx(exact, rel=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("clients_in_a_loop")
 def test_surfaces_are_centred_on_both_models_of_a_client(tmp_path):
     run_dir = train_run(tmp_path / "run", tiny_config())

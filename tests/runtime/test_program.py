@@ -59,6 +59,7 @@ def run_in_program(coroutine_function, *args, create_context=create_async_graph_
         return asyncio.run(coroutine_function(*args))
 
 
+@pytest.mark.thorough
 def test_program_trains_as_a_plain_loop_does(dataset, plain):
     """Compares up to rounding, since different runtimes execute them."""
     source = make_source(dataset)

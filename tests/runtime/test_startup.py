@@ -6,6 +6,8 @@ import subprocess
 import sys
 import types
 
+import pytest
+
 from tests.runs import run_python
 from tff_pfl.runtime import startup
 
@@ -65,6 +67,7 @@ print(tff.tensorflow.computation(lambda: 3)())
 """
 
 
+@pytest.mark.thorough
 def test_import_silences_tensorflow_and_ends_the_workers_of_tff():
     """Reads the output to its end, which a worker that is left would hold open."""
     done = subprocess.run(

@@ -57,11 +57,13 @@ def mean_change(shares):
     return sum(p * RATE * (float(i) - start) for i, p in enumerate(shares))
 
 
+@pytest.mark.thorough
 def test_mean_equals_the_default_aggregator():
     assert_equal(change_of("mean"), change_of())
     assert_close(change_of() / RATE, mean_change(BY_SIZE) / RATE)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "options", "shares", "tolerance"),
     [

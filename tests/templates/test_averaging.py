@@ -160,6 +160,7 @@ def shared_of(state):
     return vector_of(state.algorithm.weights).astype(np.float64)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["fedavg", slow("ditto"), slow("fedper")])
 def test_sgd_with_rate_1_equals_no_optimizer(name):
     expected, found = run(name, None), run(name, build_sgdm(1.0))
@@ -204,6 +205,7 @@ OPTIMIZERS = {
 ROUNDS = {("fedavg", "fedadam"), ("fedper", "half")}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "kind"),
     [

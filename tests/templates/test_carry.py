@@ -67,6 +67,7 @@ def next_of(process, *data, ids=None):
     return process.next(process.initialize(), clients(process, *data, ids=ids))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("create", [runtime.create_graph_context, slow(runtime.create_cpp_context)])
 @pytest.mark.usefixtures("on_runtime")
 def test_exchange_receives_the_carry_of_the_previous_one():
@@ -91,6 +92,7 @@ def test_exchange_receives_the_carry_of_the_previous_one():
     assert [client.count for client in output.clients] == [700, 200, 500]
 
 
+@pytest.mark.thorough
 def test_carry_may_differ_in_length_between_clients():
     def first(state, data, context):
         return ClientOutput(state, data.size, carry=tf.boolean_mask(data.x, data.x > 2.0))
@@ -104,6 +106,7 @@ def test_carry_may_differ_in_length_between_clients():
     assert totals(output.metrics) == {"first": 6, "second": 16.0}
 
 
+@pytest.mark.thorough
 def test_carry_is_neither_sent_nor_kept():
     def first(state, data, context):
         return ClientOutput(state, mean_value(data), carry=tf.zeros([1000]))
@@ -198,6 +201,7 @@ class Growing(NamedTuple):
     rows: Any
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("create", [runtime.create_graph_context, slow(runtime.create_cpp_context)])
 @pytest.mark.usefixtures("on_runtime")
 def test_server_state_may_change_its_length():
@@ -239,6 +243,7 @@ def test_server_state_may_change_its_length():
     assert_equal(kept.algorithm, state.algorithm)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("create", [runtime.create_graph_context, slow(runtime.create_cpp_context)])
 @pytest.mark.usefixtures("on_runtime")
 def test_client_state_may_change_its_length():

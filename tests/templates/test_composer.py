@@ -34,6 +34,7 @@ def process():
 
 
 class TestOneExchange:
+    @pytest.mark.thorough
     def test_round_agrees_with_numpy(self, process):
         state = process.initialize()
         np.testing.assert_array_equal(state.algorithm, [1.0, 2.0])
@@ -59,6 +60,7 @@ class TestOneExchange:
         assert metrics["bytes_down_per_client"] == 8
         assert metrics["bytes_up_per_client"] == 8 + 4
 
+    @pytest.mark.thorough
     def test_bool_metric_becomes_an_integer(self):
         def finalize(server, change, round_num):
             return server + change, {"late": round_num > 0, "parts": [True, 2.5]}
@@ -110,6 +112,7 @@ def test_examples_may_be_given_by_a_data_set():
         templates.compose(algorithm(mean_exchange()), np.zeros(3))
 
 
+@pytest.mark.thorough
 def test_exchange_starts_from_the_states_of_the_previous_one():
     second = Exchange(
         name="second",
@@ -151,6 +154,7 @@ class TestMessages:
         with tff.framework.get_context_stack().install(create()):
             yield
 
+    @pytest.mark.thorough
     @ON_GRAPH_RUNTIME
     def test_clients_receive_their_own_messages(self):
         def client_work(message, state, data, context):
@@ -171,6 +175,7 @@ class TestMessages:
         assert [c.count for c in output.clients] == [4, 0, 9]
         assert output.metrics["bytes_down_per_client"] == 8 + 8 + 4
 
+    @pytest.mark.thorough
     @pytest.mark.parametrize(
         "create", [runtime.create_graph_context, slow(runtime.create_cpp_context)]
     )
@@ -232,6 +237,7 @@ def draws(seed, ids, state=None, exchanges=(DRAW,), composed=False):
 
 
 class TestSeeds:
+    @pytest.mark.thorough
     def test_seed_depends_on_run_round_client_and_exchange(self):
         state, numbers = draws(0, [0, 1, 2])
         assert len(set(numbers)) == 3
@@ -261,6 +267,7 @@ class TestSeeds:
         assert output.state.round_num == 7
 
 
+@pytest.mark.thorough
 def test_secure_aggregator_stays_secure():
     """Checks the computation, because TFF's stock runtime does not execute secure sums."""
     process = compose(
@@ -269,6 +276,7 @@ def test_secure_aggregator_stays_secure():
     tff.test.assert_contains_secure_aggregation(process.next)
 
 
+@pytest.mark.thorough
 def test_unweighted_aggregator_averages_uniformly():
     private = tff.aggregators.DifferentiallyPrivateFactory.gaussian_fixed(
         noise_multiplier=0.0, clients_per_round=2.0, clip=100.0
@@ -296,6 +304,7 @@ def _first(value):
     return value[0]
 
 
+@pytest.mark.thorough
 def test_aggregator_keeps_its_state_if_the_server_does():
     process = compose(mean_exchange(aggregator=tff.learning.robust_aggregator(clipping=False)))
     state = process.initialize()

@@ -38,6 +38,7 @@ def measures(metrics):
 ONE = Mean(1.0, 1.0)
 
 
+@pytest.mark.thorough
 @together(
     ("options", "message"),
     [

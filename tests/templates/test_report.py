@@ -41,6 +41,7 @@ def silent():
 class TestSecure:
     """Tests secure reports, the default if all uploads are summed securely."""
 
+    @pytest.mark.thorough
     def test_process_knows_how_it_reports(self, secure, silent):
         assert (secure.algorithm.report, silent.algorithm.report) == ("secure", "none")
         assert compose(mean_exchange()).algorithm.report == "clear"
@@ -49,6 +50,7 @@ class TestSecure:
         tff.test.assert_not_contains_unsecure_aggregation(secure.next)
         tff.test.assert_contains_secure_aggregation(secure.next)
 
+    @pytest.mark.thorough
     def test_round_agrees_with_sums_in_the_clear(self, secure):
         found, expected = first_round(secure), first_round(compose(mean_exchange()))
         assert_close(found.state.algorithm, expected.state.algorithm, tolerance=1e-6)
@@ -87,6 +89,7 @@ class TestSecure:
 class TestClear:
     """Tests reports in the clear, the default if an upload is in the clear."""
 
+    @pytest.mark.thorough
     def test_one_upload_in_the_clear_suffices(self):
         process = compose(exchange(), mean_exchange(name="second"))
         clear = calls(process.next, "federated_sum")
@@ -142,6 +145,7 @@ class ShowingFactory(tff.aggregators.UnweightedAggregationFactory):
         return tff.templates.AggregationProcess(sums.initialize, next_sum)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "aggregator",
     [

@@ -97,6 +97,7 @@ def round_of_numpy(kernel):
     return sums / number
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("context", "capacity"),
     [("vectorized", "cohort"), slow("loop", None), slow("stock", "cohort")],
@@ -121,6 +122,7 @@ def evaluated(clients_in_a_loop):
     return state, np.asarray(PROCESS.global_weights(state)["linear"]["kernel"]), source_of(PROCESS)
 
 
+@pytest.mark.thorough
 def test_predictions_and_pooled_losses_equal_numpy(evaluated):
     state, kernel, source = evaluated
     evaluator = Evaluator(PROCESS, MODEL, DATASET, Evaluation(generalization="always"))

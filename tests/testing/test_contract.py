@@ -91,6 +91,7 @@ def test_check_finds_a_fault(check):
         check(testing.Subject.of(faulty, **traits))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "check", [check for check in FAULTY if check is not contract.check_secure_sums]
 )

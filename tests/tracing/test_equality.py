@@ -137,6 +137,7 @@ def counting(model, local):
     )
 
 
+@pytest.mark.thorough
 def test_methods_and_models_that_compare_train_as_in_eager_mode():
     """Covers comparisons of states, in a schedule and in a loss."""
     local = dataclasses.replace(local_sgd(), schedule=lambda t: tf.where(t == 1, 0.5, 1.0))

@@ -81,6 +81,7 @@ def graph_has_a_seed():
     tf.random.set_seed(3)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", [k if k in FREQUENT else slow(k) for k in UNSEEDED])
 def test_operations_without_a_seed_raise(kind):
     with pytest.raises(errors.RandomnessError, match=f"(?s)^a block: .*of type '{kind}.*stateless"):

@@ -64,6 +64,7 @@ class TestSquaredDistances:
             attention.squared_distances(models, models), expected, rtol=1e-6, atol=0
         )
 
+    @pytest.mark.thorough
     def test_number_of_models_may_be_unknown(self):
         specs = [tf.TensorSpec([None, *shape]) for shape in SHAPES]
 

@@ -160,6 +160,7 @@ OPTIONS = {
 COVERED = ("mixture", "median of all", "cosine")
 
 
+@pytest.mark.thorough_but_one
 @pytest.mark.parametrize("name", [slow(x) if x in COVERED else x for x in OPTIONS])
 def test_rounds_agree_with_numpy(name):
     options = BASE | OPTIONS[name]
@@ -185,6 +186,7 @@ def test_rounds_agree_with_numpy(name):
         assert np.min(np.diag(expected.xi)) < 1e-9
 
 
+@pytest.mark.thorough
 def test_heur_fedamp_uses_cosines_and_its_own_sigma():
     process = process_of("heur_fedamp", lambda_=0.4, alpha=0.5)
     expected = Reference(alpha=0.5, sigma=25.0, lambda_=0.4, similarity="cosine")
@@ -222,6 +224,7 @@ def test_lambda_0_equals_local():
     assert not np.allclose(leaves(others[0].state.model)[0], leaves(models[0])[0], atol=1e-3)
 
 
+@pytest.mark.thorough
 def test_optimizer_state_persists():
     """Tests that momentum continues, including the pull to the mixture."""
     process = process_of(momentum=0.5, **BASE)
@@ -231,6 +234,7 @@ def test_optimizer_state_persists():
         assert_close(matrix(state.algorithm.models), expected.w)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("options", [{"similarity": "cosine"}, {"distance_scale": "median"}])
 def test_distant_models_do_not_disturb_others(options):
     """Tests models whose squares overflow float32."""

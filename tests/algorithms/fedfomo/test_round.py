@@ -143,6 +143,7 @@ def received_by(options, state, cohort, t):
     return result
 
 
+@pytest.mark.thorough_but_one
 @pytest.mark.parametrize("name", OPTIONS)
 def test_rounds_agree_with_numpy(name):
     options = OPTIONS[name]
@@ -237,6 +238,7 @@ def of_images(build, **options):
     return eager(build, MODEL, local_sgd(), **options, seed=SEED)
 
 
+@pytest.mark.thorough
 def test_own_model_alone_equals_local_on_the_training_part():
     sizes, cohorts = (6, 9, 1, 17), ((0, 1, 2), (3, 1), (0, 3, 2), (0, 1))
     process = of_images("fedfomo", num_clients=N, num_models=1)

@@ -3,6 +3,7 @@
 import dataclasses
 
 import numpy as np
+import pytest
 import scipy.special
 import scipy.stats
 import tensorflow as tf
@@ -86,6 +87,7 @@ class TestWithoutExploration:
         assert_equal(received.models, trees.row(state.models, received.client_ids))
         assert len(set(received.models["b"].numpy())) == M
 
+    @pytest.mark.thorough
     def test_own_affinity_does_not_count(self):
         """Tests the initial affinities, of which a client's own is the largest."""
         ids = choices(SERVER, SERVER.init(WEIGHTS, seed=1), 5, range(N))
@@ -121,6 +123,7 @@ class TestExploration:
         pairs = [sum(a in row and b in row for row in ids) for a, b in ((0, 1), (2, 7), (5, 6))]
         np.testing.assert_allclose(pairs, NUM_ROUNDS / 7, atol=32)
 
+    @pytest.mark.thorough
     def test_exploration_decays_every_round(self):
         """Counts received clients that are not among the best."""
         server = with_options(exploration=0.75, exploration_decay=0.25)
@@ -157,6 +160,7 @@ class TestExploration:
         counts = np.sum(ids[:, :, np.newaxis] == best, axis=(0, 1))
         assert np.all(np.diff(counts) < 0)
 
+    @pytest.mark.thorough
     def test_choice_is_a_function_of_seed_round_and_client(self):
         server, state = with_options(exploration=0.5), random_state()
 

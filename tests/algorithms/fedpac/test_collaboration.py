@@ -66,6 +66,7 @@ def test_weights_of_one_client_and_of_no_client():
     assert combinations(np.zeros((0, 3, 4), np.float32), np.zeros(0)).shape == (0, 0)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("scale", [0.1, 0.5, 1.0])
 def test_weights_are_distributions_with_the_least_risk(scale):
     means, variances = drawn(5, seed=3)

@@ -161,6 +161,7 @@ _Message = collections.namedtuple("_Message", "own")
 _Context = collections.namedtuple("_Context", "round_num")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("rate", [None, 0.0])
 def test_heads_use_their_learning_rate(rate):
     """Tests that heads with rate 0 stay; bodies use the rate of the local training."""

@@ -109,6 +109,7 @@ def check_against_numpy(federation, cohorts=COHORTS, tolerance=2e-4):
         yield output, expected
 
 
+@pytest.mark.thorough_but_one
 @pytest.mark.parametrize(
     "options",
     [
@@ -131,6 +132,7 @@ def test_rounds_agree_with_the_pseudo_code(options):
     assert absent == [0] * 3 if without_memory else absent[0] == 0 and min(absent[1:]) > 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "options",
     [slow({"search_doublings": 0}), {"search_doublings": 3, "sufficient_decrease": 0.3}],
@@ -196,6 +198,7 @@ def fedpg():
     return Federation(num_clients=30)
 
 
+@pytest.mark.thorough
 def test_random_cohorts_satisfy_the_invariants(fedpg):
     """Tests in cohorts of all sizes that all losses descend, and that no client hurts another."""
     rng = np.random.default_rng(0)

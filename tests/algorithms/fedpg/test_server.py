@@ -99,6 +99,7 @@ def unit_vectors(*lengths):
     )
 
 
+@pytest.mark.thorough
 def test_client_with_gradient_0_is_not_counted_until_it_returns(find_direction):
     """Tests that it also leaves the memory, and that the window depends on the other clients."""
     state, seen, absent = None, [], []

@@ -1,5 +1,7 @@
 """Tests variants of FedPG and S-FedPG on a network."""
 
+import pytest
+
 from tests.federation import (
     SIZES,
     assert_close,
@@ -15,6 +17,7 @@ from tff_pfl.local import trees
 LOCAL = local_sgd(learning_rate=0.2)
 
 
+@pytest.mark.thorough
 def test_mean_pseudo_gradients_equal_uniform_fedavg():
     """Tests also that personal models with a constant gamma of 1 are FedAvg's local models."""
     options = {"gradient": "pseudo", "direction": "mean", "gamma_mode": "constant", "gamma": 1.0}
@@ -33,6 +36,7 @@ def test_pseudo_gradients_at_rate_0_are_0():
     assert [int(c.state.participations) for c in clients] == [1, 1, 0]
 
 
+@pytest.mark.thorough
 def test_search_that_accepts_the_first_step_equals_fedpg():
     """With s = 0, the first trial is FedPG's step, and small steps are accepted."""
     local = local_sgd(learning_rate=0.01)
@@ -44,6 +48,7 @@ def test_search_that_accepts_the_first_step_equals_fedpg():
     assert_close([c.state for c in clients], [c.state for c in plain_clients], 1e-6)
 
 
+@pytest.mark.thorough
 def test_trials_that_are_not_finite_are_not_chosen():
     """Tests steps so long that losses overflow."""
     local = local_sgd(learning_rate=1e30)
@@ -59,6 +64,7 @@ def test_trials_that_are_not_finite_are_not_chosen():
     assert losses == sorted(losses, reverse=True)
 
 
+@pytest.mark.thorough
 def test_round_of_all_clients_rebuilds_personal_models():
     """Tests that the memory of absent clients does not matter."""
     process, state, clients = trained("fedpg", cohorts=((0, 1), (1,)))

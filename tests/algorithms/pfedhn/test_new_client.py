@@ -42,6 +42,7 @@ def joining(request):
     return new, message, own, np.stack([weights_at(row) for row in np.eye(size)], axis=1)
 
 
+@pytest.mark.thorough_but_one
 def test_embeddings_descend_the_loss_of_the_generated_weights(joining):
     new, message, own, jacobian = joining
     rng = np.random.default_rng(3)

@@ -61,6 +61,7 @@ def with_all_rows(state, weights):
     return state._replace(algorithm=state.algorithm._replace(phi=phi))
 
 
+@pytest.mark.thorough
 def test_constant_one_hot_embeddings_with_a_linear_hypernetwork_equal_local():
     process = process_of(embeddings="one_hot", **PLAIN)
     local = process_of("local")
@@ -74,6 +75,7 @@ def test_constant_one_hot_embeddings_with_a_linear_hypernetwork_equal_local():
         assert_equal(state.algorithm.embeddings, np.eye(N, dtype=np.float32))
 
 
+@pytest.mark.thorough
 def test_single_constant_embedding_equals_uniform_fedavg():
     process = process_of(embeddings="constant", embedding_dim=1, **PLAIN)
     fedavg = process_of("fedavg", weighting="uniform")
@@ -136,6 +138,7 @@ ROUNDS = {
 }
 
 
+@pytest.mark.thorough_but_one
 @pytest.mark.parametrize("name", ROUNDS)
 def test_rounds_agree_with_explicit_training(name):
     """Tests that own layers are trained with generated ones, and that absent clients keep them."""

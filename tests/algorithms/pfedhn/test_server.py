@@ -152,6 +152,7 @@ def traced_mlp_jacobians(phi, v):
     return [tape.jacobian(h, x, experimental_use_pfor=False) for x in (phi, v)]
 
 
+@pytest.mark.thorough_but_one
 @pytest.mark.parametrize("hypernetwork", [slow(LINEAR), MLP], ids=["linear", "mlp"])
 @pytest.mark.parametrize(
     "options",

@@ -125,6 +125,7 @@ def after(*cohorts, **options):
     return federation
 
 
+@pytest.mark.thorough_but_one
 @each_variant
 def test_rounds_agree_with_numpy(options):
     federation = Federation(**options)
@@ -136,6 +137,7 @@ def test_rounds_agree_with_numpy(options):
     assert federation.alpha[1, 1] != np.float32(1 / COHORT_SIZE)  # its weight of itself
 
 
+@pytest.mark.thorough
 def test_cohort_may_be_larger_than_expected():
     federation = Federation(largest_cohort=N, beta=0.5)
     for cohort in (range(N), (1,), (4, 3, 2, 0)):
@@ -148,6 +150,7 @@ def numerical_gradient(fn, x, step=1e-5):
     return np.array([(fn(x + step * e) - fn(x - step * e)) / (2 * step) for e in np.eye(len(x))])
 
 
+@pytest.mark.thorough_but_one
 @pytest.mark.parametrize("last", [(1,), (1, 2, 4)], ids=str)
 def test_step_follows_the_numerical_gradient_of_the_objective(last):
     """Compares alpha's steps on average over J, as their slopes use J's mean gradient."""
@@ -172,6 +175,7 @@ def test_step_follows_the_numerical_gradient_of_the_objective(last):
 
 
 class TestCommunicationEfficient:
+    @pytest.mark.thorough
     def test_server_makes_as_many_steps_as_the_client_at_once(self):
         sgd, sizes = tff.learning.optimizers.build_sgdm(RATE / 2, 0.9), (6, 9, 5)
         options = {"num_clients": 4, "clients_per_round": 4, "mu": 0.1, **CE}
@@ -193,6 +197,7 @@ class TestCommunicationEfficient:
         assert found[1, :2].tolist() == [0, 0] and found[0, :2].min() > 0
 
 
+@pytest.mark.thorough
 def test_rejected_client_is_not_in_the_last_cohort_and_keeps_its_alpha():
     federation = Federation(beta=0.5)
     assert federation.next((0, 2), broken=(0, 2)).metrics["train"]["server_kept"] == 1

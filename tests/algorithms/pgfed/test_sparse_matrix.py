@@ -18,6 +18,7 @@ def cohorts(num_clients, rounds):
         yield rng.choice(num_clients, size, replace=False).astype(np.int32)
 
 
+@pytest.mark.thorough_but_one
 @pytest.mark.parametrize("num_clients", [1, slow(2), 7, slow(40)])
 def test_entries_agree_with_numpy(num_clients):
     rng = np.random.default_rng(1)

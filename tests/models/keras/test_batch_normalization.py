@@ -80,6 +80,7 @@ def padded(number):
     return Batch(X, np.where(weight, Y, 0), tf.constant(weight), tf.zeros([2], tf.int32))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("number", [7, 4, 1])
 def test_gradient_and_new_statistics_equal_keras_without_padding(model, number):
     weights = model.init(1)
@@ -107,6 +108,7 @@ def trained(model, weights, local, **options):
     return local.train(model, weights, Examples(X, Y, np.int32(7)), context, **options).weights
 
 
+@pytest.mark.thorough
 def test_training_and_evaluation_equal_keras(model, tmp_path):
     """The exported model gives the numbers of the evaluation, which uses moving statistics."""
     start = model.init(1)
@@ -230,6 +232,7 @@ def with_loaded_statistics():
     return model
 
 
+@pytest.mark.thorough
 @together(
     ("keras_model_fn", "options", "message"),
     [

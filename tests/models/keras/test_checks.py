@@ -84,6 +84,7 @@ def twins():
     return tf.keras.Model(x, layers.Add()([tower(x) for tower in towers]))
 
 
+@pytest.mark.thorough
 @together(
     ("keras_model_fn", "message"),
     [

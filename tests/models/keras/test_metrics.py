@@ -25,6 +25,7 @@ def value(metric, y, scores, weight=None, dtype="f4"):
     return made.finalize(made.sums(tf.constant(y), tf.constant(scores), weight))
 
 
+@pytest.mark.thorough
 def test_keras_metrics_ignore_padding_and_take_weights():
     made = keras_metrics(
         [kind.AUC(curve="PR", name="pr_auc"), kind.MeanSquaredError],
@@ -40,6 +41,7 @@ def test_keras_metrics_ignore_padding_and_take_weights():
     assert found["mean_squared_error"] == pytest.approx(np.mean((y - p) ** 2), rel=1e-6)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("metric", "without_positives", "without_negatives"),
     [
@@ -80,6 +82,7 @@ def test_metrics_that_know_their_labels_late_take_ids_of_classes_and_float64():
     assert float(found) == pytest.approx(sklearn.r2_score(Y + 0.5, SCORES), rel=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("weights", [None, [1.0, 3.0, 2.0]])
 def test_labels_without_both_values_are_left_out_of_the_mean_area(weights):
     y, scores = np.stack([Y, 0 * Y, 1 - Y], 1), np.stack([SCORES, SCORES, SCORES[::-1]], 1)
@@ -111,6 +114,7 @@ def test_padding_is_a_real_row():
     assert float(found) == pytest.approx(-np.mean(np.log(p[[1, 2, 3], [1, 2, 2]])), rel=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("mask", [False, True])
 def test_each_token_that_counts_is_a_row(mask):
     ids = RNG.integers(0, 7, (ROWS, 5)).astype(np.int32)
@@ -133,6 +137,7 @@ def test_each_token_that_counts_is_a_row(mask):
     assert found["cross_entropy"] == pytest.approx(found["loss"], rel=1e-5)
 
 
+@pytest.mark.thorough
 def test_directions_follow_the_class():
     less = (kind.Hinge, kind.SquaredHinge, kind.CategoricalHinge, kind.LogCoshError, kind.Poisson)
     less += (kind.KLDivergence, kind.FalsePositives, kind.FalseNegatives, kind.MeanSquaredError)

@@ -77,6 +77,7 @@ def batch():
     return Batch(x, tf.constant([0, 1, 2, 2, 1]), tf.ones([5]), tf.constant([1, 2]))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("keras_model_fn", "segments"),
     [
@@ -149,6 +150,7 @@ def test_recomputed_gradient_matches_the_formula():
     assert gradient_of_weights["unused"]["b"] is None
 
 
+@pytest.mark.thorough
 def test_segments_keep_second_order_gradients():
     """Computes products of the Hessian and a vector, as second-order methods do."""
 
@@ -240,6 +242,7 @@ def masked():
     )
 
 
+@pytest.mark.thorough
 def test_split_keeps_keras_masks():
     """Cuts after the mean over the sequence, which has no mask."""
     sequence = tf.constant([[[1.0, 2.0], [0.0, 0.0], [0.0, 0.0]]])
@@ -249,6 +252,7 @@ def test_split_keeps_keras_masks():
     assert_equal(model.apply(weights, sequence), whole.apply(weights, sequence))
 
 
+@pytest.mark.thorough
 def test_segments_accept_boolean_inputs():
     whole, model = (model_of(sequential, segments=n) for n in (1, 2))
     weights, b = whole.init(0), batch()
@@ -289,6 +293,7 @@ def unbuilt():
     )
 
 
+@pytest.mark.thorough
 def test_sequential_models_need_no_input_shape():
     whole, model = (from_keras(unbuilt, input_shape=(4,), segments=n) for n in (1, 2))
     b, weights = batch(), whole.init(0)

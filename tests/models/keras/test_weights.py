@@ -63,6 +63,7 @@ def batch(num_rows=4):
     return Batch(tf.constant(x), tf.constant(y), tf.ones([num_rows]), tf.constant([1, 2]))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("segments", [1, 2])
 def test_frozen_layers_equal_keras_in_inference(segments):
     """Frozen batch normalisation uses moving statistics, also in training."""
@@ -115,6 +116,7 @@ def test_single_weights_can_be_frozen():
     assert_close(model.apply(weights, x), 2 * x @ weights["scaled/head"]["kernel"])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("ending", ["keras", *map(slow, ["h5", "weights.h5"])])
 def test_frozen_values_are_loaded_from_files(tmp_path, ending):
     path = str(tmp_path / f"backbone.{ending}")
@@ -225,6 +227,7 @@ def two_layers():
     return [layers.Dense(4, "tanh", name="shared"), layers.Dense(3, name="head")]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "create",
     [

@@ -85,6 +85,7 @@ def run(computation, *args, **options):
         return computation(*args)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "options", [{}, slow({"devices": ["CPU:0"] * 2}), slow({"vectorize": "never"})]
 )
@@ -114,6 +115,7 @@ def test_rows_without_their_number_are_not_padded(caplog):
     assert any("without their number" in message for message in caplog.messages)
 
 
+@pytest.mark.thorough
 def test_data_may_be_tensors():
     total = tff.tensorflow.computation(
         lambda client: halved(tf.reduce_sum(client["data"].x[: client["data"].size])), CLIENT
@@ -125,6 +127,7 @@ def test_data_may_be_tensors():
     assert run(work, [{"id": np.int32(0), "data": data}], jit_compile=True) == [0.75]
 
 
+@pytest.mark.thorough
 def test_failing_work_raises_the_error_of_its_operation(caplog):
     work = mapped(lambda x: halved(tf.gather([[4.0], [6.0]], x)), np.int32)
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"indices = 2 is not in \[0, 2\)"):
@@ -144,6 +147,7 @@ def test_convolutions_are_not_compiled(caplog):
     assert any("XLA's convolutions are slow on CPUs" in message for message in caplog.messages)
 
 
+@pytest.mark.thorough
 def test_contexts_that_leave_it_open_compile_where_that_pays(caplog):
     work, context = mapped(halved, np.float32), runtime.create_graph_context()
     for pays, way in [(False, "vectorized over clients"), (True, COMPILED)]:
@@ -183,6 +187,7 @@ def test_parts_have_buffers_for_training_and_test_examples():
     assert found.parts.buffer([5, 90, 70]) is test
 
 
+@pytest.mark.thorough
 def test_draws_in_branches_are_those_of_each_client(caplog):
     def draw(x):
         seed = tf.stack([x, 1])
@@ -198,6 +203,7 @@ def test_draws_in_branches_are_those_of_each_client(caplog):
     assert caplog.messages[-1].endswith(f"CPU:0: {COMPILED}.")
 
 
+@pytest.mark.thorough
 def test_failures_in_branches_are_raised():
     def work(x):
         return halved(tf.cond(x > 0, lambda: tf.gather([4.0, 6.0], x), lambda: 2.0))
@@ -206,6 +212,7 @@ def test_failures_in_branches_are_raised():
         run(mapped(work, np.int32), [np.int32(0), np.int32(2)], jit_compile=True)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("function", [tf.sqrt, tf.math.rsqrt, tf.math.reciprocal])
 def test_functions_of_complex_numbers_are_those_of_tensorflow(function):
     """XLA leaves out the conjugate in these gradients, and has another branch of `acosh`."""

@@ -85,6 +85,7 @@ def test_results_equal_those_of_a_loop_in_order(round_of_several_steps, options)
     assert_close(run(round_of_several_steps, cohort, vectorize="always", **options), expected)
 
 
+@pytest.mark.thorough
 def test_cohorts_of_other_shapes_share_a_graph(round_of_several_steps):
     trace = executor.Program._trace
     with (
@@ -120,6 +121,7 @@ def test_few_clients_of_each_shape_are_looped(caplog, lengths, method):
     assert message.endswith(f"CPU:0: {method}.")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("lengths", "method"),
     [

@@ -96,6 +96,7 @@ def data_set(x):
     return rows.reduce(tf.constant(0.0, tf.float64), lambda s, row: s + row[7])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("function", "runs"),
     [

@@ -58,6 +58,7 @@ def transposed(x):
     return tf.tanh(tf.nn.bias_add(tf.transpose(x) @ tf.ones([4, 3]), tf.ones([3])))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("vectorize", ["auto", "never"])
 @pytest.mark.parametrize("function", [normalized, transposed])
 def test_rewrites_that_break_graphs_are_off(function, vectorize):

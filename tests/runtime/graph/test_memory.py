@@ -49,6 +49,7 @@ def run_another(factor):
     assert of_clients([np.ones(1000, np.float32)] * 3) == 300_000 * factor
 
 
+@pytest.mark.thorough
 def test_old_computations_leave_no_functions(installed, monkeypatch):
     monkeypatch.setattr(executor, "_MAX_PROGRAMS", 2)
     installed()
