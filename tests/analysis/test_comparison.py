@@ -170,11 +170,14 @@ def test_comparison_is_drawn_and_shown(written):
     assert written.plot()._repr_png_().startswith(b"\x89PNG")
     assert "FedPer" in repr(written) and "<table" in written._repr_html_()
     assert written.clients().loc[(0, 1), "FedPer"] == 0.7
+    head, *_, note = repr(written).splitlines()
+    assert head.split() == "accuracy gain gain_low gain_high p_value hurt helped".split()
+    assert note.startswith("table() has further columns: std, median, clients, seeds, ")
     assert "No method" not in repr(written) + written._repr_html_()
     folders = {label: written.runs.folders[label] for label in ("FedPer", "Local")}
     of_local = tff_pfl.Comparison(folders)
-    said = "No method is better than FedPer on average over clients."
-    assert repr(of_local).endswith(said) and of_local._repr_html_().endswith(f"<p>{said}</p>")
+    said = "No method is better than FedPer on average."
+    assert f"\n{said}\n" in repr(of_local) and f"<p>{said}</p>" in of_local._repr_html_()
 
 
 def test_data_methods_and_results_are_tables_in_notebooks(dataset, written):

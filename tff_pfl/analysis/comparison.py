@@ -256,6 +256,10 @@ def _record(root, runs, baseline, keeps: bool) -> Runs:
     return Runs(root.name, folders, planned, baseline)
 
 
+_MAIN = ("gain", "gain_low", "gain_high", "p_value", "hurt", "helped", "rounds", "epsilon")
+_FORMAT = {"float_format": "{:.3g}".format, "na_rep": ""}
+
+
 class Comparison:
     """The runs of several methods, as a table, as data frames and as figures.
 
@@ -377,19 +381,21 @@ class Comparison:
         return baseline or self.runs.baseline
 
     def __repr__(self) -> str:
-        """Returns the table as text, and says so if no method gains."""
-        table = self.table()
-        text = table.to_string(float_format="{:.4g}".format, na_rep="")
-        return "\n".join([text, *self._of_no_gain(table)])
+        """Returns the main columns of the table, and notes, as text."""
+        shown, notes = self._in_short()
+        return "\n".join([shown.to_string(**_FORMAT), *notes])
 
     def _repr_html_(self) -> str:
-        """Returns the table for notebooks, and says so if no method gains."""
-        table = self.table()
-        html = table.to_html(float_format="{:.4g}".format, na_rep="")
-        return html + "".join(f"<p>{line}</p>" for line in self._of_no_gain(table))
+        """Returns the main columns of the table, and notes, for notebooks."""
+        shown, notes = self._in_short()
+        return shown.to_html(**_FORMAT) + "".join(f"<p>{note}</p>" for note in notes)
 
-    def _of_no_gain(self, table) -> list[str]:
+    def _in_short(self) -> tuple[pd.DataFrame, list[str]]:
+        table = self.table()
+        main = [table.columns[0], *_MAIN]
+        known = [name for name in main if name in table and table[name].notna().any()]
+        notes = [f"table() has further columns: {', '.join(table.columns.drop(known))}."]
         gains = table["gain"].dropna()
-        if not len(gains) or (gains > 0).any():
-            return []
-        return [f"No method is better than {self.runs.baseline} on average over clients."]
+        if len(gains) and not (gains > 0).any():
+            notes.insert(0, f"No method is better than {self.runs.baseline} on average.")
+        return table[known], notes
