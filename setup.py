@@ -1,4 +1,4 @@
-"""Makes tff_pfl installable. For development and for `make`, requirements/lock.txt is the list."""
+"""Makes tff_pfl installable. `make` installs requirements/lock.txt instead of these lists."""
 
 import pathlib
 import re
@@ -8,31 +8,58 @@ import setuptools
 ROOT = pathlib.Path(__file__).parent
 VERSION = re.search(r'__version__ = "(.+)"', (ROOT / "tff_pfl" / "__init__.py").read_text())[1]
 
-# tensorflow-federated is missing here on purpose: it pins jaxlib==0.4.14, which the package
-# registry no longer has, so that pip could resolve nothing. It comes with requirements/lock.txt.
+# What TFF 0.87 asks for, with the jax of requirements/overrides.txt. TFF itself is missing on
+# purpose: the package registry no longer has the jaxlib that it pins, so that pip could resolve
+# nothing. `pip install --no-deps tensorflow-federated==0.87.0` adds it.
+TFF_REQUIRES = [
+    "absl-py>=1.0,==1.*",
+    "attrs~=23.1",
+    "cachetools~=5.3",
+    "dm-tree==0.1.8",
+    "dp-accounting==0.4.3",
+    "google-vizier==0.1.11",
+    "googleapis-common-protos==1.61.0",
+    "jax==0.4.23",
+    "jaxlib==0.4.23",
+    "ml-dtypes>=0.2.0,==0.2.*",
+    "portpicker~=1.6",
+    "scipy~=1.9.3",
+    "tensorflow>=2.14.0,==2.14.*",
+    "tensorflow-model-optimization==0.7.5",
+    "tensorflow-privacy==0.9.0",
+    "tqdm~=4.64",
+    "typing-extensions>=4.5.0,==4.5.*",
+]
+
+# requirements/direct.in says why a version is bounded.
 INSTALL_REQUIRES = [
-    "absl-py>=1.0,<2",
-    "dm-tree>=0.1.8,<0.2",
-    "grpcio>=1.62,<1.63",
+    "grpcio~=1.46,>=1.62,<1.63",
+    "grpcio-tools>=1.62,<1.63",  # of TFF's google-vizier: pip would try all later ones before
+    "importlib-resources>=6",
     "jinja2>=3.1,<4",
     "lmdb>=1.4",
     "matplotlib>=3.8",
     "ml-collections>=1.0",
-    "numpy>=1.25,<1.26",
+    "numpy~=1.25,<1.26",
     "optuna>=4,<5",
     "pandas>=2.1,<3",
     "pyarrow>=14,<17",
     "scikit-learn>=1.5,<1.6",
-    "scipy>=1.9.3,<1.10",
+    "setuptools>=70,<80",
     "tensorboard>=2.14,<2.15",
-    "tensorflow>=2.14,<2.15",
     "tensorflow-datasets>=4.9,<5",
-    "tqdm>=4.66",
+    "tensorflow-metadata==1.17.3",
     "xxhash>=3,<5",
 ]
 
 # What examples/notebooks imports and needs to be opened; ipywidgets draws the progress bars.
-NOTEBOOKS = ["ipykernel>=6.29,<7", "ipywidgets>=8.1,<9", "jupytext>=1.16,<2", "seaborn>=0.13,<1"]
+NOTEBOOKS = [
+    "ipykernel>=6.29,<7",
+    "ipython>=8.20,<8.23",
+    "ipywidgets>=8.1,<9",
+    "jupytext>=1.16,<2",
+    "seaborn>=0.13,<1",
+]
 
 # The newest that take TFF's typing-extensions 4.5 and TensorFlow's protobuf 4.
 WANDB = ["pydantic>=1.10,<2", "wandb>=0.19,<0.20"]
@@ -48,6 +75,6 @@ setuptools.setup(
     python_requires=">=3.11,<3.12",
     packages=setuptools.find_namespace_packages(include=["tff_pfl", "tff_pfl.*"]),
     package_data={"tff_pfl": ["py.typed"], "tff_pfl.analysis": ["page.html"]},
-    install_requires=INSTALL_REQUIRES,
+    install_requires=TFF_REQUIRES + INSTALL_REQUIRES,
     extras_require={"mlflow": MLFLOW, "notebooks": NOTEBOOKS, "wandb": WANDB},
 )

@@ -4,11 +4,18 @@ import importlib.metadata
 import os
 import pathlib
 import re
+import runpy
 import shutil
 import subprocess
+import sys
 import time
 
 import pytest
+import setuptools
+from packaging.requirements import Requirement
+
+from tests.documents import python_blocks
+from tests.runs import run_python
 
 ROOT = pathlib.Path(__file__).parents[1]
 REQUIREMENTS = ROOT / "requirements"
@@ -78,11 +85,93 @@ def test_gpu_list_equals_tensorflows_list_without_tensorrt(lock, gpu_lock):
     assert read_list(REQUIREMENTS / "gpu.in") == {n: f"=={v}" for n, v in wanted.items()}
 
 
-def test_setup_requires_only_direct_dependencies():
-    installed = re.search(r"INSTALL_REQUIRES = \[(.*?)\]", (ROOT / "setup.py").read_text(), re.S)[1]
-    names = set(re.findall(r'"([\w-]+)', installed))
-    assert names - read_list(REQUIREMENTS / "direct.in").keys() == set()
-    assert "tensorflow-federated" not in names
+# What tests and tools import, and the one that pip cannot resolve.
+NOT_OF_THE_LIBRARY = {
+    *("hypothesis", "mkdocs", "mkdocs-material", "mkdocstrings", "mkdocstrings-python", "mypy"),
+    *("nbclient", "nbconvert", "pytest", "pytest-timeout", "pytest-xdist", "ruff", "wheel"),
+    "tensorflow-federated",
+}
+
+
+@pytest.fixture
+def metadata(monkeypatch):
+    """Returns the arguments of `setuptools.setup`."""
+    kept = {}
+    monkeypatch.setattr(setuptools, "setup", kept.update)
+    runpy.run_path(str(ROOT / "setup.py"))
+    return kept
+
+
+def bounds_of(requirements):
+    """Returns the bounds of each package, `{name: specifier}`."""
+    return {r.name: r.specifier for r in map(Requirement, requirements)}
+
+
+def test_package_requires_what_is_locked_and_all_but_tools(metadata, lock):
+    required = bounds_of(metadata["install_requires"])
+    offered = required | bounds_of(metadata["extras_require"]["notebooks"])
+    assert [name for name, bounds in offered.items() if lock[name][0] not in bounds] == []
+    assert read_list(REQUIREMENTS / "direct.in").keys() - offered.keys() == NOT_OF_THE_LIBRARY
+
+
+def test_package_requires_what_tff_asks_for_or_what_replaces_it(metadata):
+    required = bounds_of(metadata["install_requires"])
+    overrides = bounds_of(f"{n}{v}" for n, v in read_list(REQUIREMENTS / "overrides.txt").items())
+    asked = bounds_of(importlib.metadata.requires("tensorflow-federated")) | overrides
+    assert [name for name, bounds in asked.items() if not set(bounds) <= set(required[name])] == []
+
+
+def readme_command():
+    """Returns the two commands of the README's line that installs the package."""
+    (line,) = re.findall(r"^    (pip install .*)$", (ROOT / "README.md").read_text(), re.M)
+    return line.split(" && ")
+
+
+def test_missing_tff_is_a_sentence_with_the_command(lock):
+    without = "import sys; sys.modules['tensorflow_federated'] = None; import tff_pfl"
+    error = run_python("-c", without).stderr.splitlines()[-1]
+    command = f"pip install --no-deps tensorflow-federated=={lock['tensorflow-federated'][0]}"
+    assert readme_command() == ["pip install .", command]
+    assert error.startswith("ModuleNotFoundError: tff_pfl needs TensorFlow Federated")
+    assert error.endswith(f": {command}")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_wheel_in_a_fresh_environment_runs_the_first_program(tmp_path):
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "tff_pfl", tmp_path / "source" / "tff_pfl", ignore=ignored)
+    for name in ("README.md", "pyproject.toml", "setup.py"):
+        shutil.copy(ROOT / name, tmp_path / "source")
+    program = next(code for _, code in python_blocks(ROOT / "README.md"))
+    for before, after in (("rounds=30", "rounds=1"), ("seeds=(0, 1, 2)", "seeds=(0,)")):
+        assert before in program
+        program = program.replace(before, after)
+    (tmp_path / "program.py").write_text(program)
+    path = f"{tmp_path / 'venv' / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    # Compiling all modules, of which the program imports a third, is half of pip's work.
+    settings = {"PATH": path, "PIP_NO_COMPILE": "1"}
+    ours = ("PYTHON", "TF", "VIRTUAL_ENV")
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(ours)} | settings
+
+    def run(command, returncode=0):
+        done = subprocess.run(
+            command, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True
+        )
+        assert done.returncode == returncode, done.stdout + done.stderr
+        return done
+
+    resolving, adding_tff = readme_command()
+    run(f"{sys.executable} -m venv venv && pip wheel --no-deps ./source")
+    run(resolving.replace(" .", " ./tff_pfl-*.whl"))
+    assert run("python -c 'import tff_pfl'", returncode=1).stderr.endswith(f": {adding_tff}\n")
+    run(adding_tff)
+    conflicts = run("pip check", returncode=1).stdout.splitlines()
+    assert [line.split(",")[0] for line in conflicts] == [
+        f"tensorflow-federated 0.87.0 has requirement {name}==0.4.14" for name in ("jax", "jaxlib")
+    ]
+    assert re.search(r"\nDitto +0\.\d+", run("python program.py").stdout)
+    assert (tmp_path / "deployed").is_dir()
 
 
 # A stand-in for Python that copies itself to a .venv, and logs the lists that it should install.

@@ -7,6 +7,7 @@ import atexit
 import contextlib
 import functools
 import gc
+import importlib.util
 import os
 import pathlib
 import signal
@@ -54,7 +55,17 @@ def prepare_tensorflow() -> None:
         `ServiceManager.__del__` of TFF 0.87). Other exceptions in destructors are reported.
     *   Ends the workers of TFF's own contexts at exit. They would outlive Python and hold its pipes
         open, so that `python script.py | tail` would wait for ever.
+
+    Raises:
+        ModuleNotFoundError: If TFF is not installed. pip cannot install it with its dependencies,
+            so that it is not among those of this package.
     """
+    if importlib.util.find_spec("tensorflow_federated") is None:
+        raise ModuleNotFoundError(
+            "tff_pfl needs TensorFlow Federated, which is not installed: "
+            "pip install --no-deps tensorflow-federated==0.87.0",
+            name="tensorflow_federated",
+        )
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     load_cuda_libraries()
     ignore_failures_at_exit()
