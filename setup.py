@@ -8,7 +8,7 @@ import setuptools
 ROOT = pathlib.Path(__file__).parent
 VERSION = re.search(r'__version__ = "(.+)"', (ROOT / "tff_pfl" / "__init__.py").read_text())[1]
 
-# What TFF 0.87 asks for, with the jax of requirements/overrides.txt. TFF itself is missing on
+# The requirements of TFF 0.87, with the jax of requirements/overrides.txt. TFF itself is missing on
 # purpose: the package registry no longer has the jaxlib that it pins, so that pip could resolve
 # nothing. `pip install --no-deps tensorflow-federated==0.87.0` adds it.
 TFF_REQUIRES = [

@@ -85,7 +85,7 @@ def test_gpu_list_equals_tensorflows_list_without_tensorrt(lock, gpu_lock):
     assert read_list(REQUIREMENTS / "gpu.in") == {n: f"=={v}" for n, v in wanted.items()}
 
 
-# What tests and tools import, and the one that pip cannot resolve.
+# Packages of tests and tools, and the one that pip cannot resolve.
 NOT_OF_THE_LIBRARY = {
     *("hypothesis", "mkdocs", "mkdocs-material", "mkdocstrings", "mkdocstrings-python", "mypy"),
     *("nbclient", "nbconvert", "pytest", "pytest-timeout", "pytest-xdist", "ruff", "wheel"),
