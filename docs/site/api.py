@@ -15,10 +15,25 @@ PACKAGES = [
     f"tff_pfl.{module.name}" for module in pkgutil.iter_modules(tff_pfl.__path__) if module.ispkg
 ]
 
+_TOPICS = {
+    "Experiments": ("experiment", "evaluation", "analysis", "config"),
+    "Methods": ("algorithms", "templates", "local", "aggregators"),
+    "Models and data": ("models", "data", "datasets", "clients"),
+    "Privacy, attacks, compression": ("privacy", "attacks", "compression"),
+    "Running and deployment": ("runtime", "deployment"),
+    "Tests and internals": ("testing", "arguments", "tracing", "output"),
+}
 
-def navigation() -> list[dict[str, str]]:
-    """Returns the entries of the navigation."""
-    return [{package: f"api/{package}.md"} for package in ["tff_pfl", *PACKAGES]]
+
+def navigation() -> list[dict[str, str | list]]:
+    """Returns the entries of the navigation, by topics."""
+    if missing := {f"tff_pfl.{name}" for names in _TOPICS.values() for name in names} ^ {*PACKAGES}:
+        raise ValueError(f"These packages and the topics of the API differ: {sorted(missing)}.")
+    topics = [
+        {topic: [{f"tff_pfl.{name}": f"api/tff_pfl.{name}.md"} for name in names]}
+        for topic, names in _TOPICS.items()
+    ]
+    return [{"tff_pfl": "api/tff_pfl.md"}, *topics]
 
 
 def pages() -> dict[str, str]:
