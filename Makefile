@@ -14,7 +14,7 @@ resolve = $$uv pip compile requirements/$(1).in --python-version 3.11 \
 	    --no-emit-find-links --custom-compile-command "make lock" --quiet \
 	    --output-file requirements/$(2).txt
 
-.PHONY: help quickstart test test-thorough test-all fuzz faults lint results docs docs-fast docs-serve lock venv own-venv gpu clean
+.PHONY: help quickstart test test-thorough test-all fuzz faults lint results notebook docs docs-fast docs-serve lock venv own-venv gpu clean
 .DEFAULT_GOAL := help
 
 help:  ## list these targets
@@ -47,6 +47,17 @@ lint: $(venv)  ## check style, format and type hints
 results: $(venv)  ## write tables and pictures of docs/results from their numbers, and docs/keys.md
 	.venv/bin/python -m docs.results.make
 	.venv/bin/python -m docs.keys
+
+notebook: $(patsubst examples/%.py,runs/%.ipynb,$(wildcard examples/notebooks/*.py))  ## make the tutorials as notebooks in runs/notebooks/, and say how to open them
+	@echo "runs/notebooks/ has the tutorials; those that were there before are as you left them."
+	@echo "VS Code: open one, and choose .venv/bin/python as its kernel."
+	@echo "Jupyter: name this environment to it once, start it, and choose the kernel tff_pfl:"
+	@echo "    .venv/bin/python -m ipykernel install --user --name tff_pfl"
+	@echo "    uvx --from jupyterlab jupyter-lab runs/notebooks    # or your own Jupyter"
+
+runs/notebooks/%.ipynb: | $(venv)
+	@mkdir -p $(@D)
+	@.venv/bin/jupytext --quiet --to ipynb --output $@ examples/$(@:runs/%.ipynb=%.py)
 
 mkdocs = NO_MKDOCS_2_WARNING=1 TF_CPP_MIN_LOG_LEVEL=3 .venv/bin/python -m mkdocs
 

@@ -5,8 +5,10 @@ import importlib
 
 import jupytext
 import nbclient
+import nbformat
 import pytest
 
+from docs.site import tutorials
 from tests.documents import NOTEBOOKS
 from tests.runs import ROOT
 
@@ -52,3 +54,13 @@ def test_notebook_says_what_each_picture_shows(path):
     for cell, after in zip(cells, [*cells[1:], None], strict=True):
         if "plt.show()" in cell.source or ".plot" in cell.source.splitlines()[-1]:
             assert after is not None and after.cell_type == "markdown", cell.source
+
+
+def test_page_of_a_notebook_has_a_title_and_offers_the_notebook():
+    pages = tutorials.pages(execute=False)
+    for path in NOTEBOOKS:
+        title, _, link, *_ = pages[f"tutorials/{path.stem}.md"].splitlines()
+        assert title.startswith("# ") and f"]({path.stem}.ipynb)" in link
+        offered = nbformat.reads(pages[f"tutorials/{path.stem}.ipynb"], as_version=4)
+        written = [cell.source for cell in jupytext.read(path).cells]
+        assert [cell.source for cell in offered.cells] == written

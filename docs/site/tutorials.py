@@ -26,7 +26,7 @@ _WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
 def pages(execute: bool) -> dict[str, str | bytes]:
-    """Returns the page of each notebook, and its pictures.
+    """Returns the page of each notebook, its pictures, and the notebook itself to download.
 
     Args:
         execute: Whether to execute notebooks that have changed. Otherwise cells that have changed
@@ -50,8 +50,11 @@ def _page(name, notebook):
             cell.outputs = [it for it in cell.outputs if _WIDGET not in it.get("data", {})]
     resources = {"unique_key": name, "output_files_dir": name}
     text, resources = MarkdownExporter().from_notebook_node(notebook, resources)
-    pictures = {f"tutorials/{file}": data for file, data in resources["outputs"].items()}
-    return {f"tutorials/{name}.md": text, **pictures}
+    title, _, rest = text.lstrip().partition("\n")
+    download = f"[Download this notebook]({name}.ipynb), or [open it in your clone](index.md)."
+    files = resources["outputs"] | {f"{name}.ipynb": nbformat.writes(notebook)}
+    files[f"{name}.md"] = f"{title}\n\n{download}\n{rest}"
+    return {f"tutorials/{file}": content for file, content in files.items()}
 
 
 def _executed(script: Path, digest: str):

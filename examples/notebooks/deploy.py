@@ -18,9 +18,7 @@
 # whole notebook takes half a minute on two cores.
 
 # %%
-from tff_pfl import prepare_process
-
-prepare_process()  # before TensorFlow is imported, whose messages at its start it leaves out
+import tff_pfl  # before TensorFlow, which is then silent
 
 import functools
 import pathlib
@@ -34,7 +32,6 @@ import seaborn as sns
 import tensorflow as tf
 import tensorflow_federated as tff
 
-import tff_pfl
 from tff_pfl import evaluation
 
 tff_pfl.set_graph_context()
@@ -58,6 +55,7 @@ everybody = tff_pfl.federate(
 members, newcomers = list(range(24)), list(range(24, 32))
 
 
+# %%
 def network():
     """Builds a small network."""
     return tf.keras.Sequential(
@@ -72,6 +70,8 @@ def network():
 model = tff_pfl.from_keras(
     network, input_shape=(8, 8, 1), preprocess=lambda x: tf.cast(x, tf.float32) / 255
 )
+
+# %%
 sgd = tff.learning.optimizers.build_sgdm(0.05, momentum=0.5)
 local = tff_pfl.LocalTraining(sgd, epochs=5, batch_size=10)
 ditto = tff_pfl.make("ditto", model, local, lambda_=1.0)
@@ -118,6 +118,7 @@ class Federation:
         return pd.DataFrame(accuracies, index=clients)
 
 
+# %%
 federation = Federation(process)
 federation.train(members, rounds=30)
 federation.accuracies(members).mean().round(3)
@@ -172,6 +173,8 @@ eights = everybody.class_counts()[members, 8]
 leaver = int(np.argmax(eights))
 print(f"Client {leaver} has {eights.max()} of {eights.sum()} eights.")
 staying = [client for client in members + newcomers if client != leaver]
+
+# %%
 anew = Federation(process)
 anew.train(staying, rounds=50)
 

@@ -19,9 +19,7 @@
 # or on several machines as it stands. The whole notebook takes 80 seconds on two cores.
 
 # %%
-from tff_pfl import prepare_process
-
-prepare_process()  # before TensorFlow is imported, whose messages at its start it leaves out
+import tff_pfl  # before TensorFlow, which is then silent
 
 import inspect
 import os
@@ -38,7 +36,6 @@ import seaborn as sns
 import tensorflow as tf
 import tensorflow_federated as tff
 
-import tff_pfl
 from tff_pfl import deployment, evaluation, runtime
 
 sns.set_theme(style="whitegrid", palette="colorblind")
@@ -168,9 +165,8 @@ uninterrupted[["train/loss", "train/personal_loss", "train/num_examples"]].tail(
 # %% [markdown]
 # ## A program that is killed
 #
-# A program that survives the notebook is a file. It has the functions above, unchanged, and a few
-# lines around them: imports, flags, and the context. `async_context_from_flags` has flags of its
-# own, which choose what computes.
+# A program that survives the notebook is a file. It has the functions above, unchanged, and around
+# them imports, flags, and the context that the flags of `async_context_from_flags` choose.
 
 # %%
 beginning = '''"""Trains Ditto on handwritten digits; the same command resumes."""
@@ -179,16 +175,10 @@ import asyncio
 import os
 import time
 
-from absl import app, flags
-
-from tff_pfl import prepare_process
-
-prepare_process()
-
+import tff_pfl
 import tensorflow as tf
 import tensorflow_federated as tff
-
-import tff_pfl
+from absl import app, flags
 from tff_pfl import runtime
 from tff_pfl.runtime.flags import async_context_from_flags
 
@@ -209,9 +199,8 @@ pathlib.Path("program.py").write_text(program)
 print(f"program.py has {len(program.splitlines())} lines.")
 
 # %% [markdown]
-# We start it and kill it with SIGKILL, which no process can answer, as soon as it has released the
-# fifth round. The same command resumes. We kill it again after round 14, and let the third process
-# finish.
+# We start it, and kill it as soon as it has released the fifth round, by SIGKILL, which no process
+# can catch. The same command resumes. We kill it again after round 14; the third process finishes.
 
 # %%
 folder = pathlib.Path("runs/federated_program/killed")
@@ -231,6 +220,7 @@ def releases():
     return pd.read_csv(file, names=names) if file.exists() else pd.DataFrame(columns=names)
 
 
+# %%
 started, ended = [], []
 for rounds in (5, 14, None):
     started.append(time.time())
@@ -251,9 +241,8 @@ clock = releases()
 clock["process"] = pd.factorize(clock["process"])[0] + 1
 clock["seconds"] = clock["time"] - started[0]
 colors = sns.color_palette("colorblind", 3)
-axes = sns.scatterplot(
-    clock, x="seconds", y="round", hue="process", style="process", palette=colors, s=50
-)
+how = {"hue": "process", "style": "process", "palette": colors, "s": 50}
+axes = sns.scatterplot(clock, x="seconds", y="round", **how)
 axes.legend(title="released by process", loc="lower right")
 for first, last, color in zip(started, ended, colors, strict=True):
     axes.axvspan(first - started[0], last - started[0], color=color, alpha=0.15)
@@ -267,36 +256,25 @@ print(f"released by two processes: rounds {twice}")
 #
 # * Each process needs some seconds before its first round: it imports TensorFlow, makes the
 #   federation and traces the graph of a round. Then a round takes a fraction of a second.
-# * A process continues where the last state was saved. A round that was released and not yet saved
-#   when the process was killed is **done again**: two processes have released it. The line below
-#   the picture lists these rounds.
+# * A process continues where the last state was saved. A round that was released, but not yet saved
+#   when the process was killed, is **done again**. The line below the picture lists these rounds.
 #
-# Neither leaves a trace in the numbers: `metrics.csv` is, byte for byte, that of the notebook,
-# which nothing interrupted.
+# The numbers show no trace of it: `metrics.csv` is, byte for byte, that of the notebook, which
+# nothing interrupted.
 
 # %%
 last = clock.drop_duplicates("round", keep="last").set_index("round")["process"]
 of_program = pd.read_csv(folder / "metrics.csv", index_col="key").join(last)
 axes = sns.lineplot(uninterrupted["train/personal_loss"], color="0.6", label="notebook")
-sns.scatterplot(
-    of_program,
-    x="key",
-    y="train/personal_loss",
-    hue="process",
-    style="process",
-    palette=colors,
-    s=50,
-    ax=axes,
-)
+sns.scatterplot(of_program, x="key", y="train/personal_loss", ax=axes, **how)
 axes.set(xlabel="round", ylabel="training loss of clients' own models")
 axes.legend(title=None)
 plt.show()
 
 # %% [markdown]
 # The line is the notebook, the points are the program, coloured by the process that released them
-# last. All points are on the line, also the first ones of a process, which has resumed the states
-# of the clients and the order of the cohorts. The loss falls, and it jumps from round to round,
-# because each round has another cohort.
+# last. All points are on the line, also the first ones of a process: it has resumed the states of
+# the clients and the order of the cohorts. The loss jumps, because each round has another cohort.
 
 # %% [markdown]
 # ## Back to the notebook
@@ -331,9 +309,9 @@ accuracies.mean().round(3)
 # ## On devices
 #
 # So far one process has had the examples and the states of all clients. TFF has **forms** for
-# systems that keep them apart: what the server prepares, what a client works, and how the server
+# systems that keep them apart: what the server prepares, what a client computes, and how the server
 # aggregates. `deployment.forms` compiles each exchange of a round; Ditto has one, `train`. TFF
-# makes a computation of a form, here for round 31 of four clients:
+# makes a computation of a form, here for round 31, of four clients:
 
 # %%
 cohort = source.select_clients(range(4))
@@ -371,6 +349,7 @@ def difference(label, expected, found):
     return max(np.max(np.abs(np.asarray(found[name]) - tensor)) for name, tensor in tensors)
 
 
+# %%
 server_state = deployment.named_tensors("server", state)
 message = call(server["message_train"], server_state)
 total, differences = call(server["zero_train"]), {}

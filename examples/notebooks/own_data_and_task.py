@@ -18,9 +18,7 @@
 # of what every client gets. The whole notebook takes a minute on two cores.
 
 # %%
-from tff_pfl import prepare_process
-
-prepare_process()  # before TensorFlow is imported, whose messages at its start it leaves out
+import tff_pfl  # before TensorFlow, which is then silent
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -29,7 +27,6 @@ import seaborn as sns
 import tensorflow as tf
 import tensorflow_federated as tff
 
-import tff_pfl
 from tff_pfl import analysis
 
 sns.set_theme(style="whitegrid", palette="colorblind")
@@ -76,9 +73,6 @@ table.groupby("user").head(1).head(3).round(2)
 
 
 # %%
-EVERYTHING = False  # True trains eight methods with three seeds, in some minutes
-
-
 def ratings(seed):
     """Cuts the ratings of each user at random: seven tenths are for training."""
     return tff_pfl.FederatedDataset.from_dataframe(
@@ -97,6 +91,9 @@ def predictor():
 
 
 of_ratings = tff_pfl.from_keras(predictor, input_shape=(4,), task="regression")
+
+# %%
+EVERYTHING = False  # True trains eight methods with three seeds, in some minutes
 local = optimizer(0.01)
 options = {
     "Local": ("local", {}),
@@ -111,6 +108,8 @@ if EVERYTHING:
         "APFL": ("apfl", {}),
         "IFCA": ("ifca", {"num_clusters": 2, "num_clients": 30}),
     }
+
+# %%
 rated = tff_pfl.compare(
     ratings,
     {
@@ -217,6 +216,8 @@ of_plays = tff_pfl.from_keras(
     input_dtype=tf.int32,
     task=tff_pfl.TASKS["sequence"](padding_id=0),
 )
+
+# %%
 adam = tff_pfl.LocalTraining(tff.learning.optimizers.build_adam(0.01), epochs=5, batch_size=6)
 spoken = tff_pfl.compare(
     plays,
@@ -296,6 +297,7 @@ features = pictures.map(backbone, batch_size=64)
 print(pictures.x.shape, "->", features.x.shape)
 
 
+# %%
 def heads():
     """Builds the layers that are trained on features."""
     return [
@@ -314,6 +316,7 @@ def on_pictures():
     return tf.keras.Sequential([*convolutions(), *heads()])
 
 
+# %%
 sgd, head = optimizer(0.01, epochs=5), {"personal_layers": ["head"]}
 whole = tff_pfl.from_keras(on_pictures, input_shape=(8, 8, 1))
 frozen = tff_pfl.from_keras(on_features, input_shape=(64,))

@@ -18,16 +18,13 @@
 # NeurIPS 2021). Then its tests, and a study against Ditto.
 
 # %%
-from tff_pfl import prepare_process
-
-prepare_process()  # before TensorFlow is imported, whose messages at its start it leaves out
+import tff_pfl  # before TensorFlow, which is then silent
 
 import numpy as np
 import seaborn as sns
 import tensorflow as tf
 import tensorflow_federated as tff
 
-import tff_pfl
 from tff_pfl import testing, trees
 from tff_pfl.arguments import ranges
 
@@ -195,6 +192,7 @@ def clients_of(seed):
     )
 
 
+# %%
 def network():
     """Builds a small network of 8x8 pixels; its last layer is called "digits"."""
     return tf.keras.Sequential(
@@ -206,10 +204,13 @@ def network():
     )
 
 
+# %%
 model = tff_pfl.from_keras(
     network, input_shape=(8, 8, 1), preprocess=lambda x: tf.cast(x, tf.float32) / 255
 )
 local = tff_pfl.LocalTraining(tff.learning.optimizers.build_sgdm(0.1), epochs=5, batch_size=10)
+
+# %%
 methods = {
     "Ditto": tff_pfl.make("ditto", model, local, lambda_=1.0),
     "FedRecon": tff_pfl.make("fed_recon", model, local, reconstruction_epochs=10),

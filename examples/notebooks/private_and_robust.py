@@ -18,9 +18,7 @@
 # notebook takes a minute or two on two cores.
 
 # %%
-from tff_pfl import prepare_process
-
-prepare_process()  # before TensorFlow is imported, whose messages at its start it leaves out
+import tff_pfl  # before TensorFlow, which is then silent
 
 import dataclasses
 
@@ -30,7 +28,6 @@ import seaborn as sns
 import tensorflow as tf
 import tensorflow_federated as tff
 
-import tff_pfl
 from tff_pfl import attacks, privacy
 
 tff_pfl.set_graph_context(vectorize="never")  # few rounds: a loop over clients starts sooner
@@ -109,6 +106,7 @@ local = tff_pfl.LocalTraining(tff.learning.optimizers.build_sgdm(0.1), epochs=5,
 ditto = tff_pfl.make("ditto", model, local, lambda_=1.0, weighting="uniform")
 
 
+# %%
 def federation(num_clients, min_examples):
     """Spreads the digits over clients; each has mostly a few classes."""
     return tff_pfl.federate(

@@ -18,9 +18,7 @@
 # their results are below as a table; a part of them is trained here.
 
 # %%
-from tff_pfl import prepare_process
-
-prepare_process()  # before TensorFlow is imported, whose messages at its start it leaves out
+import tff_pfl  # before TensorFlow, which is then silent
 
 import io
 
@@ -30,8 +28,6 @@ import pandas as pd
 import seaborn as sns
 import tensorflow as tf
 import tensorflow_federated as tff
-
-import tff_pfl
 
 EVERYTHING = False  # True trains all 96 runs
 sns.set_theme(style="whitegrid", palette="colorblind")
@@ -74,6 +70,7 @@ def amounts(seed):
     )
 
 
+# %%
 def changed(seed, change):
     """Spreads the digits evenly and applies `change(client, x, y)` to the clients' examples."""
     even = spread(seed, partitioner="iid")
@@ -139,6 +136,8 @@ model = tff_pfl.from_keras(
     network, input_shape=(8, 8, 1), preprocess=lambda x: tf.cast(x, tf.float32) / 255
 )
 local = tff_pfl.LocalTraining(tff.learning.optimizers.build_sgdm(0.1), epochs=3, batch_size=10)
+
+# %%
 options = {
     "Local": ("local", {}),
     "FedAvg": ("fedavg", {}),
@@ -230,6 +229,7 @@ concepts,APFL,0.897,0.0326,0.0459,0.15
 concepts,IFCA,0.953,0.0886,0.0002,0.05
 """
 
+# %%
 if EVERYTHING:
     tables = {kind: trained(kind, methods).table() for kind in federations}
     found = pd.concat(tables, names=["kind"]).reset_index()
