@@ -51,7 +51,7 @@ results: $(venv)  ## write tables and pictures of docs/results from their number
 notebook: $(patsubst examples/%.py,runs/%.ipynb,$(wildcard examples/notebooks/*.py))  ## make the tutorials as notebooks in runs/notebooks/, and say how to open them
 	@echo "runs/notebooks/ has the tutorials; those that were there before are as you left them."
 	@echo "VS Code: open one, and choose .venv/bin/python as its kernel."
-	@echo "Jupyter: name this environment to it once, start it, and choose the kernel tff_pfl:"
+	@echo "Jupyter: register this environment once, start Jupyter, and choose the kernel tff_pfl:"
 	@echo "    .venv/bin/python -m ipykernel install --user --name tff_pfl"
 	@echo "    uvx --from jupyterlab jupyter-lab runs/notebooks    # or your own Jupyter"
 

@@ -12,7 +12,7 @@ from docs.site import tutorials
 from tests.documents import NOTEBOOKS
 from tests.runs import ROOT
 
-SECONDS = 180  # for a cell, on a busy machine
+SECONDS = 300  # for a cell, on a busy machine
 
 
 def names(path):

@@ -18,7 +18,9 @@
 # whole notebook takes half a minute on two cores.
 
 # %%
-import tff_pfl  # before TensorFlow, which is then silent
+import tff_pfl  # before TensorFlow
+
+tff_pfl.prepare_process()  # TensorFlow does not report each file that it writes
 
 import functools
 import pathlib

@@ -19,7 +19,9 @@
 # or on several machines as it stands. The whole notebook takes 80 seconds on two cores.
 
 # %%
-import tff_pfl  # before TensorFlow, which is then silent
+import tff_pfl  # before TensorFlow
+
+tff_pfl.prepare_process()  # TensorFlow does not report each file that it writes
 
 import inspect
 import os
@@ -176,6 +178,9 @@ import os
 import time
 
 import tff_pfl
+
+tff_pfl.prepare_process()
+
 import tensorflow as tf
 import tensorflow_federated as tff
 from absl import app, flags
@@ -325,9 +330,9 @@ pd.Series(metrics["train"])[["loss", "personal_loss", "num_clients"]].round(3)
 
 # %% [markdown]
 # A device has TensorFlow and neither TFF nor this library. So both sides are exported as
-# SavedModels, whose signatures take and return tensors by name. The same round by hand: the server
-# makes a message, each device works and answers, and the server adds the uploads and updates its
-# state. Each device keeps its `state`, which never goes to the server.
+# SavedModels, whose signatures take and return tensors by name. Here is the same round by hand. The
+# server makes a message, each device works and answers, and the server adds the uploads and updates
+# its state. Each device keeps its `state` to itself.
 
 # %%
 sides = pathlib.Path("runs/federated_program")
@@ -380,16 +385,14 @@ pd.Series(differences)
 # | `... --workers=HOST:PORT,HOST:PORT` | on other machines |
 # | `... --runtime=cpp` | in TFF's own runtime, on the CPU |
 #
-# In a clone of this library, `make gpu` installs what TensorFlow needs for
-# [GPUs](../../docs/guides/gpus.md). For them, give the data source `capacity=tff_pfl.Ladder(10)`:
-# clients, padded to whole batches of 10, then form few groups, each of which is computed at once.
-# Each of the other machines lends its devices, with its own number from 0 as `--index`, behind a
-# firewall:
+# In a clone, `make gpu` installs what TensorFlow needs for [GPUs](../../docs/guides/gpus.md). For
+# them, give the data source `capacity=tff_pfl.Ladder(10)`: clients, padded to whole batches of 10,
+# then form few groups, each of which is computed at once. Each of the other machines, behind a
+# firewall, lends its devices, with its own number from 0 as `--index`:
 #
 #     .venv/bin/python programs/worker.py --workers=HOST:PORT,HOST:PORT --index=0
 #
-# [Runtime](../../docs/guides/runtime.md) has all choices. The
-# [guide to federated programs](../../docs/guides/programs.md) goes further: a program that also
-# evaluates, guards against edited files and full disks, and programs of `tff.learning`. If the loop
-# needs no changes, `tff_pfl.train` is such a program, ready-made, and `programs/train.py` its
-# command.
+# [Runtime](../../docs/guides/runtime.md) has all choices. A program that also evaluates, and guards
+# against edited files and full disks, is in the guide to
+# [federated programs](../../docs/guides/programs.md). If the loop needs no changes, `tff_pfl.train`
+# is such a program, ready-made, and `programs/train.py` its command.

@@ -37,7 +37,7 @@ sns.set_theme(style="whitegrid", palette="colorblind")
 
 
 # %%
-def optimizer(learning_rate, epochs=2):
+def training(learning_rate, epochs=2):
     """Returns local training by stochastic gradient descent with momentum."""
     sgd = tff.learning.optimizers.build_sgdm(learning_rate, momentum=0.9)
     return tff_pfl.LocalTraining(sgd, epochs=epochs, batch_size=10)
@@ -94,7 +94,7 @@ of_ratings = tff_pfl.from_keras(predictor, input_shape=(4,), task="regression")
 
 # %%
 EVERYTHING = False  # True trains eight methods with three seeds, in some minutes
-local = optimizer(0.01)
+local = training(0.01)
 options = {
     "Local": ("local", {}),
     "FedAvg": ("fedavg", {}),
@@ -193,9 +193,10 @@ pd.Series(plays.sizes("train"), plays.names, name="lines")
 
 # %% [markdown]
 # The task `sequence` has a label for each character; zeros are padding and do not count. Its
-# metrics are the accuracy and the perplexity: among how many characters, as it were, the model
-# still hesitates. With lines as few as these we test on the lines of the training, and see only how
-# well a model learns them by heart.
+# metrics are the accuracy and the perplexity. A perplexity of 8 means that a model is as unsure as
+# if it had to guess among 8 characters. With lines as few as these we test on the lines of the
+# training, and see only how well a model learns them by heart. [Text](text.py) has enough lines to
+# test on others.
 
 
 # %%
@@ -317,7 +318,7 @@ def on_pictures():
 
 
 # %%
-sgd, head = optimizer(0.01, epochs=5), {"personal_layers": ["head"]}
+sgd, head = training(0.01, epochs=5), {"personal_layers": ["head"]}
 whole = tff_pfl.from_keras(on_pictures, input_shape=(8, 8, 1))
 frozen = tff_pfl.from_keras(on_features, input_shape=(64,))
 how = {"rounds": 20, "clients_per_round": 15, "evaluation": tff_pfl.Evaluation(every=0)}
@@ -341,7 +342,7 @@ sent = recognised.summaries.set_index("label")
 sent[["bytes_up", "round_seconds"]].round(3)
 
 # %% [markdown]
-# A point is a client; higher is better.
+# A point is a client; further right is better.
 #
 # * **FedAvg** has one model for all clients, which cannot know the folders of each: it guesses.
 # * **FedPer** with a head for each client learns their orders.

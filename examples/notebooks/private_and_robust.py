@@ -73,15 +73,15 @@ plt.show()
 # %% [markdown]
 # A line is a federation of so many clients; lower is better. At the same epsilon, ten times as many
 # clients have about a tenth of the noise. So privacy is cheap for a keyboard with many users, and
-# dear for a dozen hospitals.
+# expensive for a dozen hospitals.
 
 # %% [markdown]
 # ## Epsilon against accuracy
 #
 # A hundred clients have fourteen pictures each for training, of few classes. Each takes part in a
-# round by itself with a probability of 0.4 (Poisson sampling), which needs the least noise. Ditto's
-# global model is the one that FedAvg trains, with the same uploads and the same noise: one run of
-# Ditto shows both methods.
+# round with a probability of 0.4, whatever the others do (Poisson sampling), which needs the least
+# noise. Ditto's global model is the one that FedAvg trains, with the same uploads and the same
+# noise: one run of Ditto shows both methods.
 #
 # An `Experiment` has all that the numbers of a run depend on. Private ones differ from the one
 # without noise in the algorithm, and have the accountant, which counts their epsilon.
