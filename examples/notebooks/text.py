@@ -41,8 +41,9 @@ sns.set_theme(style="whitegrid", palette="colorblind")
 # ## Eighteen modules and their words
 #
 # `ast` reads a module without importing it. A text is a docstring, in lower case, with a 0 for each
-# digit and a blank for each space or line break. Docstrings change with the last number of Python's
-# version, too. The numbers in this text are of Python 3.11.7; yours will differ a little.
+# digit and a blank for each space or line break. Tests of the library are left out, because not
+# every Python has them. Docstrings change with the last number of Python's version, too: the
+# numbers in this text are of Python 3.11.7, and yours will differ a little.
 
 # %%
 MODULES = ["argparse", "asyncio", "configparser", "datetime", "difflib", "email", "http"]
@@ -54,7 +55,8 @@ DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 def texts_of(module):
     """Returns the docstrings of a module or a package; what it repeats, once."""
-    files = [LIBRARY / f"{module}.py", *sorted((LIBRARY / module).rglob("*.py"))]
+    files = [LIBRARY / f"{module}.py", *sorted((LIBRARY / module).glob("**/*.py"))]
+    files = [file for file in files if "test" not in file.relative_to(LIBRARY).parts]
     trees = [ast.parse(file.read_bytes()) for file in files if file.exists()]
     nodes = [node for tree in trees for node in ast.walk(tree) if isinstance(node, DOCUMENTED)]
     docstrings = dict.fromkeys(filter(None, map(ast.get_docstring, nodes)))
@@ -196,8 +198,8 @@ def word(weights, start):
     return "".join(CHARACTERS[i] for i in ids[LENGTH:]).split()[-1]
 
 
-starts = ["return the m", "return the n", "of the l", "the d", "the a"]
-shown = ["argparse", "datetime", "ipaddress", "logging", "random", "statistics", "tarfile"]
+starts = ["return the m", "return the n", "of the l", "the a"]
+shown = ["argparse", "ipaddress", "logging", "statistics", "tarfile"]
 with compared.run("Ditto").restored() as found:
     process = compared.run("Ditto").experiment.process
     weights = {"global": process.global_weights(found.server_state)}
@@ -209,9 +211,10 @@ pd.DataFrame(
 )
 
 # %% [markdown]
-# A row is a model. After "return the m", `random` thinks of a mean, `statistics` of a median and
-# `tarfile` of a member. The global model cannot know who is writing. Not all of it is English: a
-# model of ten characters that has trained for half a minute is no language model.
+# A row is a model. With the same beginnings, `statistics` thinks of the median, `logging` of a
+# logger, and `ipaddress` of networks and addresses. The global model cannot know who is writing.
+# Not all of it is English: a model of ten characters that has trained for half a minute is no
+# language model.
 #
 # For texts of your own, replace `texts`. For words instead of characters, or for sequences of
 # several lengths, see the task `sequence` in the [guide to tasks](../../docs/guides/tasks.md).
