@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import jinja2
 import jupytext
 import nbclient
 import nbformat
@@ -23,6 +24,16 @@ NOTEBOOKS = ROOT / "examples" / "notebooks"
 CACHE = ROOT / "build" / "notebooks"
 _SECONDS_A_CELL = 600
 _WIDGET = "application/vnd.jupyter.widget-view+json"
+_TEMPLATE = """
+{%- extends "markdown/index.md.j2" -%}
+{%- macro shown(text) %}
+``` {.text .output}
+{{ text | strip_ansi | trim }}
+```
+{% endmacro -%}
+{%- block stream %}{{ shown(output.text) }}{% endblock -%}
+{%- block data_text scoped %}{{ shown(output.data["text/plain"]) }}{% endblock -%}
+"""
 
 
 def pages(execute: bool) -> dict[str, str | bytes]:
@@ -49,12 +60,18 @@ def _page(name, notebook):
         if cell.cell_type == "code":  # progress bars are widgets, which a page cannot show
             cell.outputs = [it for it in cell.outputs if _WIDGET not in it.get("data", {})]
     resources = {"unique_key": name, "output_files_dir": name}
-    text, resources = MarkdownExporter().from_notebook_node(notebook, resources)
+    text, resources = _exporter().from_notebook_node(notebook, resources)
     title, _, rest = text.lstrip().partition("\n")
     download = f"[Download this notebook]({name}.ipynb), or [open it in your clone](index.md)."
     files = resources["outputs"] | {f"{name}.ipynb": nbformat.writes(notebook)}
     files[f"{name}.md"] = f"{title}\n\n{download}\n{rest}"
     return {f"tutorials/{file}": content for file, content in files.items()}
+
+
+def _exporter() -> MarkdownExporter:
+    """Returns an exporter that tells outputs from code, by a class of their own."""
+    templates = jinja2.DictLoader({"outputs.md.j2": _TEMPLATE})
+    return MarkdownExporter(extra_loaders=[templates], template_file="outputs.md.j2")
 
 
 def _executed(script: Path, digest: str):

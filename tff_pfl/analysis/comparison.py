@@ -257,7 +257,6 @@ def _record(root, runs, baseline, keeps: bool) -> Runs:
 
 
 _MAIN = ("gain", "gain_low", "gain_high", "p_value", "hurt", "helped", "rounds", "epsilon")
-_FORMAT = {"float_format": "{:.3g}".format, "na_rep": ""}
 
 
 class Comparison:
@@ -383,12 +382,13 @@ class Comparison:
     def __repr__(self) -> str:
         """Returns the main columns of the table, and notes, as text."""
         shown, notes = self._in_short()
-        return "\n".join([shown.to_string(**_FORMAT), *notes])
+        return "\n".join([shown.to_string(float_format=_text_of(shown), na_rep=""), *notes])
 
     def _repr_html_(self) -> str:
         """Returns the main columns of the table, and notes, for notebooks."""
         shown, notes = self._in_short()
-        return shown.to_html(**_FORMAT) + "".join(f"<p>{note}</p>" for note in notes)
+        html = shown.to_html(float_format=_text_of(shown), na_rep="")
+        return html + "".join(f"<p>{note}</p>" for note in notes)
 
     def _in_short(self) -> tuple[pd.DataFrame, list[str]]:
         table = self.table()
@@ -399,3 +399,8 @@ class Comparison:
         if len(gains) and not (gains > 0).any():
             notes.insert(0, f"No method is better than {self.runs.baseline} on average.")
         return table[known], notes
+
+
+def _text_of(table: pd.DataFrame) -> Callable[[float], str]:
+    """Returns the format of numbers: three decimals, or three digits of a small quantity."""
+    return ("{:.3f}" if table.iloc[:, 0].abs().max() >= 0.1 else "{:.3g}").format
