@@ -65,7 +65,7 @@ def _reference(package: str) -> str:
 
 def _head(package: str) -> str:
     lines = [
-        *("---", "search:", "  boost: 0.3", "---"),  # guides and tutorials come before the API
+        *("---", "search:", "  boost: 0.1", "---"),  # guides and tutorials come before the API
         *(f"# {package}", "", f"::: {package}"),
         "    options: {members: false, show_root_heading: false}",
     ]

@@ -43,7 +43,7 @@ dataset = tff_pfl.federate(digits, num_clients=20, partitioner="dirichlet", seed
 methods = {{
 {methods}}}
 compared = tff_pfl.compare(dataset, methods, rounds={rounds}, clients_per_round=10)
-print(compared.table()[["accuracy", "gain", "hurt"]])
+print(compared)
 """
 _MLP = """\
 model = tff_pfl.models.build("mlp", dataset.image_shape, dataset.num_classes, hidden=(64,))

@@ -21,6 +21,7 @@ def on_config(config):
 def on_files(files, config):
     """Adds the notebooks, the methods, the API, and each file that a page links to."""
     pages = {page: (links.ROOT / file).read_text() for page, file in _COPIES.items()}
+    pages["changelog.md"] = f"---\nsearch:\n  boost: 0.1\n---\n{pages['changelog.md']}"
     pages |= methods.pages() | api.pages() | tutorials.pages(config.extra["execute_notebooks"])
     for page, content in pages.items():
         files.append(File.generated(config, page, content=content))

@@ -115,7 +115,8 @@ def _example(method: Method) -> str:
     name = method.names[0]
     parts = [
         f"```python\n{examples.code(name, method.titles[0])}```",
-        "`gain` is over training alone; `hurt` is the share of clients that do better alone.",
+        "`gain` is over training alone; `hurt` and `helped` are the shares of clients that do "
+        "worse and better than alone.",
     ]
     if len(pick("digits", study="methods", case=name)):
         options = f"--config=configs/digits.py:{name} --output_dir=runs/{name}"

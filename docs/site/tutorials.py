@@ -71,7 +71,11 @@ def _page(name, notebook):
 def _exporter() -> MarkdownExporter:
     """Returns an exporter that tells outputs from code, by a class of their own."""
     templates = jinja2.DictLoader({"outputs.md.j2": _TEMPLATE})
-    return MarkdownExporter(extra_loaders=[templates], template_file="outputs.md.j2")
+    return MarkdownExporter(
+        extra_loaders=[templates],
+        template_file="outputs.md.j2",
+        preprocessors=["nbconvert.preprocessors.CoalesceStreamsPreprocessor"],
+    )
 
 
 def _executed(script: Path, digest: str):
