@@ -190,6 +190,7 @@ def test_guides_to_runs_run(follow):
     assert figure.axes and described["count"].item() > 1 and table["method"].item() == "digits"
 
 
+@pytest.mark.thorough
 def test_release_managers_have_all_numbers_of_each_round(follow):
     follow("trackers")
     with open("lines.jsonl") as file:

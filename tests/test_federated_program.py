@@ -165,6 +165,7 @@ def test_crash_at_any_moment_does_not_change_numbers(program, monkeypatch, first
         assert_equal(*[_tensors(p.results()) for p in (parts, undisturbed)])
 
 
+@pytest.mark.thorough
 def test_fewer_rounds_than_done_are_refused(program):
     parts = Parts()
     program.run(**program.arguments(parts))

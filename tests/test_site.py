@@ -100,6 +100,7 @@ def example(method):
     return re.sub("rounds=[0-9]+", "rounds=1", examples.code(method.names[0], method.titles[0]))
 
 
+@pytest.mark.thorough
 def test_examples_make_methods():
     for method in methods.listed():
         made = {}
@@ -107,6 +108,7 @@ def test_examples_make_methods():
         assert method.titles[0] in made["methods"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "name",
     [

@@ -81,6 +81,7 @@ def test_process_has_the_documented_types(process):
         assert tff.structure.name_list(by_field.member) == list(FACTORIES)
 
 
+@pytest.mark.thorough
 def test_each_field_is_aggregated_separately(process):
     """Uses two rounds, which have different clipping norms."""
     together, alone = process.initialize(), {}

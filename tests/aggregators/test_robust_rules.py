@@ -194,6 +194,7 @@ def test_geometric_median_has_golden_values():
     np.testing.assert_allclose(heavy, [1.0, 0.0], atol=1e-4)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("number", "attackers", "distance", "dim", "weighting"),
     [

@@ -82,6 +82,7 @@ def test_too_few_clients_give_nan():
         np.testing.assert_array_equal(StackRuleFactory(KRUM, 3).of(stack), [[result, result]])
 
 
+@pytest.mark.thorough
 def test_metrics_contain_the_rules_measurements():
     """Checks names and values of measurements, which are NaN with too few clients."""
     factory = AGGREGATORS["geometric_median"](iterations=7)

@@ -139,6 +139,7 @@ def test_fedavg_averages_statistics_over_three_rounds(model):
     assert_close(found["loss"].mean, loss)
 
 
+@pytest.mark.thorough
 def test_fedbn_keeps_statistics_over_three_rounds(model):
     start = start_of(model)
     head, norms = start["head"], [start["norm"]] * 3

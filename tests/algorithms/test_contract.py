@@ -323,6 +323,7 @@ def test_noise_of_clients_is_summed_securely(row):
     tff.test.assert_not_contains_unsecure_aggregation(process.next)
 
 
+@pytest.mark.thorough
 def test_training_reduces_the_loss(row):
     clients = row.subject.clients((12, 12, 12))
     state, losses = row.subject.state, []
@@ -343,6 +344,7 @@ def test_bytes_match_the_row(row):
     assert metrics["bytes_up_per_client"] == row.up
 
 
+@pytest.mark.thorough_but_one
 @pytest.mark.parametrize("row", _cases(lambda row: row.newcomer is not None, COVERED))
 def test_new_client_has_the_shared_part_and_an_initial_own_part(row):
     subject, seed = row.subject, testing.contract.SEED

@@ -108,7 +108,7 @@ def test_shared_parts_are_equal(name, options, other, other_options):
     assert_equal(found.shared, expected.shared)
 
 
-@pytest.mark.thorough_but_one
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "options", "other", "other_options"), SAME_PERSONAL, ids=ids)
 def test_personal_models_are_equal(name, options, other, other_options):
     found, expected = trained_pair(name, options, other, other_options)
@@ -117,6 +117,7 @@ def test_personal_models_are_equal(name, options, other, other_options):
         assert_equal(found.shared, expected.shared)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "option", "others"),
     [
@@ -171,6 +172,7 @@ class TestFedAvg:
         assert_close(trained("fedavg", cohorts=((1,),)).shared, expected.weights, tolerance=1e-6)
 
 
+@pytest.mark.thorough_but_one
 @pytest.mark.parametrize(
     ("name", "options", "kept"),
     [

@@ -145,6 +145,7 @@ def test_filled_batches_do_not_matter_while_mixing():
     assert np.any(full.client_states[0].mixing["head"]["kernel"] < 1)
 
 
+@pytest.mark.thorough
 def test_personal_model_is_the_last_or_the_initialized_one():
     cohorts = ((0, 1), (0, 1))
     last_ones = trained("fedala", personalized="last", cohorts=cohorts)

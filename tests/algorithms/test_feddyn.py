@@ -3,6 +3,7 @@
 import functools
 
 import numpy as np
+import pytest
 
 from tests.federation import assert_close, eager, last, local_sgd, run_rounds
 from tests.quadratics import objectives, quadratic_clients, quadratic_model, vector_of, weights_of
@@ -70,6 +71,7 @@ def test_rounds_match_numpy_on_quadratics():
             assert_close(vector_of(clients[i].state.own.model), theta)
 
 
+@pytest.mark.thorough
 def test_partial_cohorts_converge_to_the_optimum_and_stay_there():
     process = process_of()
     w, h = start(process)

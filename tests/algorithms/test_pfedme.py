@@ -77,6 +77,7 @@ def train(w, a, c, weight_decay=0.0):
     return shared, theta, np.mean(losses)
 
 
+@pytest.mark.thorough_but_one
 @pytest.mark.parametrize(
     ("weighting", "counts", "weight_decay"),
     [("num_examples", SIZES, 0.0), ("uniform", (1, 1, 1), 0.3)],

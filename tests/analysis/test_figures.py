@@ -93,6 +93,7 @@ def test_few_evaluations_are_the_numbers_on_the_axis(rounds, shown):
     assert [tick for tick in axes.get_xticks() if low <= tick <= high] == list(shown)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("ends", [(0.16, 3.4), (12345.0, 1.3e5)])
 def test_numbers_of_neighbouring_panels_do_not_touch(ends):
     pairs = [pd.DataFrame({"label": label, "own": ends, "local": ends}) for label in "abc"]

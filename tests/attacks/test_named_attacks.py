@@ -145,6 +145,7 @@ def attacked_mean(aggregator=None, values=(4.0, 3.0, 7.0), sizes=(1, 1, 1), **op
 
 
 class TestInnerProduct:
+    @pytest.mark.thorough
     @pytest.mark.parametrize(
         "context", [runtime.create_graph_context, slow(runtime.create_cpp_context)]
     )

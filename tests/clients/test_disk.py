@@ -279,6 +279,7 @@ def last_round(client, n):
 
 
 class TestKills:
+    @pytest.mark.thorough
     def test_kill_at_any_moment_leaves_a_consistent_generation(self, tmp_path):
         done, moments = 0, np.random.default_rng(0)
         for _ in range(5):

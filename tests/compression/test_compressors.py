@@ -184,6 +184,7 @@ def test_contractions_are_never_farther_than_zeros():
                 assert error <= np.linalg.norm(vector) * (1 + 1e-5)
 
 
+@pytest.mark.thorough
 def test_residuals_stay_bounded():
     """Compresses the same change in each round, for which residuals grow without rescaling."""
 

@@ -45,6 +45,7 @@ def finished(finished_run, tmp_path, capsys):
     return str(path)
 
 
+@pytest.mark.thorough
 def test_run_to_overwrite_is_not_resumed_before_it_is_deleted(finished, capsys):
     path, resumed = finished, []
     options = {"overwrite": True, "restart": resumed.append}

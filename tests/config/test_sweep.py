@@ -4,7 +4,6 @@ import concurrent.futures
 import csv
 import json
 import os
-import pathlib
 import signal
 import subprocess
 import sys
@@ -16,6 +15,7 @@ import pytest
 
 from configs import digits
 from tests.analysis.hand_written import write_run
+from tests.config.calls import cmdline
 from tests.runs import ROOT, run_main, tiny_config, wait_until, write_study
 from tff_pfl.config import Study, Tuning, Variant, Workers, grid
 from tff_pfl.config.sweep import shares_chosen_with
@@ -132,15 +132,6 @@ def test_run_ends_with_the_process_that_started_it(tmp_path, program):
     wait_until(lambda: not cmdline(run))
 
 
-def cmdline(process):
-    """Returns the command line of a process; empty if the process has ended."""
-    try:
-        return pathlib.Path(f"/proc/{process}/cmdline").read_bytes()
-    except OSError:
-        return b""
-
-
-@pytest.mark.thorough
 def test_results_have_a_row_for_each_finished_run(tmp_path, program):
     study = Study("Two", {"A, b": Variant("a.py"), "C": Variant("c.py")}, seeds=(0, 1))
     run = write_run(tmp_path / "A_b/seed1", [0.5, 1.0], seed=1, global_accuracies=[0.25, 0.5])

@@ -1,21 +1,9 @@
 """Tests which process serves a call, and what remains of calls that end badly."""
 
-import os
 import signal
 
-from tests.config.test_sweep import cmdline
-from tests.runs import wait_until
+from tests.config.calls import cmdline, kill, wait_for_both, write_process
 from tff_pfl.config import Workers
-
-
-def write_process(file, problem=None):
-    """Writes the id of its process into a file; returns the problem."""
-    file.write_text(str(os.getpid()))
-    return problem
-
-
-def kill(number):
-    os.kill(os.getpid(), number)
 
 
 def test_calls_of_a_group_share_a_process_until_a_problem(tmp_path):
@@ -43,8 +31,3 @@ def test_calls_run_at_the_same_time(tmp_path):
         ended = workers.wait()
         ended += workers.wait() if workers.calls else []
     assert sorted(ended) == [("a", None), ("b", None)]
-
-
-def wait_for_both(a, b, own):
-    own.touch()
-    wait_until(lambda: a.exists() and b.exists())

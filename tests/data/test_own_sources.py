@@ -52,6 +52,7 @@ def halved(dataset):
     return dataset.batch(2).map(of_batch).unbatch()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("make", [client_data, serializable])
 def test_client_data_keep_their_clients_and_structures(make):
     dataset = FederatedDataset.from_client_data(

@@ -46,6 +46,7 @@ def test_circles_show_the_counts(tmp_path, drawn, num_clients):
     assert "toy, train: " + total in drawn["set_title"][0] and "imshow" not in drawn
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("num_clients", "num_classes"), [(101, 3), (30, 40)])
 def test_heat_map_replaces_circles_that_are_too_small(tmp_path, drawn, num_clients, num_classes):
     data = dataset(num_clients, num_classes)

@@ -38,6 +38,7 @@ def test_metrics_are_means_of_the_round_and_of_all_rounds(evaluation):
     assert_close(evaluation.get_model_weights(state), weights)
 
 
+@pytest.mark.thorough
 def test_totals_count_beyond_float32_precision(evaluation):
     state = evaluation.initialize()
     many = tf.nest.map_structure(lambda total: total + 2.0**25, state.sums)

@@ -132,6 +132,7 @@ def test_device_that_is_asked_twice_sends_the_same_bytes(folder):
     assert server.history[0]["metrics"]["metrics__num_clients"] == 3
 
 
+@pytest.mark.thorough
 def test_exchange_ends_without_a_late_device_which_keeps_its_state(folder):
     options = {"exchange_seconds": 0.0, "least_uploads": 2}
     server = deployed.coordinator_of(folder, 3, rounds=2, **options)

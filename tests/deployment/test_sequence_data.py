@@ -67,6 +67,7 @@ def test_clients_have_sequences(process, adapted):
     tff.test.assert_types_identical(adapted.client_state_type, process.client_state_type)
 
 
+@pytest.mark.thorough
 def test_more_examples_than_the_capacity_raise(process, adapted):
     clients = make_clients(process, [11])
     with pytest.raises(Exception, match="A client has more examples than capacity=10"):

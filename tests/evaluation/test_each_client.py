@@ -116,6 +116,7 @@ def test_map_covers_both_models_of_every_client(ditto, dataset, at_a_time, sizes
     assert np.isnan(columns["personalized/local_test/accuracy"][1])
 
 
+@pytest.mark.thorough
 def test_map_has_an_order_of_clients_and_a_split(ditto, dataset):
     process, state, source = ditto
     norms = for_each_client(

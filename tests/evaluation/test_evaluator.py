@@ -123,6 +123,7 @@ def test_sample_has_the_metrics_of_its_clients(federation):
     assert (all_clients.population, sampled.population) == (None, 4)
 
 
+@pytest.mark.thorough
 def test_population_counts_clients_with_examples(federation):
     process, state, source, dataset = federation
     rows, none = dataset.partition.train, np.zeros([0], np.int64)

@@ -176,6 +176,7 @@ def test_fraction_1_equals_the_generalization(columns):
             )
 
 
+@pytest.mark.thorough
 def test_client_without_test_examples_uses_others(columns):
     assert TEST_SIZES[1] == 0
     assert np.isnan(columns["personalized/synthetic0_test/accuracy"][1])
@@ -243,6 +244,7 @@ def numbers(*clients) -> set[int]:
 
 
 class TestSubsample:
+    @pytest.mark.thorough
     def test_subsample_has_the_clients_number_of_distinct_examples(self, telltale):
         drawn = telltale("generalization_test", TEST_SIZES, subsample=True)
         assert [len(d) for d in drawn] == list(TEST_SIZES)  # A set has no duplicates.
@@ -270,6 +272,7 @@ class TestSubsample:
         assert first != other
 
 
+@pytest.mark.thorough
 def test_padding_does_not_change_the_result(trained, dataset, columns):
     process, state, source = trained
     fixed = build_ditto(MODEL, examples_type(IMAGE_SHAPE, capacity=12), local_sgd(), seed=1)
@@ -286,6 +289,7 @@ def test_fractions_must_be_distinct(trained, dataset):
         pooled(trained, dataset, synthetic=(0.5, 0.5000001))
 
 
+@pytest.mark.thorough
 def test_names_contain_the_fractions(trained, dataset):
     columns = pooled(trained, dataset, synthetic=(0.07, 0.125, 1 / 3))
     pools = list(dict.fromkeys(name.split("/")[1] for name in columns))

@@ -66,6 +66,7 @@ def test_auc_of_clients_and_of_pools_equals_scikit_learn(evaluated):
                 assert value == pytest.approx(roc_auc_score(labels, scores), abs=1e-6)
 
 
+@pytest.mark.thorough
 def test_parts_of_metrics_are_evaluated_one_by_one(evaluated):
     """Compares the share of labels 1 with NumPy, of clients and of the pool."""
     found, *_, clients = evaluated

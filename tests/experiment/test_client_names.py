@@ -53,6 +53,7 @@ def test_tables_have_names_instead_of_ids(named_run, tmp_path):
     assert predicted.tolist() == np.repeat(np.array(names[:3]), sizes).tolist()
 
 
+@pytest.mark.thorough
 def test_frames_have_names_and_leave_out_clients_by_name(named_run):
     run, names = named_run
     frame = analysis.read(run.folder).clients()

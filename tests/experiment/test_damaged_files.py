@@ -61,6 +61,7 @@ def test_damaged_settings_are_refused(finished, tmp_path, capsys, damage):
     assert file.read_bytes() == content
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("damage", [None, cut, with_another_digit])
 def test_missing_or_damaged_summary_is_written_again(finished, tmp_path, damage):
     path = tmp_path / "run"

@@ -56,6 +56,7 @@ def test_evaluations_without_the_metric_do_not_count():
     assert EarlyStop(patience=1).reason([EvaluatedRound(1, {}), EvaluatedRound(2, {})]) is None
 
 
+@pytest.mark.thorough
 def test_result_has_the_best_round_on_validation_examples(dataset, tmp_path):
     """Covers runs that measure only the early stop's metric, and all validation metrics."""
     validated, stop = with_validation(dataset), EarlyStop(patience=9)

@@ -176,6 +176,7 @@ def test_baseline_with_other_clients_is_refused(run, tmp_path, capsys):
     assert not (tmp_path / "x.json").exists()
 
 
+@pytest.mark.thorough
 def test_sample_of_clients_has_a_margin(run, local, tmp_path, capsys):
     output, name = tmp_path / "result", MetricName("personalized", "local_test", "accuracy")
     assert evaluate_program(str(run), str(output), baseline=str(local), clients=3) == 0

@@ -130,6 +130,7 @@ def test_early_stops_need_their_metric(dataset, metric, changes, message):
     assert raised.value.field == "early_stop"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("part", "changes", "field", "message"),
     [
@@ -210,6 +211,7 @@ def test_evaluated_clients_must_have_examples(dataset, with_tests, fields, messa
         experiment.check_evaluated()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("rate", [None, 0.02])
 def test_models_are_fine_tuned_at_the_rate_of_the_evaluation(dataset, rate):
     """The rate of local training in round 3 is 0.5 / 8."""

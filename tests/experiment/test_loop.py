@@ -23,6 +23,7 @@ from tff_pfl.experiment.summary import NUM_CLIENTS_NEVER_SELECTED
 from tff_pfl.templates import ClientOutput, Exchange, Personalization, PersonalizedProcess
 
 
+@pytest.mark.thorough
 def test_run_writes_metrics_and_timings(uninterrupted):
     path, result = uninterrupted
     rows = rows_of(path)

@@ -79,6 +79,7 @@ def test_checkpoint_of_another_algorithm_is_refused(dataset, tmp_path):
         run(tmp_path, dataset, "fedavg", rounds=2)
 
 
+@pytest.mark.thorough
 def test_settings_of_an_experiment_are_those_of_its_run(dataset, tmp_path):
     experiment = tiny_experiment(dataset, "fedavg", rounds=1)
     train(experiment, tmp_path)

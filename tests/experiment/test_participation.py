@@ -33,6 +33,7 @@ def unreliable(tmp_path_factory, dataset):
     return path, run(path, dataset, participation=UNRELIABLE)
 
 
+@pytest.mark.thorough
 def test_metrics_count_selected_and_reporting_clients(unreliable):
     path, _ = unreliable
     expected = [UNRELIABLE.participants(3, number, 5, 2) for number in range(6)]

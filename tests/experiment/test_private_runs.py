@@ -47,12 +47,14 @@ def test_metrics_have_epsilon_and_the_summary_its_parameters(run):
     assert f"differential privacy of clients: epsilon {spent[-1]:.4g}" in table(summary)
 
 
+@pytest.mark.thorough
 def test_metrics_of_clients_are_not_released(run):
     assert "train/num_clients" not in RunFiles(run).metrics
     assert "train/loss" not in RunFiles(run).metrics
     assert "train/server_kept" in RunFiles(run).metrics
 
 
+@pytest.mark.thorough
 def test_resumed_run_has_the_same_noise(run, tmp_path):
     for rounds in (1, 3):
         train_run(tmp_path / "parts", private(rounds, noise_multiplier=1.0), resume=rounds > 1)

@@ -65,6 +65,7 @@ def test_killed_run_of_groups_resumes_with_the_same_numbers(dataset, tmp_path, m
     assert_same(tmp_path / "killed", result, (tmp_path / "uninterrupted", expected))
 
 
+@pytest.mark.thorough
 def test_run_that_cannot_write_keeps_its_last_commit(uninterrupted, dataset, tmp_path):
     run_until(*COMMIT, 3, tmp_path, dataset, OSError)
     run_until(*UPDATE, 2, tmp_path, dataset, KeyboardInterrupt)  # after two rounds and one more
@@ -150,6 +151,7 @@ def test_longer_run_can_be_killed_before_its_last_commit(dataset, ended, tmp_pat
     assert_ended(tmp_path, result, ended[3], 3, names=())
 
 
+@pytest.mark.thorough
 def test_finished_run_is_not_evaluated_again(dataset, ended):
     path, expected = ended[2]
     before = {file: file.stat().st_mtime_ns for file in path.rglob("clients/*")}

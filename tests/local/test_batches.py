@@ -176,6 +176,7 @@ def test_graph_does_not_grow_with_the_length(length):
     assert sum(len(function.node_def) for function in graph.library.function) < 600
 
 
+@pytest.mark.thorough
 def test_many_epochs_can_be_vectorised():
     """Uses the library's rules, since TensorFlow's vectorization changes random numbers."""
     type_ = examples_type([2], np.float32)
@@ -223,6 +224,7 @@ def test_after_epoch_is_called_with_each_state(size):
     assert state == expected[-1]
 
 
+@pytest.mark.thorough
 def test_scan_can_be_compiled_by_xla():
     def compiled(examples, seed):
         function = tf.function(

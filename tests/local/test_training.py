@@ -224,6 +224,7 @@ def assert_equal(a, b):
     tf.nest.map_structure(np.testing.assert_array_equal, a, b)
 
 
+@pytest.mark.thorough
 def test_result_does_not_depend_on_padding_even_with_dropout(dropout):
     local, weights = sgd(0.1, 0.9, epochs=3, batch_size=BATCH), dropout.init(0)
     expected = local.train(dropout, weights, make_examples(), context())

@@ -64,6 +64,7 @@ def layer(kind, *args, **options):
 
 
 class TestBranchedLayers:
+    @pytest.mark.thorough
     def test_default_is_all_linear_layers(self):
         for middle, input_shape, linear in (
             (layer("Dense", 3, use_bias=False), (4,), True),

@@ -184,6 +184,7 @@ def test_imagenet_stem_divides_height_and_width_by_four():
     assert_close(model.apply(weights, images), expected, 1e-4)
 
 
+@pytest.mark.thorough
 def test_kernels_start_from_hes_distribution_by_fan_out():
     weights = small("wide_resnet").init(0)
     for layer, fan_out in [("block2_conv1", 9 * 32), ("block3_conv1", 9 * 64)]:

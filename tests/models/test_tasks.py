@@ -260,6 +260,7 @@ def test_parts_of_metrics_are_quantities_with_names_of_their_own():
             measured(dataclasses.replace(model, task=wrong), X, y)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("size", [0, 1, 5])
 def test_undefined_metrics_are_nan(size):
     """Evaluates no example, one, and several of one class or of one target."""

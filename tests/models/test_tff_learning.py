@@ -81,6 +81,7 @@ def model_fn(loss=tf.keras.losses.MeanSquaredError):
     )
 
 
+@pytest.mark.thorough
 def test_model_function_gives_layers_loss_and_metrics():
     model = from_tff(model_fn)
     assert model.layers == ("a", "b")

@@ -10,6 +10,7 @@ from tests.marks import slow, together
 from tff_pfl import models
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "shape", "num_classes", "num_weights"),
     [
@@ -44,6 +45,7 @@ def test_layers_are_in_the_order_in_which_networks_make_them(name):
     assert models.build(name, (32, 32, 3), 10).layers == tuple(dict.fromkeys(made))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("shape", [(8, 8, 1), (3, 5, 1), (32, 32, 3)])
 def test_small_network_takes_images_of_any_size(shape):
     model = models.build("cnn", shape, 10)
@@ -66,6 +68,7 @@ def test_build_scales_and_normalises_images():
     np.testing.assert_allclose(model.apply(weights, pixels), expected, rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_only_the_network_with_dropout_differs_in_training():
     images = np.random.default_rng(0).integers(256, size=(2, 32, 32, 3)).astype(np.uint8)
     for name, is_stochastic in [("cnn_fedpg", True), ("lenet", False)]:

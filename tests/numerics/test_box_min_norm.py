@@ -70,6 +70,7 @@ def test_weights_are_optimal_up_to_rounding(kind):
         assert gradient @ problem.weights - least.fun <= 1e-9
 
 
+@pytest.mark.thorough
 def test_bounds_0_and_1_give_the_min_norm_point():
     q = np.random.default_rng(0).normal(size=(20, 12))
     found = solve(q.T @ q, np.zeros(12), np.ones(12)).numpy()

@@ -94,6 +94,7 @@ def reference(q):
     return u / np.sum(u)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)
 def test_result_is_the_shortest_convex_combination(kind):
     """Checks the precision that `min_norm_weights` states."""

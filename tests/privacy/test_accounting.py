@@ -66,6 +66,7 @@ def test_epsilon_is_defined_for_extreme_noise(accountant):
     assert accountant.epsilon(1e-90, 10) > 1e100
 
 
+@pytest.mark.thorough
 @each_accountant
 def test_epsilon_rises_with_rounds_and_falls_with_noise(accountant):
     over_rounds = [accountant.epsilon(2.0, rounds) for rounds in (0, 1, 10, 100)]
@@ -80,6 +81,7 @@ def test_fixed_cohorts_reveal_more_than_poisson_sampling():
     assert FIXED.epsilon(2.0, 10) > POISSON.epsilon(2.0, 10)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("accountant", [FIXED, slow(POISSON)], ids=["fixed", "poisson"])
 def test_noise_multiplier_is_the_least_for_an_epsilon(accountant, epsilon=2.0):
     noise = accountant.noise_multiplier(epsilon, rounds=20)

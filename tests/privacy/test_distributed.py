@@ -98,6 +98,7 @@ def test_client_without_sound_results_still_adds_its_noise():
     assert noise.std() == pytest.approx(NORM / 3, rel=3 / np.sqrt(2 * noise.size))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "number"), [("fedavg", 4), ("fedavg", 2), slow("feddyn", 2)])
 def test_server_keeps_its_state_with_another_number_of_clients(name, number):
     """Includes more clients than expected, whose sum may exceed the modulus."""

@@ -68,6 +68,7 @@ def test_client_moves_the_mean_by_at_most_the_clipping_norm(seed):
     np.testing.assert_allclose(moved, clipped, atol=1e-5)
 
 
+@pytest.mark.thorough
 @each_seed
 @pytest.mark.parametrize("secure", [False, slow(True)])
 @each_clipping
@@ -128,6 +129,7 @@ def test_secure_sums_change_results_only_by_quantization(clipping):
         assert_close(with_secure_sums.measurements, without.measurements)
 
 
+@pytest.mark.thorough
 @each_clipping
 def test_noise_is_gaussian_with_the_given_deviation(clipping):
     z = 0.3
@@ -147,6 +149,7 @@ def test_noise_of_mean_and_count_adds_up_to_the_multiplier():
         noise_of_mean(10, 50)  # The root would be a complex number.
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", [1, slow(None)])
 @pytest.mark.parametrize("clipping", ["adaptive", slow("fixed")])
 def test_dp_event_equals_tffs(clipping, seed):
@@ -158,6 +161,7 @@ def test_dp_event_equals_tffs(clipping, seed):
     assert str(found) == str(expected)
 
 
+@pytest.mark.thorough
 @each_clipping
 def test_noise_is_a_function_of_the_seed_and_the_round(clipping):
     first, second = noise_of_rounds(process_of(clipping, 0.3), number=2)

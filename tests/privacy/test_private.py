@@ -57,6 +57,7 @@ def test_without_noise_and_clipping_rounds_equal_the_method(name):
     assert_close(found.clients, expected.clients)
 
 
+@pytest.mark.thorough
 def test_server_aggregates_only_uploads():
     process = composed("fedavg", noise_multiplier=0.0)
     (call,) = tree_analysis.find_unsecure_aggregation_in_tree(process.next.to_building_block())

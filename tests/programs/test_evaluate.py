@@ -59,6 +59,7 @@ def test_program_writes_results_and_prints_tables(run_dir, tmp_path, run):
                 assert right == pytest.approx(round(right))  # each pool has as many examples
 
 
+@pytest.mark.thorough
 def test_nogeneralization_leaves_out_other_clients(run_dir, tmp_path):
     output = tmp_path / "evaluated"
     done = run_main(

@@ -47,6 +47,7 @@ def test_subcommands_write_figures(runs, tmp_path, monkeypatch, arguments):
         assert done.stdout == ""
 
 
+@pytest.mark.thorough
 def test_subcommands_print_tables_and_write_a_page(runs, tmp_path, monkeypatch):
     monkeypatch.chdir(runs)
     done = run_main("report.py", "table", "quickstart", "b", "--against=b", "--format=csv")

@@ -19,7 +19,9 @@ WITHOUT_TENSORFLOW = """
 import contextlib, importlib, io, json, runpy, sys
 from absl import app, flags
 from absl.testing import flagsaver
+import tff_pfl
 
+assert not sys.modules.keys() & {"tensorflow", "tensorflow_federated"}
 sys.modules |= dict.fromkeys(["tensorflow", "tensorflow_federated"])
 sys.path.insert(0, "programs")
 app.define_help_flags()

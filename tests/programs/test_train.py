@@ -142,6 +142,7 @@ def test_program_restarts_after_a_lost_worker(monkeypatch, tmp_path, restarts, e
     assert ("--nooverwrite" in executed) == ("--resume" in executed) == bool(expected and resume)
 
 
+@pytest.mark.thorough
 def test_damaged_checkpoint_is_an_error(resumed, tmp_path):
     path = tmp_path / "run"
     shutil.copytree(resumed[0], path)

@@ -14,6 +14,7 @@ def text_of(page):
     return (data.FOLDER / f"{page}.md").read_text()
 
 
+@pytest.mark.thorough
 @each_page
 def test_tables_equal_the_output_of_the_command(page):
     text = text_of(page)

@@ -76,6 +76,7 @@ def test_materialized_works_inside_and_outside_a_program():
     assert_equal(run_in_program(called), materialized(process().initialize_client, 2))
 
 
+@pytest.mark.thorough
 def test_results_are_references():
     async def invoke(clients):
         output = process().next(process().initialize(), clients)
@@ -96,6 +97,7 @@ def nested(value):
     return value, (value + 1.0, value + 2.0)
 
 
+@pytest.mark.thorough
 def test_error_is_not_reported_for_each_reference():
     async def fail():
         reports = []

@@ -217,6 +217,7 @@ def worker():
     worker.end()
 
 
+@pytest.mark.thorough
 def test_remote_contexts_share_a_worker_until_it_ends(worker, monkeypatch):
     address = f"127.0.0.1:{worker.port}"
     context = runtime.create_remote_context(address)

@@ -128,6 +128,7 @@ def test_rule_cannot_be_replaced_again():
         with_aggregator(once, robust())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["fedavg", "pfedmb"])
 def test_mean_of_secure_sums_cannot_be_replaced(name):
     """Tests that an aggregator which hides uploads from the server is kept."""

@@ -69,6 +69,7 @@ class TestWeighting:
         output = after_a_round(mean_algorithm(weighting=weighting))
         np.testing.assert_allclose(output.state.algorithm.weights, [mean, mean], rtol=1e-6)
 
+    @pytest.mark.thorough
     @pytest.mark.parametrize(
         "create", [runtime.create_graph_context, slow(runtime.create_cpp_context)]
     )

@@ -39,6 +39,7 @@ def poisoned_by_complex_nans(server, state, data, context):
     )
 
 
+@pytest.mark.thorough
 def test_nan_is_found_in_all_results_of_a_client():
     process = compose(
         Exchange(
@@ -116,6 +117,7 @@ def test_size_that_does_not_fit_the_rows_is_rejected(mean_process, create):
     assert sizes == [2, 0, 0, 0, 0, 0], "client work reads padding"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("create", [runtime.create_graph_context, slow(runtime.create_cpp_context)])
 def test_client_twice_in_a_cohort_raises(mean_process, create):
     with tff.framework.get_context_stack().install(create()):

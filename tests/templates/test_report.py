@@ -46,6 +46,7 @@ class TestSecure:
         assert (secure.algorithm.report, silent.algorithm.report) == ("secure", "none")
         assert compose(mean_exchange()).algorithm.report == "clear"
 
+    @pytest.mark.thorough
     def test_nothing_is_aggregated_in_the_clear(self, secure):
         tff.test.assert_not_contains_unsecure_aggregation(secure.next)
         tff.test.assert_contains_secure_aggregation(secure.next)
@@ -80,6 +81,7 @@ class TestSecure:
         found = [output.metrics["train"][str(i)] for i in range(len(totals))]
         np.testing.assert_allclose(found, expected, rtol=1e-6, atol=2**-11)
 
+    @pytest.mark.thorough
     def test_bytes_include_the_report(self, secure, silent):
         """The report has four counts, a total and its denominator."""
         sent = [first_round(process).metrics["bytes_up_per_client"] for process in (secure, silent)]

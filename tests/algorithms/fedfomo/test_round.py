@@ -192,6 +192,7 @@ def minimum_of(client_id, share=0.2):
     return np.linalg.solve(sum(a), sum(x @ y for x, y in zip(a, c, strict=True)))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fallback", ["own", "reference"])
 def test_fallback_if_no_model_helps_a_client(fallback):
     options = CLIPPED if fallback == "own" else OPTIONS["raw"]

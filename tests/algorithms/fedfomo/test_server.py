@@ -94,6 +94,7 @@ class TestWithoutExploration:
         for i in range(N):
             assert_distinct_others(ids[i::N], i)
 
+    @pytest.mark.thorough
     def test_equal_affinities_are_equally_likely(self):
         ids = choices(SERVER, SERVER.init(WEIGHTS, seed=1))
         assert_distinct_others(ids, 3)

@@ -61,7 +61,7 @@ def assert_gram_is_of_the_gradients(memory):
 class TestSequencesOfCohorts:
     """Compares the memory with a dictionary of each client's last gradient and round."""
 
-    @pytest.mark.thorough_but_one
+    @pytest.mark.thorough
     @pytest.mark.parametrize("seed", [0, slow(1), slow(2)])
     @pytest.mark.parametrize("size", [12, 4, 1])
     def test_newest_gradients_are_remembered(self, size, seed):

@@ -204,6 +204,7 @@ def test_apply_is_the_same_in_a_tff_computation(keras_model_fn):
 
 
 # Together these models have given and automatic names, and initializers of many kinds.
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "keras_model_fn",
     [
@@ -237,6 +238,7 @@ def test_layers_of_the_same_shape_start_differently():
     assert np.max(np.abs(a)) <= np.sqrt(6 / 8)
 
 
+@pytest.mark.thorough
 def test_preprocess_receives_integers_unchanged():
     """Learns the parity of large integers, which float32 would round."""
     base = 2**31

@@ -83,6 +83,7 @@ def test_operation_that_fails_for_a_client_fails_for_all(name, jit_compile):
         vectorize(function, *stacks, jit_compile=jit_compile)
 
 
+@pytest.mark.thorough
 @together(
     ("function", "expected"),
     [

@@ -37,6 +37,7 @@ def loop(condition):
     return mapped(work, VECTOR)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("vectorize", "max_concurrent_clients"),
     [("always", 3), ("never", 1), slow("always", 1), slow("never", 3)],
@@ -51,6 +52,7 @@ def test_max_concurrent_clients_does_not_change_results(vectorize, max_concurren
 XLA = {"vectorize": "always", "jit_compile": True}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("options", [{"vectorize": "always"}, {}, slow({"vectorize": "never"})])
 def test_xla_does_not_change_results(caplog, options):
     train = loop(lambda i, x: i < 4)
@@ -151,6 +153,7 @@ NOT_VECTORIZABLE = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", NOT_VECTORIZABLE)
 def test_unvectorizable_work_is_looped_or_refused(caplog, name):
     function, member, clients, reason = NOT_VECTORIZABLE[name]

@@ -56,6 +56,7 @@ def test_random_numbers_equal_those_of_each_client_alone(name):
     assert_equal(vectorize(DRAWS[name], SEEDS), alone(DRAWS[name], SEEDS))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["uint32", "uniform", "fold in"])
 def test_seeds_may_have_64_bits(name):
     assert_equal(vectorize(DRAWS[name], LONG_SEEDS), alone(DRAWS[name], LONG_SEEDS))
@@ -67,6 +68,7 @@ def test_there_may_be_no_clients(name):
     assert (drawn.shape, drawn.dtype) == ((0, *one.shape), one.dtype)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("count", [0, 3, 5])
 def test_number_of_draws_may_be_known_at_run_time_only(count):
     """Tries numbers that leave words of the last block of four unused."""
@@ -78,6 +80,7 @@ def test_number_of_draws_may_be_known_at_run_time_only(count):
     assert_equal(vectorize(some, SEEDS), alone(some, SEEDS))
 
 
+@pytest.mark.thorough
 def test_draws_work_in_a_loop_and_with_seeds_of_unknown_shape():
     def draw(seed):
         def step(i, seed, total):
@@ -106,6 +109,7 @@ def test_shared_seed_is_drawn_from_once():
     assert_equal(vectorize(draw, x), alone(draw, x))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("names", [["uniform"], slow(DRAWS.keys() - _UNCOMPILED)])
 def test_compiled_draws_are_equal(names):
     """Compiles draws with a seed for each client, and with one for all, also in a loop."""

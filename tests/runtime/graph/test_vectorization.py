@@ -159,6 +159,7 @@ def test_results_equal_those_of_each_client_alone(name):
         assert_close(vectorize(function, *rows), alone(function, *rows), 1e-6)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "name", ["selection by a scalar", *(slow(name) for name in ("top_k", "pad", "roll"))]
 )
@@ -266,6 +267,7 @@ CONVOLUTIONS = convolutions("Conv2D")
 DEPTHWISE = convolutions("DepthwiseConv2dNative")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("which", "stacked"), STACKED)
 def test_convolution_equals_each_client_alone(which, stacked):
     function, args = with_shared(CONVOLUTIONS[which], (3, 2, 2, 4), stacked)
@@ -300,6 +302,7 @@ def test_depthwise_convolution_equals_each_client_alone(which, stacked):
 EXPLICIT = [[0, 0], [1, 2], [0, 1], [0, 0]]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("strides", "padding", "data_format", "clients", "channels"),
     [
@@ -328,6 +331,7 @@ def test_gradients_of_own_filters_equal_each_client_alone(
     assert_close(result, alone(tf.function(value_and_gradients, jit_compile=True), *args))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("options", "shape"),
     [
@@ -383,6 +387,7 @@ def test_sizes_decide_how_to_convolve_unless_one_way_is_forced():
         assert found & {"BatchMatMulV2", "Conv2D"} == {expected}, (way, outputs, inputs)
 
 
+@pytest.mark.thorough
 def test_groups_are_allowed_only_within_the_context():
     """Uses forward convolutions in a loop, whose groups TensorFlow computes on every CPU."""
     args = [np.arange(3, dtype=np.int32), normal(3, 2, 7, 6, 2), normal(3, 3, 3, 2, 4)]
