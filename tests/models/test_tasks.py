@@ -86,6 +86,7 @@ SCALES = [
 ]
 
 
+@pytest.mark.thorough_but_one
 @pytest.mark.parametrize("name", ["binary", "multi_label"])
 @pytest.mark.parametrize(("scale", "mean_error", "largest_error"), SCALES)
 def test_area_under_the_curve_at_any_scale(name, scale, mean_error, largest_error):

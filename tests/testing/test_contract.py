@@ -84,6 +84,7 @@ FAULTY = {
 }
 
 
+@pytest.mark.thorough_but_one
 @pytest.mark.parametrize("check", FAULTY, ids=lambda check: check.__name__)
 def test_check_finds_a_fault(check):
     faulty, traits, message = FAULTY[check]

@@ -157,6 +157,7 @@ def flat(weights):
     return [value for layer in weights.values() for value in layer.values()]
 
 
+@pytest.mark.thorough_but_one
 @pytest.mark.parametrize(
     ("keras_model_fn", "names"),
     [slow(*item) if item[0] is convolutional else item for item in MODELS.items()],

@@ -151,6 +151,7 @@ RULES = {
 SLOW = [f"unsorted segments, {name}" for name in ("max", "min", "prod")]
 
 
+@pytest.mark.thorough_but_one
 @pytest.mark.parametrize("name", [slow(name) if name in SLOW else name for name in RULES])
 def test_results_equal_those_of_each_client_alone(name):
     function, *stacks = RULES[name]
