@@ -29,7 +29,7 @@ def pytest_collection_modifyitems(items):
     """Marks all cases but the first of tests that are `thorough_but_one` as thorough."""
     seen = set()
     for item in items:
-        if item.get_closest_marker("thorough_but_one"):
+        if item.get_closest_marker("thorough_but_one") and not item.get_closest_marker("slow"):
             if item.function in seen:
                 item.add_marker(pytest.mark.thorough)
             seen.add(item.function)
