@@ -72,7 +72,13 @@ def test_tracebacks_of_mistakes_have_the_users_lines_alone(filtering):
 
 
 def test_tracebacks_of_the_librarys_own_faults_are_whole(filtering):
-    assert frames_of(call, in_the_library("{}[0]"))[-2:] == ["<lambda>", "<lambda>"]
+    fault = in_the_library("{}[0]")
+    assert frames_of(call, fault)[-2:] == ["<lambda>", "<lambda>"]
+    assert frames_of(call, functools.partial(library_called_by_user, fault))[-1] == "<lambda>"
+
+
+def library_called_by_user(function):
+    return function()
 
 
 def test_traceback_of_a_block_shows_the_failing_line(filtering):

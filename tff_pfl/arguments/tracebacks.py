@@ -71,21 +71,23 @@ def _shorten(error: BaseException) -> None:
     while found is not None:
         entries.append(found)
         found = found.tb_next
-    users = [entry for entry in entries if _is_users(entry.tb_frame.f_code.co_filename)]
-    is_mistake = bool(users) or _is_raised_on_purpose(entries[-1:])
-    if getattr(error, _SHORT, is_mistake):
+    users = [entry for entry in entries if _is_users(_file(entry))]
+    is_fault = entries and _file(entries[-1]).startswith(_LIBRARY) and not _raises(entries[-1])
+    if getattr(error, _SHORT, entries and not is_fault and (users or _raises(entries[-1]))):
         setattr(error, _SHORT, True)  # callers of this library have only their own entries left
         error.__traceback__ = None
         for entry in reversed(users):
             entry.tb_next, error.__traceback__ = error.__traceback__, entry
 
 
-def _is_raised_on_purpose(innermost: list[TracebackType]) -> bool:
-    for entry in innermost:
-        file = entry.tb_frame.f_code.co_filename
-        line = linecache.getline(file, entry.tb_lineno).lstrip()
-        return line.startswith("raise") and file.startswith(_LIBRARY)
-    return False
+def _file(entry: TracebackType) -> str:
+    return entry.tb_frame.f_code.co_filename
+
+
+def _raises(entry: TracebackType) -> bool:
+    """Returns whether the library raises the error on purpose there."""
+    line = linecache.getline(_file(entry), entry.tb_lineno).lstrip()
+    return line.startswith("raise") and _file(entry).startswith(_LIBRARY)
 
 
 def _is_users(file: str) -> bool:
