@@ -1,6 +1,7 @@
 """Tests which process serves a call, and what remains of calls that end badly."""
 
 import signal
+import sys
 
 from tests.config.calls import cmdline, kill, wait_for_both, write_process
 from tff_pfl.config import Workers
@@ -17,6 +18,7 @@ def test_calls_of_a_group_share_a_process_until_a_problem(tmp_path):
         assert first == same != other and not cmdline(first)
         assert process("b", "It failed.") == other != process("b")
         assert workers.call("b", kill, signal.SIGKILL) == -signal.SIGKILL
+        assert workers.call("b", sys.exit, 0) == 1
         last = process("b")
         assert cmdline(last)
     assert not cmdline(last)

@@ -5,6 +5,7 @@ import fcntl
 import os
 import pathlib
 import shutil
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -258,7 +259,8 @@ class _Pool:
         if status != 0:
             self.failed.append(run)
             log = pathlib.Path(f"{self.root / run.folder}.log")
-            self.write(f"{run.folder} failed: {_reason(log)}\n  {log} has its whole output.")
+            reason = _reason(log) if status > 0 else f"killed by {signal.Signals(-status).name}."
+            self.write(f"{run.folder} failed: {reason}\n  {log} has its whole output.")
 
     def _count(self, run, keep_checkpoints):
         """Counts a run as done, once, and removes its checkpoint if it is not to be kept."""

@@ -74,8 +74,8 @@ class Workers:
         """Waits until calls have ended, or for some seconds.
 
         Returns:
-            The key and the problem of each call that has ended. Where a process was killed, the
-            problem is its exit code, a negative number.
+            The key and the problem of each call that has ended. If its process has ended, too, the
+            problem is the exit code, or the negative number of the signal that killed it.
         """
         keys = {worker.connection: key for key, worker in self._busy.items()}
         ended = []
@@ -116,8 +116,9 @@ class _Worker:
         try:
             problem = self.connection.recv()
         except EOFError:
+            self.process.join()
             _end([self])
-            return self.process.exitcode
+            return self.process.exitcode or 1  # a function may end its process by sys.exit()
         if problem or self._calls == _CALLS:
             _end([self])
         return problem
