@@ -4,8 +4,10 @@ import json
 import math
 
 import numpy as np
+import pytest
 
 from tests.marks import together
+from tff_pfl.arguments.names import UnknownNameError
 from tff_pfl.arguments.quantities import Quantities, Quantity
 from tff_pfl.evaluation import ClientMetrics, MetricName, from_text, summarize
 from tff_pfl.experiment import (
@@ -154,6 +156,9 @@ def test_summary_is_read_as_it_was_written(tmp_path):
     written = Result("title", last, last, first, late, 1.5)
     write_summary(directory, written._replace(server_state=np.ones(3)))
     assert read_summary(tmp_path) == written
+    assert last.mean("loss", "global") is None
+    with pytest.raises(UnknownNameError, match="Unknown quantity 'acc'. Valid: 'loss'."):
+        last.mean("acc")
     assert list(json.loads((tmp_path / "summary.json").read_text())) == [
         *("title", "final", "best_on_validation", "best_on_test", "late_mean"),
         *("seconds", "checksum"),

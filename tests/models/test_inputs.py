@@ -126,6 +126,8 @@ def test_specs_are_of_shapes_or_of_their_structure():
         tf.TensorSpec([1, 2], tf.int32, "x_0"),
         {"a": tf.TensorSpec([1], tf.int32, "x_1_a")},
     )
+    with pytest.raises(TypeError, match=r"must be a tuple, such as \(8,\), got 8"):
+        input_specs(8, np.uint8)
 
 
 def test_preprocess_takes_float64_as_it_is_stored():

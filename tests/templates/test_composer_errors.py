@@ -76,6 +76,7 @@ ONE = Mean(1.0, 1.0)
             ),
             r"the upload.*float32\(None,\)",
         ),
+        (changed(state=None), "client_work returned state=None. Return "),
         # The result of the server's finalizer.
         (
             finalizes(lambda server, change: (change[:1], {})),

@@ -142,3 +142,20 @@ def test_error_names_client_work_that_draws():
     message = "Exchange 'train': client_work: operation '.*' of type 'RandomStandardNormal'"
     with pytest.raises(errors.RandomnessError, match=message):
         compose(mean_exchange(client_work=noisy))
+
+
+def test_changes_of_variables_are_refused():
+    """Without the check, the change is lost, since nothing depends on it."""
+
+    def work(change):
+        def scaled(x):
+            variable = tf.Variable(2.0)
+            change(variable, x)
+            return variable * 3.0
+
+        return trace("client_work", scaled, tff.TensorType(np.float32))
+
+    for change in (lambda v, x: v.assign_add(x), lambda v, x: v.assign(x)):
+        with pytest.raises(errors.TemplateError, match="^client_work: .* changes a tf.Variable"):
+            work(change)
+    assert work(lambda variable, x: None)(1.0) == 6.0

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from tff_pfl.arguments.kinds import function_of, signature_of
-from tff_pfl.arguments.names import UnknownNameError, check_names
+from tff_pfl.arguments.names import UnknownNameError, check_names, unknown_name
 from tff_pfl.arguments.tracebacks import with_short_tracebacks
 
 _Owner = TypeVar("_Owner", bound=Callable[..., Any])
@@ -207,7 +207,8 @@ def takes(
             try:
                 bound = signature.bind_partial(*args, **kwargs)
             except TypeError as error:
-                raise TypeError(f"{owner.__name__}: {error}") from None
+                tip = _tip(kwargs, signature)
+                raise TypeError(f"{owner.__name__}: {tip or error}") from None
             given = bound.arguments
             check_numbers(owner, given, error=range_error)
             for name in flags.keys() & given.keys():
@@ -224,6 +225,13 @@ def takes(
         return owner
 
     return decorate
+
+
+def _tip(given: Mapping[str, Any], signature: inspect.Signature) -> str:
+    """Returns the end of a message that names the valid arguments if an unknown one is given."""
+    known = [name for name in signature.parameters if name != "self"]
+    unknown = [name for name in given if name not in known]
+    return unknown_name("argument", unknown[0], known) if unknown else ""
 
 
 def ranges_of(owner: Callable) -> Mapping[str, Range]:

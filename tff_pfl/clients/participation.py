@@ -213,10 +213,11 @@ class Participation:
         whole(1).check("The size of a cohort", cohort_size, ValueError)
         wanted = self._num_wanted(cohort_size)
         if wanted > num_clients:
-            reason = f" with over_selection={self.over_selection}" * (wanted > cohort_size)
+            of = f"with over_selection={self.over_selection} asks for {wanted} clients"
+            asked = of if wanted > cohort_size else "was asked for"
             raise ValueError(
-                f"A cohort of {cohort_size} clients{reason} asks for {wanted} clients, but the "
-                f"federation has only {num_clients}."
+                f"A cohort of {cohort_size} clients {asked}, but the federation has only "
+                f"{num_clients}."
             )
         self.selector.check(wanted)
 

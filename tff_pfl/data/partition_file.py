@@ -87,7 +87,7 @@ class Partition:
             UnknownNameError: A client does not exist, or is a number although names are text.
             TypeError: A client is neither text nor a whole number, or `clients` is one client.
         """
-        if isinstance(clients, str):
+        if isinstance(clients, str) or not isinstance(clients, Iterable):
             raise TypeError(f"Clients must be a list of names or ids, got {clients!r}.")
         kind = None if self.names is None else self.names.dtype.kind
         return [id_of(client, self._by_text, kind) for client in clients]

@@ -61,10 +61,18 @@ class EvaluatedRound(NamedTuple):
     metrics: Mapping[MetricName, float]
 
     def mean(self, quantity: str, model: str = "personalized") -> float | None:
-        """Returns a model's mean quantity over clients, from the first pool that has it."""
-        for name, value in self.metrics.items():
-            if (name.model, name.quantity, name.statistic) == (model, quantity, "mean"):
-                return value
+        """Returns a model's mean quantity over clients, from the first pool that has it.
+
+        It is `None` if that model was not evaluated.
+
+        Raises:
+            UnknownNameError: No model has such a quantity.
+        """
+        means = [name for name in self.metrics if name.statistic == "mean"]
+        check_names("quantity", [quantity], dict.fromkeys(name.quantity for name in means))
+        for name in means:
+            if (name.model, name.quantity) == (model, quantity):
+                return self.metrics[name]
         return None
 
     @property

@@ -48,9 +48,15 @@ def _specs(shape, dtype, num_rows, name):
 
 
 def is_shape(value) -> bool:
-    """Returns whether a value is a shape, not a structure of shapes."""
+    """Returns whether a value is a shape, not a structure of shapes.
+
+    Raises:
+        TypeError: It is a number.
+    """
     if isinstance(value, dict):
         return False
+    if hasattr(value, "__index__"):
+        raise TypeError(f"input_shape must be a tuple, such as ({value},), got {value!r}.")
     return all(size is None or hasattr(size, "__index__") for size in value)
 
 

@@ -180,6 +180,11 @@ def _checked(label, output) -> ClientOutput:
         raise errors.BlockResultError(
             f"{label}: client_work returned {type(output).__name__}, not ClientOutput."
         )
+    for name in output._fields:
+        if getattr(output, name) is None:
+            raise errors.BlockResultError(
+                f"{label}: client_work returned {name}=None. Return () if there is nothing."
+            )
     _check_names(f"{label}: ClientOutput.metrics", output.metrics)
     for name, metric in output.metrics.items():
         if name in _RESERVED:

@@ -24,6 +24,19 @@ def unseeded_operations(graph: tf.Graph) -> Iterator[tuple[str, str]]:
             yield node.name, node.op
 
 
+def changed_variables(graph: tf.Graph) -> Iterator[str]:
+    """Yields the names of operations that change a `tf.Variable` of a block.
+
+    A block has no order of operations: a change happens only if something depends on it. Functions
+    of a graph, in which TensorFlow keeps the order, do not count.
+    """
+    for node in graph.as_graph_def().node:
+        is_change = node.op.startswith(("AssignAddV", "AssignSubV", "ResourceScatter"))
+        is_assignment = node.op == "AssignVariableOp" and not node.name.endswith("/Assign")
+        if is_change or is_assignment:
+            yield node.name
+
+
 def draws_without_seed(graph: tf.Graph) -> bool:
     """Returns whether operations of a graph that is used once draw random numbers without a seed.
 

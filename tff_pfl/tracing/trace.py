@@ -12,7 +12,7 @@ from tff_pfl.arguments.tracebacks import place
 from tff_pfl.tracing.equality import elementwise_equality
 from tff_pfl.tracing.errors import BlockTracingError, LabelsError, RandomnessError, TemplateError
 from tff_pfl.tracing.generators import uses_global_randomness
-from tff_pfl.tracing.randomness import described, unseeded_operations
+from tff_pfl.tracing.randomness import changed_variables, described, unseeded_operations
 
 
 def trace(block: str, fn: Callable[..., Any], *types: tff.types.Type) -> tff.Computation:
@@ -24,6 +24,7 @@ def trace(block: str, fn: Callable[..., Any], *types: tff.types.Type) -> tff.Com
         BlockTracingError: `fn` fails; the message names the block and the types of its arguments.
         LabelsError: `fn` computes the loss of labels that do not fit.
         RandomnessError: `fn` draws random numbers that no seed controls.
+        TemplateError: `fn` changes a `tf.Variable`.
     """
     try:
         computation = _seeded_computation(block, elementwise_equality()(fn), *types)
@@ -63,7 +64,13 @@ def _seeded_computation(
     @functools.wraps(fn)
     def traced(*args, **kwargs):
         result = fn(*args, **kwargs)
-        for name, kind in unseeded_operations(tf.compat.v1.get_default_graph()):
+        graph = tf.compat.v1.get_default_graph()
+        for name in changed_variables(graph):
+            raise TemplateError(
+                f"{block}: operation {name!r} changes a tf.Variable, which would be lost. Compute "
+                "with tensors, and return what lasts as state."
+            )
+        for name, kind in unseeded_operations(graph):
             raise RandomnessError(
                 f"{block}: operation {name!r} of type {kind!r} {described(kind)}: a run that is "
                 f"resumed or repeated would have others.\n{_TIP}; shuffle data sets with a seed; "
