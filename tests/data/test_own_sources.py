@@ -244,7 +244,7 @@ def test_seeded_and_generated_data_sets_are_read_and_repeated_ones_warned_of(cap
     )
     assert changed_by(lambda data: data.repeat(5).repeat(1)).sizes().tolist() == [20]
     (message,) = caplog.messages
-    assert "1 clients repeat their examples, that of client 'a' 5 times" in message
+    assert "data set of client 'a' repeats its examples 5 times, and each copy" in message
 
 
 FRAME = pd.DataFrame(
@@ -257,6 +257,8 @@ FRAME = pd.DataFrame(
         "part": ["train", "test", "train", "test", "validation", "train"],
         "title": list("abcdef"),
         "gap": [1.0, np.nan, 2.0, 3.0, np.nan, 4.0],
+        "word": ["a", None, "b", "a", "b", "c"],
+        "code": pd.Categorical(list("abacaa"), ["a", "b"]).codes,  # c is -1
     }
 )
 
@@ -332,6 +334,8 @@ def test_column_of_text_has_the_names_of_classes():
         ({"x": ["age", "title"]}, "Column 'title' is object, not numbers. Encode it"),
         ({"x": "ages"}, "Unknown column of the data frame 'ages'. Did you mean 'age'"),
         ({"y": "gap"}, "Column 'gap' has no value in 2 rows. Drop them"),
+        ({"x": ["word"]}, "Column 'word' has no value in 1 rows.* a name, such as 'unknown'."),
+        ({"x": ["code"]}, "Column 'code' is -1 in 1 rows, as pandas.Categorical codes what"),
         ({"split": "title"}, "must have 'train', 'validation' or 'test', found 'a'"),
         ({"client": "age"}, "Names of clients must be .* got 0.5"),
         ({"x": ["age", "rating"]}, "Column 'rating' is both an input and a label"),

@@ -39,7 +39,12 @@ class Workers:
 
     def __exit__(self, *error):
         """Ends all processes."""
-        _end([*self._idle, *self._busy.values()])
+        for worker in self._busy.values():
+            worker.process.terminate()
+            worker.connection.close()
+        _end(self._idle)
+        for worker in self._busy.values():
+            worker.process.join()
 
     @property
     def calls(self) -> list:
@@ -124,9 +129,12 @@ class _Worker:
         return problem
 
 
-def _end(workers):
+def _end(workers, seconds=5):
+    """Ends idle processes, which do so by themselves, unless they hang."""
     for worker in workers:
         worker.connection.close()
+    for worker in workers:
+        worker.process.join(seconds)
         worker.process.terminate()
     for worker in workers:
         worker.process.join()

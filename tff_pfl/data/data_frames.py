@@ -144,10 +144,15 @@ def _present(frame, column):
         known = [str(name) for name in (*frame.columns, *frame.index.names) if name is not None]
         raise ExamplesError(unknown_name("column of the data frame", column, known))
     if number := int(values.isna().sum()):
-        raise ExamplesError(
+        drop = (
             f"Column {column!r} has no value in {number} rows. Drop them, by "
-            f"frame.dropna(subset=[{column!r}]), or fill them with a number, and say in another "
-            f"column which they are: frame[{column!r}].isna()."
+            f"frame.dropna(subset=[{column!r}])"
+        )
+        if values.dtype.kind not in "biuf":
+            raise ExamplesError(f"{drop}, or fill them with a name, such as 'unknown'.")
+        raise ExamplesError(
+            f"{drop}, or fill them with a number, and say in another column which they are: "
+            f"frame[{column!r}].isna()."
         )
     return values
 
@@ -159,5 +164,10 @@ def _column(frame, column) -> np.ndarray:
             f"Column {column!r} is {values.dtype}, not numbers. Encode it: a category by "
             f"pandas.Categorical(frame[{column!r}], NAMES).codes, whose order is that of NAMES, a "
             f"date for example by pandas.to_datetime(frame[{column!r}]).dt.dayofyear."
+        )
+    if values.dtype in (np.int8, np.int16) and (number := int((values == -1).sum())):
+        raise ExamplesError(
+            f"Column {column!r} is -1 in {number} rows, as pandas.Categorical codes what its names "
+            "lack. Add these names, drop the rows, or pass the column as int32 if -1 is a number."
         )
     return values.to_numpy(getattr(values.dtype, "numpy_dtype", None))

@@ -37,10 +37,9 @@ def check_pipelines(datasets: Mapping[int | str, tf.data.Dataset]) -> None:
     if repeated:
         client, count = next(iter(repeated.items()))
         absl.logging.warning(
-            "The data sets of %d clients repeat their examples, that of client %r %d times, and "
-            "each copy counts as an example. Leave out repeat, and set the number of epochs in "
-            "LocalTraining.",
-            *(len(repeated), client, count),
+            "The data set of client %r repeats its examples %d times%s, and each copy counts as an "
+            "example. Leave out repeat, and set the number of epochs in LocalTraining.",
+            *(client, count, f", {len(repeated) - 1} others too" if len(repeated) > 1 else ""),
         )
 
 
