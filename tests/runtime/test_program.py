@@ -6,6 +6,7 @@ import gc
 
 import numpy as np
 import pytest
+import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.federation import assert_close, assert_equal, make_clients, random_examples, tiny_process
@@ -139,6 +140,16 @@ def test_argument_with_other_elements_is_refused():
     message = f"Expected a structure of 2 elements, .* found {len(values)} elements"
     with pytest.raises(TypeError, match=message):
         run_in_program(called, difference, values)
+
+
+@pytest.mark.parametrize("value", [tf.data.Dataset.range(3), (1.0, 2.0, 3.0)])
+def test_client_with_other_elements_is_named(value):
+    at_clients = tff.FederatedType(difference.type_signature.parameter, tff.CLIENTS)
+    mapped = tff.federated_computation(lambda x: tff.federated_map(difference, x), at_clients)
+    kind = type(value).__name__
+    message = f"^The value of client 1 must have the elements a, b, found {kind}.$"
+    with pytest.raises(TypeError, match=message):
+        run_in_program(called, mapped, [{"a": 1.0, "b": 2.0}, value])
 
 
 @pytest.mark.parametrize(

@@ -155,7 +155,10 @@ def _checked_clients(clients, member, num_clients) -> _Clients:
         )
     leaf_types = values.leaf_types(member)
     flatten = _flattener(member)
-    rows = [flatten(client) for client in clients]
+    try:
+        rows = [flatten(client) for client in clients]
+    except TypeError as error:
+        raise _mistaken(clients, member) or error from None
     columns = zip(*rows, strict=True) if rows else [()] * len(leaf_types)
     checked = []
     for column, leaf_type in zip(columns, leaf_types, strict=True):
@@ -165,6 +168,20 @@ def _checked_clients(clients, member, num_clients) -> _Clients:
             place = list(_paths(member))[len(checked)]
             raise TypeError(f"A client's {place}: {error}") from error
     return _Clients(checked, leaf_types, _are_padded(member))
+
+
+def _mistaken(clients, member) -> TypeError | None:
+    """Returns the error for the first client whose value has other elements than its type."""
+    for index, client in enumerate(clients):
+        try:
+            elements_of(client, member)
+        except TypeError:
+            names = ", ".join(name for name, _ in tff.structure.iter_elements(member) if name)
+            return TypeError(
+                f"The value of client {index} must have the elements {names or len(member)}, found "
+                f"{type(client).__name__}."
+            )
+    return None
 
 
 @functools.lru_cache
