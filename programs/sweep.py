@@ -17,7 +17,6 @@ and `tuning.csv` has the score of each trial.
 """
 
 import pathlib
-import re
 import sys
 
 from absl import app, flags
@@ -84,10 +83,9 @@ def _study():
 
 def _parse_flags(argv):
     """Parses the flags except for settings of the config, which its runs parse."""
-    pattern = re.compile(r"--?config\.([^=]+)=(.*)", re.DOTALL)
     argv = with_home(argv)
-    _settings.update(found.groups() for found in map(pattern.fullmatch, argv) if found)
-    return app.parse_flags_with_usage([it for it in argv if not pattern.fullmatch(it)])
+    _settings.update(configs.settings_of(argv))
+    return app.parse_flags_with_usage(configs.without_settings(argv))
 
 
 @flags.multi_flags_validator(

@@ -61,6 +61,9 @@ def test_arguments_are_checked_before_the_call():
             build_it("m", rate=None)
     with pytest.raises(TypeError, match="^build: Unknown argument 'rats'. Did you mean 'rate'"):
         build("m", rats=1)
+    open_ended = takes(a=whole(1))(lambda a, **options: None)
+    with pytest.raises(TypeError, match="too many positional arguments"):
+        open_ended(1, 2, rate=3)  # rate is no unknown argument
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'model'"):
         build()
 

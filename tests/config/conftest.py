@@ -15,7 +15,7 @@ class ThisProcess(Workers):
     def start(self, key, group, function, *args):
         self._busy[key] = function(*args)
 
-    def wait(self, seconds=None):
+    def wait(self):
         ended, self._busy = self._busy, {}
         return list(ended.items())
 

@@ -210,6 +210,8 @@ def test_program_trains_methods_by_one_config(tmp_path, in_this_process):
     assert ended.stdout.splitlines()[3].startswith("| ditto | **75.00** | "), ended.stderr
     ended = run_main("sweep.py", *methods, "--config.rounds=4", f"--output_dir={tmp_path}")
     assert "fedavg/seed0 was run with other settings" in ended.stderr
+    ended = run_main("sweep.py", *methods, "--noconfig.data.merge", f"--output_dir={tmp_path}")
+    assert "--config.data.merge=False" in ended.stderr
     for few in (methods[:1], methods[1:], ("--study=a.py", *methods), ("--study=a", "--seeds=2")):
         ended = run_main("sweep.py", *few, f"--output_dir={tmp_path}")
         assert "Pass --config with --methods, or --study, whose file" in ended.stderr

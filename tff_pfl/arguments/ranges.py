@@ -207,8 +207,9 @@ def takes(
             try:
                 bound = signature.bind_partial(*args, **kwargs)
             except TypeError as error:
-                tip = _tip(kwargs, signature)
-                raise TypeError(f"{owner.__name__}: {tip or error}") from None
+                raise TypeError(
+                    f"{owner.__name__}: {_unknown(kwargs, signature) or error}"
+                ) from None
             given = bound.arguments
             check_numbers(owner, given, error=range_error)
             for name in flags.keys() & given.keys():
@@ -227,8 +228,10 @@ def takes(
     return decorate
 
 
-def _tip(given: Mapping[str, Any], signature: inspect.Signature) -> str:
-    """Returns the end of a message that names the valid arguments if an unknown one is given."""
+def _unknown(given: Mapping[str, Any], signature: inspect.Signature) -> str:
+    """Returns the message for the first unknown argument, or "" if all are known."""
+    if any(it.kind is it.VAR_KEYWORD for it in signature.parameters.values()):
+        return ""
     known = [name for name in signature.parameters if name != "self"]
     unknown = [name for name in given if name not in known]
     return unknown_name("argument", unknown[0], known) if unknown else ""

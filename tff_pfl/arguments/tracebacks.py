@@ -72,8 +72,8 @@ def _shorten(error: BaseException) -> None:
         entries.append(found)
         found = found.tb_next
     users = [entry for entry in entries if _is_users(_file(entry))]
-    is_fault = entries and _file(entries[-1]).startswith(_LIBRARY) and not _raises(entries[-1])
-    if getattr(error, _SHORT, entries and not is_fault and (users or _raises(entries[-1]))):
+    is_ours = bool(entries) and _file(entries[-1]).startswith(_LIBRARY)
+    if getattr(error, _SHORT, _raises(entries[-1]) if is_ours else bool(users)):
         setattr(error, _SHORT, True)  # callers of this library have only their own entries left
         error.__traceback__ = None
         for entry in reversed(users):
@@ -85,9 +85,8 @@ def _file(entry: TracebackType) -> str:
 
 
 def _raises(entry: TracebackType) -> bool:
-    """Returns whether the library raises the error on purpose there."""
-    line = linecache.getline(_file(entry), entry.tb_lineno).lstrip()
-    return line.startswith("raise") and _file(entry).startswith(_LIBRARY)
+    """Returns whether the line raises an error on purpose."""
+    return linecache.getline(_file(entry), entry.tb_lineno).lstrip().startswith("raise")
 
 
 def _is_users(file: str) -> bool:

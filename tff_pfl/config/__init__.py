@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from tff_pfl.config.flags import define_import_flags as define_import_flags
     from tff_pfl.config.flags import parse_flags as parse_flags
     from tff_pfl.config.flags import read_config as read_config
+    from tff_pfl.config.flags import settings_of as settings_of
+    from tff_pfl.config.flags import without_settings as without_settings
     from tff_pfl.config.interruption import exit_code_of as exit_code_of
     from tff_pfl.config.interruption import interruptible as interruptible
     from tff_pfl.config.interruption import user_errors as user_errors

@@ -60,7 +60,7 @@ class ConfigFileParser(ConfigFileFlagParser):
     def __init__(self, argv: Sequence[str]):
         """Prepares the parser for a command line."""
         super().__init__("config")
-        self._overrides = dict(_overrides(argv))
+        self._overrides = dict(settings_of(argv))
 
     def parse(self, path: str) -> ml_collections.ConfigDict:
         """Returns the config of a file.
@@ -131,7 +131,7 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
         sys.exit(1)
     config = flags.FLAGS["config"].value if "config" in flags.FLAGS else None
     if config is not None:
-        for warning in configs.unused_settings(config, [key for key, _ in _overrides(argv)]):
+        for warning in configs.unused_settings(config, [key for key, _ in settings_of(argv)]):
             print(f"warning: --{warning}", file=sys.stderr)
     return positional
 
@@ -171,7 +171,7 @@ def _check_other_flags(values: flags.FlagValues, argv: Sequence[str]) -> None:
     others = copy.deepcopy(values)
     delattr(others, "config")
     flags.DEFINE_string("config", None, "", flag_values=others)
-    others([argument for argument in argv if not re.match(r"--?(no)?config\.", argument)])
+    others(without_settings(argv))
 
 
 def _reason(error: Exception) -> str:
@@ -196,10 +196,15 @@ def _reason(error: Exception) -> str:
     return re.sub(r"^flags \w+=.*?: ", "", reason)
 
 
-def _overrides(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yields the key and the value of each flag for a config key."""
-    pattern = re.compile(r"--?config\.([^=]+)(?:=(.*))?", re.DOTALL)
+def without_settings(argv: Sequence[str]) -> list[str]:
+    """Returns a command line without the flags for config keys."""
+    return [argument for argument in argv if not re.match(r"--?(no)?config\.", argument)]
+
+
+def settings_of(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yields the key and the value of each flag for a config key, such as `--config.rounds=3`."""
+    pattern = re.compile(r"--?(no)?config\.([^=]+)(?:=(.*))?", re.DOTALL)
     for argument, following in zip(argv, [*argv[1:], ""], strict=True):
         if match := pattern.fullmatch(argument):
-            key, value = match.groups()
-            yield key, following if value is None else value
+            negated, key, value = match.groups()
+            yield key, "False" if negated else following if value is None else value

@@ -11,6 +11,7 @@ from typing import Any
 
 _SPAWN = multiprocessing.get_context("spawn")
 _CALLS = 20  # that a process serves: what the graphs of earlier calls leave behind stays bounded
+_PATIENCE = 5  # seconds in which an idle process ends by itself
 _PR_SET_PDEATHSIG = 1  # from Linux's <sys/prctl.h>
 
 
@@ -67,7 +68,8 @@ class Workers:
         """
         worker = next((worker for worker in self._idle if worker.group == group), None)
         if worker is None:
-            _end(self._idle[: len(self._idle) + len(self._busy) + 1 - self._number])
+            surplus = len(self._idle) + len(self._busy) + 1 - self._number
+            _end(self._idle[: max(0, surplus)])
             self._idle = [worker for worker in self._idle if worker.is_alive]
             worker = _Worker(group)
         else:
@@ -75,8 +77,8 @@ class Workers:
         worker.call(function, *args)
         self._busy[key] = worker
 
-    def wait(self, seconds: float | None = None) -> list[tuple[Any, Any]]:
-        """Waits until calls have ended, or for some seconds.
+    def wait(self) -> list[tuple[Any, Any]]:
+        """Waits until calls have ended.
 
         Returns:
             The key and the problem of each call that has ended. If its process has ended, too, the
@@ -84,7 +86,7 @@ class Workers:
         """
         keys = {worker.connection: key for key, worker in self._busy.items()}
         ended = []
-        for connection in wait(list(keys), seconds):
+        for connection in wait(list(keys)):
             worker = self._busy.pop(keys[connection])
             ended.append((keys[connection], worker.problem()))
             if worker.is_alive:
@@ -129,12 +131,12 @@ class _Worker:
         return problem
 
 
-def _end(workers, seconds=5):
+def _end(workers):
     """Ends idle processes, which do so by themselves, unless they hang."""
     for worker in workers:
         worker.connection.close()
     for worker in workers:
-        worker.process.join(seconds)
+        worker.process.join(_PATIENCE)
         worker.process.terminate()
     for worker in workers:
         worker.process.join()

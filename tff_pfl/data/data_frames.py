@@ -148,7 +148,7 @@ def _present(frame, column):
             f"Column {column!r} has no value in {number} rows. Drop them, by "
             f"frame.dropna(subset=[{column!r}])"
         )
-        if values.dtype.kind not in "biuf":
+        if values.dtype.kind == "O":
             raise ExamplesError(f"{drop}, or fill them with a name, such as 'unknown'.")
         raise ExamplesError(
             f"{drop}, or fill them with a number, and say in another column which they are: "
