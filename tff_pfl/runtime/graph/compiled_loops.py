@@ -5,6 +5,7 @@ operations in each step.
 """
 
 import functools
+import math
 import os
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_pfl.runtime.graph import client_values, compilation, internals, values, vectorization
+from tff_pfl.runtime.graph import client_values, compilation, flat, internals, values, vectorization
 from tff_pfl.runtime.graph.operations import depends_on, operations
 from tff_pfl.runtime.graph.padded import Padded
 
@@ -82,7 +83,8 @@ class CompiledLoop:
                 places.append(("rows", len(self._inputs)))
                 self._inputs.append(leaf)
         self._names = names
-        self._works.append(_Work(compiled, function.captured_inputs, places))
+        captured = list(map(flat.flat, function.captured_inputs))
+        self._works.append(_Work(compiled, captured, places))
         first, new = len(self._specs), list(map(values.tensor_spec, result_types))
         self._specs += new
         return tuple(Result(self, first + index, spec) for index, spec in enumerate(new))
@@ -134,8 +136,9 @@ class CompiledLoop:
         found: dict[str, list] = {"rows": list(rows), "results": []}
         failures = []
         for work in self._works:
-            given = [found[kind][index] for kind, index in work.places]
-            *results, failed = work.function(*given, *work.captured)
+            given = [found[kind][index] for kind, index in work.places] + work.captured
+            shapes = [tensor.shape for tensor in work.function.inputs]
+            *results, failed = work.function(*map(flat.restored, given, shapes))
             found["results"] += results
             failures.append(failed)
         return found["results"], tf.reduce_max(tf.stack(failures))
@@ -152,18 +155,16 @@ class CompiledLoop:
         def row(client, tensor, offsets=None):
             if offsets is None:
                 return tf.gather(tensor, client)
-            shape = tf.shape(tensor)
-            begin = tf.concat([offsets[client][tf.newaxis], tf.zeros_like(shape[1:])], axis=0)
-            size = tf.concat([shape[:1] // places, shape[1:]], axis=0)
             # For each place of `tf.slice`, XLA would compile another program.
+            begin, size = [offsets[client], 0], [tf.shape(tensor)[0] // places, tensor.shape[1]]
             return internals.xla_dynamic_slice(tensor, begin, size)
 
         def next_client(client, failed, states):
             results, failure = self._client([row(client, *tensors) for tensors in inputs])
             states = [
-                state + results[use.result]
+                state + flat.flat(results[use.result])
                 if use.is_sum
-                else state.write(client, results[use.result])
+                else state.write(client, flat.flat(results[use.result]))
                 for use, state in zip(self._promises, states, strict=True)
             ]
             return client + 1, tf.maximum(failed, failure), states
@@ -181,8 +182,8 @@ class CompiledLoop:
         def start(use):
             spec = self._specs[use.result]
             if use.is_sum:
-                return tf.zeros(spec.shape, spec.dtype)
-            shape = tf.TensorShape(axes).concatenate(spec.shape)
+                return tf.zeros(flat.flat_shape(spec.shape), spec.dtype)
+            shape = tf.TensorShape(axes).concatenate(flat.flat_shape(spec.shape))
             return tf.TensorArray(spec.dtype, number, element_shape=shape, infer_shape=False)
 
         return [start(use) for use in self._promises]
@@ -199,7 +200,7 @@ class CompiledLoop:
             inputs = [
                 leaf.of_part(index, clients)
                 if isinstance(leaf, Padded)
-                else [tf.gather(leaf.stacks()[0], clients)]
+                else [_flat_rows(tf.gather(leaf.stacks()[0], clients))]
                 for leaf in self._inputs
             ]
             results, failure = program(last - first, clients, inputs)
@@ -216,8 +217,19 @@ class CompiledLoop:
             (tf.constant(0), tf.constant(0), tf.constant(0), start),
             parallel_iterations=self._limit or len(os.sched_getaffinity(0)),
         )
-        states = zip(self._promises, states, strict=True)
-        return [state if use.is_sum else state.concat() for use, state in states], failed
+        results = []
+        for use, state in zip(self._promises, states, strict=True):
+            shape = self._specs[use.result].shape
+            if use.is_sum:
+                results.append(flat.restored(state, shape))
+            else:
+                results.append(tf.reshape(state.concat(), [-1, *shape]))
+        return results, failed
+
+
+def _flat_rows(stack: tf.Tensor) -> tf.Tensor:
+    """Joins all axes of a stack but the first."""
+    return tf.reshape(stack, [-1, math.prod(stack.shape[1:])])
 
 
 class _Use(NamedTuple):

@@ -58,7 +58,8 @@ class Padded(client_values.Ragged):
 
     def at(self, index):
         """Returns one client's own rows."""
-        return self._from(self.starts[index], self.rows[index])
+        rows = self._from(self.starts[index], self.rows[index])
+        return tf.reshape(rows, self._shape_of_rows)
 
     def of_part(self, index: tf.Tensor, clients: tf.Tensor) -> list[tf.Tensor]:
         """Returns the rows of a part and, for each of its clients, the first of its own.
@@ -72,11 +73,11 @@ class Padded(client_values.Ragged):
         return [rows, starts - starts[0]]
 
     def _from(self, start: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
-        """Returns a number of rows, a view of the buffer if they begin where a part begins."""
+        """Returns a number of flat rows, a view of the buffer if a part begins with them."""
         length = math.prod(self._shape_of_rows[1:])
         start, number = tf.cast(start, tf.int64), tf.cast(number, tf.int64)
         elements = self.buffer[start * length : (start + number) * length]
-        return tf.reshape(elements, self._shape_of_rows)
+        return tf.reshape(elements, [-1, length])
 
     @property
     def _shape_of_rows(self) -> list[int]:

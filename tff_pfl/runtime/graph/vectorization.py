@@ -12,6 +12,7 @@ import functools
 import tensorflow as tf
 
 from tff_pfl.runtime.graph import (
+    flat,
     internals,
     pfor_checks,
     pfor_convolutions,
@@ -123,10 +124,11 @@ def installed(compiled: bool = False, alone: bool = False):
         }
         refused = {name: _refuse for name in general if name.startswith(_REFUSED)}
         rules = general | own | refused
-        if alone:
-            rules["TensorListReserve"] = _reserve
         if compiled:
             rules |= pfor_checks.rules(rules)
+        if alone:
+            rules |= flat.rules(rules) | {"TensorListReserve": _reserve}
+            internals.pfor_always_converted.update(flat.OPERATIONS)
         for name, rule in rules.items():
             internals.pfor_rules[name] = _escaping(rule)
         own_expand = functools.partialmethod(_expand, expand)
@@ -348,23 +350,26 @@ def _convert_while(general_rule, pfor_input):
         return general_rule(pfor_input)
 
     number, failed = len(inputs), [tf.constant(0)] * hasattr(pfor, "failures")
+    carried = shapes if any(stacked) else list(map(flat.flat_shape, shapes))
+
+    def restored(tensors):
+        return list(map(flat.restored, tensors[:number], shapes))
 
     def step(*tensors):
-        results = vectorized_body(*tensors[:number])
+        results = vectorized_body(*restored(tensors))
         failed = map(tf.maximum, tensors[number:], results[number:])
         results = _stack_more(pfor, results[:number], after, stacked)
         for result, shape in zip(results, shapes, strict=True):
             result.set_shape(shape)  # which some rules lose
-        return [*results, *failed]
+        return [*map(flat.restored, results, carried), *failed]
 
+    first = _stack_more(pfor, [x.t for x in inputs], [x.is_stacked for x in inputs], stacked)
     results = tf.while_loop(
-        lambda *tensors: vectorized_condition(*tensors[:number])[0],
+        lambda *tensors: vectorized_condition(*restored(tensors))[0],
         step,
-        [
-            *_stack_more(pfor, [x.t for x in inputs], [x.is_stacked for x in inputs], stacked),
-            *failed,
-        ],
-        shape_invariants=[*shapes, *(x.shape for x in failed)],
+        [*map(flat.restored, first, carried), *failed],
+        shape_invariants=[*carried, *(x.shape for x in failed)],
         parallel_iterations=pfor_input.get_attr("parallel_iterations"),
     )
-    return _wrap_all(pfor_checks.recorded(pfor, results, number), stacked)
+    pfor_checks.recorded(pfor, results, number)
+    return _wrap_all(restored(results), stacked)
