@@ -127,6 +127,6 @@ def test_results_of_a_loop_and_of_a_stack_are_combined():
         placed = at_clients(member)
         layout, tensors = results.emit(Clients(member, tuple(ordered)), placed)
         cohort = [Rows(shard.device, np.arange(shard.size)) for shard in ordered]
-        clients = results.to_python(placed, layout, iter(tensors), cohort, keep_tensors=False)
+        clients = results.reader(placed, layout, keep_tensors=False)(iter(tensors), cohort)
         expected = rows if ordered is shards else tf.roll(rows, -1, axis=0)
         np.testing.assert_array_equal(clients, expected)

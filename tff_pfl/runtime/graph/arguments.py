@@ -5,7 +5,6 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -14,11 +13,11 @@ import tensorflow_federated as tff
 from tff_pfl.runtime.graph import client_values, groups, internals, values
 from tff_pfl.runtime.graph.groups import Rows
 from tff_pfl.runtime.graph.mapping import ClientMap
-from tff_pfl.runtime.graph.memory import aligned_array, as_tensor
+from tff_pfl.runtime.graph.memory import aligned_array, as_tensor, stack_on, tensor_on
 from tff_pfl.runtime.graph.padded import Padded
 from tff_pfl.runtime.graph.results import Layout, ResidentArray
 from tff_pfl.tracing.padding import is_padded
-from tff_pfl.tracing.structures import elements_of
+from tff_pfl.tracing.structures import elements_of, names_of
 
 _copies = itertools.count()
 _STRING = tff.types.TensorType(np.str_).dtype.type
@@ -154,12 +153,10 @@ def _checked_clients(clients, member, num_clients) -> _Clients:
             f"Expected the values of {num_clients} clients, the cohort, found {len(clients)}."
         )
     leaf_types = values.leaf_types(member)
-    flatten = _flattener(member)
     try:
-        rows = [flatten(client) for client in clients]
+        columns = _columns_of(member)(clients)
     except TypeError as error:
         raise _mistaken(clients, member) or error from None
-    columns = zip(*rows, strict=True) if rows else [()] * len(leaf_types)
     checked = []
     for column, leaf_type in zip(columns, leaf_types, strict=True):
         try:
@@ -219,20 +216,19 @@ def _lay_out(part, kind, server: str, shards) -> tuple[Layout, list[tf.Tensor]]:
         tensors = [tensor for _, element in laid_out for tensor in element]
         return Layout("struct", tuple(layout for layout, _ in laid_out)), tensors
     if not isinstance(part, _Clients):
-        with tf.device(server):
-            return Layout("leaf"), [_to_tensor(part)]
+        return Layout("leaf"), [_to_tensor(part, server)]
     kinds = part.kinds(kind)
     tensors = []
     for shard in shards:
-        with tf.device(shard.device):
-            for column, kind, leaf_type in zip(part.columns, kinds, part.leaf_types, strict=True):
-                column = _of_clients(column, shard.clients)
-                if kind is Padded:
-                    tensors += _padded(column, leaf_type, shard.parts)
-                elif kind is client_values.Stacked:
-                    tensors += _stacked(column)
-                else:
-                    tensors += _ragged(column, leaf_type)
+        for column, kind, leaf_type in zip(part.columns, kinds, part.leaf_types, strict=True):
+            column = _of_clients(column, shard.clients)
+            if kind is Padded:
+                tensors += _padded(column, leaf_type, shard.parts)
+            elif kind is client_values.Stacked:
+                tensors.append(_stacked(column, shard.device))
+            else:
+                arrays = _ragged(column, leaf_type)
+                tensors += [tensor_on(shard.device, array) for array in arrays]
     return Layout("clients", kinds), tensors
 
 
@@ -256,11 +252,12 @@ def _of_clients(column, clients) -> Sequence:
     return [column[client] for client in clients]
 
 
-def _ragged(column, leaf_type) -> list[tf.Tensor]:
+def _ragged(column, leaf_type) -> list[np.ndarray]:
+    """Returns the elements and the shapes of `Ragged`."""
     elements = np.concatenate([np.ravel(cell) for cell in column])
     rank = client_values.rank(leaf_type)
     shapes = [[*cell.shape, *[-1] * (rank - len(cell.shape))] for cell in column]
-    return [tf.constant(elements), tf.constant(shapes, tf.int64)]
+    return [elements, np.array(shapes, np.int64)]
 
 
 def _padded(column, leaf_type, parts) -> list[tf.Tensor]:
@@ -276,32 +273,38 @@ def _padded(column, leaf_type, parts) -> list[tf.Tensor]:
     return [as_tensor(rows.reshape(-1)), *buffer.tensors]
 
 
-def _stacked(column) -> list[tf.Tensor]:
+def _stacked(column, device) -> tf.Tensor:
     if isinstance(column, np.ndarray):
-        return [tf.convert_to_tensor(column)]
+        return tensor_on(device, column)
     if isinstance(column[0], np.ndarray):
-        return [tf.convert_to_tensor(np.stack(column))]
-    return [tf.stack([_to_tensor(cell) for cell in column])]
+        return stack_on(device, column)
+    with tf.device(device):
+        return tf.stack([_to_tensor(cell, device) for cell in column])
 
 
 @functools.lru_cache
-def _flattener(type_spec) -> Callable[[Any], list]:
-    """Returns a function that lists the leaves of a value of a type."""
+def _columns_of(type_spec) -> Callable[[Sequence], list[Sequence]]:
+    """Returns a function from values of a type to the values of each leaf."""
     if not isinstance(type_spec, tff.types.StructType):
-        return lambda value: [value]
-    container = getattr(type_spec, "python_container", None)
-    names = tuple(tff.structure.name_list_with_nones(type_spec))
-    is_known = getattr(container, "_fields", None) == names
-    flatteners = [_flattener(element) for element in type_spec]
+        return lambda given: [given]
+    container, names = getattr(type_spec, "python_container", None), names_of(type_spec)
+    is_ordered = names == getattr(container, "_fields", None) or (
+        container is tuple and not any(names)
+    )
+    parts = list(map(_columns_of, type_spec))
 
-    def flatten(value):
-        elements = value if is_known and type(value) is container else elements_of(value, type_spec)
-        leaves = []
-        for element, flattener in zip(elements, flatteners, strict=True):
-            leaves += flattener(element)
-        return leaves
+    def columns(given):
+        kinds = {(type(value), len(value)) for value in given} if is_ordered else None
+        if kinds != {(container, len(names))}:
+            given = [elements_of(value, type_spec) for value in given]
+        elements = zip(*given, strict=True) if given else [()] * len(parts)
+        return [
+            column
+            for element, part in zip(elements, parts, strict=True)
+            for column in part(element)
+        ]
 
-    return flatten
+    return columns
 
 
 def _checked(value, leaf_type):
@@ -382,8 +385,11 @@ def _without_state(graph: bytes) -> bytes:
     return graph_def.SerializeToString()
 
 
-def _to_tensor(leaf) -> tf.Tensor:
-    """Converts a leaf to a tensor on the current device; a tensor already there is not copied."""
-    if isinstance(leaf, _Sequence):
-        return leaf.to_variant()
-    return tf.identity(leaf) if isinstance(leaf, tf.Tensor) else tf.constant(leaf)
+def _to_tensor(leaf, device) -> tf.Tensor:
+    """Converts a leaf to a tensor on a device; a tensor already there is not copied."""
+    if isinstance(leaf, tf.Tensor) and leaf.device.endswith(device):
+        return leaf
+    with tf.device(device):
+        if isinstance(leaf, _Sequence):
+            return leaf.to_variant()
+        return tf.identity(leaf) if isinstance(leaf, tf.Tensor) else tf.constant(leaf)

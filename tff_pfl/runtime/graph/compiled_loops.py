@@ -136,7 +136,8 @@ class CompiledLoop:
         found: dict[str, list] = {"rows": list(rows), "results": []}
         failures = []
         for work in self._works:
-            given = [found[kind][index] for kind, index in work.places] + work.captured
+            given = [found[kind][index] for kind, index in work.places]
+            given += work.captured
             shapes = [tensor.shape for tensor in work.function.inputs]
             *results, failed = work.function(*map(flat.restored, given, shapes))
             found["results"] += results
@@ -223,13 +224,14 @@ class CompiledLoop:
             if use.is_sum:
                 results.append(flat.restored(state, shape))
             else:
-                results.append(tf.reshape(state.concat(), [-1, *shape]))
+                stack = state.concat()
+                results.append(tf.reshape(stack, [tf.shape(stack)[0], *shape]))
         return results, failed
 
 
 def _flat_rows(stack: tf.Tensor) -> tf.Tensor:
     """Joins all axes of a stack but the first."""
-    return tf.reshape(stack, [-1, math.prod(stack.shape[1:])])
+    return tf.reshape(stack, [tf.shape(stack)[0], math.prod(stack.shape[1:])])
 
 
 class _Use(NamedTuple):

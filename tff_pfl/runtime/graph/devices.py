@@ -1,5 +1,6 @@
 """Devices of this machine and of workers, on which computations run."""
 
+import functools
 import signal
 import socket
 import time
@@ -38,6 +39,7 @@ def _as_list(names: Sequence[str] | str) -> list[str]:
     return [names] if isinstance(names, str) else list(names)
 
 
+@functools.cache
 def is_gpu(device: str) -> bool:
     """Returns whether this is the name of a GPU."""
     return tf.DeviceSpec.from_string(device).device_type == "GPU"

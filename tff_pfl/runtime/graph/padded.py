@@ -77,7 +77,7 @@ class Padded(client_values.Ragged):
         length = math.prod(self._shape_of_rows[1:])
         start, number = tf.cast(start, tf.int64), tf.cast(number, tf.int64)
         elements = self.buffer[start * length : (start + number) * length]
-        return tf.reshape(elements, [-1, length])
+        return tf.reshape(elements, [number, length])
 
     @property
     def _shape_of_rows(self) -> list[int]:

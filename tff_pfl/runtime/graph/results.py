@@ -10,6 +10,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_pfl.runtime.graph import client_values, values
+from tff_pfl.runtime.graph.groups import Rows
 from tff_pfl.runtime.graph.padded import with_sizes
 from tff_pfl.tracing.structures import container_of
 
@@ -99,26 +100,32 @@ def emit(value, type_spec) -> tuple[Layout, list[tf.Tensor]]:
     return Layout("leaf"), [values.as_tensor(value)]
 
 
-def to_python(type_spec, layout: Layout, tensors: Iterator[tf.Tensor], shards, keep_tensors) -> Any:
-    """Converts a result to Python values in the containers of its type, as the stock runtime does.
+Reader = Callable[[Iterator[tf.Tensor], Sequence[Rows]], Any]
+
+
+def reader(type_spec, layout: Layout, keep_tensors: bool) -> Reader:
+    """Returns a function that converts results to Python values, as the stock runtime does.
+
+    The function takes the computed tensors of `emit`, and the shards; it returns the result in the
+    containers of its type.
 
     Args:
         type_spec: The type of the result.
         layout: The layout of the result.
-        tensors: The computed tensors of `emit`.
-        shards: The `groups.Rows` of each shard.
         keep_tensors: Whether arrays that are not placed at clients stay tensors.
     """
     if isinstance(type_spec, tff.types.FederatedType):
         type_spec = type_spec.member
     if layout.kind == "clients":
-        return _client_results(type_spec, layout.parts, tensors, shards)
+        return lambda tensors, shards: _client_results(type_spec, layout.parts, tensors, shards)
     if layout.kind == "struct":
-        elements = zip(type_spec, layout.parts, strict=True)
-        return container_of(type_spec)(
-            [to_python(kind, part, tensors, shards, keep_tensors) for kind, part in elements]
-        )
-    return _leaf_result(next(tensors), type_spec, keep_tensors)
+        container = container_of(type_spec)
+        readers = [
+            reader(kind, part, keep_tensors)
+            for kind, part in zip(type_spec, layout.parts, strict=True)
+        ]
+        return lambda tensors, shards: container([read(tensors, shards) for read in readers])
+    return lambda tensors, _: _leaf_result(next(tensors), type_spec, keep_tensors)
 
 
 def _leaf_result(tensor, type_spec, keep_tensors=False):
