@@ -6,14 +6,21 @@ operations in each step.
 
 import functools
 import math
-import os
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_pfl.runtime.graph import client_values, compilation, flat, internals, values, vectorization
+from tff_pfl.runtime.graph import (
+    client_values,
+    compilation,
+    devices,
+    flat,
+    internals,
+    values,
+    vectorization,
+)
 from tff_pfl.runtime.graph.operations import depends_on, operations
 from tff_pfl.runtime.graph.padded import Padded
 
@@ -216,7 +223,7 @@ class CompiledLoop:
             lambda index, *_: index < number,
             next_part,
             (tf.constant(0), tf.constant(0), tf.constant(0), start),
-            parallel_iterations=self._limit or len(os.sched_getaffinity(0)),
+            parallel_iterations=self._limit or devices.num_cores(),
         )
         results = []
         for use, state in zip(self._promises, states, strict=True):

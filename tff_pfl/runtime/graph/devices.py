@@ -1,6 +1,7 @@
 """Devices of this machine and of workers, on which computations run."""
 
 import functools
+import os
 import signal
 import socket
 import time
@@ -37,6 +38,11 @@ def choose(devices: Sequence[str] | str | None) -> list[str]:
 
 def _as_list(names: Sequence[str] | str) -> list[str]:
     return [names] if isinstance(names, str) else list(names)
+
+
+def num_cores() -> int:
+    """Returns the number of CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0))
 
 
 @functools.cache

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import tensorflow as tf
 
-from tff_pfl.runtime.graph import client_values
+from tff_pfl.runtime.graph import client_values, devices
 from tff_pfl.runtime.graph.memory import tensor_on
 
 _HOST = "CPU:0"
@@ -17,9 +17,9 @@ _LEAST_CAPACITY = 64
 # Rows at which parts begin, so that TensorFlow does not copy parts of a buffer.
 _ALIGNED_ROWS = 64
 # The most work of a part, in rows times elements of weights, and the work below which the call of a
-# program takes longer; the number of parts into which larger work is divided, for all cores; the
+# program takes longer; the number of parts for each core into which larger work is divided; the
 # most clients of a part, and the most elements of a leaf of all of them.
-_MOST_WORK, _LEAST_WORK, _PARTS, _MOST_PLACES = 100_000_000, 2_500_000, 8, 32
+_MOST_WORK, _LEAST_WORK, _PARTS_PER_CORE, _MOST_PLACES = 100_000_000, 2_500_000, 2, 32
 _MOST_ELEMENTS = 1 << 21
 # The elements of weights to which other work on a row amounts.
 _LEAST_SIZE = 2_000
@@ -148,7 +148,8 @@ def in_parts(shard: Rows, rows: Sequence[tuple[int, ...]], size: int) -> Rows:
     )
     own = [rows[client] for client in clients]
     work_of_row = size + _LEAST_SIZE
-    share = max(work_of_row * sum(map(sum, own)) / _PARTS, _LEAST_WORK)
+    num_parts = _PARTS_PER_CORE * devices.num_cores()
+    share = max(work_of_row * sum(map(sum, own)) / num_parts, _LEAST_WORK)
     ends: list[int] = []
     places: list[int] = []
     start = work = 0

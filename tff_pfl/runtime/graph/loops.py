@@ -8,7 +8,6 @@ input as channels. Therefore loops with an unknown number of channels run one cl
 """
 
 import functools
-import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -60,7 +59,7 @@ def looped(
         lambda index, _: index < shard.size,
         body,
         (tf.constant(0), [column.start for column in columns]),
-        parallel_iterations=limit or len(os.sched_getaffinity(0)),
+        parallel_iterations=limit or devices.num_cores(),
     )
     forbid_unsafe_concurrency(index.op)
     return tuple(column.leaf(state, shard) for column, state in zip(columns, states, strict=True))
