@@ -12,6 +12,7 @@ from tests.marks import slow
 from tests.runtime.conformance.cases import at_clients, at_server, mapped, tensor
 from tff_pfl import local, runtime
 from tff_pfl.local import Examples
+from tff_pfl.runtime.graph import devices
 from tff_pfl.runtime.graph.groups import Rows, in_parts
 
 MODEL = tff.types.to_type({"kernel": (np.float32, (3, 2)), "bias": (np.float32, (2,))})
@@ -161,13 +162,14 @@ def test_contexts_that_leave_it_open_compile_where_that_pays(caplog):
         assert caplog.messages[-1].endswith(f"CPU:0: {way}.")
 
 
-def test_parts_have_clients_of_similar_numbers_of_rows():
+def test_parts_have_clients_of_similar_numbers_of_rows(monkeypatch):
+    monkeypatch.setattr(devices, "num_cores", lambda: 4)
     shard = Rows("CPU:0", np.arange(2, 8, dtype=np.int32))
     rows = [9, 9, 16, 300, 65, 17, 0, 64]
     found = in_parts(shard, [(number,) for number in rows], size=150_000)
     (buffer,) = found.parts.buffers
     assert found.clients.tolist() == [3, 4, 7, 5, 2, 6]
-    # An eighth of the work is 58 rows.
+    # Each core has two parts, and an eighth of the work is 58 rows.
     assert found.ends.tolist() == [1, 2, 3, 6]
     assert buffer.capacities.tolist() == [1024, 256, 64, 64]
     assert found.parts.places.tolist() == [1, 2, 10, 10]

@@ -16,7 +16,7 @@ from tensorflow.python.eager import context as eager_context
 from tests.marks import together
 from tests.runtime.graph.subprocesses import run_script
 from tff_pfl.runtime import create_graph_context
-from tff_pfl.runtime.graph import executor, vectorization
+from tff_pfl.runtime.graph import executor, memory, vectorization
 
 SLACK = 10.0  # megabytes
 # Disables caches of other libraries: a kernel per shape in oneDNN, an arena per thread in malloc.
@@ -243,6 +243,20 @@ def test_results_are_read_only(installed, view):
         view(result)[5] = 2
     with pytest.raises(ValueError, match="WRITEABLE"):
         view(result).flags.writeable = True
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.float32, np.float16, bool])
+@pytest.mark.parametrize("shape", [(), (3,), (2, 0), (5, 2)])
+def test_tensors_of_copies(dtype, shape):
+    memory_of_all = np.zeros(100, dtype)[1:]  # not aligned, as tensors must be
+    array = memory_of_all[: np.prod(shape, dtype=int)].reshape(shape)
+    array[...] = 1
+    tensor = memory.tensor_on("/device:CPU:0", array)
+    stack = memory.stack_on("/device:CPU:0", [array, array])
+    array[...] = 0
+    assert tensor.dtype == stack.dtype == dtype
+    np.testing.assert_array_equal(tf.identity(tensor), np.ones(shape))
+    np.testing.assert_array_equal(stack, np.ones((2, *shape)))
 
 
 def test_argument_may_change_after_a_call(installed):

@@ -42,7 +42,7 @@ def flat(tensor: tf.Tensor) -> tf.Tensor:
 
 def restored(tensor: tf.Tensor, shape: tf.TensorShape) -> tf.Tensor:
     """Returns a flat tensor in a shape, of which at most the first length may be unknown."""
-    if tensor.shape.rank == shape.rank:
+    if shape.rank in (None, tensor.shape.rank):
         return tensor
     if shape.is_fully_defined():
         return tf.reshape(tensor, shape)
@@ -70,14 +70,10 @@ def _elementwise(pfor_input):
 
 def _reduction(pfor_input):
     tensor, *axes = (x.t for x in pfor_input.inputs)
-    if tensor.shape.is_fully_defined() and tensor.shape.rank > 1 and _is_of_all(pfor_input):
+    is_of_all = pfor_input.outputs[0].shape.rank == 0
+    if is_of_all and tensor.shape.is_fully_defined() and tensor.shape.rank > 1:
         tensor, axes = flat(tensor), [tf.constant([0])] * len(axes)
     return _wrapped(same_op(pfor_input, [tensor, *axes]))
-
-
-def _is_of_all(pfor_input) -> bool:
-    """Returns whether a reduction is along all axes, to a scalar."""
-    return pfor_input.outputs[0].shape.rank == 0
 
 
 def _gather(otherwise, pfor_input):
