@@ -3,6 +3,7 @@
     benchmark.py [--workloads=linear,cnn,resnet18] [--contenders=A,B] [--clients=N]
         [--examples_per_client=N] [--batch_size=N]
     benchmark.py --scaling [--cohort_sizes=10,100] [--populations=100,1000]
+    benchmark.py --unequal_of_many [--cohort_sizes=1000] [--populations=10000]
     benchmark.py --runs [--populations=10000,1000000] [--algorithm=ditto]
     benchmark.py --start [--algorithms=A,B]
     benchmark.py --descent [--cohort_sizes=10,50,100] [--networks=mlp,cnn]
@@ -42,7 +43,8 @@ Runtimes:
     cpp_runtime       TFF's stock C++ runtime
     graph_loop        the graph executor, with a loop over clients
     graph_vectorized  the graph executor, with all clients at once; for `cnn` on GPUs only
-    graph_xla         the same, compiled by XLA
+    graph_compiled    the graph executor, with loops over clients compiled by XLA, on CPUs
+    graph_xla         `graph_vectorized`, compiled by XLA
 
 Other measurements print a line for each case:
 
@@ -50,6 +52,8 @@ Other measurements print a line for each case:
                     federation, on the model and data of `linear`. All clients have states on disk,
                     in a directory that is removed afterwards (see TMPDIR): 3.1 GiB for 100,000
                     clients
+    --unequal_of_many  as --scaling, for clients of lognormal sizes (sigma 1), one size of cohort
+                    for each size of federation; without and with compilation
     --runs          a run of --algorithm for each size of federation, on the model of `linear` with
                     a cohort of 100: a round and its parts, the seconds to start, to evaluate 1,000
                     sampled clients and to resume, memory, and sizes on disk
@@ -210,6 +214,9 @@ _MEASUREMENTS = {
     "scaling": lambda: growth.measure_scaling(
         _sizes(FLAGS.cohort_sizes or [10, 30, 100, 300, 1000]), **_point_options("ditto")
     ),
+    "unequal_of_many": lambda: growth.measure_unequal(
+        _sizes(FLAGS.cohort_sizes or [1000] * len(FLAGS.populations)), **_point_options("ditto")
+    ),
     "runs": lambda: growth.measure_runs(**_point_options(FLAGS.algorithm)),
     "start": lambda: measurements.start(FLAGS.algorithms, FLAGS.rounds),
     "descent": _descent,
@@ -221,6 +228,7 @@ _MEASUREMENTS = {
     ),
 }
 flags.DEFINE_bool("scaling", False, "Measure cohorts and federations of many sizes.")
+flags.DEFINE_bool("unequal_of_many", False, "Measure unequal clients of large federations.")
 flags.DEFINE_bool("runs", False, "Measure whole runs in federations of many sizes.")
 flags.DEFINE_bool("start", False, "Measure the time that programs take to start.")
 flags.DEFINE_bool("descent", False, "Measure FedPG in cohorts of many sizes.")

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.contestants.common import lognormal_sizes
 from benchmarks.timing import in_new_processes, memory_mib, size_mib, spread
 from benchmarks.workloads import RUNTIMES, SEED, Workload, installed
 from tff_pfl.clients import ClientStateStore, CohortDataSource
@@ -50,6 +51,8 @@ class Point:
         warmup: The number of rounds before the measured ones.
         cohort_size: The number of clients in a round.
         algorithm: The name of the algorithm.
+        runtime: The name of the runtime.
+        sigma: The spread of the clients' lognormal sizes; 0 for equal ones.
     """
 
     workload: Workload
@@ -58,10 +61,13 @@ class Point:
     warmup: int
     cohort_size: int
     algorithm: str
+    runtime: str = "graph_vectorized"
+    sigma: float = 0.0
 
     def record(self, kind: str, rest: dict[str, Any]) -> dict[str, Any]:
         """Returns a record of this point; the key of the algorithm's name is `kind`."""
-        sizes = {key: getattr(self, key) for key in ("cohort_size", "population", "rounds")}
+        names = "cohort_size", "population", "rounds", "runtime", "sigma"
+        sizes = {key: getattr(self, key) for key in names}
         training = {
             key: getattr(self.workload, key)
             for key in ("examples_per_client", "epochs", "batch_size")
@@ -73,7 +79,7 @@ class Point:
 def _at(point: Point) -> Iterator[tuple]:
     """Yields the algorithm of a point, an empty folder, and the memory in use at the start."""
     with (
-        installed(RUNTIMES["graph_vectorized"]()),
+        installed(RUNTIMES[point.runtime]()),
         tempfile.TemporaryDirectory(prefix="benchmark_") as folder,
     ):
         sizes = point.population, point.cohort_size
@@ -100,6 +106,24 @@ def measure_scaling(
         for cohort_size, population in dict.fromkeys(sizes)
     ]
     return in_new_processes(rounds_at, points, "scaling")
+
+
+def measure_unequal(
+    cohort_sizes: Sequence[int], populations: Sequence[int], **point_options: Any
+) -> Iterator[dict[str, Any]]:
+    """Yields a record of rounds of unequal clients, without and with compilation.
+
+    Args:
+        cohort_sizes: The sizes of cohorts.
+        populations: The size of the federation of each cohort.
+        **point_options: Other attributes of `Point`.
+    """
+    points = [
+        Point(cohort_size=number, population=of, runtime=runtime, sigma=1.0, **point_options)
+        for number, of in zip(cohort_sizes, populations, strict=True)
+        for runtime in ("graph_loop", "graph_compiled")
+    ]
+    return in_new_processes(rounds_at, points, "unequal")
 
 
 def measure_runs(populations: Sequence[int], **point_options: Any) -> Iterator[dict[str, Any]]:
@@ -237,12 +261,14 @@ def run_at(point: Point) -> dict[str, Any]:
 def memory_mapped_federation(point: Point, folder: pathlib.Path) -> FederatedDataset:
     """Makes files of all clients' examples: first training examples, then test examples."""
     splits, num_examples = {}, 0
-    sizes = {"train": point.workload.examples_per_client, "test": _TEST_EXAMPLES}
-    for split, size in sizes.items():
-        rows = _mapped(folder / f"{split}.npy", np.int64, size * point.population)
+    means = {"train": point.workload.examples_per_client, "test": _TEST_EXAMPLES}
+    for split, mean in means.items():
+        sizes = lognormal_sizes(point.population, mean, point.sigma)
+        ends = np.cumsum([0, *sizes])
+        rows = _mapped(folder / f"{split}.npy", np.int64, ends[-1])
         for start, part in _parts(rows):
             part[:] = num_examples + start + np.arange(len(part))
-        splits[split] = ClientRows(rows, size * np.arange(point.population + 1))
+        splits[split] = ClientRows(rows, ends)
         num_examples += len(rows)
     splits["validation"] = ClientRows.of([[]] * point.population)
     x = _mapped(folder / "x.npy", np.uint8, num_examples, *point.workload.image_shape)

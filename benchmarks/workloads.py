@@ -19,6 +19,7 @@ RUNTIMES: dict[str, Callable[[], tff.framework.SyncExecutionContext]] = {
     "cpp_runtime": runtime.create_cpp_context,
     "graph_loop": lambda: runtime.create_graph_context(vectorize="never", jit_compile=False),
     "graph_vectorized": lambda: runtime.create_graph_context(vectorize="always", jit_compile=False),
+    "graph_compiled": lambda: runtime.create_graph_context(jit_compile=True),
     "graph_xla": lambda: runtime.create_graph_context(vectorize="always", jit_compile=True),
 }
 SEED = 0
