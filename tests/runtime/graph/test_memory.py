@@ -245,18 +245,19 @@ def test_results_are_read_only(installed, view):
         view(result).flags.writeable = True
 
 
-@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.float32, np.float16, bool])
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.float32, np.float16, bool, object])
 @pytest.mark.parametrize("shape", [(), (3,), (2, 0), (5, 2)])
 def test_tensors_of_copies(dtype, shape):
     memory_of_all = np.zeros(100, dtype)[1:]  # not aligned, as tensors must be
     array = memory_of_all[: np.prod(shape, dtype=int)].reshape(shape)
-    array[...] = 1
+    value = b"text" if dtype is object else 1
+    array[...] = value
     tensor = memory.tensor_on("/device:CPU:0", array)
     stack = memory.stack_on("/device:CPU:0", [array, array])
-    array[...] = 0
-    assert tensor.dtype == stack.dtype == dtype
-    np.testing.assert_array_equal(tf.identity(tensor), np.ones(shape))
-    np.testing.assert_array_equal(stack, np.ones((2, *shape)))
+    array[...] = b"" if dtype is object else 0
+    assert tensor.dtype == stack.dtype == (tf.string if dtype is object else dtype)
+    np.testing.assert_array_equal(tf.identity(tensor), np.full(shape, value))
+    np.testing.assert_array_equal(stack, np.full((2, *shape), value))
 
 
 def test_argument_may_change_after_a_call(installed):

@@ -20,14 +20,14 @@ def aligned_array(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 
 def as_tensor(array: np.ndarray) -> tf.Tensor:
     """Returns a tensor of an `aligned_array` that nobody changes any more, on the CPU."""
-    if array.dtype.kind not in "iuf":  # DLPack knows neither bool nor bfloat16
+    if not _has_dlpack(array.dtype):
         return tf.constant(array)
     return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
 
 
 def tensor_on(device: str, array: np.ndarray) -> tf.Tensor:
     """Returns a tensor of a copy of an array, on a CPU in a third of the time of `tf.constant`."""
-    if not _is_local_cpu(device):
+    if not (_has_dlpack(array.dtype) and _is_local_cpu(device)):
         with tf.device(device):
             return tf.constant(array)
     copy = aligned_array(array.shape, array.dtype)
@@ -37,11 +37,15 @@ def tensor_on(device: str, array: np.ndarray) -> tf.Tensor:
 
 def stack_on(device: str, arrays: Sequence[np.ndarray]) -> tf.Tensor:
     """Returns a tensor of the stack of arrays of one shape and type."""
-    if not _is_local_cpu(device):
+    if not (_has_dlpack(arrays[0].dtype) and _is_local_cpu(device)):
         with tf.device(device):
             return tf.constant(np.stack(arrays))
     stack = aligned_array((len(arrays), *arrays[0].shape), arrays[0].dtype)
     return as_tensor(np.stack(arrays, out=stack))
+
+
+def _has_dlpack(dtype: np.dtype) -> bool:
+    return dtype.kind in "iuf"  # neither bool nor bfloat16 nor texts
 
 
 @functools.cache
