@@ -146,7 +146,7 @@ class CompiledLoop:
             given = [found[kind][index] for kind, index in work.places]
             given += work.captured
             shapes = [tensor.shape for tensor in work.function.inputs]
-            *results, failed = work.function(*map(flat.restored, given, shapes))
+            *results, failed = work.function(*map(flat.in_shape, given, shapes))
             found["results"] += results
             failures.append(failed)
         return found["results"], tf.reduce_max(tf.stack(failures))
@@ -229,7 +229,7 @@ class CompiledLoop:
         for use, state in zip(self._promises, states, strict=True):
             shape = self._specs[use.result].shape
             if use.is_sum:
-                results.append(flat.restored(state, shape))
+                results.append(flat.in_shape(state, shape))
             else:
                 stack = state.concat()
                 results.append(tf.reshape(stack, [tf.shape(stack)[0], *shape]))

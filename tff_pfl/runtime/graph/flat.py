@@ -2,8 +2,8 @@
 
 XLA's code for CPUs vectorizes only the last axis of a tensor. An operation on each element of a
 layer of 784 x 10 weights takes ten times as long as on the same 7,840 weights in one axis. So the
-axes of loop variables are joined, as well as those of operands of such operations, and XLA drops
-the reshapes between them.
+axes of loop variables are joined, and those of operands of operations on them. XLA drops the
+reshapes in between.
 """
 
 import functools
@@ -37,17 +37,22 @@ def flat_shape(shape: tf.TensorShape) -> tf.TensorShape:
 
 def flat(tensor: tf.Tensor) -> tf.Tensor:
     """Joins the axes of a tensor, but for a first axis of unknown length, if others are known."""
-    return restored(tensor, flat_shape(tensor.shape))
+    return in_shape(tensor, flat_shape(tensor.shape))
 
 
-def restored(tensor: tf.Tensor, shape: tf.TensorShape) -> tf.Tensor:
-    """Returns a flat tensor in a shape, of which at most the first length may be unknown."""
+def in_shape(tensor: tf.Tensor, shape: tf.TensorShape) -> tf.Tensor:
+    """Returns a tensor in the shape before or after `flat`."""
     if shape.rank in (None, tensor.shape.rank):
         return tensor
     if shape.is_fully_defined():
         return tf.reshape(tensor, shape)
     # Rather than -1, which has no value if there are no elements.
     return tf.reshape(tensor, tf.concat([tf.shape(tensor)[:1], shape[1:]], axis=0))
+
+
+def without_reshape(tensor: tf.Tensor) -> tf.Tensor:
+    """Returns the flat tensor of which a tensor of known shape was made, or the tensor itself."""
+    return flat(tensor) if _was_flat(tensor) else tensor
 
 
 def rules(general: dict[str, Callable]) -> dict[str, Callable]:
@@ -61,25 +66,33 @@ def rules(general: dict[str, Callable]) -> dict[str, Callable]:
 
 def _elementwise(pfor_input):
     tensors = [x.t for x in pfor_input.inputs]
-    shapes = [t.shape for t in tensors if t.shape.rank != 0]
-    if not shapes or not all(shape.is_fully_defined() and shape == shapes[0] for shape in shapes):
+    shapes = [tensor.shape for tensor in tensors if tensor.shape.rank != 0]
+    if not any(map(_was_flat, tensors)) or any(shape != shapes[0] for shape in shapes):
         return _wrapped(same_op(pfor_input, tensors))
     results = same_op(pfor_input, list(map(flat, tensors)))
-    return _wrapped([restored(result, shapes[0]) for result in results])
+    return _wrapped([in_shape(result, shapes[0]) for result in results])
 
 
 def _reduction(pfor_input):
     tensor, *axes = (x.t for x in pfor_input.inputs)
-    is_of_all = pfor_input.outputs[0].shape.rank == 0
-    if is_of_all and tensor.shape.is_fully_defined() and tensor.shape.rank > 1:
+    if pfor_input.outputs[0].shape.rank == 0 and _was_flat(tensor):
         tensor, axes = flat(tensor), [tf.constant([0])] * len(axes)
     return _wrapped(same_op(pfor_input, [tensor, *axes]))
+
+
+def _was_flat(tensor: tf.Tensor) -> bool:
+    """Returns whether a tensor of known shape was made of a flat one; others would be copied."""
+    source = tensor.op
+    while source.type == "Identity":
+        source = source.inputs[0].op
+    is_reshaped = source.type == "Reshape" and source.inputs[0].shape.rank == 1
+    return is_reshaped and tensor.shape.is_fully_defined()
 
 
 def _gather(otherwise, pfor_input):
     """Gathers rows whose axes are joined; inputs are rows, indices, and the axis 0 or another."""
     rows, indices, axis = (x.t for x in pfor_input.inputs)
-    length = rows.shape[1:].num_elements() if rows.shape.rank else None
+    length = rows.shape[1:].num_elements() if (rows.shape.rank or 0) > 2 else None
     if length is None or tf.get_static_value(axis) != 0 or pfor_input.get_attr("batch_dims"):
         return otherwise(pfor_input)
     pfor_input.inputs[0] = wrap(tf.reshape(rows, [tf.shape(rows)[0], length]), False)

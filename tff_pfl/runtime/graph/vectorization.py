@@ -76,15 +76,15 @@ def alone(function, names: dict[str, int]):
         names: Receives the numbers of operations that can fail.
 
     Returns:
-        A concrete function of the inputs and the captured inputs. Its last output is the number of
-        an operation that fails, or 0.
+        A concrete function of the inputs and the captured inputs, all flat. Results may be flat.
+        The last output is the number of an operation that fails, or 0.
     """
     inputs = function.graph.inputs
     with installed(compiled=True, alone=True):
         loop = _parallel_for(tf.constant(1))
         loop.names, loop.failures = names, []
-        shapes = [x.shape for x in inputs]
-        return _vectorize(function, loop, shapes, [False] * len(inputs))[0]
+        shapes = [flat.flat_shape(x.shape) for x in inputs]
+        return _traced(function, loop, shapes, [False] * len(inputs))[0]
 
 
 def _parallel_for(size: tf.Tensor):
@@ -249,6 +249,24 @@ def _vectorize(function, pfor, shapes, are_stacked, may_fail: bool = True):
 
     If it is compiled, it has a further output, see `pfor_checks.first_failure`.
     """
+    traced, outputs_are_stacked = _traced(function, pfor, shapes, are_stacked, may_fail)
+
+    def call(*tensors):
+        results, number = traced(*tensors), len(outputs_are_stacked)
+        outputs = zip(results, function.graph.outputs, outputs_are_stacked, strict=False)
+        return [
+            *(
+                x if is_stacked else flat.in_shape(x, inner.shape)
+                for x, inner, is_stacked in outputs
+            ),
+            *results[number:],
+        ]
+
+    return call, outputs_are_stacked
+
+
+def _traced(function, pfor, shapes, are_stacked, may_fail: bool = True):
+    """Like `_vectorize`, but the function is concrete, and its results may be flat."""
     outputs_are_stacked: list[bool] = []
 
     def vectorized(*tensors):
@@ -266,19 +284,32 @@ def _vectorize(function, pfor, shapes, are_stacked, may_fail: bool = True):
         for inner, tensor, is_stacked in zip(
             function.graph.inputs, tensors, are_stacked, strict=True
         ):
-            converter._add_conversion(inner, internals.pfor_wrap(tensor, is_stacked))
+            given = tensor if is_stacked else flat.in_shape(tensor, inner.shape)
+            converter._add_conversion(inner, internals.pfor_wrap(given, is_stacked))
         for operation in function.graph.control_outputs:  # assertions, say
             converter._convert_helper(operation.outputs[0] if operation.outputs else operation)
         outputs = [converter._convert_helper(output) for output in function.graph.outputs]
         outputs_are_stacked[:] = [output.is_stacked for output in outputs]
         if not may_fail and getattr(converter, "failures", ()):
             raise NotVectorizableError("operations that can fail, in the condition of a loop")
-        return [output.t for output in outputs] + pfor_checks.first_failure(converter)
+        results = [
+            flat.without_reshape(output.t)
+            if not output.is_stacked and inner.shape.is_fully_defined()
+            else output.t
+            for output, inner in zip(outputs, function.graph.outputs, strict=True)
+        ]
+        return results + pfor_checks.first_failure(converter)
 
     dtypes = [inner.dtype for inner in function.graph.inputs]
     specs = [tf.TensorSpec(shape, dtype) for shape, dtype in zip(shapes, dtypes, strict=True)]
     traced = tf.function(vectorized, autograph=False).get_concrete_function(*specs)
     return traced, outputs_are_stacked
+
+
+def _given(inputs) -> tuple[list[tf.Tensor], list[bool]]:
+    """Returns the tensors to give to a vectorized function, and whether each is stacked."""
+    are_stacked = [x.is_stacked for x in inputs]
+    return [x.t if x.is_stacked else flat.without_reshape(x.t) for x in inputs], are_stacked
 
 
 def _wrap_all(tensors, are_stacked):
@@ -288,23 +319,20 @@ def _wrap_all(tensors, are_stacked):
 
 
 def _convert_call(pfor_input):
-    inputs = pfor_input.inputs
+    tensors, are_stacked = _given(pfor_input.inputs)
     vectorized, are_stacked = _vectorize(
-        _function(pfor_input, "f"),
-        pfor_input.pfor,
-        [x.t.shape for x in inputs],
-        [x.is_stacked for x in inputs],
+        _function(pfor_input, "f"), pfor_input.pfor, [x.shape for x in tensors], are_stacked
     )
-    results = vectorized(*(x.t for x in inputs))
+    results = vectorized(*tensors)
     return _wrap_all(pfor_checks.recorded(pfor_input.pfor, results, len(are_stacked)), are_stacked)
 
 
 def _convert_if(general_rule, pfor_input):
     condition, *inputs = pfor_input.inputs
-    pfor, tensors = pfor_input.pfor, [x.t for x in inputs]
+    pfor = pfor_input.pfor
     if condition.is_stacked or condition.t.dtype != tf.bool:
         return general_rule(pfor_input)
-    are_stacked = [x.is_stacked for x in inputs]
+    tensors, are_stacked = _given(inputs)
     then, otherwise = (
         _vectorize(_function(pfor_input, name), pfor, [x.shape for x in tensors], are_stacked)
         for name in ("then_branch", "else_branch")
@@ -341,35 +369,32 @@ def _convert_while(general_rule, pfor_input):
             tf.TensorShape([None]).concatenate(inner.shape) if is_stacked else inner.shape
             for inner, is_stacked in zip(body.graph.inputs, stacked, strict=True)
         ]
-        vectorized_body, after = _vectorize(body, pfor, shapes, stacked)
+        carried = shapes if any(stacked) else list(map(flat.flat_shape, shapes))
+        vectorized_body, after = _vectorize(body, pfor, carried, stacked)
         if all(was or not now for was, now in zip(stacked, after, strict=True)):
             break
         stacked = [was or now for was, now in zip(stacked, after, strict=True)]
-    vectorized_condition, (differs,) = _vectorize(condition, pfor, shapes, stacked, may_fail=False)
+    vectorized_condition, (differs,) = _vectorize(condition, pfor, carried, stacked, may_fail=False)
     if differs:
         return general_rule(pfor_input)
 
     number, failed = len(inputs), [tf.constant(0)] * hasattr(pfor, "failures")
-    carried = shapes if any(stacked) else list(map(flat.flat_shape, shapes))
-
-    def restored(tensors):
-        return list(map(flat.restored, tensors[:number], shapes))
 
     def step(*tensors):
-        results = vectorized_body(*restored(tensors))
+        results = vectorized_body(*tensors[:number])
         failed = map(tf.maximum, tensors[number:], results[number:])
         results = _stack_more(pfor, results[:number], after, stacked)
         for result, shape in zip(results, shapes, strict=True):
             result.set_shape(shape)  # which some rules lose
-        return [*map(flat.restored, results, carried), *failed]
+        return [*map(flat.in_shape, results, carried), *failed]
 
     first = _stack_more(pfor, [x.t for x in inputs], [x.is_stacked for x in inputs], stacked)
     results = tf.while_loop(
-        lambda *tensors: vectorized_condition(*restored(tensors))[0],
+        lambda *tensors: vectorized_condition(*tensors[:number])[0],
         step,
-        [*map(flat.restored, first, carried), *failed],
+        [*map(flat.in_shape, first, carried), *failed],
         shape_invariants=[*carried, *(x.shape for x in failed)],
         parallel_iterations=pfor_input.get_attr("parallel_iterations"),
     )
-    pfor_checks.recorded(pfor, results, number)
-    return _wrap_all(restored(results), stacked)
+    results = pfor_checks.recorded(pfor, results, number)
+    return _wrap_all(map(flat.in_shape, results, shapes), stacked)
