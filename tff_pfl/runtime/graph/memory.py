@@ -45,7 +45,7 @@ def stack_on(device: str, arrays: Sequence[np.ndarray]) -> tf.Tensor:
 
 
 def _has_dlpack(dtype: np.dtype) -> bool:
-    return dtype.kind in "iuf"  # neither bool nor bfloat16 nor texts
+    return dtype.kind in "iuf" and dtype.isnative  # neither bool nor bfloat16 nor texts
 
 
 @functools.cache
