@@ -52,8 +52,8 @@ Other measurements print a line for each case:
                     federation, on the model and data of `linear`. All clients have states on disk,
                     in a directory that is removed afterwards (see TMPDIR): 3.1 GiB for 100,000
                     clients
-    --unequal_of_many  as --scaling, for clients of lognormal sizes (sigma 1), one size of cohort
-                    for each size of federation; without and with compilation
+    --unequal_of_many  the same for clients of lognormal sizes (sigma 1), without and with
+                    compilation, for each size of federation and all cohorts that are not larger
     --runs          a run of --algorithm for each size of federation, on the model of `linear` with
                     a cohort of 100: a round and its parts, the seconds to start, to evaluate 1,000
                     sampled clients and to resume, memory, and sizes on disk
@@ -215,7 +215,7 @@ _MEASUREMENTS = {
         _sizes(FLAGS.cohort_sizes or [10, 30, 100, 300, 1000]), **_point_options("ditto")
     ),
     "unequal_of_many": lambda: growth.measure_unequal(
-        _sizes(FLAGS.cohort_sizes or [1000] * len(FLAGS.populations)), **_point_options("ditto")
+        _sizes(FLAGS.cohort_sizes or [1000]), **_point_options("ditto")
     ),
     "runs": lambda: growth.measure_runs(**_point_options(FLAGS.algorithm)),
     "start": lambda: measurements.start(FLAGS.algorithms, FLAGS.rounds),

@@ -115,12 +115,14 @@ def measure_unequal(
 
     Args:
         cohort_sizes: The sizes of cohorts.
-        populations: The size of the federation of each cohort.
+        populations: The sizes of federations; each has the cohorts that are not larger.
         **point_options: Other attributes of `Point`.
     """
     points = [
         Point(cohort_size=number, population=of, runtime=runtime, sigma=1.0, **point_options)
-        for number, of in zip(cohort_sizes, populations, strict=True)
+        for of in populations
+        for number in cohort_sizes
+        if number <= of
         for runtime in ("graph_loop", "graph_compiled")
     ]
     return in_new_processes(rounds_at, points, "unequal")

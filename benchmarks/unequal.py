@@ -19,7 +19,7 @@ from tff_pfl.runtime import create_graph_context
 BARE, LOOP = "bare_tensorflow", "loop"
 # How each contender of this library makes its context, and its `CohortDataSource.capacity`.
 _OURS = {
-    "compiled": (lambda: create_graph_context(jit_compile=True), lambda workload: None),
+    "compiled": (RUNTIMES["graph_compiled"], lambda workload: None),
     LOOP: (create_graph_context, lambda workload: None),
     "groups": (RUNTIMES["graph_vectorized"], lambda workload: Ladder(workload.batch_size)),
     "one_capacity": (RUNTIMES["graph_vectorized"], lambda workload: "cohort"),

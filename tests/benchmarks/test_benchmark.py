@@ -199,12 +199,14 @@ def test_scaling_measures_two_series(monkeypatch):
 def test_unequal_clients_of_many_are_measured_with_and_without_compilation(monkeypatch, tmp_path):
     monkeypatch.setattr(growth, "in_new_processes", lambda measure, points, name: points)
     point_options = {"workload": LINEAR, "rounds": 4, "warmup": 1, "algorithm": "ditto"}
-    points = growth.measure_unequal([2, 3], [5, 7], **point_options)
+    points = growth.measure_unequal([2, 6], [5, 7], **point_options)
     assert [(p.cohort_size, p.population, p.runtime) for p in points] == [
         (2, 5, "graph_loop"),
         (2, 5, "graph_compiled"),
-        (3, 7, "graph_loop"),
-        (3, 7, "graph_compiled"),
+        (2, 7, "graph_loop"),
+        (2, 7, "graph_compiled"),
+        (6, 7, "graph_loop"),
+        (6, 7, "graph_compiled"),
     ]
     sizes = growth.memory_mapped_federation(points[-1], tmp_path).sizes("train")
     assert len(sizes) == 7

@@ -39,7 +39,7 @@ import tensorflow_federated as tff
 
 from tff_pfl.arguments.ranges import whole
 from tff_pfl.runtime.errors import WorkerDiedError
-from tff_pfl.runtime.graph import arguments
+from tff_pfl.runtime.graph import arguments, devices
 
 _LOOPBACK = "127.0.0.1"
 _START_SECONDS = 60.0
@@ -197,7 +197,7 @@ def _naming_parts(comp, arg) -> Iterator[None]:
 def _in_own_worker(max_concurrent_clients, log_path) -> dict[str, Any]:
     """Starts a worker that ends with its executor factory; returns the context's arguments."""
     if max_concurrent_clients is None:
-        max_concurrent_clients = len(os.sched_getaffinity(0))
+        max_concurrent_clients = devices.num_cores()
     whole(1).check("max_concurrent_clients", max_concurrent_clients)
     if threading.current_thread() is not threading.main_thread():
         raise RuntimeError("The C++ runtime's worker must be started in the main thread.")

@@ -19,8 +19,10 @@ The modules, from the outside to the inside:
     loops          computes client work in a loop of TensorFlow
     imported       makes the TensorFlow of a TFF computation a function of this process
     vectorization  applies a function to stacked inputs, by TensorFlow's parallel-for
+    flat           joins axes in compiled loops
     pfor_rules, pfor_convolutions, pfor_random, pfor_checks
                    rules for operations that parallel-for lacks or gets wrong
+    memory         makes tensors from arrays
     internals      private names of TFF and TensorFlow, and the versions they were checked with
 
 A graph is built for a layout of arguments, not for their sizes: cohorts of all sizes, and clients

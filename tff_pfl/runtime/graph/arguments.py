@@ -284,7 +284,7 @@ def _stacked(column, device) -> tf.Tensor:
 
 @functools.lru_cache
 def _columns_of(type_spec) -> Callable[[Sequence], list[Sequence]]:
-    """Returns a function from values of a type to the values of each leaf."""
+    """Returns a function that lists the values of each leaf, given values of a type."""
     if not isinstance(type_spec, tff.types.StructType):
         return lambda given: [given]
     container, names = getattr(type_spec, "python_container", None), names_of(type_spec)

@@ -5,7 +5,6 @@ operations in each step.
 """
 
 import functools
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -143,8 +142,7 @@ class CompiledLoop:
         found: dict[str, list] = {"rows": list(rows), "results": []}
         failures = []
         for work in self._works:
-            given = [found[kind][index] for kind, index in work.places]
-            given += work.captured
+            given = [found[kind][index] for kind, index in work.places] + work.captured
             shapes = [tensor.shape for tensor in work.function.inputs]
             *results, failed = work.function(*map(flat.in_shape, given, shapes))
             found["results"] += results
@@ -208,7 +206,7 @@ class CompiledLoop:
             inputs = [
                 leaf.of_part(index, clients)
                 if isinstance(leaf, Padded)
-                else [_flat_rows(tf.gather(leaf.stacks()[0], clients))]
+                else [flat.flat(tf.gather(leaf.stacks()[0], clients))]
                 for leaf in self._inputs
             ]
             results, failure = program(last - first, clients, inputs)
@@ -228,17 +226,10 @@ class CompiledLoop:
         results = []
         for use, state in zip(self._promises, states, strict=True):
             shape = self._specs[use.result].shape
-            if use.is_sum:
-                results.append(flat.in_shape(state, shape))
-            else:
-                stack = state.concat()
-                results.append(tf.reshape(stack, [tf.shape(stack)[0], *shape]))
+            if not use.is_sum:
+                state, shape = state.concat(), tf.TensorShape([None]).concatenate(shape)
+            results.append(flat.in_shape(state, shape))
         return results, failed
-
-
-def _flat_rows(stack: tf.Tensor) -> tf.Tensor:
-    """Joins all axes of a stack but the first."""
-    return tf.reshape(stack, [tf.shape(stack)[0], math.prod(stack.shape[1:])])
 
 
 class _Use(NamedTuple):
@@ -252,7 +243,7 @@ class _Work(NamedTuple):
     """A function of a client, its captured tensors, and where to find its other inputs."""
 
     function: tf.types.experimental.ConcreteFunction
-    captured: Sequence[tf.Tensor]
+    captured: list[tf.Tensor]
     places: Sequence[tuple[str, int]]
 
 

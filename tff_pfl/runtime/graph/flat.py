@@ -1,9 +1,9 @@
 """Computes with flat tensors in compiled client work.
 
 XLA's code for CPUs vectorizes only the last axis of a tensor. An operation on each element of a
-layer of 784 x 10 weights takes ten times as long as on the same 7,840 weights in one axis. So the
-axes of loop variables are joined, and those of operands of operations on them. XLA drops the
-reshapes in between.
+layer of 784 x 10 weights takes many times as long as on the same 7,840 weights in one axis. So
+loops carry their variables with all axes joined, and operations on these variables compute with
+the flat form. XLA drops the reshapes in between.
 """
 
 import functools
@@ -27,7 +27,7 @@ OPERATIONS = (*_ELEMENTWISE, *_REDUCTIONS, _GATHER)
 
 
 def flat_shape(shape: tf.TensorShape) -> tf.TensorShape:
-    """Returns the shape of a tensor of a shape after `flat`."""
+    """Returns the shape that `flat` gives to a tensor of this shape."""
     if shape.rank is None or not shape[1:].is_fully_defined():
         return shape
     if shape[:1].is_fully_defined():
@@ -36,12 +36,12 @@ def flat_shape(shape: tf.TensorShape) -> tf.TensorShape:
 
 
 def flat(tensor: tf.Tensor) -> tf.Tensor:
-    """Joins the axes of a tensor, but for a first axis of unknown length, if others are known."""
+    """Joins the axes of known length of a tensor; a first axis of unknown length stays."""
     return in_shape(tensor, flat_shape(tensor.shape))
 
 
 def in_shape(tensor: tf.Tensor, shape: tf.TensorShape) -> tf.Tensor:
-    """Returns a tensor in the shape before or after `flat`."""
+    """Reshapes a tensor to its flat shape, or back."""
     if shape.rank in (None, tensor.shape.rank):
         return tensor
     if shape.is_fully_defined():
@@ -51,7 +51,7 @@ def in_shape(tensor: tf.Tensor, shape: tf.TensorShape) -> tf.Tensor:
 
 
 def without_reshape(tensor: tf.Tensor) -> tf.Tensor:
-    """Returns the flat tensor of which a tensor of known shape was made, or the tensor itself."""
+    """Undoes the reshape of a flat tensor; returns any other tensor as it is."""
     return flat(tensor) if _was_flat(tensor) else tensor
 
 
@@ -81,7 +81,7 @@ def _reduction(pfor_input):
 
 
 def _was_flat(tensor: tf.Tensor) -> bool:
-    """Returns whether a tensor of known shape was made of a flat one; others would be copied."""
+    """Returns whether a tensor is a reshaped flat one; to flatten another may take a copy."""
     source = tensor.op
     while source.type == "Identity":
         source = source.inputs[0].op
@@ -90,7 +90,7 @@ def _was_flat(tensor: tf.Tensor) -> bool:
 
 
 def _gather(otherwise, pfor_input):
-    """Gathers rows whose axes are joined; inputs are rows, indices, and the axis 0 or another."""
+    """Gathers rows with their axes joined; inputs are rows, indices and an axis."""
     rows, indices, axis = (x.t for x in pfor_input.inputs)
     length = rows.shape[1:].num_elements() if (rows.shape.rank or 0) > 2 else None
     if length is None or tf.get_static_value(axis) != 0 or pfor_input.get_attr("batch_dims"):

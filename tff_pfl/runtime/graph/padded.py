@@ -73,7 +73,7 @@ class Padded(client_values.Ragged):
         return [rows, starts - starts[0]]
 
     def _from(self, start: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
-        """Returns a number of flat rows, a view of the buffer if a part begins with them."""
+        """Returns a number of rows, each flat; a view of the buffer if a part begins there."""
         length = math.prod(self._shape_of_rows[1:])
         start, number = tf.cast(start, tf.int64), tf.cast(number, tf.int64)
         elements = self.buffer[start * length : (start + number) * length]

@@ -252,15 +252,12 @@ def _vectorize(function, pfor, shapes, are_stacked, may_fail: bool = True):
     traced, outputs_are_stacked = _traced(function, pfor, shapes, are_stacked, may_fail)
 
     def call(*tensors):
-        results, number = traced(*tensors), len(outputs_are_stacked)
-        outputs = zip(results, function.graph.outputs, outputs_are_stacked, strict=False)
-        return [
-            *(
-                x if is_stacked else flat.in_shape(x, inner.shape)
-                for x, inner, is_stacked in outputs
-            ),
-            *results[number:],
-        ]
+        results = traced(*tensors)
+        for index, is_stacked in enumerate(outputs_are_stacked):
+            if not is_stacked:
+                shape = function.graph.outputs[index].shape
+                results[index] = flat.in_shape(results[index], shape)
+        return results
 
     return call, outputs_are_stacked
 
