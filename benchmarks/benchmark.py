@@ -53,7 +53,7 @@ Other measurements print a line for each case:
                     in a directory that is removed afterwards (see TMPDIR): 3.1 GiB for 100,000
                     clients
     --unequal_of_many  the same for clients of lognormal sizes (sigma 1), without and with
-                    compilation, for each size of federation and all cohorts that are not larger
+                    compilation, for each size of federation and of cohort
     --runs          a run of --algorithm for each size of federation, on the model of `linear` with
                     a cohort of 100: a round and its parts, the seconds to start, to evaluate 1,000
                     sampled clients and to resume, memory, and sizes on disk

@@ -115,14 +115,13 @@ def measure_unequal(
 
     Args:
         cohort_sizes: The sizes of cohorts.
-        populations: The sizes of federations; each has the cohorts that are not larger.
+        populations: The sizes of federations. A smaller one takes part as a whole.
         **point_options: Other attributes of `Point`.
     """
+    sizes = [(min(number, of), of) for of in populations for number in cohort_sizes]
     points = [
         Point(cohort_size=number, population=of, runtime=runtime, sigma=1.0, **point_options)
-        for of in populations
-        for number in cohort_sizes
-        if number <= of
+        for number, of in dict.fromkeys(sizes)
         for runtime in ("graph_loop", "graph_compiled")
     ]
     return in_new_processes(rounds_at, points, "unequal")

@@ -203,6 +203,8 @@ def test_unequal_clients_of_many_are_measured_with_and_without_compilation(monke
     assert [(p.cohort_size, p.population, p.runtime) for p in points] == [
         (2, 5, "graph_loop"),
         (2, 5, "graph_compiled"),
+        (5, 5, "graph_loop"),
+        (5, 5, "graph_compiled"),
         (2, 7, "graph_loop"),
         (2, 7, "graph_compiled"),
         (6, 7, "graph_loop"),
