@@ -19,6 +19,7 @@ from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 from benchmarks.workloads import Workload, cohort_of, installed
 from tff_pfl import runtime
+from tff_pfl.numerics import host
 from tff_pfl.runtime.graph import memory
 from tff_pfl.runtime.graph.lowering import CLIENT_WORK
 
@@ -31,7 +32,11 @@ _TO_DEVICE = "tf.constant"
 # Operations without a kernel of their own on a device.
 _FREE = ("_Arg", "_Retval", "Const", "NoOp", "Identity", "LoopCond")
 _FREE += ("Merge", "Switch", "Enter", "Exit", "NextIteration")
-_IN_CLIENT_WORK = re.compile(rf"(^|/){CLIENT_WORK}(_\d+)?/")
+_SCOPES = {
+    "host_operations": re.compile(rf"(^|/){host.SCOPE}(_\d+)?/"),
+    "client_operations": re.compile(rf"(^|/){CLIENT_WORK}(_\d+)?/"),
+    "operations": re.compile(""),
+}
 
 
 class _Event(NamedTuple):
@@ -48,10 +53,10 @@ def measure(
     """Yields a record of a round for each size of cohort and algorithm, with and without XLA.
 
     Yields:
-        Records. `operations` are those of the round outside of client work, and
-        `client_operations` those of client work; what XLA compiled counts as one. `calls` are of
-        functions. `to_device` and `from_device` are the numbers of transfers, with their bytes.
-        `ms` are minima: `before` and `after` the function is Python.
+        Records. `client_operations` are those of client work; what XLA compiled counts as one.
+        `host_operations` are others that are placed on the CPU, and `operations` the rest. `calls`
+        are of functions. `to_device` and `from_device` are the numbers of transfers, with their
+        bytes. `ms` are minima: `before` and `after` the function is Python.
     """
     for clients in cohort_sizes:
         for algorithm in algorithms:
@@ -94,14 +99,12 @@ def _counts(run, rounds: int) -> dict[str, Any]:
     for name in names:
         operation, _, kind = name.rpartition(":")
         if _is_operation(operation, kind):
-            is_client = _IN_CLIENT_WORK.search(operation) is not None
-            kinds[is_client] += 1
+            kinds[next(name for name, scope in _SCOPES.items() if scope.search(operation))] += 1
     resident = [leaf for leaf in tf.nest.flatten(output.state) if isinstance(leaf, tf.Tensor)]
     results = sum(name.endswith(":_Retval") for name in names)
     timed = [_times(_profile(run, level=2)[0]) for _ in range(rounds)]
     return {
-        "operations": kinds[False],
-        "client_operations": kinds[True],
+        **{name: kinds[name] for name in reversed(_SCOPES)},
         "calls": sum(name.startswith(_CALL) for name in names),
         "to_device": names.count(_TO_DEVICE) + copied.call_count,
         "bytes_to_device": _host_bytes(cohort),

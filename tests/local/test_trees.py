@@ -165,6 +165,14 @@ def test_combine_is_a_linear_combination():
     np.testing.assert_array_equal(combined["half"], [-1.5])
 
 
+def test_combine_stacks_several_combinations():
+    rows = {"matrix": tf.reshape(tf.range(12.0), [3, 2, 2]), "vector": tf.range(3.0)}
+    combined = trees.combine(tf.constant([[2.0, 0.0, -1.0], [0.0, 1.0, 0.0]]), rows)
+    first = trees.combine(tf.constant([2.0, 0.0, -1.0]), rows)
+    np.testing.assert_array_equal(combined["matrix"], [first["matrix"], rows["matrix"][1]])
+    np.testing.assert_array_equal(combined["vector"], [-2.0, 1.0])
+
+
 def test_gram_uses_all_tensors_and_double_precision():
     rows = {"matrix": tf.constant([[[1e5, 1e-4]], [[1e5, 0.0]]]), "scalar": tf.constant([3.0, 1.0])}
     vectors = np.array([[1e5, np.float32(1e-4), 3.0], [1e5, 0.0, 1.0]])

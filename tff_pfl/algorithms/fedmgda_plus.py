@@ -37,6 +37,7 @@ from tff_pfl.arguments.ranges import above, between, takes
 from tff_pfl.local import LocalTraining, trees
 from tff_pfl.models import Model
 from tff_pfl.numerics.box_min_norm import bounded_min_norm_weights
+from tff_pfl.numerics.host import on_host
 from tff_pfl.templates import Algorithm
 from tff_pfl.templates.averaging import WEIGHTINGS
 
@@ -96,7 +97,8 @@ def fedmgda_plus(
         prior = tf.math.divide_no_nan(prior, tf.reduce_sum(prior))
         lower = tf.maximum(prior - eps, 0.0)
         upper = tf.where(is_nonzero, tf.minimum(prior + eps, 1.0), 0.0)
-        weights = bounded_min_norm_weights(gram, lower, upper)
+        with on_host():
+            weights = bounded_min_norm_weights(gram, lower, upper)
         slopes = tf.linalg.matvec(gram, weights)
         change = trees.combine(step_length(round_num) * weights * inverse_norms, stack.value)
         server, metrics = exchange.finalize(server, change, round_num)

@@ -53,15 +53,24 @@ def clip(a, longest: float):
 
 
 def combine(weights: tf.Tensor, rows):
-    """Computes a linear combination of `k` structures, stacked along a leading axis.
+    """Computes linear combinations of `k` structures, stacked along a leading axis.
 
     Args:
-        weights: `[k]`.
+        weights: `[k]`, or `[m, k]` for `m` combinations, which are stacked.
         rows: A structure of tensors with a leading axis of `k`.
     """
-    return tf.nest.map_structure(
-        lambda leaf: tf.tensordot(tf.cast(weights, leaf.dtype), leaf, axes=1), rows
-    )
+    weights = tf.convert_to_tensor(weights)
+    leading = [-1] * (weights.shape.rank - 1)
+
+    def combined(leaf):
+        # With fewer operations than `tf.tensordot`, which computes shapes in the graph.
+        leaf = tf.convert_to_tensor(leaf)
+        shape = leaf.shape[1:]
+        factors = tf.cast(weights if leading else weights[tf.newaxis], leaf.dtype)
+        product = tf.matmul(factors, tf.reshape(leaf, [-1, shape.num_elements()]))
+        return tf.reshape(product, [*leading, *shape])
+
+    return tf.nest.map_structure(combined, rows)
 
 
 def gram(rows) -> tf.Tensor:

@@ -19,6 +19,9 @@ from tff_pfl.runtime import (
     set_graph_context,
 )
 
+CPU = tf.config.list_logical_devices("CPU")[0].name
+HOST = "/job:localhost/replica:0/task:0/device:CPU:0"
+
 
 @pytest.fixture(scope="module", params=[slow("CPU", id="CPU"), "GPU"])
 def kind(request):
@@ -40,27 +43,27 @@ def test_two_devices_give_the_stated_results(saved, vectorize):
 
 
 def test_operations_run_on_the_requested_devices(saved, kind):
-    """Checks that clients are divided among the devices, and the server uses the first device."""
+    """Checks that clients are divided among the devices, and the server uses the first device.
+
+    What is placed on the CPU stays there.
+    """
     tried = itertools.product([(0, 1), (1, 0), (1,)], ["always", "never"], [1, 3])
     for indices, vectorize, size in tried:
         devices = tuple(f"{kind}:{index}" for index in indices)
         names = [f"/job:localhost/replica:0/task:0/device:{device}" for device in devices]
-        expected = {"Lgamma": sorted(names[:size]), "Digamma": names[:1]}
+        expected = {"Lgamma": sorted(names[:size]), "Digamma": names[:1], "Erfinv": [HOST]}
         assert saved["executed_on"][devices, vectorize, size] == expected
 
 
 def test_default_is_all_gpus_or_one_cpu(saved, kind):
     indices = {"CPU": [0], "GPU": [0, 1]}[kind]
     names = [f"/job:localhost/replica:0/task:0/device:{kind}:{index}" for index in indices]
-    assert saved["default"] == {"Lgamma": names, "Digamma": names[:1]}
-
-
-CPU = tf.config.list_logical_devices("CPU")[0].name
+    assert saved["default"] == {"Lgamma": names, "Digamma": names[:1], "Erfinv": [HOST]}
 
 
 @together(
     "devices",
-    ["CPU:0", ["cpu:0"], ["/job:localhost/replica:0/task:0/device:CPU:0"]],
+    ["CPU:0", ["cpu:0"], [HOST]],
 )
 def test_device_may_have_several_names(devices):
     try:

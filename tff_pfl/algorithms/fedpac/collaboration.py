@@ -16,6 +16,7 @@ import tensorflow as tf
 from tff_pfl.local import Examples, scan_batches, trees
 from tff_pfl.models import Model, Weights, check_ids
 from tff_pfl.models.example_weights import labels_of
+from tff_pfl.numerics.host import on_host
 from tff_pfl.numerics.min_norm import min_norm_weights
 
 _BATCH_SIZE = 200  # examples of a forward pass; it does not change the result
@@ -94,6 +95,8 @@ def combinations(means: tf.Tensor, variances: tf.Tensor) -> tf.Tensor:
 
     def row(i):
         apart = means[i] - means
-        return min_norm_weights(own_variances + tf.matmul(apart, apart, transpose_b=True))
+        gram = own_variances + tf.matmul(apart, apart, transpose_b=True)
+        with on_host():
+            return min_norm_weights(gram)
 
     return trees.fill_rows(tf.zeros_like(own_variances), row)

@@ -6,6 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from tff_pfl.algorithms.fedpg.common_descent import CommonDescent, Grams
+from tff_pfl.numerics.host import on_host
 
 _BLOCK = 16384  # columns that are converted to float64 at a time
 _EXACT = 100.0  # the largest sigma at which float32 sums still descend for all gradients
@@ -76,8 +77,45 @@ def remember(
         live: bool `[k]`, which gradients to store.
         round_num: int32 scalar, this round.
     """
+    with on_host():
+        leaving = tf.boolean_mask(client_ids, ~live)
+        leaves = tf.reduce_any(_same(memory.client_ids, leaving), axis=1)
+        forgotten = tf.where(leaves)
+        memory, grams = _without(leaves, memory, grams)
+        slots, keep = _slots(memory, client_ids, live)
+        # Rows of the new Gram matrix: products with the gradients that stay, and with one another.
+        rows = tf.tensor_scatter_nd_update(
+            tf.transpose(tf.gather(grams.cross, keep)),
+            slots,
+            tf.gather(tf.gather(grams.online, keep), keep, axis=1),
+        )
+        gram = tf.tensor_scatter_nd_update(memory.gram, slots, tf.transpose(rows))
+        gram = tf.tensor_scatter_nd_update(tf.transpose(gram), slots, tf.transpose(rows))
+        client_ids = tf.tensor_scatter_nd_update(
+            memory.client_ids, slots, tf.gather(client_ids, keep)
+        )
+        rounds = tf.fill(tf.shape(keep), round_num)
+        rounds = tf.tensor_scatter_nd_update(memory.rounds, slots, rounds)
+    zeros = tf.zeros(tf.stack([tf.size(forgotten), memory.gradients.shape[1]]))
+    rest = tf.tensor_scatter_nd_update(memory.gradients, forgotten, zeros)
+    stored = tf.tensor_scatter_nd_update(rest, slots, tf.gather(gradients, keep))
+    return GradientMemory(stored, gram, client_ids, rounds)
+
+
+def _without(leaves, memory: GradientMemory, grams: Grams) -> tuple[GradientMemory, Grams]:
+    """Frees slots, and removes their gradients from inner products."""
+    stays = tf.cast(~leaves, tf.float64)
+    memory = memory._replace(
+        gram=memory.gram * stays[:, tf.newaxis] * stays,
+        client_ids=tf.where(leaves, -1, memory.client_ids),
+        rounds=tf.where(leaves, -1, memory.rounds),
+    )
+    return memory, grams._replace(cross=grams.cross * stays, absent=memory.gram)
+
+
+def _slots(memory: GradientMemory, client_ids, live) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns `(slots, keep)`: the slots of new gradients, int32 `[?, 1]`, and which get one."""
     size = memory.client_ids.shape[0]
-    memory, grams = _forget(memory, grams, tf.boolean_mask(client_ids, ~live))
     match = _same(client_ids, memory.client_ids) & live[:, tf.newaxis]
     known = tf.reduce_any(match, axis=1)
     taken = tf.reduce_any(match, axis=0)
@@ -91,41 +129,7 @@ def remember(
         tf.argmax(match, axis=1, output_type=tf.int32),
         tf.gather(oldest_first, tf.clip_by_value(rank, 0, size - 1)),
     )
-    slots = tf.gather(slots, keep)[:, tf.newaxis]
-
-    # Rows of the new Gram matrix: products with the gradients that stay, and with one another.
-    rows = tf.tensor_scatter_nd_update(
-        tf.transpose(tf.gather(grams.cross, keep)),
-        slots,
-        tf.gather(tf.gather(grams.online, keep), keep, axis=1),
-    )
-    new_gram = tf.tensor_scatter_nd_update(memory.gram, slots, tf.transpose(rows))
-    new_gram = tf.tensor_scatter_nd_update(tf.transpose(new_gram), slots, tf.transpose(rows))
-    return GradientMemory(
-        gradients=tf.tensor_scatter_nd_update(memory.gradients, slots, tf.gather(gradients, keep)),
-        gram=new_gram,
-        client_ids=tf.tensor_scatter_nd_update(
-            memory.client_ids, slots, tf.gather(client_ids, keep)
-        ),
-        rounds=tf.tensor_scatter_nd_update(
-            memory.rounds, slots, tf.fill(tf.shape(keep), round_num)
-        ),
-    )
-
-
-def _forget(memory: GradientMemory, grams: Grams, client_ids):
-    """Removes clients from the memory and from the inner products."""
-    leaves = tf.reduce_any(_same(memory.client_ids, client_ids), axis=1)
-    slots = tf.where(leaves)
-    zeros = tf.zeros(tf.stack([tf.size(slots), memory.gradients.shape[1]]))
-    stays = tf.cast(~leaves, tf.float64)
-    forgotten = GradientMemory(
-        gradients=tf.tensor_scatter_nd_update(memory.gradients, slots, zeros),
-        gram=memory.gram * stays[:, tf.newaxis] * stays,
-        client_ids=tf.where(leaves, -1, memory.client_ids),
-        rounds=tf.where(leaves, -1, memory.rounds),
-    )
-    return forgotten, grams._replace(cross=grams.cross * stays, absent=forgotten.gram)
+    return tf.gather(slots, keep)[:, tf.newaxis], keep
 
 
 def gram_matrices(gradients, memory: GradientMemory) -> Grams:

@@ -21,6 +21,7 @@ from tff_pfl.arguments.extension import extends
 from tff_pfl.arguments.ranges import between, takes, whole
 from tff_pfl.local import LocalTraining, evaluate, trees
 from tff_pfl.models import Model
+from tff_pfl.numerics.host import on_host
 from tff_pfl.templates import Algorithm, ClientOutput, Exchange
 
 
@@ -172,16 +173,17 @@ def take_step(server, stack, round_num, sufficient_decrease: float):
     """
     plan = server.plan
     search: Search = plan.search
-    is_of_round = tf.equal(plan.round_num, round_num)
-    trials = stack.accepted(stack.value.client_id)
-    is_theirs = tf.equal(plan.client_ids[:, tf.newaxis], trials.client_id)
-    search = search._replace(live=search.live & tf.reduce_any(is_theirs, axis=1))
-    index, accepted = step_ladder.choose_step(
-        *search,
-        tf.matmul(tf.cast(is_theirs, tf.float32), trials.losses),
-        sufficient_decrease=sufficient_decrease,
-    )
-    step = tf.where(is_of_round, search.ladder.steps[index], 0.0)
+    with on_host():
+        is_of_round = tf.equal(plan.round_num, round_num)
+        trials = stack.accepted(stack.value.client_id)
+        is_theirs = tf.equal(plan.client_ids[:, tf.newaxis], trials.client_id)
+        search = search._replace(live=search.live & tf.reduce_any(is_theirs, axis=1))
+        index, accepted = step_ladder.choose_step(
+            *search,
+            tf.matmul(tf.cast(is_theirs, tf.float32), trials.losses),
+            sufficient_decrease=sufficient_decrease,
+        )
+        step = tf.where(is_of_round, search.ladder.steps[index], 0.0)
     metrics = collections.OrderedDict(
         step=step,
         num_steps=search.ladder.count,

@@ -11,6 +11,7 @@ from tff_pfl.arguments.names import check_names
 from tff_pfl.arguments.ranges import at_least_or_infinite, between, takes, whole
 from tff_pfl.local import LocalTraining, trees
 from tff_pfl.models import Weights
+from tff_pfl.numerics.host import on_host
 
 DIRECTIONS = ("mgda", "mean")
 GAMMA_MODES = ("auto", "constant", "at_least")
@@ -169,20 +170,21 @@ class FedPGServer:
         uploads = stack.accepted(stack.value.client_id)
         memory = server.memory or gradient_memory.empty_memory(0, uploads.gradient.shape[1])
         grams = gradient_memory.gram_matrices(uploads.gradient, memory)
-        norms = tf.sqrt(tf.linalg.diag_part(grams.online))
-        live = norms > ZERO_GRADIENT
-        clients_seen = _clients_seen(server.clients_seen, memory, uploads, live)
-        window = clients_seen / tf.maximum(tf.size(live), 1)
-        absent = gradient_memory.absent(memory, uploads.client_id, round_num, window)
-        norm, num_outliers = common_descent.common_norm(norms, live, self.outlier_ratio)
-        fairness_gradient = common_descent.fairness_weights(uploads.loss, live)
-        descent = self._descent(grams, live, absent, fairness_gradient, norm)
+        with on_host():
+            norms = tf.sqrt(tf.linalg.diag_part(grams.online))
+            live = norms > ZERO_GRADIENT
+            clients_seen = _clients_seen(server.clients_seen, memory, uploads, live)
+            window = clients_seen / tf.maximum(tf.size(live), 1)
+            absent = gradient_memory.absent(memory, uploads.client_id, round_num, window)
+            norm, num_outliers = common_descent.common_norm(norms, live, self.outlier_ratio)
+            fairness_gradient = common_descent.fairness_weights(uploads.loss, live)
+            descent = self._descent(grams, live, absent, fairness_gradient, norm)
+            gamma = self._gamma(grams, descent, live, absent)
         direction = gradient_memory.direction(descent, uploads.gradient, memory)
         if self._uses_memory:
             memory = gradient_memory.remember(
                 memory, uploads.gradient, grams, uploads.client_id, live, round_num
             )
-        gamma = self._gamma(grams, descent, live, absent)
         planned = server._replace(
             clients_seen=clients_seen,
             memory=memory if self._uses_memory else (),

@@ -14,6 +14,7 @@ import tensorflow as tf
 from tff_pfl.algorithms.pgfed.sparse_matrix import SparseMatrix, constant, get_entries, put_entries
 from tff_pfl.local import trees
 from tff_pfl.models import Weights
+from tff_pfl.numerics.host import on_host
 
 
 class LastCohort(NamedTuple):
@@ -163,6 +164,7 @@ class PGFedServer:
         """Returns clients' `alpha_ij` of the last cohort: float32 `[len(client_ids), k]`."""
         return get_entries(server.alpha, self.num_clients, client_ids, server.last.client_ids)
 
+    @on_host()
     def _metrics(self, alpha):
         entries, common = alpha.values[:-1], alpha.values[-1]
         num_pairs = self.num_clients**2

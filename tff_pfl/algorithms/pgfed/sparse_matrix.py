@@ -5,6 +5,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tff_pfl.local import trees
+from tff_pfl.numerics.host import on_host
 
 _END = tf.int64.max
 
@@ -37,6 +38,7 @@ def get_entries(matrix: SparseMatrix, num_clients: int, i: tf.Tensor, j: tf.Tens
     return tf.reshape(values, tf.shape(keys))
 
 
+@on_host()
 def put_entries(
     matrix: SparseMatrix, num_clients: int, i: tf.Tensor, j: tf.Tensor, values: tf.Tensor
 ) -> SparseMatrix:

@@ -294,6 +294,9 @@ class Shard:
         if isinstance(leaf, Ragged):
             first = tf.reduce_sum(leaf.shapes[:, :1], axis=0)
             return tf.reshape(leaf.elements, tf.concat([first, leaf.shapes[0, 1:]], axis=0))
+        row_shape = leaf.tensor.shape[2:]
+        if row_shape.num_elements():  # known, and not 0
+            return tf.reshape(leaf.tensor, [-1, *row_shape])
         shape = tf.shape(leaf.tensor)
         return tf.reshape(leaf.tensor, tf.concat([[shape[0] * shape[1]], shape[2:]], axis=0))
 

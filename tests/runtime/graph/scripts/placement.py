@@ -13,6 +13,7 @@ from tests.runtime.conformance import (
 )
 from tests.runtime.conformance.cases import UNSTATED
 from tests.runtime.conformance.test_conformance import built, check, outcome
+from tff_pfl.numerics.host import on_host
 from tff_pfl.runtime import create_graph_context
 
 MODULES = (cases_placements, cases_aggregations, cases_cohorts, cases_sequences)
@@ -41,10 +42,26 @@ def digamma(x):
     return tf.math.digamma(x)
 
 
+@tff.tensorflow.computation(np.float32)
+def erfinv_on_host(x):
+    """Computes `Erfinv` on the CPU, also in a loop."""
+    with on_host():
+        x = tf.math.erfinv(x)
+        _, x = tf.while_loop(
+            lambda i, _: i < 2, lambda i, x: (i + 1, tf.math.erfinv(x)), (tf.constant(0), x)
+        )
+    return x
+
+
 @tff.federated_computation(tff.types.FederatedType(np.float32, tff.CLIENTS))
 def marked(x):
-    """Runs unique operations: `Lgamma` at the clients, `Digamma` at the server."""
-    return tff.federated_map(digamma, tff.federated_sum(tff.federated_map(log_gamma, x)))
+    """Runs `Lgamma` at the clients, `Digamma` at the server, and `Erfinv` on the server's CPU."""
+    total = tff.federated_map(digamma, tff.federated_sum(tff.federated_map(log_gamma, x)))
+    return tff.federated_map(erfinv_on_host, total)
+
+
+def _nodes(graph):
+    return [*graph.node, *(node for f in graph.library.function for node in f.node_def)]
 
 
 def executed_on(size, **options) -> dict[str, list[str]]:
@@ -56,6 +73,6 @@ def executed_on(size, **options) -> dict[str, list[str]]:
     graphs = eager_context.context().export_run_metadata().partition_graphs
     eager_context.context().disable_run_metadata()
     return {
-        op: sorted({node.device for graph in graphs for node in graph.node if node.op == op})
-        for op in ("Lgamma", "Digamma")
+        op: sorted({node.device for graph in graphs for node in _nodes(graph) if node.op == op})
+        for op in ("Lgamma", "Digamma", "Erfinv")
     }
