@@ -14,7 +14,7 @@ from tff_pfl.local.examples import (
     order_of,
     static_num_rows,
 )
-from tff_pfl.tracing.alone import alone_or
+from tff_pfl.tracing.alone import alone_or, branch_if_alone
 
 # The fewest rows to which a batch is reduced.
 _FEWEST_ROWS = 16
@@ -75,7 +75,8 @@ def scan_batches(
         steps: The number of steps, instead of `epochs`.
         batch_size: The number of rows in a batch. The last batch of a pass may be partial; its
             surplus rows have weight 0. Batches have fewer rows if the type of the examples says
-            that clients have no more; see `rows_of_batch`.
+            that clients have no more; see `rows_of_batch`. If `carry` has filters of convolutions,
+            the last batch has half of the rows where these suffice.
         seed: `int32[2]`, or `None` to visit the examples in their stored order.
         drop_remainder: Whether to leave out partial batches. The first batch of a pass is always
             kept, so that clients with fewer examples than `batch_size` train too.
@@ -118,6 +119,17 @@ def scan_batches(
             rows = order_of(is_example, tf.size(numbers), _fold_in(seed, epoch))
         return tf.reshape(_filled(rows, is_example, rows[:1]), [-1, batch_size])
 
+    def stepped(carry, batch, rest):
+        """Makes a step, with half of the rows if these are the `rest` of the examples of a pass."""
+        half = batch_size // 2
+        if not half or not _convolves(carry):
+            return step(carry, batch)
+        return branch_if_alone(
+            rest <= half,
+            lambda: step(carry, _first_rows(batch, half)),
+            lambda: step(carry, batch),
+        )
+
     def run_steps(orders, end, epoch, carry):
         """Runs the first `end` steps of a pass."""
         batch_of = _batches(examples, orders, masks)
@@ -127,7 +139,7 @@ def scan_batches(
             # the number of steps in a pass may depend on the padding.
             batch = batch_of(i, _fold_in(seed, epoch + most_epochs * (1 + i)))
             is_own = alone_or(True, i < own_steps)
-            return i + 1, trees.select(is_own, step(carry, batch), carry)
+            return i + 1, trees.select(is_own, stepped(carry, batch, size - i * batch_size), carry)
 
         return tf.while_loop(lambda i, _: i < end, next_step, (tf.constant(0), carry))[1]
 
@@ -144,6 +156,19 @@ def scan_batches(
         return epoch < epochs if steps is None else epoch * pass_steps < end
 
     return tf.while_loop(is_left, next_epoch, (tf.constant(0), carry))[1]
+
+
+def _convolves(carry) -> bool:
+    """Returns whether there are tensors such as the filters of convolutions, whose steps are long.
+
+    Others save less in a step of fewer rows than its second graph costs.
+    """
+    return any((leaf.shape.rank or 0) > 2 for leaf in tf.nest.flatten(carry))
+
+
+def _first_rows(batch, number):
+    x, y, weight = tf.nest.map_structure(lambda rows: rows[:number], batch[:3])
+    return batch._replace(x=x, y=y, weight=weight)
 
 
 def _steps(size, batch_size):

@@ -33,7 +33,7 @@ class Examples(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """A mini-batch; all batches of a client have the same number of rows, see `rows_of_batch`.
+    """A mini-batch; all of a client have the same number of rows or half of it, see `scan_batches`.
 
     Attributes:
         x: `[batch_size, ...]` inputs, in the structure of `Examples.x`.

@@ -2,12 +2,16 @@
 
 Clients that are computed together make the same number of steps, and so skip steps that only the
 largest needs. The graph runtime knows whether they are when it imports client work, and then
-replaces each choice that `alone_or` marked.
+replaces each choice that `alone_or` and `branch_if_alone` marked.
 """
+
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
 _MARK = "_tff_pfl_alone"
+_CALLS = {"If": "StatefulPartitionedCall", "StatelessIf": "PartitionedCall"}
 
 
 def alone_or(alone, together) -> tf.Tensor:
@@ -23,6 +27,22 @@ def alone_or(alone, together) -> tf.Tensor:
     return chosen
 
 
+def branch_if_alone(
+    condition: tf.Tensor, shortcut: Callable[[], Any], otherwise: Callable[[], Any]
+) -> Any:
+    """Returns `shortcut()` if a client is computed alone and meets a condition, or `otherwise()`.
+
+    Both must be right for a client that meets it: clients that are computed together would compute
+    both.
+    """
+    if tf.executing_eagerly():
+        return otherwise()
+    result = tf.cond(condition, shortcut, otherwise)
+    (branch,) = {tensor.op.inputs[0].op for tensor in tf.nest.flatten(result)}
+    branch._set_attr(_MARK, tf.compat.v1.AttrValue(b=True))
+    return result
+
+
 def choose(nodes, alone: bool) -> None:
     """Makes all marked choices among the `NodeDef`s of a graph or function.
 
@@ -36,6 +56,12 @@ def choose(nodes, alone: bool) -> None:
             node.input[:] = [if_alone if alone else if_together, *waits]
             node.attr.clear()
             node.attr["T"].type = dtype
+        elif _MARK in node.attr and node.op in _CALLS and not alone:
+            node.op = _CALLS[node.op]
+            del node.input[0]
+            node.attr["f"].CopyFrom(node.attr["else_branch"])
+            for name in set(node.attr) - {"Tin", "Tout", "f"}:
+                del node.attr[name]
 
 
 def is_marked(computation) -> bool:

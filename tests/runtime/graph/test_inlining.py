@@ -6,7 +6,7 @@ import tensorflow_federated as tff
 
 from tests.marks import together
 from tff_pfl.runtime.graph import imported, values
-from tff_pfl.tracing.alone import alone_or
+from tff_pfl.tracing.alone import alone_or, branch_if_alone
 
 SCALAR = tf.TensorSpec([])
 
@@ -84,9 +84,38 @@ def test_steps_with_max_pooling_are_functions_where_clients_are_computed_alone()
         np.testing.assert_allclose(function(tf.constant(images))[0], expected, rtol=1e-6)
 
 
+def test_branches_with_max_pooling_are_functions_where_clients_are_computed_alone():
+    def step(i, x):
+        first, rest = x[:1], lambda: pooled_gradient(x)
+        some = lambda: tf.concat([pooled_gradient(first), x[1:]], axis=0)  # noqa: E731
+        return i + 1, branch_if_alone(i < 2, some, rest)
+
+    images = np.random.default_rng(0).normal(size=(2, 4, 4, 3)).astype(np.float32)
+    for alone in (True, False):
+        function, functions = thrice(step, tf.TensorSpec(images.shape), alone=alone)
+        assert len(operations_of(functions, "MaxPoolGrad")) == 1 + alone
+        assert len(operations_of(functions, "PartitionedCall")) == 2 * alone
+        rows = [tf.constant(images[:1]), tf.constant(images[1:])]
+        for row, steps in enumerate([3, 1 if alone else 3]):
+            for _ in range(steps):
+                rows[row] = pooled_gradient(rows[row])
+        found = function(tf.constant(images))[0]
+        np.testing.assert_allclose(found, tf.concat(rows, axis=0), rtol=1e-6)
+
+
 @together(("alone", "expected"), [(True, 3.0), (False, 4.0)])
 def test_marked_choices_are_made_when_work_is_imported(alone, expected):
     step = lambda i, x, y: (i + 1, alone_or(x, y), y)  # noqa: E731
     function, functions = thrice(step, SCALAR, SCALAR, alone=alone)
     assert not operations_of(functions, "SelectV2")
     assert function(tf.constant(3.0), tf.constant(4.0))[0].numpy() == expected
+
+
+@together(("alone", "expected"), [(True, 6.0), (False, 12.0)])
+def test_marked_branches_are_taken_when_work_is_imported(alone, expected):
+    def step(i, x, y):
+        return i + 1, branch_if_alone(i < 2, lambda: x + y / 4, lambda: x + y), y
+
+    function, functions = thrice(step, SCALAR, SCALAR, alone=alone)
+    assert bool(operations_of(functions, "StatelessIf")) == alone
+    assert function(tf.constant(0.0), tf.constant(4.0))[0].numpy() == expected

@@ -9,6 +9,9 @@ from tff_pfl.runtime.graph import internals
 _CALL = "PartitionedCall"  # a call of a function without state
 # Functions that TensorFlow treats as units: it compiles them, or chooses an implementation.
 _UNITS = ("_XlaMustCompile", "_noinline", "api_implements")
+# The attributes that name the bodies of loops and the branches of conditions.
+_BRANCHES = "then_branch", "else_branch"
+_STEPS = {"While": ["body"], "StatelessWhile": ["body"], "If": _BRANCHES, "StatelessIf": _BRANCHES}
 
 
 def inline_calls(library: Mapping[str, function_pb2.FunctionDef]) -> None:
@@ -62,16 +65,17 @@ def _operations(call, callee, sources: dict[str, str]) -> list:
     tensors = [name for name in call.input if name[0] != "^"]
     waits = [name for name in call.input if name[0] == "^"]
     arguments = dict(zip((arg.name for arg in callee.signature.input_arg), tensors, strict=True))
+    prefix = f"{call.name}/inlined"  # `tf.cond` itself adds operations to the scope of its name
 
     def inside(name):
         if name[0] == "^":
-            return f"^{call.name}/{name[1:]}"
-        return arguments.get(name) or f"{call.name}/{name}"
+            return f"^{prefix}/{name[1:]}"
+        return arguments.get(name) or f"{prefix}/{name}"
 
     operations = []
     for node in callee.node_def:
         copy = type(node).FromString(node.SerializeToString())
-        copy.name = f"{call.name}/{node.name}"
+        copy.name = f"{prefix}/{node.name}"
         copy.attr.pop("_class", None)
         copy.input[:] = [*map(inside, node.input), *waits]
         operations.append(copy)
@@ -81,19 +85,18 @@ def _operations(call, callee, sources: dict[str, str]) -> list:
 
 
 def separate_steps(nodes, library: dict[str, function_pb2.FunctionDef]) -> None:
-    """Moves the bodies of loops that contain gradients of max pooling into functions of their own.
+    """Moves bodies and branches that contain gradients of max pooling into functions of their own.
 
     On CPUs, oneDNN's kernel of the gradient takes a tenth of the time of TensorFlow's. It is used
-    only if the pooling comes first in the order of a graph, which a loop does not guarantee.
+    only if the pooling comes first in the order of a graph, which loops do not guarantee.
     """
     for part in (nodes, *[definition.node_def for definition in library.values()]):
         for node in part:
-            if node.op in ("While", "StatelessWhile"):
-                _separate(node, library)
+            for attribute in _STEPS.get(node.op, ()):
+                _separate(node.attr[attribute].func.name, library)
 
 
-def _separate(loop, library):
-    name = loop.attr["body"].func.name
+def _separate(name, library):
     body = library.get(name)
     if body is None or not any(node.op == "MaxPoolGrad" for node in body.node_def):
         return
