@@ -234,7 +234,7 @@ def test_contestants_do_the_same_work(tmp_path, network):
     first, *others = losses.values()
     assert first[0] > first[1] > first[2]
     for other in others:
-        assert other == pytest.approx(first, rel=1e-5)
+        assert other == pytest.approx(first, rel=1e-4)  # convolutions round by CPU
 
 
 @pytest.mark.slow

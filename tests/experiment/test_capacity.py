@@ -1,5 +1,9 @@
 """Tests how the examples of clients are padded, and when their work is compiled."""
 
+import os
+from unittest import mock
+
+import absl.logging
 import numpy as np
 import pytest
 import tensorflow_federated as tff
@@ -7,6 +11,7 @@ import tensorflow_federated as tff
 from tests.marks import together
 from tff_pfl import data, models, runtime
 from tff_pfl.clients import Ladder
+from tff_pfl.experiment import capacity
 from tff_pfl.experiment.capacity import pays_to_compile, suitable_capacity
 from tff_pfl.local import LocalTraining
 
@@ -54,6 +59,24 @@ def test_long_trainings_of_light_models_are_compiled(network, client_rounds, opt
     local = LocalTraining(optimizer, batch_size=20, **options)
     dataset = dataset_of([30, 40])
     assert pays_to_compile(model_of(network), dataset, local, client_rounds) == expected
+
+
+@together(
+    ("network", "onednn", "variable", "expected"),
+    [(CNN, False, None, 1), (CNN, False, "0", 0), (CNN, True, None, 0), (LINEAR, False, None, 0)],
+)
+def test_warning_of_convolutions_without_onednn(network, onednn, variable, expected):
+    capacity._hint_at_onednn.cache_clear()
+    environment = {"TF_ENABLE_ONEDNN_OPTS": variable} if variable else {}
+    others = {name: text for name, text in os.environ.items() if "ONEDNN" not in name}
+    with (
+        mock.patch.dict(os.environ, others | environment, clear=True),
+        mock.patch.object(runtime, "uses_onednn", return_value=onednn),
+        mock.patch.object(absl.logging, "warning") as warned,
+    ):
+        for _ in range(2):
+            capacity.warn_of_slow_convolutions(model_of(network))
+    assert warned.call_count == expected
 
 
 def model_of(network):

@@ -1,5 +1,9 @@
-"""Chooses how clients are padded and whether their work is compiled, from their sizes."""
+"""Chooses how clients are padded and whether their work is compiled, and hints at faster ways."""
 
+import functools
+import os
+
+import absl.logging
 import numpy as np
 import tensorflow_federated as tff
 
@@ -16,6 +20,8 @@ _LEAST_GROUP, _SMALL_STEP = 16, 500_000
 # On CPUs, compiled client work of this many steps saves the time of its compilation, if a step has
 # no more examples times weights than this.
 _LEAST_STEPS, _COMPILED_STEP = 50_000, 10_000_000
+
+_ONEDNN = "TF_ENABLE_ONEDNN_OPTS"
 
 
 def pays_to_compile(
@@ -41,6 +47,28 @@ def pays_to_compile(
 
 def _convolves(model: Model) -> bool:
     return any(len(w.shape) > 2 for w in tff.structure.flatten(model.weights_type))
+
+
+def warn_of_slow_convolutions(model: Model) -> None:
+    """Warns once if a model's convolutions are computed on CPUs without oneDNN.
+
+    TensorFlow uses oneDNN by itself only on CPUs with AVX512_VNNI or more. `benchmarks/benchmark.py
+    --unequal --networks=cnn` measures it. oneDNN ends the process where bfloat16 meets other CPUs.
+    """
+    devices = runtime.current_devices() or ()
+    on_cpus = bool(devices) and not any(map(runtime.is_gpu, devices))
+    is_chosen = runtime.uses_onednn() or _ONEDNN in os.environ
+    if on_cpus and _convolves(model) and not is_chosen:
+        _hint_at_onednn()
+
+
+@functools.cache
+def _hint_at_onednn() -> None:
+    absl.logging.warning(
+        "TensorFlow computes convolutions without oneDNN on this CPU. With %s=1 in the "
+        "environment, rounds may take half as long; bfloat16 needs 0.",
+        _ONEDNN,
+    )
 
 
 def suitable_capacity(

@@ -9,6 +9,7 @@ from tff_pfl import runtime
 from tff_pfl.arguments.tracebacks import with_short_tracebacks
 from tff_pfl.clients import CohortDataSource
 from tff_pfl.data import FederatedDataset
+from tff_pfl.experiment.capacity import warn_of_slow_convolutions
 from tff_pfl.experiment.checkpoint import Checkpoint, Progress, client_states
 from tff_pfl.experiment.experiment import Experiment
 from tff_pfl.experiment.identity import of_run, stated
@@ -101,6 +102,7 @@ def train(
     # Impossible trainings and evaluations are refused before the run to overwrite is deleted.
     check_server_memory(experiment.process)
     _ = experiment.evaluator, experiment.new_clients_evaluation
+    warn_of_slow_convolutions(experiment.model)
     compiling = runtime.compiling(experiment.pays_to_compile)
     with folder, compiling, tracking(release_managers, folder) as managers:
         result = _train(experiment, folder, managers, verbose)

@@ -45,7 +45,7 @@ def test_two_devices_give_the_stated_results(saved, vectorize):
 def test_operations_run_on_the_requested_devices(saved, kind):
     """Checks that clients are divided among the devices, and the server uses the first device.
 
-    What is placed on the CPU stays there.
+    Operations that are placed on the CPU stay there.
     """
     tried = itertools.product([(0, 1), (1, 0), (1,)], ["always", "never"], [1, 3])
     for indices, vectorize, size in tried:

@@ -13,6 +13,7 @@ import tensorflow as tf
 from tff_pfl.arguments.names import unknown_name
 from tff_pfl.runtime import cuda
 from tff_pfl.runtime.errors import DeviceError, WorkerDiedError
+from tff_pfl.runtime.graph import internals
 
 # The time to wait for a worker to start; TensorFlow would wait for ever.
 _SECONDS_FOR_WORKERS = 10.0
@@ -43,6 +44,11 @@ def _as_list(names: Sequence[str] | str) -> list[str]:
 def num_cores() -> int:
     """Returns the number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0))
+
+
+def uses_onednn() -> bool:
+    """Returns whether TensorFlow uses the kernels of oneDNN on CPUs in this process."""
+    return internals.uses_onednn()
 
 
 @functools.cache

@@ -34,6 +34,7 @@ from tensorflow.python.eager.cancellation import CancellationManager as Cancella
 from tensorflow.python.eager.polymorphic_function import concrete_function as _concrete_function
 from tensorflow.python.framework import function_def_to_graph as _function_def_to_graph
 from tensorflow.python.framework.kernels import get_registered_kernels_for_op as kernels_of  # noqa: F401
+from tensorflow.python.util import _pywrap_util_port
 from tensorflow_federated.python.core.impl.compiler.array import (
     is_compatible_dtype as is_compatible_dtype,
 )
@@ -50,6 +51,8 @@ from tensorflow_federated.python.core.impl.utils.tensorflow_utils import (
 
 # Imported by its path, since a function of the package has the same name.
 _pfor = importlib.import_module("tensorflow.python.ops.parallel_for.pfor")
+
+uses_onednn = _pywrap_util_port.IsMklEnabled
 
 PFor, PForInput = _pfor.PFor, _pfor._PforInput
 pfor_rules = _pfor._pfor_converter_registry
