@@ -298,20 +298,19 @@ def test_batches_have_no_more_rows_than_the_type_of_the_examples():
 
 
 @together(("size", "rows"), [(0, 0), (2, 4), (4, 4), (5, 8), (8, 8), (9, 12), (13, 16)])
-def test_last_batch_of_filters_has_half_the_rows_if_they_suffice(size, rows):
+def test_last_batch_has_half_the_rows_if_they_suffice(size, rows):
     """Adds up the rows of batches of 8, and visits each example once."""
 
     def step(carry, batch):
-        filters, visited, number = carry
+        visited, number = carry
         visited += tf.math.bincount(batch.y, batch.weight, minlength=20, dtype=tf.float32)
-        return filters, visited, number + batch.x.shape[0]
+        return visited, number + batch.x.shape[0]
 
     @tf.function(autograph=False)
     def scanned(*fields):
-        carry = tf.zeros([3, 3, 1, 2]), tf.zeros([20]), 0
-        return scan_batches(step, carry, Examples(*fields), epochs=1, batch_size=8, seed=SEED)
+        examples, options = Examples(*fields), {"epochs": 1, "batch_size": 8, "halves": True}
+        return scan_batches(step, (tf.zeros([20]), 0), examples, seed=SEED, **options)
 
-    x = tf.zeros([20, 2])
-    _, visited, number = scanned(x, tf.range(20), tf.constant(size))
+    visited, number = scanned(tf.zeros([20, 2]), tf.range(20), tf.constant(size))
     assert number == rows
     np.testing.assert_array_equal(visited, np.arange(20) < size)

@@ -51,6 +51,7 @@ def scan_batches(
     batch_size: int,
     seed: tf.Tensor | None,
     drop_remainder: bool = False,
+    halves: bool = False,
     after_epoch: Callable[[tf.Tensor, Any], Any] | None = None,
 ) -> Any:
     """Runs `carry = step(carry, batch)` over shuffled mini-batches.
@@ -75,11 +76,12 @@ def scan_batches(
         steps: The number of steps, instead of `epochs`.
         batch_size: The number of rows in a batch. The last batch of a pass may be partial; its
             surplus rows have weight 0. Batches have fewer rows if the type of the examples says
-            that clients have no more; see `rows_of_batch`. If `carry` has filters of convolutions,
-            the last batch has half of the rows where these suffice.
+            that clients have no more; see `rows_of_batch`.
         seed: `int32[2]`, or `None` to visit the examples in their stored order.
         drop_remainder: Whether to leave out partial batches. The first batch of a pass is always
             kept, so that clients with fewer examples than `batch_size` train too.
+        halves: Whether the last batch of a pass has half of the rows where these suffice, for which
+            `step` is traced again. It pays for long steps, such as those of convolutions.
         after_epoch: `(epoch, carry) -> carry`, called after each pass, with epochs from 0. With
             `epochs`, it is also called for clients without examples.
 
@@ -122,7 +124,7 @@ def scan_batches(
     def stepped(carry, batch, rest):
         """Makes a step, with half of the rows if these are the `rest` of the examples of a pass."""
         half = batch_size // 2
-        if not half or not _convolves(carry):
+        if not (halves and half):
             return step(carry, batch)
         return branch_if_alone(
             rest <= half,
@@ -156,14 +158,6 @@ def scan_batches(
         return epoch < epochs if steps is None else epoch * pass_steps < end
 
     return tf.while_loop(is_left, next_epoch, (tf.constant(0), carry))[1]
-
-
-def _convolves(carry) -> bool:
-    """Returns whether there are tensors such as the filters of convolutions, whose steps are long.
-
-    Others save less in a step of fewer rows than its second graph costs.
-    """
-    return any((leaf.shape.rank or 0) > 2 for leaf in tf.nest.flatten(carry))
 
 
 def _first_rows(batch, number):

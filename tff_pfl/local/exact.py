@@ -57,6 +57,7 @@ def exact_gradient(
         epochs=1,
         batch_size=batch_size,
         seed=None,
+        halves=trees.have_filters(weights),
     )
     return ExactGradient(gradient, totals)
 
@@ -71,7 +72,13 @@ def evaluate(model: Model, weights: Any, examples: Examples, *, batch_size: int 
         return trees.add(totals, model.totals(weights, batch))
 
     return scan_batches(
-        step, model.zero_totals(), examples, epochs=1, batch_size=batch_size, seed=None
+        step,
+        model.zero_totals(),
+        examples,
+        epochs=1,
+        batch_size=batch_size,
+        seed=None,
+        halves=trees.have_filters(weights),
     )
 
 
@@ -95,6 +102,7 @@ def metric_sums(
         epochs=1,
         batch_size=batch_size,
         seed=None,
+        halves=trees.have_filters(weights),
     )
 
 

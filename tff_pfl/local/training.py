@@ -217,6 +217,7 @@ class LocalTraining:
             batch_size=self.batch_size,
             seed=context.seed,
             drop_remainder=self.drop_remainder,
+            halves=trees.have_filters(weights),
             after_epoch=None if after_epoch is None else after_pass,
         )
         totals = tf.nest.pack_sequence_as(no_totals, tf.unstack(totals))

@@ -80,6 +80,11 @@ def gram(rows) -> tf.Tensor:
     return tf.add_n([tf.matmul(leaf, leaf, transpose_b=True) for leaf in flat])
 
 
+def have_filters(weights) -> bool:
+    """Returns whether weights have more than two axes, as the filters of convolutions have."""
+    return any(len(weight.shape) > 2 for weight in tf.nest.flatten(weights))
+
+
 def count(conditions: tf.Tensor) -> tf.Tensor:
     """Counts the true entries, as an int32 scalar."""
     return tf.reduce_sum(tf.cast(conditions, tf.int32))

@@ -67,6 +67,16 @@ def checked(x):
         return tf.identity(x)
 
 
+def second_derivative_of_pooling(x):
+    with tf.GradientTape() as outer:
+        outer.watch(x)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            total = tf.reduce_sum(tf.nn.max_pool1d(x[tf.newaxis, :, tf.newaxis], 2, 1, "SAME") ** 3)
+        gradient = tape.gradient(total, x)
+    return outer.gradient(gradient, x)
+
+
 @together(
     ("work", "reason"),
     [
@@ -76,6 +86,7 @@ def checked(x):
             "XLA draws other numbers for StatelessTruncatedNormalV2",
         ),
         (lambda x: tf.math.bessel_i0(x), "XLA has no BesselI0"),
+        (second_derivative_of_pooling, "XLA rounds the inputs of MaxPoolGradGrad"),
     ],
 )
 def test_work_that_xla_would_change_is_not_compiled(caplog, work, reason):
@@ -84,6 +95,20 @@ def test_work_that_xla_would_change_is_not_compiled(caplog, work, reason):
     with caplog.at_level(logging.INFO, logger="absl"):
         assert_equal(run(computation, clients, **XLA), expected)
     assert any(f"not compiled by XLA ({reason})" in message for message in caplog.messages)
+
+
+def convolved(x):
+    images, filters = tf.reshape(x, [1, 1, 3, 1]), tf.reshape(x[:2], [1, 2, 1, 1])
+    branches = (lambda: tf.nn.conv2d(images, filters, 1, "SAME"), lambda: images)
+    return tf.reshape(tf.cond(x[0] > 1e6, *branches), [3])
+
+
+def test_branches_that_convolve_are_not_compiled(caplog):
+    """Compiles none, because XLA would end the process where no client takes the branch."""
+    reason = "convolutions in a branch that perhaps no client takes"
+    with caplog.at_level(logging.INFO, logger="absl"), pytest.raises(NotVectorizableError):
+        run(mapped(convolved, VECTOR), CLIENTS[:1], **XLA)
+    assert any(reason in message for message in caplog.messages)
 
 
 def test_work_whose_compilation_fails_runs_without_xla(caplog):

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from tff_pfl.runtime.graph.internals import pfor_wrap as wrap
+from tff_pfl.runtime.graph.operations import operations
 from tff_pfl.runtime.graph.pfor_rules import NotVectorizableError, same_op
 
 _RANGE, _ZERO = "an index is out of range", "an integer is divided by 0"
@@ -42,6 +43,18 @@ def first_failure(pfor) -> list[tf.Tensor]:
     if not hasattr(pfor, "failures"):
         return []
     return [tf.reduce_max(tf.stack([tf.constant(0), *pfor.failures]))]
+
+
+def check_branches(pfor, branches: Sequence) -> None:
+    """Checks that branches, of which perhaps no client takes one, can be compiled.
+
+    Raises:
+        NotVectorizableError: There is a convolution, and XLA compiles it. XLA ends the process for
+            a convolution of the filters of no client.
+    """
+    found = (operation for branch in branches for operation in operations(branch.graph))
+    if hasattr(pfor, "failures") and any("Conv" in operation.type for operation in found):
+        raise NotVectorizableError("convolutions in a branch that perhaps no client takes")
 
 
 def rules(general: dict[str, Callable]) -> dict[str, Callable]:

@@ -327,12 +327,13 @@ def _convert_call(pfor_input):
 def _convert_if(general_rule, pfor_input):
     condition, *inputs = pfor_input.inputs
     pfor = pfor_input.pfor
+    branches = [_function(pfor_input, name) for name in ("then_branch", "else_branch")]
     if condition.is_stacked or condition.t.dtype != tf.bool:
+        pfor_checks.check_branches(pfor, branches)
         return general_rule(pfor_input)
     tensors, are_stacked = _given(inputs)
     then, otherwise = (
-        _vectorize(_function(pfor_input, name), pfor, [x.shape for x in tensors], are_stacked)
-        for name in ("then_branch", "else_branch")
+        _vectorize(branch, pfor, [x.shape for x in tensors], are_stacked) for branch in branches
     )
     either = [one or other for one, other in zip(then[1], otherwise[1], strict=True)]
 

@@ -168,6 +168,9 @@ def _together(case, stacks, shared, specs):
             autograph=False,
             jit_compile=is_compiled,
         )
+        if is_compiled:
+            graph = vectorized.get_concrete_function(size, *stacks).graph
+            compilation.check_compilable(graph, "CPU:0")
         results = vectorized(size, *stacks)
         return compilation.raising(results, names) if is_compiled else results
 
