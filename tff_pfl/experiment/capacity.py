@@ -66,7 +66,7 @@ def warn_of_slow_convolutions(model: Model) -> None:
 def _hint_at_onednn() -> None:
     absl.logging.warning(
         "TensorFlow computes convolutions without oneDNN on this CPU. With %s=1 in the "
-        "environment, rounds may take a third less time; bfloat16 needs 0.",
+        "environment, rounds may take a third less time; bfloat16 would then end the process.",
         _ONEDNN,
     )
 
