@@ -39,6 +39,7 @@ def test_run_records_versions_and_machine(tmp_path, capsys):
     assert session["versions"]["python"] == platform.python_version()
     assert session["versions"]["numpy"] == np.__version__
     assert session["versions"]["devices"] == ["CPU:0"]
+    assert session["versions"]["onednn"] in (True, False)
     assert session["versions"]["cores"] >= 1 and session["versions"]["processor"]
     assert len(session["versions"]["commit"] or 40 * "0") == 40
 

@@ -39,6 +39,7 @@ def current_versions() -> dict[str, Any]:
         `changed`: whether `tff_pfl/` differs from the commit; `None` outside of a checkout.
         `processor`: the processor's name.
         `cores`: the number of its cores.
+        `onednn`: whether TensorFlow uses the kernels of oneDNN on CPUs.
         `devices`: the names of the devices that compute clients, with the models of GPUs; `None` if
         TFF's own runtime chooses them.
     """
@@ -54,6 +55,7 @@ def current_versions() -> dict[str, Any]:
         "numpy": np.__version__,
         "processor": _processor(),
         "cores": os.cpu_count(),
+        "onednn": runtime.uses_onednn(),
         "devices": None if devices is None else list(map(_described, devices)),
     }
 
