@@ -32,6 +32,7 @@ _TO_DEVICE = "tf.constant"
 # Operations without a kernel of their own on a device.
 _FREE = ("_Arg", "_Retval", "Const", "NoOp", "Identity", "LoopCond")
 _FREE += ("Merge", "Switch", "Enter", "Exit", "NextIteration")
+# The parts of a round, by the first pattern that the names of their operations match.
 _SCOPES = {
     "host_operations": re.compile(rf"(^|/){host.SCOPE}(_\d+)?/"),
     "client_operations": re.compile(rf"(^|/){CLIENT_WORK}(_\d+)?/"),
@@ -99,12 +100,12 @@ def _counts(run, rounds: int) -> dict[str, Any]:
     for name in names:
         operation, _, kind = name.rpartition(":")
         if _is_operation(operation, kind):
-            kinds[next(name for name, scope in _SCOPES.items() if scope.search(operation))] += 1
+            kinds[next(part for part, scope in _SCOPES.items() if scope.search(operation))] += 1
     resident = [leaf for leaf in tf.nest.flatten(output.state) if isinstance(leaf, tf.Tensor)]
     results = sum(name.endswith(":_Retval") for name in names)
     timed = [_times(_profile(run, level=2)[0]) for _ in range(rounds)]
     return {
-        **{name: kinds[name] for name in reversed(_SCOPES)},
+        **{part: kinds[part] for part in reversed(_SCOPES)},
         "calls": sum(name.startswith(_CALL) for name in names),
         "to_device": names.count(_TO_DEVICE) + copied.call_count,
         "bytes_to_device": _host_bytes(cohort),

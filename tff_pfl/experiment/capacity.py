@@ -10,7 +10,7 @@ import tensorflow_federated as tff
 from tff_pfl import runtime
 from tff_pfl.clients.padding import Ladder, shared_capacity
 from tff_pfl.data import FederatedDataset
-from tff_pfl.local import LocalTraining
+from tff_pfl.local import LocalTraining, trees
 from tff_pfl.models import Model
 
 # CPUs compute groups of clients faster than one client after the other from this mean number of
@@ -46,14 +46,14 @@ def pays_to_compile(
 
 
 def _convolves(model: Model) -> bool:
-    return any(len(w.shape) > 2 for w in tff.structure.flatten(model.weights_type))
+    return trees.have_filters(tff.types.type_to_tf_tensor_specs(model.weights_type))
 
 
 def warn_of_slow_convolutions(model: Model) -> None:
     """Warns once if a model's convolutions are computed on CPUs without oneDNN.
 
     TensorFlow uses oneDNN by itself only on CPUs with AVX512_VNNI or more. `benchmarks/benchmark.py
-    --unequal --networks=cnn` measures it. oneDNN ends the process where bfloat16 meets other CPUs.
+    --unequal --networks=cnn` measures it. On others, oneDNN ends the process at bfloat16.
     """
     devices = runtime.current_devices() or ()
     on_cpus = bool(devices) and not any(map(runtime.is_gpu, devices))

@@ -32,8 +32,8 @@ def branch_if_alone(
 ) -> Any:
     """Returns `shortcut()` if a client is computed alone and meets a condition, or `otherwise()`.
 
-    Both must be right for a client that meets it: clients that are computed together would compute
-    both.
+    Both must be right for a client that meets it. Clients that are computed together would compute
+    both, so that they take `otherwise`.
     """
     if tf.executing_eagerly():
         return otherwise()

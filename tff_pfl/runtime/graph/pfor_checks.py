@@ -46,11 +46,11 @@ def first_failure(pfor) -> list[tf.Tensor]:
 
 
 def check_branches(pfor, branches: Sequence) -> None:
-    """Checks that branches, of which perhaps no client takes one, can be compiled.
+    """Checks that branches between which each client chooses can be compiled.
 
     Raises:
-        NotVectorizableError: There is a convolution, and XLA compiles it. XLA ends the process for
-            a convolution of the filters of no client.
+        NotVectorizableError: XLA would compile a convolution in a branch, which ends the process if
+            no client takes the branch.
     """
     found = (operation for branch in branches for operation in operations(branch.graph))
     if hasattr(pfor, "failures") and any("Conv" in operation.type for operation in found):
