@@ -54,8 +54,8 @@ def _with_traced_work(exchange: Exchange) -> Exchange:
     def client_work(*args):
         if not functions:
             message, state, examples, context = tf.nest.map_structure(_spec, args)
-            rows = {field: _any_number(getattr(examples, field)) for field in ("x", "y")}
-            signature = [message, state, examples._replace(**rows), context]
+            x, y = tf.nest.map_structure(_any_number, (examples.x, examples.y))
+            signature = [message, state, examples._replace(x=x, y=y), context]
             functions.append(tf.function(exchange.client_work, signature, autograph=False))
         return functions[0](*args)
 
