@@ -137,6 +137,28 @@ def test_each_token_that_counts_is_a_row(mask):
     assert found["cross_entropy"] == pytest.approx(found["loss"], rel=1e-5)
 
 
+def test_counts_are_whole_numbers():
+    """TFF's tasks of words and characters count tokens in int64."""
+
+    class Count(kind.Metric):
+        def __init__(self):
+            super().__init__("tokens", tf.int64)
+            self.number = self.add_weight("number", initializer="zeros", dtype=tf.int64)
+
+        def update_state(self, y, predictions, sample_weight):
+            self.number.assign_add(tf.cast(tf.reduce_sum(sample_weight), tf.int64))
+
+        def result(self):
+            return self.number
+
+    whole_mean = kind.Mean("share", tf.int64)
+    made = keras_metrics([Count, whole_mean], directions={"tokens": 1, "share": 1})
+    y, z, weight = tf.ones([2, 3], tf.int64), tf.ones([2, 3, 4]), tf.constant([[1.0, 1, 0], [1, 0, 0]])
+    assert made["tokens"].finalize(made["tokens"].sums(y, z, weight)).numpy() == 3.0
+    assert np.isnan(made["tokens"].finalize(made["tokens"].sums(y, z, 0 * weight)).numpy())
+    assert made["share"].finalize(made["share"].sums(y[:, 0], y[:, 0], weight[:, 0])).numpy() == 1.0
+
+
 @pytest.mark.thorough
 def test_directions_follow_the_class():
     less = (kind.Hinge, kind.SquaredHinge, kind.CategoricalHinge, kind.LogCoshError, kind.Poisson)

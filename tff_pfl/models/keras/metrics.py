@@ -170,7 +170,8 @@ def _keras_metric(name, make, predictions, direction, is_lazy) -> Metric:
 
     def of_sums(sums):
         _, _, finalize = functions(num_labels(sums[1][0]))
-        return tf.where(sums[0] > 0.0, finalize(sums[1]), float("nan"))
+        found = tf.cast(finalize(sums[1]), tf.float32)  # counts are whole numbers
+        return tf.where(sums[0] > 0.0, found, float("nan"))
 
     return Metric(sums, of_sums, direction, of_tokens=True)
 
@@ -211,7 +212,7 @@ def _undefined_as_nan(metric):
 
     def defined_result():
         share = _defined_share(metric)
-        return tf.where(share > 0.0, result() / share, float("nan"))
+        return tf.where(share > 0.0, tf.cast(result(), tf.float32) / share, float("nan"))
 
     if isinstance(metric, (*_OF_COUNTS, _KERAS.Mean, _KERAS.R2Score)):
         metric.result = defined_result
