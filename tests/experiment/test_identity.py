@@ -11,7 +11,7 @@ import tensorflow_federated as tff
 from tests.federation import IMAGE_SHAPE, local_sgd, tiny_experiment
 from tests.marks import slow
 from tff_pfl import Metric, algorithms, from_keras
-from tff_pfl.arguments.kinds import described
+from tff_pfl.arguments.digests import described
 from tff_pfl.clients import Participation, Selector
 from tff_pfl.evaluation import Evaluation
 from tff_pfl.experiment import identity

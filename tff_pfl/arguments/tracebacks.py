@@ -25,9 +25,9 @@ def place(error: BaseException) -> str:
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if _is_users(frame.filename) or frame.filename.startswith(_LIBRARY)
+        if is_users(frame.filename) or frame.filename.startswith(_LIBRARY)
     ]
-    own = [frame for frame in frames if _is_users(frame.filename)]
+    own = [frame for frame in frames if is_users(frame.filename)]
     last = (own or frames)[-1:]
     return "".join(f" ({frame.filename}, line {frame.lineno})" for frame in last)
 
@@ -71,7 +71,7 @@ def _shorten(error: BaseException) -> None:
     while found is not None:
         entries.append(found)
         found = found.tb_next
-    users = [entry for entry in entries if _is_users(_file(entry))]
+    users = [entry for entry in entries if is_users(_file(entry))]
     is_ours = bool(entries) and _file(entries[-1]).startswith(_LIBRARY)
     if getattr(error, _SHORT, _raises(entries[-1]) if is_ours else bool(users)):
         setattr(error, _SHORT, True)  # callers of this library have only their own entries left
@@ -89,5 +89,6 @@ def _raises(entry: TracebackType) -> bool:
     return linecache.getline(_file(entry), entry.tb_lineno).lstrip().startswith("raise")
 
 
-def _is_users(file: str) -> bool:
+def is_users(file: str) -> bool:
+    """Returns whether a file is a user's own, neither installed nor of this library."""
     return not ("site-packages" in file or file.startswith((*_INSTALLED, _LIBRARY, "<string>")))

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import tensorflow_federated as tff
 
-from tff_pfl.arguments.kinds import described
+from tff_pfl.arguments.digests import described
 from tff_pfl.arguments.ranges import whole
 from tff_pfl.clients.client_type import check_client_type
 from tff_pfl.clients.errors import ForeignStateError

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from tff_pfl.arguments.kinds import KindError, check_kind, described
+from tff_pfl.arguments.digests import described
+from tff_pfl.arguments.kinds import KindError, check_kind
 from tff_pfl.arguments.ranges import whole
 from tff_pfl.arguments.settings import NOTHING, facts, setting, settings
 from tff_pfl.clients import EVERYBODY_REPORTS, Participation

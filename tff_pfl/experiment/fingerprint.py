@@ -11,8 +11,15 @@ from tensorflow.core.framework import attr_value_pb2, function_pb2, node_def_pb2
 
 # Attributes that name what the rest of a graph has, or depend on the machine.
 _WITHOUT_MEANING = frozenset(
-    "_class _gradient_op_type _user_specified_name api_implements backward_function_name "
-    "config_proto forward_function_name".split()
+    [
+        "_class",
+        "_gradient_op_type",
+        "_user_specified_name",
+        "api_implements",
+        "backward_function_name",
+        "config_proto",
+        "forward_function_name",
+    ]
 )
 _NAMES_OF_RESOURCES = frozenset(["container", "debug_name", "shared_name"])
 _NAMES_OF_VALUES = frozenset(["name", "parameter_name"])  # in the wiring of a computation

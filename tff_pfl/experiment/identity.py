@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow_federated as tff
 
-from tff_pfl.arguments.kinds import described
+from tff_pfl.arguments.digests import described
 from tff_pfl.data import FederatedDataset
 from tff_pfl.evaluation import evaluated_model
 from tff_pfl.experiment.experiment import Experiment

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_pfl.arguments.kinds import KindError, check_kind, described
+from tff_pfl.arguments.digests import described
+from tff_pfl.arguments.kinds import KindError, check_kind
 from tff_pfl.arguments.ranges import RangeError, above, above_or_infinite, at_least, whole
 from tff_pfl.arguments.settings import setting, settings
 from tff_pfl.local import trees

@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tff_pfl.arguments.kinds import check_kind, described
+from tff_pfl.arguments.digests import described
+from tff_pfl.arguments.kinds import check_kind
 from tff_pfl.arguments.names import IN_PARTS, check_names, is_part
 from tff_pfl.local import LocalTraining
 from tff_pfl.models import Model
