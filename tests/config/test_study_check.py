@@ -1,10 +1,13 @@
 """Tests that mistakes in a study's settings are found before any training."""
 
+import importlib
 import json
+import shutil
 
 import pytest
 
-from tests.runs import run_main, write_study
+from tests.own_modules import own_modules
+from tests.runs import run_main, train_run, write_study
 from tff_pfl.config import (
     ConfigError,
     Study,
@@ -96,6 +99,7 @@ def write_config(folder, flags, **changes):
     config.update(changes)
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(resolved(config)))
+    (folder / "metrics.csv").write_text("round\n1\n")
 
 
 def test_runs_of_a_changed_config_are_refused(tmp_path, in_this_process):
@@ -127,7 +131,7 @@ def test_changed_config_of_chosen_settings_is_refused(tmp_path, in_this_process)
         message = rf"{changed.folder} .*\n  local.batch_size: 99 then, \d+ now"
         with pytest.raises(ConfigError, match=message):
             check_settings(study, tmp_path, in_this_process)
-        (tmp_path / changed.folder / "config.json").unlink()
+        shutil.rmtree(tmp_path / changed.folder)
 
 
 def test_begun_run_needs_its_config(tmp_path):
@@ -162,6 +166,46 @@ def test_configs_may_import_modules_of_the_same_name(tmp_path):
         variants[name] = Variant(f"{folder}/config.py")
     with Workers() as workers:
         check_settings(Study("Two", variants), tmp_path / "out", workers)
+
+
+CONFIG = """
+from tff_pfl.config import default_config
+def get_config():
+    config = default_config("pulled", imports=("pulled_method",))
+    config.update(rounds=1, clients_per_round=2, data={"num_clients": 4}, local={"epochs": 1})
+    return config
+"""
+METHOD = """
+import helper_of_method
+import tff_pfl
+@tff_pfl.ALGORITHMS.register("pulled")
+def pulled(model, local):
+    return tff_pfl.ALGORITHMS["fedprox"](model, local, mu=helper_of_method.MU)
+"""
+
+
+@pytest.mark.thorough
+def test_run_of_edited_code_is_refused_but_not_that_of_an_edited_comment(tmp_path):
+    (tmp_path / "config.py").write_text(CONFIG)
+    (tmp_path / "pulled_method.py").write_text(METHOD)
+    (run,) = Study("One", {"Pulled": Variant(f"{tmp_path}/config.py")}).runs()
+
+    def problem_of(helper, train=False):
+        (tmp_path / "helper_of_method.py").write_text(helper)
+        importlib.invalidate_caches()
+        with own_modules(tmp_path):
+            if train:
+                train_run(tmp_path / run.folder, read_config(run.flags))
+            return first_problem([run], tmp_path)
+
+    assert problem_of("MU = 0.5", train=True) is None
+    assert problem_of("MU = 0.5  # the paper's") is None
+    problem = problem_of("MU = 0.25")
+    assert "was run with other code" in problem and "code of helper_of_method " in problem
+    assert "the fingerprint of its method, options" in problem
+    shutil.rmtree(tmp_path / run.folder / "checkpoint")
+    assert "has no checkpoint of a run" in problem_of("MU = 0.5  # the paper's")
+    assert problem_of("MU = 0.5") is None
 
 
 def test_program_reports_a_mistake_before_training(tmp_path, in_this_process):

@@ -17,6 +17,11 @@ def start(path, settings=None, **options):
         return directory
 
 
+def write_rounds(directory, *rounds):
+    with open(directory.file("metrics.csv"), "w") as file:
+        file.writelines(f"{line}\n" for line in ("round", *rounds))
+
+
 def test_new_directory_has_the_settings(tmp_path):
     directory = start(tmp_path / "a" / "b")
     with open(directory.file("config.json")) as file:
@@ -44,6 +49,15 @@ def test_run_is_overwritten_only_with_overwrite(tmp_path):
     start(tmp_path, overwrite=True)
     assert not os.path.exists(directory.file("metrics.csv"))
     assert os.path.exists(directory.file("notes.txt"))  # not a file of the run
+
+
+def test_run_that_failed_in_its_first_round_starts_over_with_other_settings(tmp_path):
+    directory = start(tmp_path)
+    write_rounds(directory)
+    start(tmp_path, {"seed": 7}, resume=True)
+    assert not directory.has("metrics.csv")
+    with open(directory.file("config.json")) as file:
+        assert json.load(file) == {"seed": 7}
 
 
 def test_directory_of_other_files_is_refused(tmp_path):
@@ -111,7 +125,7 @@ def test_run_without_settings_is_neither_resumed_nor_new(tmp_path):
 
 
 def test_run_is_resumed_only_with_its_own_settings(tmp_path):
-    start(tmp_path)
+    write_rounds(start(tmp_path), 1)
     start(tmp_path, resume=True)
     longer = start(tmp_path, SETTINGS | {"rounds": 9}, resume=True)
     assert json.loads((tmp_path / "config.json").read_text()) == SETTINGS
@@ -126,8 +140,10 @@ def test_run_is_resumed_only_with_its_own_settings(tmp_path):
         more.changes == ["rounds: 9 then, 12 now", "data.data_dir: '/elsewhere' then, '' now"][::-1]
     )
     other = SETTINGS | {"seed": 1, "data": {"name": "mnist", "data_dir": ""}, "new": True}
-    start(tmp_path / "compared", SETTINGS | {"computation": {"rounds": "digest"}})
-    start(tmp_path / "compared", SETTINGS, resume=True)
+    computation = {"computation": {"rounds": "digest"}}
+    start(tmp_path / "compared", SETTINGS | computation)
+    kept = start(tmp_path / "compared", SETTINGS, resume=True)
+    assert kept.settings == SETTINGS | computation
     with pytest.raises(
         OutputDirectoryError,
         match="(?s)data.name: 'digits' then, 'mnist' now.*new: None then.*seed: 0 then, 1 now",

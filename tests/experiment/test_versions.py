@@ -86,18 +86,22 @@ def test_versions_of_all_sessions_are_recorded_in_order(directory, monkeypatch):
 
 
 def test_code_of_covers_the_whole_package_of_a_user(directory, tmp_path, monkeypatch):
-    """Checks that the module's whole package counts, and this library does not."""
+    """Checks that the module's whole package and a module that it imports count."""
     package = tmp_path / "package_of_a_user"
     package.mkdir()
     (package / "__init__.py").write_text("")
     (package / "methods.py").write_text("from package_of_a_user import parts")
-    (package / "parts.py").write_text("FACTOR = 1.0")
+    (package / "parts.py").write_text(
+        "def scaled(x):\n    import helper_of_a_user as helper\n    return helper.SCALE * x"
+    )
+    (tmp_path / "helper_of_a_user.py").write_text("import json, numpy, tff_pfl\nSCALE = 2.0")
     monkeypatch.syspath_prepend(tmp_path)
-    importlib.import_module("package_of_a_user.methods")
+    importlib.import_module("package_of_a_user.methods").parts.scaled(1.0)
     modules = ("package_of_a_user.methods", "tff_pfl.algorithms.fedavg")
     before = versions.code_of(modules)
     names = ("__init__", "methods", "parts")
-    assert list(before) == [f"code of package_of_a_user.{name}" for name in names]
+    packaged = [f"code of package_of_a_user.{name}" for name in names]
+    assert list(before) == ["code of helper_of_a_user", *packaged]
     assert {len(digest) for digest in before.values()} == {16}
     assert versions.record_versions(directory, 2, modules) == []
     (package / "parts.py").write_text("FACTOR = -1.0")

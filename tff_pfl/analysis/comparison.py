@@ -23,7 +23,12 @@ from tff_pfl.data import FederatedDataset
 from tff_pfl.evaluation import MetricName, main_metric
 from tff_pfl.experiment import Experiment, Run, train
 from tff_pfl.experiment.identity import COMPUTATIONS, DESCRIPTIONS, of_computations, stated
-from tff_pfl.experiment.run_directory import OutputDirectoryError, changed_settings, own_folder
+from tff_pfl.experiment.run_directory import (
+    OutputDirectoryError,
+    changed_settings,
+    has_begun,
+    own_folder,
+)
 from tff_pfl.experiment.summary import Result, finished_summary
 from tff_pfl.experiment.trackers import check_trackers
 from tff_pfl.output.files import folder_name, write_json
@@ -172,7 +177,7 @@ def _experiment(label, of_label, seed, computation) -> tuple[Experiment, Mapping
 
 def _check_folder(run: Run) -> None:
     """Raises an error if the folder has a run of another experiment."""
-    if not os.path.exists(os.path.join(run.folder, "config.json")):
+    if not has_begun(run.folder):
         return
     settings = run.experiment.settings
     _, changed = changed_settings(run.folder, settings)

@@ -21,7 +21,13 @@ import pandas as pd
 from tff_pfl.arguments.names import unknown_name
 from tff_pfl.arguments.quantities import Quantities, Quantity
 from tff_pfl.evaluation import MetricName
-from tff_pfl.experiment.run_directory import OutputDirectoryError, flatten, read_json, reading
+from tff_pfl.experiment.run_directory import (
+    OutputDirectoryError,
+    flatten,
+    has_begun,
+    read_json,
+    reading,
+)
 from tff_pfl.experiment.run_files import RunFiles
 from tff_pfl.experiment.summary import Result
 
@@ -313,6 +319,7 @@ def _of_argument(argument: str) -> Runs:
     if (path / STUDY).exists():
         return _of_study(path, read_record(path))
     inside = [] if is_run(path) else sorted(filter(is_run, path.glob("*")))
+    inside = list(filter(has_begun, inside)) or inside
     return _merged([_single(name or _name(run), run) for run in inside or [path]])
 
 
@@ -322,9 +329,10 @@ def is_run(path: Path) -> bool:
 
 
 def _name(path: Path) -> str:
-    """Returns the name of a run's folder, or of its parent if it is a folder such as `seed0`."""
+    """Returns the name of a run's folder, or of its parent if it is named by a seed."""
     path = pathlib.Path(os.path.abspath(path))
-    return path.parent.name if re.fullmatch(r"seed\d+", path.name) else path.name
+    is_named_by_seed = re.fullmatch(r"seed\d+(-[0-9a-f]{8})?", path.name)
+    return path.parent.name if is_named_by_seed else path.name
 
 
 def read_record(root: Path) -> dict[str, Any]:

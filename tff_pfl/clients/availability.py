@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from tff_pfl.arguments.digests import digest_of
 from tff_pfl.arguments.ranges import above, between, each, takes
 from tff_pfl.arguments.registry import Registry
 
@@ -116,12 +117,18 @@ class Diurnal:
 
 
 def check_availability(availability: Any) -> None:
-    """Raises a `ValueError` unless the options of an availability can be compared."""
+    """Checks that an availability can be compared when a run is resumed.
+
+    Raises:
+        KindError: See `digest_of`.
+        ValueError: It is not an instance of a dataclass.
+    """
     if isinstance(availability, type) or not dataclasses.is_dataclass(availability):
         raise ValueError(
             f"availability={availability!r} must be an instance of a frozen dataclass, whose "
             "options are compared when a run is resumed."
         )
+    digest_of(availability)
 
 
 def probabilities(availability: Availability, round_num: int, devices: Devices) -> np.ndarray:

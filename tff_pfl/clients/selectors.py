@@ -10,6 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from tff_pfl.arguments.digests import digest_of
 from tff_pfl.arguments.ranges import takes, whole
 from tff_pfl.arguments.registry import Registry
 
@@ -170,12 +171,18 @@ class PowerOfChoice(Selector):
 
 
 def check_selector(selector: Any) -> None:
-    """Raises a `ValueError` unless a value is a selector with options that can be compared."""
+    """Checks that a value is a selector that can be compared when a run is resumed.
+
+    Raises:
+        KindError: See `digest_of`.
+        ValueError: It is not an instance of a dataclass that extends `Selector`.
+    """
     if not isinstance(selector, Selector) or not dataclasses.is_dataclass(selector):
         raise ValueError(
             f"selector={selector!r} must be an instance of a frozen dataclass that extends "
             "tff_pfl.clients.Selector."
         )
+    digest_of(selector)
 
 
 def selected(

@@ -248,6 +248,9 @@ def experiment_of(
     dataset, new_clients = build_dataset(config, load), parts.new_clients(config)
     with config_errors("new_clients"):
         members = dataset if new_clients is None else new_clients.split(dataset)[0]
+    settings, config = resolved(config), config.copy_and_resolve_references()
+    if config.clients_per_round is None:
+        config.clients_per_round = members.num_clients
     with config_errors("clients_per_round"):
         parts.participation(config).check(members.num_clients, config.clients_per_round)
     model = build_model(config, members)
@@ -265,7 +268,7 @@ def experiment_of(
             new_clients=new_clients,
             accountant=None if privacy is None else privacy.accountant,
             checkpoint_every=config.checkpoint_every,
-        ).written_as(resolved(config))
+        ).written_as(settings)
     with config_errors("evaluation"):
         experiment.check_evaluated()
     return experiment

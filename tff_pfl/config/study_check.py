@@ -7,10 +7,13 @@ from collections.abc import Mapping, Sequence
 
 from tff_pfl import config as configs
 from tff_pfl import datasets, experiment
-from tff_pfl.analysis.runs import is_run, read_record
+from tff_pfl.analysis.runs import read_record
 from tff_pfl.config.study import Study, Training
 from tff_pfl.config.workers import Workers
-from tff_pfl.experiment.run_directory import changed_settings
+from tff_pfl.experiment import Run
+from tff_pfl.experiment.run_directory import changed_settings, has_begun
+from tff_pfl.experiment.run_files import CODE
+from tff_pfl.experiment.versions import other_versions
 from tff_pfl.runtime.startup import prepare_process
 
 
@@ -26,7 +29,7 @@ def check_settings(study: Study, output_dir: str | os.PathLike, workers: Workers
 
     Args:
         study: The study.
-        output_dir: The study's folder. A run that has a folder in it has begun.
+        output_dir: The study's folder. A run that has done a round there has begun.
         workers: The processes that check the runs.
 
     Raises:
@@ -45,7 +48,7 @@ def check_settings(study: Study, output_dir: str | os.PathLike, workers: Workers
     root = pathlib.Path(output_dir)
     metrics = {label: study.choice.metric for label in filter(study.is_tuned, study.variants)}
     runs_by_folder: dict[str, list[Training]] = {}
-    for run in sorted(_runs(study, root), key=lambda run: not is_run(root / run.folder)):
+    for run in sorted(_runs(study, root), key=lambda run: not has_begun(root / run.folder)):
         runs_by_folder.setdefault(run.config_folder, []).append(run)
     for folder, runs in runs_by_folder.items():
         problem = workers.call(folder, first_problem, runs, root, metrics)
@@ -68,12 +71,12 @@ def first_problem(
     load, labels, seen = functools.cache(datasets.load), set(), set()
     for run in runs:
         settings = tuple(flag for flag in run.flags if not flag.startswith("--config.seed="))
-        if not (has_begun := is_run(root / run.folder)) and settings in seen:
+        if not (begun := has_begun(root / run.folder)) and settings in seen:
             continue
         seen.add(settings)
         try:
             config = configs.read_config(run.flags)
-            if has_begun:
+            if begun:
                 if changes := _changes(root / run.folder, config):
                     return changes
             elif run.label not in labels:
@@ -91,13 +94,21 @@ def first_problem(
 
 
 def _changes(folder, config) -> str | None:
-    """Returns a message if the config of a run has changed since the run began, or `None`."""
+    """Returns a message if the config of a run, or its code, has changed since the run began."""
     configs.complete(config)
     _, changed = changed_settings(folder, experiment.resolved(config))
-    if not changed:
+    if changed:
+        what = "settings than its config has now"
+    elif changed := [it for it in other_versions(folder, config.imports) if it.startswith(CODE)]:
+        what = "code than its config imports now"
+        try:  # an edit of a comment, for example, changes nothing
+            return Run(folder, configs.experiment_of(config)).check()
+        except experiment.OutputDirectoryError as error:
+            changed.append(str(error))
+    else:
         return None
     return (
-        f"{folder} was run with other settings than its config has now:\n  "
+        f"{folder} was run with other {what}:\n  "
         + "\n  ".join(changed)
         + "\nDelete the folder, undo the change, or give another output directory."
     )
@@ -107,13 +118,13 @@ def _runs(study, root) -> list[Training]:
     """Returns the runs whose settings are known. Runs that have begun keep their recorded flags."""
     recorded, runs = read_record(root)["flags"], list(study.runs())
     if study.tuning is not None:  # only the flags of runs that have begun tell the chosen settings
-        runs = [run for run in runs if run.folder in recorded and is_run(root / run.folder)]
+        runs = [run for run in runs if run.folder in recorded and has_begun(root / run.folder)]
         for label in study.variants:
             for trial in study.trials(label):
                 runs += study.tuning_runs(label, trial, study.choice.stages[0])
     return [
         run._replace(flags=tuple(recorded.get(run.folder, run.flags)))
-        if is_run(root / run.folder)
+        if has_begun(root / run.folder)
         else run
         for run in runs
     ]

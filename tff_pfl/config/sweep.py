@@ -20,7 +20,7 @@ from tff_pfl.config.study import Study, Training, trial_name
 from tff_pfl.config.tuning import Tuner, storage_errors
 from tff_pfl.config.workers import Workers
 from tff_pfl.evaluation import MetricName
-from tff_pfl.experiment.run_directory import CHECKPOINT, OutputDirectoryError
+from tff_pfl.experiment.run_directory import CHECKPOINT, OutputDirectoryError, has_begun
 from tff_pfl.experiment.run_files import RunFiles
 from tff_pfl.experiment.summary import finished_summary
 from tff_pfl.output.files import whole_file, write_json
@@ -157,7 +157,7 @@ def _record(root: pathlib.Path, study: Study, runs: Sequence[Training], chosen=N
     record = read_record(root)
     for run in runs:
         found, wanted = record["flags"].get(run.folder), list(run.flags)
-        if found not in (None, wanted) and (root / run.folder).exists():
+        if found not in (None, wanted) and has_begun(root / run.folder):
             raise OutputDirectoryError(
                 f"{root / run.folder} was run with other settings:\n  {' '.join(found)}\n"
                 f"The study now has:\n  {' '.join(wanted)}\n"

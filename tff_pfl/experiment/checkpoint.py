@@ -27,7 +27,7 @@ from tff_pfl.experiment.versions import other_software
 from tff_pfl.privacy import PrivacyLoss
 from tff_pfl.templates import PersonalizedProcess
 
-FORMAT = 4
+FORMAT = 5
 """The version of the format. Checkpoints of another version cannot be resumed."""
 
 _PLAIN = ("metrics", "timings", "seconds", "released", "ended")  # fields that are JSON values
@@ -112,7 +112,7 @@ def check_trained(store: ClientStateStore, now: Mapping[str, Any]) -> None:
     committed, run = store.attachment("progress"), _run_of(store)
     if committed is None:
         raise OutputDirectoryError(f"{run} has no checkpoint of a run: no round was committed.")
-    if changes := _changes(run, json.loads(committed), now):
+    if changes := _changes(run, json.loads(committed), json.loads(json.dumps(now))):
         raise OutputDirectoryError(f"{run} is a run of something else: {'; '.join(changes)}.")
 
 

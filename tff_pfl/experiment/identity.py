@@ -23,6 +23,7 @@ DESCRIPTIONS = {
     "rounds": "the fingerprint of its method, options, local training, model, loss and preprocess",
     "models": "the fingerprint of the computation of its models",
     "evaluation": "the fingerprint of its metrics",
+    "participation": "its participation",
 }
 """Descriptions of keys of an identity that do not speak for themselves."""
 
@@ -34,16 +35,22 @@ _FREE_OPTIONS = ("clients_per_call", "generalization", "late_share", "subsample"
 
 
 def of_computations(process: PersonalizedProcess, model: Model | None = None) -> dict[str, str]:
-    """Returns fingerprints of a process and, if its model is given, of the metrics."""
-    models = [process.personalize, *process.further_models.values()]
-    models += filter(None, [process.global_weights])
-    found = {
-        "rounds": fingerprint(process.initialize, process.next, process.initialize_client),
-        "models": fingerprint(*models),
-    }
+    """Returns fingerprints of a process and, if its model is given, of the metrics.
+
+    They are computed once for each process and model.
+    """
+    known = vars(process).setdefault("_fingerprints", {})  # the process keeps them while it lives
+    if not known:
+        models = [process.personalize, *process.further_models.values()]
+        models += filter(None, [process.global_weights])
+        known["rounds"] = fingerprint(process.initialize, process.next, process.initialize_client)
+        known["models"] = fingerprint(*models)
+    found = {key: known[key] for key in ("rounds", "models")}
     if model is not None:
-        model = evaluated_model(process, model)
-        found["evaluation"] = fingerprint(_metrics(process, model))
+        if id(model) not in known:  # the model is kept, so that its id stays its own
+            metrics = _metrics(process, evaluated_model(process, model))
+            known[id(model)] = model, fingerprint(metrics)
+        found["evaluation"] = known[id(model)][1]
     return found
 
 
@@ -77,7 +84,7 @@ def of_data(dataset: FederatedDataset) -> dict[str, str]:
 
 
 def of_run(experiment: Experiment) -> dict[str, Any]:
-    """Returns all that a run depends on as JSON values, but for how its cohorts are drawn."""
+    """Returns all that a run depends on as JSON values."""
     process, model, options = experiment.process, experiment.model, experiment.evaluation
     quantities = evaluated_model(process, model).task.quantities
     chosen = {key: v for key, v in vars(options).items() if key not in _FREE_OPTIONS}
@@ -86,6 +93,7 @@ def of_run(experiment: Experiment) -> dict[str, Any]:
         **of_computations(process, model),
         "noise_multiplier": process.algorithm.noise_multiplier,
         "clients_per_round": experiment.cohort_size,
+        "participation": described(experiment.participation),
         "quantities": {name: it._asdict() for name, it in quantities.items()},
         "evaluate": described(chosen),
     }

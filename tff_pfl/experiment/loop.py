@@ -141,10 +141,12 @@ def _train(experiment, directory, managers, verbose) -> Result:
         write_quantities(directory, schedule.quantities)
         shown = {"initial": done, "total": experiment.rounds, "desc": title, "unit": "round"}
         with progress_bar(visible=verbose, **shown) as bar:
-            for warning in _warnings(directory, experiment, done):
-                bar.write(warning)
-            if is_over and verbose and not reopens:
-                bar.write(f"{title}: the run was finished before; its result is shown again.")
+            if is_over and not reopens:
+                if verbose:
+                    bar.write(f"{title}: the run was finished before; its result is shown again.")
+            else:
+                for warning in _warnings(directory, experiment, done):
+                    bar.write(warning)
             Rounds(
                 experiment,
                 source,

@@ -19,7 +19,7 @@ from tff_pfl.experiment.checkpoint import Checkpoint, check_trained, checkpoint_
 from tff_pfl.experiment.evaluate import EvaluationResult, evaluated
 from tff_pfl.experiment.experiment import Experiment
 from tff_pfl.experiment.export import Exported, write_models, write_models_of_others
-from tff_pfl.experiment.identity import of_computations, of_data
+from tff_pfl.experiment.identity import of_computations, of_data, of_run
 from tff_pfl.experiment.run_directory import OutputDirectoryError
 from tff_pfl.experiment.run_files import RunFiles
 from tff_pfl.experiment.summary import Result, read_summary
@@ -93,13 +93,12 @@ class Run:
         """Checks that the last checkpoint is of the experiment, with its data and its code.
 
         Raises:
-            OutputDirectoryError: There is no checkpoint, or the data, the code or the metrics have
+            OutputDirectoryError: There is no checkpoint, or anything that its numbers depend on has
                 changed.
         """
-        process, now = self.experiment.process, of_data(self.experiment.members)
-        now |= of_computations(process, self.experiment.model)
-        with client_states(process, checkpoint_of(self.folder), read_only=True) as store:
-            check_trained(store, now)
+        path = checkpoint_of(self.folder)
+        with client_states(self.experiment.process, path, read_only=True) as store:
+            check_trained(store, of_run(self.experiment))
 
     @contextlib.contextmanager
     def restored(self) -> Iterator[Restored]:

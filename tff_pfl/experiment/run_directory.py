@@ -38,6 +38,13 @@ def is_run_directory(folder: str | os.PathLike) -> bool:
     return has(_LOCK_FILE) or (has("config.json") and has("metrics.csv"))
 
 
+def has_begun(run_dir: str | os.PathLike) -> bool:
+    """Returns whether the run in a folder has done a round; before, it has nothing to lose."""
+    summary, metrics = (pathlib.Path(run_dir, name) for name in ("summary.json", "metrics.csv"))
+    has_rounds = metrics.exists() and metrics.read_bytes().count(b"\n") > 1  # after the header
+    return has_rounds or summary.exists()
+
+
 class OutputDirectoryError(RuntimeError):
     """An error about an output directory: a run must not write there, or cannot be read."""
 
@@ -49,7 +56,8 @@ class RunDirectory:
             write_to(directory.file("a.csv"))
 
     `train` makes that of a run by itself. Only one process at a time writes there. A run cannot be
-    resumed with other settings. Unfinished files of a killed process are removed.
+    resumed with other settings, unless it has not done a round. Unfinished files of a killed
+    process are removed.
 
     Attributes:
         changes: The settings of a resumed run that have changed and may change, as text.
@@ -115,6 +123,7 @@ class RunDirectory:
         self._resume = resume
         self._overwrite = overwrite
         self._files = tuple(dict.fromkeys(["config.json", *files]))
+        self._starts_over = False
         self._lock: IO | None = None
         self.changes: list[str] = []
         self._check()
@@ -143,7 +152,7 @@ class RunDirectory:
         for name in self._files:
             remove_temporary_files(self.path, name)
             remove_temporary_files(self.file(name))
-        if self._overwrite:
+        if self._overwrite or self._starts_over:
             for name in reversed(self._files):  # the settings last: they identify the other files
                 self.delete(name)
         if "clients" in self._files:
@@ -225,6 +234,13 @@ class RunDirectory:
                 "resume=True), --overwrite to delete it, or another directory."
             )
         self.changes, changed = changed_settings(self.path, self.settings)
+        is_of_a_run = "metrics.csv" in self._files
+        self._starts_over = bool(changed) and is_of_a_run and not has_begun(self.path)
+        if self._starts_over:
+            self.changes = []
+            return
+        # Only a run in a folder of its own, or of `compare`, states what it computes.
+        self.settings = {**_computation(read_settings(self.path)), **self.settings}
         if changed:
             raise OutputDirectoryError(
                 f"The run in {self.path} has other settings:\n  " + "\n  ".join(changed) + "\n"
@@ -254,9 +270,7 @@ def changed_settings(
         OutputDirectoryError: The run's settings are damaged.
     """
     before = read_settings(path)
-    if "computation" not in settings:  # of a run of `tff_pfl.compare`
-        before.pop("computation", None)
-    old, new = flatten(before, "."), flatten(settings, ".")
+    old, new = flatten(before, "."), flatten({**_computation(before), **settings}, ".")
     changes: tuple[list[str], list[str]] = [], []
     for key in sorted(old.keys() | new.keys()):
         if repr(old.get(key)) != repr(new.get(key)):  # `repr`, because NaN is not equal to itself
@@ -264,6 +278,11 @@ def changed_settings(
                 f"{key}: {old.get(key)!r} then, {new.get(key)!r} now"
             )
     return changes
+
+
+def _computation(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the fingerprints among the settings of a run; see `identity.stated`."""
+    return {key: settings[key] for key in settings if key == "computation"}
 
 
 def own_folder(parent: str | os.PathLike, name: str, settings: Mapping[str, Any]) -> pathlib.Path:

@@ -1,13 +1,16 @@
 """Records the versions of software and of users' code, and the machine, of a run."""
 
+import ast
 import functools
 import hashlib
+import importlib.util
 import os
 import pathlib
 import platform
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+import types
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,6 +19,7 @@ import tensorflow_federated as tff
 
 import tff_pfl
 from tff_pfl import runtime
+from tff_pfl.arguments.tracebacks import is_users
 from tff_pfl.experiment.run_directory import RunDirectory
 from tff_pfl.experiment.run_files import CODE, SESSIONS, RunFiles, Session
 
@@ -64,24 +68,42 @@ def code_of(modules: Iterable[str]) -> dict[str, str]:
     """Returns digests of the current source files of a user's own modules.
 
     Args:
-        modules: The names of imported modules, such as `config.imports`. For a module of a package,
-            all imported modules of the package count.
+        modules: The names of imported modules, such as `config.imports`. The user's modules that
+            they import count, too, and so do all imported modules of their packages.
 
     Returns:
         16 hexadecimal digits for each key `code of MODULE`. Modules of this library, whose version
-        and commit are recorded, are left out.
+        and commit are recorded, and installed ones are left out, unless they are in `modules`.
     """
     packages = {name.partition(".")[0] for name in modules} - {tff_pfl.__name__}
-    digests = {}
-    for name, module in sorted(sys.modules.items()):
-        if name.partition(".")[0] not in packages:
-            continue
+    waiting = [name for name in sys.modules if name.partition(".")[0] in packages]
+    digests: dict[str, str] = {}
+    while waiting:
+        name = waiting.pop()
+        module = sys.modules[name]
+        key = CODE + (f"{name}.__init__" if hasattr(module, "__path__") else name)
         file = getattr(module, "__file__", None)
-        if file and os.path.exists(file):
-            digest = hashlib.sha256(f"{name}\n".encode() + pathlib.Path(file).read_bytes())
-            module_name = f"{name}.__init__" if hasattr(module, "__path__") else name
-            digests[CODE + module_name] = digest.hexdigest()[:16]
-    return digests
+        if file and key not in digests and os.path.exists(file):
+            source = pathlib.Path(file).read_bytes()
+            digests[key] = hashlib.sha256(f"{name}\n".encode() + source).hexdigest()[:16]
+            waiting += filter(_is_users, _imported(module, source) if file.endswith(".py") else ())
+    return dict(sorted(digests.items()))
+
+
+def _imported(module: types.ModuleType, source: bytes) -> Iterator[str]:
+    """Yields the names that a module imports, anywhere in its source."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            relative = "." * node.level + (node.module or "")
+            name = importlib.util.resolve_name(relative, module.__package__)
+            yield from (name, *(f"{name}.{alias.name}" for alias in node.names))
+
+
+def _is_users(name: str) -> bool:
+    """Returns whether a module was imported from a user's file."""
+    return is_users(getattr(sys.modules.get(name), "__file__", None) or "<string>")
 
 
 def other_versions(run_dir: str | os.PathLike, imports: Iterable[str] = ()) -> list[str]:
