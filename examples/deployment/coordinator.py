@@ -132,7 +132,8 @@ class Coordinator:
         total = self._side.call(f"zero_{self._exchange}")
         for client_id in client_ids:
             upload = Message.unpack(self._upload_of(client_id).read_bytes())
-            total = self._side.call(f"accumulate_{self._exchange}", total, upload.tensors)
+            own = {"client_id": np.int32(client_id)}
+            total = self._side.call(f"accumulate_{self._exchange}", total, upload.tensors, own)
         updated = self._side.call(f"update_{self._exchange}", self._state, total)
         round_num, index = position = self._header["position"]
         metrics = {name: np.asarray(v).tolist() for name, v in of_label("metrics", updated).items()}

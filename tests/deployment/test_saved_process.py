@@ -160,7 +160,8 @@ WRONG_UPLOADS = {
     "of the process other, not": {"header": {"process": "other"}},
     "There is no device 7: 0 to 2": {"header": {"client_id": 7}},
     "missing, or too many: more": {"tensors": {"more": np.zeros(1)}},
-    r"upload__0 is float64\[3\], not int32": {"tensors": {"upload__0": np.zeros(3)}},
+    "missing, or too many: upload__0": {"tensors": {"upload__0": np.int32(1)}},
+    r"upload__3 is float64\[3\], not float32": {"tensors": {"upload__3": np.zeros(3)}},
 }
 
 

@@ -48,8 +48,7 @@ def export_client(process: PersonalizedProcess, folder: str | os.PathLike) -> No
     upload, the client keeps the state from before. `data` are `x`, `y` and `size`, the number of
     examples, as in `tff_pfl.local.Examples`; rows after `size` are ignored. `message` is the same
     for all clients, `own` is for this one. `upload` has all that the aggregator and the report
-    take: the upload of the method, its weight, the counts and metrics, and the id if the server
-    checks it.
+    take: the upload of the method, its weight, the counts and metrics.
 
     Equal inputs give equal outputs, so that a client that is asked twice answers the same.
 
@@ -73,10 +72,10 @@ def export_client(process: PersonalizedProcess, folder: str | os.PathLike) -> No
     _check_empty(folder)
     parts = {"initialize": [_Part(process.initialize_client, "client_id", "state")]}
     for index, exchange in enumerate(process.exchanges):
-        form = _aggregation(process, index)
+        form, sent = _aggregation(process, index)
         parts[f"work_{exchange.name}"] = [
             _Part(exchange.block.work, _FIELDS, _FIELDS),
-            _Part(form.work, (_FIELDS, "message__aggregator"), ("upload", "", "", "")),
+            _Part(form.work, (_FIELDS, "message__aggregator"), (sent, "", "", "")),
         ]
     parts["personalize"] = [_Part(process.personalization.work, _FIELDS, "weights")]
     _save(process, parts, ("state", "carry", "upload", "weights"), folder)
@@ -91,7 +90,7 @@ def export_server(process: PersonalizedProcess, folder: str | os.PathLike) -> No
         message_EXCHANGE    : server -> message
         select_EXCHANGE     : server, client_id -> own
         zero_EXCHANGE       : -> total
-        accumulate_EXCHANGE : total, upload -> total
+        accumulate_EXCHANGE : total, upload[, client_id] -> total
         merge_EXCHANGE      : total, other -> total
         update_EXCHANGE     : server, total -> server, metrics
         personalize_message : server -> message
@@ -99,9 +98,10 @@ def export_server(process: PersonalizedProcess, folder: str | os.PathLike) -> No
         global_weights      : server -> weights
 
     `select` exists if clients receive messages of their own, and `global_weights` if the method
-    has a global model. `total` is of uploads; `merge` is for servers that accumulate in parallel.
-    A round equals that of the process bit for bit if uploads are accumulated in the order of the
-    cohort, without `merge`.
+    has a global model. `accumulate` takes the id if the server checks that no client is in a cohort
+    twice; give it that of the device that sent the upload. `total` is of uploads; `merge` is for
+    servers that accumulate in parallel. A round equals that of the process bit for bit if uploads
+    are accumulated in the order of the cohort, without `merge`.
 
     Args:
         process: The process.
@@ -115,11 +115,11 @@ def export_server(process: PersonalizedProcess, folder: str | os.PathLike) -> No
     initialize = mapreduce.get_state_initialization_computation(process.initialize)
     parts = {"initialize": [_Part(initialize, (), "server")]}
     for index, exchange in enumerate(process.exchanges):
-        form, name = _aggregation(process, index), exchange.name
+        (form, sent), name = _aggregation(process, index), exchange.name
         parts |= _messages(process, exchange.block, "message_" + name, "select_" + name)
         parts[f"message_{name}"].append(_Part(form.prepare, "server", "message__aggregator"))
         parts[f"zero_{name}"] = [_Part(form.zero, (), "total")]
-        parts[f"accumulate_{name}"] = [_Part(form.accumulate, ("total", "upload"), "total")]
+        parts[f"accumulate_{name}"] = [_Part(form.accumulate, ("total", sent), "total")]
         parts[f"merge_{name}"] = [_Part(form.merge, ("total", "other"), "total")]
         parts[f"update_{name}"] = [
             _Part(form.report, "total", "aggregate"),
@@ -160,8 +160,8 @@ def _inside(label: str, key: str | int) -> str:
     return f"{label}__{re.sub(r'[^0-9A-Za-z]', '_', str(key))}"
 
 
-def _aggregation(process, index) -> tff.backends.mapreduce.MapReduceForm:
-    """Returns the form of what follows the client work of an exchange."""
+def _aggregation(process, index) -> tuple[tff.backends.mapreduce.MapReduceForm, "_Label"]:
+    """Returns the form of what follows the client work of an exchange, and what clients send."""
     exchange = process.exchanges[index]
     result_type = exchange.block.work.type_signature.result
     sent_type = collections.OrderedDict(client_id=np.int32)
@@ -176,12 +176,16 @@ def _aggregation(process, index) -> tff.backends.mapreduce.MapReduceForm:
         return tff.federated_zip(new), metrics
 
     form = mapreduce.get_map_reduce_form_for_computation(next_state)
-    if not all(map(is_empty, form.work.type_signature.result[1:])):
+    sent_type, *secure_types = form.work.type_signature.result
+    if not all(map(is_empty, secure_types)):
         raise FormError(
             f"Exchange {exchange.name!r} uses secure sums, but an exported server sees uploads. "
             "Export a process with report='clear' and an aggregator without secure sums."
         )
-    return form
+    if not exchange.checks_cohort:
+        return form, "upload"
+    uploads = (f"upload__{part}" for part in range(1, len(sent_type)))
+    return form, ("client_id", *uploads)  # the server knows who sends
 
 
 def _messages(process, block: ClientBlock, message: str, select: str) -> dict[str, list["_Part"]]:

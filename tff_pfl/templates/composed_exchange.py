@@ -27,6 +27,7 @@ class ComposedExchange:
         aggregation: The `tff.templates.AggregationProcess` of uploads; `None` without uploads.
         down_bytes: The number of bytes of a client's message.
         up_bytes: The number of bytes of a client's upload.
+        checks_cohort: Whether the server receives and checks the ids of the cohort.
     """
 
     def __init__(
@@ -99,8 +100,8 @@ class ComposedExchange:
         output_type, nothing = self._output_type, None
         inputs = collections.OrderedDict(server=self._server_type, round_num=np.int32)
         self._report = sum_of_reports(output_type.report, report)
-        self._checks_cohort = cohort is not None
-        if self._checks_cohort:
+        self.checks_cohort = cohort is not None
+        if self.checks_cohort:
             inputs["cohort"] = blocks.IDS
         if report == "secure":
             self.up_bytes += secure_report_bytes(output_type.report)
@@ -137,7 +138,7 @@ class ComposedExchange:
         """
         round_num, aggregators = state.round_num, state.aggregators
         inputs = collections.OrderedDict(server=state.algorithm, round_num=round_num)
-        if self._checks_cohort:
+        if self.checks_cohort:
             inputs["cohort"] = blocks.ids_of_cohort(client_ids) if checks else blocks.no_ids()
         if self._report is not None:
             inputs["report"] = self._report(outputs.report)
