@@ -16,6 +16,7 @@ from exported import (
     MessageError,
     Side,
     check_process,
+    digest,
     labelled,
     of_label,
     round_as_simulation,
@@ -28,8 +29,9 @@ _POLL_SECONDS = 0.2
 class Device:
     """The client's side of a process, with a client's examples and memory.
 
-    The memory is a file with the client's state after its last upload that was counted, and its
-    last answer with the state after it, which becomes the client's state once it is counted.
+    The memory is a file with the client's state after its last upload that was counted, the digest
+    of that upload, and its last answer with the state after it, which becomes the client's state
+    once it is counted.
     """
 
     def __init__(self, folder: pathlib.Path):
@@ -46,16 +48,18 @@ class Device:
         if self._memory.exists():
             header, tensors = Message.unpack(self._memory.read_bytes())
             check_process(header, self._side.process)
-            self._answered = header["answered"]
+            self._answered, self._counted = header["answered"], header["counted"]
             self._state, self._next = unlabelled("old", tensors), unlabelled("new", tensors)
             self._answer = tensors["answer"].tobytes()
         else:
-            self._answered, self._next, self._answer = None, {}, b""
+            self._answered, self._counted, self._next, self._answer = None, None, {}, b""
             self._state = self._side.call("initialize", self._inputs)
 
     def hello(self) -> bytes:
-        """Returns the request for a task."""
-        return Message({"process": self._side.process, "client_id": self.client_id}, {}).pack()
+        """Returns the request for a task, which says between which two uploads the state is."""
+        header = {"process": self._side.process, "client_id": self.client_id}
+        states = {"counted": self._counted, "answered": digest(self._answer)}
+        return Message(header | states, {}).pack()
 
     def act(self, task: bytes) -> bytes | None:
         """Does a task; returns the upload, if there is one."""
@@ -70,8 +74,8 @@ class Device:
 
     def _settle(self, counted):
         """Adopts the state after the last answer, if the coordinator has counted the answer."""
-        if self._answered is not None and self._answered == counted:
-            self._state = self._next
+        if counted == digest(self._answer):
+            self._state, self._counted = self._next, counted
 
     def _work(self, position, message) -> bytes:
         if position == self._answered:
@@ -83,7 +87,8 @@ class Device:
         self._next = of_label("state", made) | of_label("carry", made)
         tensors = labelled("old", self._state) | labelled("new", self._next)
         tensors["answer"] = np.frombuffer(self._answer, np.uint8)
-        Message({"process": process, "answered": position}, tensors).write(self._memory)
+        header = {"process": process, "answered": position, "counted": self._counted}
+        Message(header, tensors).write(self._memory)
         return self._answer
 
     def _personalize(self, message):
@@ -133,12 +138,13 @@ def main():
 
 
 def _patiently(call, request: bytes) -> bytes:
-    """Calls the coordinator until it answers; returns nothing if a message is late."""
+    """Calls the coordinator until it answers; returns nothing if it does not count an upload."""
     while True:
         try:
             return call(request, wait_for_ready=True)
         except grpc.RpcError as error:
             if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
+                print(f"Not counted: {error.details()}", flush=True)
                 return b""
             if error.code() is not grpc.StatusCode.UNAVAILABLE:
                 raise SystemExit(f"The coordinator refuses: {error.details()}") from error

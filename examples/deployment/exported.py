@@ -5,7 +5,6 @@ import io
 import json
 import os
 import pathlib
-import zipfile
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -48,22 +47,35 @@ class Message(NamedTuple):
         try:
             with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
                 tensors = {name: arrays[name] for name in arrays.files}
-            return cls(json.loads(tensors.pop(_HEADER).tobytes()), tensors)
-        except (ValueError, KeyError, EOFError, OSError, zipfile.BadZipFile) as error:
+            header = json.loads(tensors.pop(_HEADER).tobytes())
+        except Exception as error:  # readers of foreign bytes raise errors of many types
             raise MessageError(f"This is no message, or a damaged one: {error}") from error
+        if not isinstance(header, dict):
+            raise MessageError(f"The header is a {type(header).__name__}, not an object of JSON.")
+        return cls(header, tensors)
 
     def write(self, path: pathlib.Path) -> None:
-        """Replaces a file in one step: a program that is killed leaves the old or the new one."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_suffix(".unfinished")
-        with open(unfinished, "wb") as file:
-            file.write(self.pack())
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(unfinished, path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        os.fsync(folder)
-        os.close(folder)
+        """Replaces a file by the message, see `write`."""
+        write(path, self.pack())
+
+
+def write(path: pathlib.Path, data: bytes) -> None:
+    """Replaces a file in one step: a program that is killed leaves the old or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_suffix(".unfinished")
+    with open(unfinished, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(unfinished, path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    os.fsync(folder)
+    os.close(folder)
+
+
+def digest(data: bytes) -> str:
+    """Returns the SHA-256 of bytes, in hexadecimal."""
+    return hashlib.sha256(data).hexdigest()
 
 
 class Side:
@@ -86,7 +98,7 @@ class Side:
             saved = (folder / "saved_model.pb").read_bytes()
         except (OSError, ValueError) as error:
             raise MessageError(f"{folder} has no exported process: {error}") from error
-        if hashlib.sha256(saved).hexdigest() != description["saved_model"]:
+        if digest(saved) != description["saved_model"]:
             raise MessageError(f"{folder}/saved_model.pb is damaged. Copy the folder again.")
         self.process = description["process"]
         self.exchanges = list(description["exchanges"])
@@ -101,21 +113,28 @@ class Side:
         """Calls a signature with those of the given tensors that it takes.
 
         Raises:
-            MessageError: Some are missing, or have another type or shape.
+            MessageError: Some are missing, have another type or shape, or cannot be computed with.
         """
         known = {name: value for tensors in given for name, value in tensors.items()}
         inputs = self._described[signature]["inputs"]
         _check(inputs, {name: value for name, value in known.items() if name in inputs})
-        outputs = self._signatures[signature](**{name: tf.constant(known[name]) for name in inputs})
+        tensors = {name: tf.constant(known[name]) for name in inputs}
+        try:
+            outputs = self._signatures[signature](**tensors)
+        except tf.errors.OpError as error:
+            raise MessageError(f"{signature} failed: {error.message}") from error
         return {name: value.numpy() for name, value in outputs.items()}
 
     def check(self, label: str, tensors: Mapping[str, np.ndarray], signature: str) -> None:
-        """Checks that tensors are those of a label that a signature takes.
+        """Checks that tensors are those of a label that a signature takes, and are finite.
 
         Raises:
-            MessageError: Some are missing, or have another type or shape.
+            MessageError: Some are missing, have another type or shape, or NaN or infinite numbers.
         """
         _check(of_label(label, self._described[signature]["inputs"]), tensors)
+        for name, value in tensors.items():
+            if not np.isfinite(value).all():
+                raise MessageError(f"{name} has NaN or infinite numbers.")
 
 
 def _check(inputs, tensors):

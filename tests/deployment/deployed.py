@@ -3,6 +3,7 @@
 import functools
 import importlib
 import pathlib
+import socket
 import sys
 
 from tff_pfl.deployment import export_client, export_server, named_tensors
@@ -59,6 +60,12 @@ def files(folder):
     """Returns the memory of the server and the models of devices, as bytes."""
     found = [folder / "server" / "memory.npz", *sorted(folder.glob("device_*/model.npz"))]
     return [path.read_bytes() for path in found]
+
+
+def free_port():
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return server.getsockname()[1]
 
 
 def tensors(path):

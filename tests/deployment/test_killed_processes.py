@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -10,15 +9,9 @@ import time
 import numpy as np
 import pytest
 
-from tests.deployment.deployed import EXAMPLE, exported
+from tests.deployment.deployed import EXAMPLE, exported, free_port
 
 NUM_DEVICES, ROUNDS, KILLS = 10, 5, 20
-
-
-def free_port():
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        return server.getsockname()[1]
 
 
 def start(program, **flags):

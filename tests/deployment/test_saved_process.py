@@ -1,16 +1,22 @@
 """Tests that exported sides of a process, which need TensorFlow alone, do its rounds."""
 
+import functools
+import io
+import json
+import re
 import shutil
 import subprocess
 import sys
+import types
 
+import grpc
 import numpy as np
 import pytest
 import tensorflow_federated as tff
 
 from tests.algorithms.test_contract import ROWS
 from tests.deployment import deployed
-from tests.deployment.deployed import exported
+from tests.deployment.deployed import coordinator, exported, free_port
 from tests.experiment.killed import Killed
 from tests.federation import EXAMPLES_TYPE, assert_close, assert_equal, local_sgd, tiny_model
 from tests.marks import slow
@@ -19,6 +25,7 @@ from tff_pfl.algorithms import make
 from tff_pfl.deployment import FormError, export_client, export_server, named_tensors
 from tff_pfl.templates import compose
 
+MessageError, NotCountedError = exported.MessageError, coordinator.NotCountedError
 SUBJECTS = {row.id: row.subject for row in ROWS}
 SIZES = (6, 5, 9)
 # TensorFlow fuses operations of these methods, unless `round_as_simulation` was called; pFedMe's it
@@ -141,7 +148,7 @@ def test_exchange_ends_without_a_late_device_which_keeps_its_state(folder):
     for one in devices[:2]:
         server.send(one.act(server.ask(one.hello())))
     assert server.history[0]["client_ids"] == [0, 1]
-    with pytest.raises(deployed.coordinator.LateError, match=r"\[0, 0\] is not the current one"):
+    with pytest.raises(NotCountedError, match=r"\[0, 0\] is not the current one"):
         server.send(late)
     assert devices[2].act(server.ask(devices[2].hello())) != late
     memory = deployed.tensors(folder / "device_2/memory.npz")
@@ -149,45 +156,208 @@ def test_exchange_ends_without_a_late_device_which_keeps_its_state(folder):
     assert_equal(exported.unlabelled("old", memory), named_tensors("state", before))
 
 
-def changed(upload, header=None, tensors=None):
-    message = exported.Message.unpack(upload)
+REMOVED = object()
+
+
+def changed(data, header=None, tensors=None):
+    """Returns a message with other entries in its header, and other tensors."""
+    message = exported.Message.unpack(data)
+    changes = (message.header | (header or {}), message.tensors | (tensors or {}))
     return exported.Message(
-        message.header | (header or {}), message.tensors | (tensors or {})
+        *({name: value for name, value in part.items() if value is not REMOVED} for part in changes)
     ).pack()
 
 
-WRONG_UPLOADS = {
-    "of the process other, not": {"header": {"process": "other"}},
-    "There is no device 7: 0 to 2": {"header": {"client_id": 7}},
-    "missing, or too many: more": {"tensors": {"more": np.zeros(1)}},
-    "missing, or too many: upload__0": {"tensors": {"upload__0": np.int32(1)}},
-    r"upload__3 is float64\[3\], not float32": {"tensors": {"upload__3": np.zeros(3)}},
+def saved(save, *args, **arrays):
+    file = io.BytesIO()
+    save(file, *args, **arrays)
+    return file.getvalue()
+
+
+def with_header(text):
+    return saved(np.savez, header=np.frombuffer(text.encode(), np.uint8))
+
+
+# Bytes that a device sends instead of a request or an upload, and the answer.
+REFUSED = {
+    "nothing": (lambda data: b"", "damaged"),
+    "text": (lambda data: b"GET / HTTP/1.1", "damaged"),
+    "json": (lambda data: json.dumps({"client_id": 0}).encode(), "damaged"),
+    "truncated": (lambda data: data[:-20], "damaged"),
+    "flipped": (lambda data: data[:200] + bytes([data[200] ^ 255]) + data[201:], "damaged"),
+    "an array": (lambda data: saved(np.save, np.zeros(3)), "damaged"),
+    "objects": (lambda data: saved(np.savez, header=np.array([{}])), "damaged"),
+    "no header": (lambda data: saved(np.savez, x=np.zeros(3)), "damaged"),
+    "no text": (lambda data: saved(np.savez, header=np.array([255], np.uint8)), "damaged"),
+    "no json": (lambda data: with_header("{client_id: 0}"), "damaged"),
+    "deep json": (lambda data: with_header("[" * 100_000), "damaged"),
+    "list": (lambda data: with_header("[0]"), "is a list, not an object"),
+    "null": (lambda data: with_header("null"), "is a NoneType, not an object"),
+    "other process": (lambda data: changed(data, {"process": "other"}), "process other, not"),
+    "no process": (lambda data: changed(data, {"process": REMOVED}), "process None, not"),
+    "no id": (lambda data: changed(data, {"client_id": REMOVED}), "no device None: 0 to 2"),
+    **{
+        f"id {value!r}": (
+            lambda data, value=value: changed(data, {"client_id": value}),
+            "There is no device .*: 0 to 2",
+        )
+        for value in (True, 1.0, 0.5, float("nan"), -1, 3, 10**30, "0", "", None, [0], {"0": 0})
+    },
 }
 
 
-def test_coordinator_refuses_wrong_uploads(folder):
-    server, one = deployed.coordinator_of(folder, 3, rounds=2), deployed.device_of(folder, 0)
-    upload = one.act(server.ask(one.hello()))
+def test_requests_that_no_device_sends_are_refused(folder):
+    server, one = deployed.coordinator_of(folder, 3, rounds=1), deployed.device_of(folder, 0)
+    hello = one.hello()
+    upload = one.act(server.ask(hello))
+    for change, message in REFUSED.values():
+        for call, data in ((server.ask, hello), (server.send, upload)):
+            with pytest.raises(MessageError, match=message):
+                call(change(data))
+    assert deployed.run(folder, 3, rounds=1).history[0]["client_ids"] == [0, 1, 2]
 
-    for message, change in WRONG_UPLOADS.items():
-        with pytest.raises(exported.MessageError, match=message):
-            server.send(changed(upload, **change))
-    with pytest.raises(exported.MessageError, match="damaged"):
-        server.send(upload[:-20])
-    with pytest.raises(deployed.coordinator.LateError, match="not the current"):
-        server.send(changed(upload, {"position": [4, 0]}))
-    assert not server.history
+
+KERNEL = "upload__2__head__kernel"
+WRONG_TENSORS = [
+    (KERNEL, REMOVED, f"missing, or too many: {KERNEL}"),
+    ("more", np.zeros(1), "missing, or too many: more"),
+    ("upload__0", np.int32(1), "missing, or too many: upload__0"),
+    (KERNEL, np.zeros((5, 3)), r"is float64\[5, 3\], not float32\[5, 3\]"),
+    (KERNEL, np.zeros((3, 5), np.float32), r"is float32\[3, 5\], not"),
+    (KERNEL, np.array("text"), "is str"),
+    (KERNEL, np.full((5, 3), np.nan, np.float32), f"{KERNEL} has NaN or infinite numbers"),
+    ("upload__3", np.float32(np.inf), "upload__3 has NaN or infinite numbers"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "message"), WRONG_TENSORS)
+def test_round_continues_without_a_wrong_upload(name, value, message, folder):
+    server = deployed.coordinator_of(folder, 3, rounds=2)
+    devices = [deployed.device_of(folder, i) for i in range(3)]
+    wrong, *uploads = (one.act(server.ask(one.hello())) for one in devices)
+    with pytest.raises(NotCountedError, match=f"^Device 0: .*{message}"):
+        server.send(changed(wrong, {}, {name: value}))
+    assert devices[0].act(server.ask(devices[0].hello())) is None  # it waits for the next exchange
+    for upload in uploads:
+        server.send(upload)
+    [finished] = server.history
+    assert finished["client_ids"] == [1, 2]
+    assert finished["metrics"]["metrics__num_clients"] == 2
+    assert finished["metrics"]["metrics__server_kept"] == 0
+    [reason] = finished["left_out"]
+    assert re.search(message, reason)
+    assert devices[0].act(server.ask(devices[0].hello())) is not None
+
+
+def test_uploads_of_other_exchanges_are_not_counted(folder):
+    server, one = deployed.coordinator_of(folder, 3, rounds=1), deployed.device_of(folder, 0)
+    upload = one.act(server.ask(one.hello()))
+    for position in (REMOVED, None, 0, [0], [-1, 0], [1, 0], [0, 1], ["0", "0"], "0_0", {}):
+        with pytest.raises(NotCountedError, match="is not the current one"):
+            server.send(changed(upload, {"position": position}))
+    assert deployed.run(folder, 3, rounds=1).history[0]["client_ids"] == [0, 1, 2]
+
+
+def test_device_goes_on_after_an_upload_that_is_not_counted(folder, capsys):
+    server, one = deployed.coordinator_of(folder, 3, rounds=1), deployed.device_of(folder, 0)
+    upload = one.act(server.ask(one.hello()))
+    port = free_port()
+    running = coordinator.serve(server, port)
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        send = functools.partial(
+            deployed.device._patiently, channel.unary_unary("/Coordinator/Send")
+        )
+        assert send(changed(upload, {}, {"upload__3": np.float32(np.nan)})) == b""
+        assert capsys.readouterr().out == (
+            "Not counted: Device 0: upload__3 has NaN or infinite numbers.\n"
+        )
+        with pytest.raises(SystemExit, match="The coordinator refuses: There is no device 7"):
+            send(changed(upload, {"client_id": 7}))
+    running.stop(None)
+
+
+def test_round_of_wrong_uploads_alone_keeps_the_state_of_the_server(folder):
+    server = deployed.coordinator_of(folder, 3, rounds=2)
+    for i in range(3):
+        one = deployed.device_of(folder, i)
+        upload = one.act(server.ask(one.hello()))
+        with pytest.raises(NotCountedError):
+            server.send(changed(upload, {}, {"upload__3": np.float32(np.nan)}))
+    server.finish_if_due()
+    assert server.history[0]["client_ids"] == []
+    assert server.history[0]["metrics"]["metrics__server_kept"] == 1
+    assert [len(one["client_ids"]) for one in deployed.run(folder, 3, rounds=2).history] == [0, 3]
+
+
+@pytest.mark.thorough
+def test_upload_that_cannot_be_aggregated_does_not_end_rounds(tmp_path):
+    subject = SUBJECTS["pfedhn-hidden_width-hidden_layers"]
+    deployed.write_folders(tmp_path, subject.process, subject.clients((3, 4)))
+    server = deployed.coordinator_of(tmp_path, 2, rounds=2)
+    devices = [deployed.device_of(tmp_path, i) for i in range(2)]
+    uploads = [one.act(server.ask(one.hello())) for one in devices]
+    [own_id] = [name for name in exported.Message.unpack(uploads[0]).tensors if "client_id" in name]
+    with pytest.raises(
+        NotCountedError, match=r"Device 0: update_train failed: [^$]*10000 is not in"
+    ):
+        server.send(changed(uploads[0], {}, {own_id: np.int32(10_000)}))
+    server.send(uploads[1])
+    assert server.history[0]["client_ids"] == [1]
+
+
+def test_device_in_another_state_than_the_counted_one_is_refused(folder):
+    shutil.copytree(folder / "device_0", folder / "copy", symlinks=True)
+    deployed.run(folder, 3, rounds=1)
+    server = deployed.coordinator_of(folder, 3, rounds=2)
+    assert deployed.device_of(folder, 0).act(server.ask(deployed.device_of(folder, 0).hello()))
+    shutil.rmtree(folder / "device_0")
+    shutil.move(folder / "copy", folder / "device_0")
+    with pytest.raises(MessageError, match=r"Device 0 is not in the state after its last counted"):
+        server.ask(deployed.device_of(folder, 0).hello())
+
+
+def test_second_device_of_an_id_is_refused(folder):
+    examples = folder / "device_1/examples.npz"
+    examples.write_bytes(changed(examples.read_bytes(), {"client_id": 0}))
+    server = deployed.coordinator_of(folder, 1, rounds=2)
+    first, second = (deployed.device_of(folder, i) for i in range(2))
+    upload, late = (one.act(server.ask(one.hello())) for one in (first, second))
+    server.send(upload)
+    with pytest.raises(NotCountedError):
+        server.send(late)
+    assert first.act(server.ask(first.hello()))
+    with pytest.raises(MessageError, match="Device 0 .* two devices have this id"):
+        server.ask(second.hello())
+
+
+def test_fewer_rounds_than_those_done_are_refused(folder):
+    deployed.run(folder, 3, rounds=2)
+    deployed.coordinator_of(folder, 3, rounds=2)
+    with pytest.raises(MessageError, match=r"memory.npz has 2 rounds, more than rounds=1\."):
+        deployed.coordinator_of(folder, 3, rounds=1)
+
+
+def test_second_coordinator_of_a_folder_or_a_port_is_refused(tmp_path):
+    coordinator.lock(tmp_path)
+    with pytest.raises(OSError, match="Another coordinator runs in .* Stop it first"):
+        coordinator.lock(tmp_path)
+    nobody = types.SimpleNamespace(ask=None, send=None)
+    port = free_port()
+    first = coordinator.serve(nobody, port)
+    with pytest.raises(OSError, match=f"Port {port} is taken"):
+        coordinator.serve(nobody, port)
+    first.stop(None)
 
 
 def test_device_refuses_what_is_not_of_its_process(folder, tmp_path):
     server, one = deployed.coordinator_of(folder, 3, rounds=2), deployed.device_of(folder, 0)
     task = server.ask(one.hello())
-    with pytest.raises(exported.MessageError, match="of the process other, not"):
+    with pytest.raises(MessageError, match="of the process other, not"):
         one.act(changed(task, {"process": "other"}))
     one.act(task)
     memory = folder / "device_0/memory.npz"
     memory.write_bytes(changed(memory.read_bytes(), {"process": "other"}))
-    with pytest.raises(exported.MessageError, match="of the process other, not"):
+    with pytest.raises(MessageError, match="of the process other, not"):
         deployed.device_of(folder, 0)
 
 
@@ -195,9 +365,9 @@ def test_truncated_saved_model_is_refused(folder, tmp_path):
     shutil.copytree(folder / "client", tmp_path / "client")
     saved = tmp_path / "client/saved_model.pb"
     saved.write_bytes(saved.read_bytes()[:-100])
-    with pytest.raises(exported.MessageError, match=r"saved_model.pb is damaged"):
+    with pytest.raises(MessageError, match=r"saved_model.pb is damaged"):
         exported.Side(tmp_path / "client")
-    with pytest.raises(exported.MessageError, match="has no exported process"):
+    with pytest.raises(MessageError, match="has no exported process"):
         exported.Side(tmp_path)
 
 
