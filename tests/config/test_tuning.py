@@ -10,7 +10,7 @@ import pytest
 
 from tff_pfl import analysis
 from tff_pfl import config as configs
-from tff_pfl.config import Search, Study, Tuning, Variant, grid
+from tff_pfl.config import Search, Study, Tuning, Variant, grid, uniform
 from tff_pfl.config.tuning import Tuner
 from tff_pfl.experiment import OutputDirectoryError
 
@@ -124,15 +124,36 @@ def test_changed_metric_seeds_or_settings_start_a_new_tuning(tmp_path, program):
     for other in (with_tuning(study, metric="personalized/loss"), with_tuning(study, seeds=(0, 1))):
         tuner = Tuner(other, "A", tmp_path)
         assert tuner.chosen() is None and list(tuner.scores()) == []
+    shutil.rmtree(tmp_path / "A")
+    shutil.rmtree(tmp_path / "B")
     with pytest.raises(OutputDirectoryError, match="(?s)other settings.*0.6.*now has.*0.5"):
         program.run(with_tuning(study, settings={"data.fractions": (0.5, 0.2, 0.3)}), tmp_path)
     with pytest.raises(OutputDirectoryError, match="Runs of 'A' have no global/accuracy"):
         program.run(with_tuning(study, metric="global/accuracy"), tmp_path)
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize("study", [HALVING, SEARCHING], ids=["halving", "search"])
+def test_changed_tuning_is_refused_before_its_trials_once_the_table_has_runs(
+    study, tmp_path, program
+):
+    program.run(study, tmp_path)
+    before = program.started(), (tmp_path / "tuning.csv").read_bytes()
+    if study is SEARCHING:
+        other = with_tuning(study, trials=Search({"rate": uniform(5.0, 6.0)}, 4))
+    else:
+        other = with_tuning(study, seeds=(0, 1))
+    with pytest.raises(OutputDirectoryError, match="A/seed. has settings that another tuning"):
+        program.run(other, tmp_path)
+    assert (program.started(), (tmp_path / "tuning.csv").read_bytes()) == before
+    assert program.run(study, tmp_path) == []
+
+
 @pytest.mark.slow
 def test_longer_run_is_not_compared_after_fewer_rounds(tmp_path, program):
     program.run(HALVING, tmp_path)
+    shutil.rmtree(tmp_path / "A")
+    shutil.rmtree(tmp_path / "B")
     with pytest.raises(
         OutputDirectoryError, match="rate_4.0/seed0 has already done 5 rounds, .* after 1 "
     ):

@@ -128,6 +128,7 @@ def _write_csv(path, frame):
 def _tune(study: Study, pool: "_Pool") -> dict:
     """Runs the trials; returns the chosen settings of each variant that has any, by labels."""
     tuners = [Tuner(study, label, pool.root) for label in study.variants if study.is_tuned(label)]
+    _record_tunings(pool.root, study, tuners)
     # The list makes all tuners propose; a generator would stop at the first one.
     while any([tuner.propose() for tuner in tuners]):
         for rounds in study.choice.stages:
@@ -146,6 +147,25 @@ def _tune(study: Study, pool: "_Pool") -> dict:
         elif chosen[label] is None:
             pool.write(f"{label}: no trial has a finite score, so it is not run.")
     return {label: chosen[label] for label in study.variants if chosen[label] is not None}
+
+
+def _record_tunings(root: pathlib.Path, study: Study, tuners: Sequence[Tuner]) -> None:
+    """Writes which tuning chooses the settings of each variant.
+
+    Raises:
+        OutputDirectoryError: A variant has runs with the settings that another tuning chose.
+    """
+    record, folders = read_record(root), study.record()["variants"]
+    for tuner in tuners:
+        begun = [folder for folder in folders[tuner.label] if has_begun(root / folder)]
+        if begun and record.get("tunings", {}).get(tuner.label, tuner.name) != tuner.name:
+            raise OutputDirectoryError(
+                f"{root / begun[0]} has settings that another tuning chose: the metric, the seeds, "
+                "the settings or the search of the study have changed. Undo the change, delete "
+                "such runs, or give another output directory."
+            )
+    tunings = {tuner.label: tuner.name for tuner in tuners}
+    write_json(str(root / STUDY), record | study.record() | {"tunings": tunings})
 
 
 def _record(root: pathlib.Path, study: Study, runs: Sequence[Training], chosen=None) -> None:

@@ -56,13 +56,15 @@ class Tuner:
 
     Attributes:
         label: The label of the variant.
+        name: The name of the Optuna study.
     """
 
     def __init__(self, study: Study, label: str, root: str | os.PathLike):
         """Opens the storage, and makes it if it does not exist.
 
         The name of the Optuna study contains a digest of everything that determines the scores. If
-        the metric, the seeds or the settings in a study's file change, its tuning begins anew.
+        the metric, the seeds, the settings or the search in a study's file change, its tuning
+        begins anew.
 
         Args:
             study: A study with tuning.
@@ -74,9 +76,10 @@ class Tuner:
         self._root = pathlib.Path(root)
         self._failed: set[int] = set()
         optuna.logging.set_verbosity(optuna.logging.ERROR)
+        self.name = f"{label} ({zlib.crc32(self._identity().encode()):08x})"
         self._optuna = optuna.create_study(
             storage=f"sqlite:///{self._root.resolve() / TUNING}",
-            study_name=f"{label} ({zlib.crc32(self._identity().encode()):08x})",
+            study_name=self.name,
             direction=_DIRECTIONS[self._tuning.sign],
             load_if_exists=True,
         )
