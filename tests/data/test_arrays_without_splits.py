@@ -36,6 +36,8 @@ def test_columns_of_a_data_frame_and_classes_of_text():
     assert dataset.class_names.tolist() == ["w", "x"]
     np.testing.assert_array_equal(dataset.y, (frame["kind"] == "x").astype(np.int32))
     assert dataset.sizes("validation").any()
+    named = federate(frame[["a", "kind", "c"]], "kind", fractions=(0.5, 0.25, 0.25))
+    assert named.fingerprint == dataset.fingerprint
 
 
 def test_other_labels_are_no_classes():
@@ -49,6 +51,8 @@ def test_other_labels_are_no_classes():
         ((X, np.arange(60) % 3 + 1), "3 whole numbers from 1 to 3"),
         ((X, np.arange(59) % 3), "59"),
         (X, r"must be \(x, y\), inputs and labels"),
+        ((X, "kind"), "a row for each example, got 'kind'"),
+        ((pd.DataFrame(X, columns=list("abc")), "d"), "Unknown column of the data frame 'd'"),
     ],
 )
 def test_other_data_are_refused(data, message):

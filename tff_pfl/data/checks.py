@@ -33,10 +33,13 @@ def arrays_of(rows: Any, where: str) -> Any:
     def array_of(leaf):
         array = np.asanyarray(leaf)  # It keeps masks, which `check_examples` refuses.
         if array.ndim == 0:
+            found = array.item()
+            is_sparse = hasattr(found, "toarray")
             raise ExamplesError(
-                f"{where}: inputs, labels and weights must be arrays with a row for each "
-                f"example, got a {type(leaf).__name__}. Make a sparse matrix dense by its "
-                "toarray()."
+                f"{where}: inputs, labels and weights must be arrays with a row for each example, "
+                f"got {f'a {type(found).__name__}' if is_sparse else repr(found)[:40]}."
+                + " Make a sparse matrix dense by its toarray()."
+                * is_sparse
             )
         return array
 

@@ -34,11 +34,10 @@ def joined_arrays(
                 f"client {i} has {len(arrays)} arrays, but client 0 has {len(given[0])}. Give "
                 "the examples of all clients weights, or none."
             )
-        own = [arrays_of(rows, f"client {i}") for rows in arrays]
-        of_split = len(own) // 2
-        inputs += own[0::of_split]
-        labels += own[1::of_split]
-        weights += own[2::of_split] if of_split == 3 else []
+        of_split = len(arrays) // 2
+        inputs += [arrays_of(rows, f"client {i}") for rows in arrays[0::of_split]]
+        labels += arrays[1::of_split]
+        weights += arrays[2::of_split] if of_split == 3 else []
     labels, class_names = as_classes(labels, num_classes)
     pairs = alike(list(zip(inputs, labels, strict=True)), num_classes)
     sizes = [len(tree.flatten(x)[0]) for x, _ in pairs]

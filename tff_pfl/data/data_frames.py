@@ -8,6 +8,7 @@ import numpy as np
 from tff_pfl.arguments.names import unknown_name
 from tff_pfl.data import partition as partitioners
 from tff_pfl.data.checks import ExamplesError
+from tff_pfl.data.class_labels import are_names, is_categorical
 from tff_pfl.data.client_rows import ClientRows
 from tff_pfl.data.partition_file import SPLITS, Partition
 
@@ -19,7 +20,7 @@ def examples_of_frame(frame, x, y, weight) -> tuple[Any, Any, np.ndarray | None]
     x, y = map(_listed, (x, y))
     _check_no_label_is_an_input(x, y)
     weights = None if weight is None else _weights_of(frame, weight, x, y)
-    return columns_of(frame, x), _labels_of(frame, y), weights
+    return columns_of(frame, x), labels_of(frame, y), weights
 
 
 def _listed(columns) -> Any:
@@ -30,16 +31,13 @@ def _listed(columns) -> Any:
     return columns.tolist() if is_array else columns
 
 
-def _labels_of(frame, columns) -> Any:
-    """Returns labels like `columns_of`, but a column of names of classes as text."""
+def labels_of(frame, columns) -> Any:
+    """Returns labels like `columns_of`, but a column of names of classes as it is."""
     if isinstance(columns, list | Mapping):
         return columns_of(frame, columns)
     values = _present(frame, columns)
-    return values.to_numpy() if _is_text(values) else _column(frame, columns)
-
-
-def _is_text(values) -> bool:
-    return values.dtype.kind == "O" and all(isinstance(value, str) for value in values)
+    has_names = is_categorical(values) or are_names(values.to_numpy())
+    return values if has_names else _column(frame, columns)
 
 
 def columns_of(frame, columns) -> Any:

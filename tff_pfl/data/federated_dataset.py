@@ -25,6 +25,8 @@ from tff_pfl.models.example_weights import labels_of, weights_of, with_weights
 from tff_pfl.output.tables import aligned, to_html
 from tff_pfl.tracing.structures import normalized, type_of_rows
 
+_NAMED = 10  # the most classes whose names are shown
+
 
 class FederatedDataset:
     """The examples of all clients, stored as whole arrays and a `Partition` of their rows.
@@ -49,7 +51,8 @@ class FederatedDataset:
         y: int32 `[n]` class labels, also of whole floats, truth values or text; without
             `num_classes`, `[n, ...]` labels as they are stored.
         num_classes: The number of classes, or `None` if labels are not classes.
-        class_names: The names of the classes in sorted order, if labels were text, or `None`.
+        class_names: The names of the classes by number, or `None`: in sorted order if labels were
+            text, "2" before "10"; the categories in their order if they were a pandas Categorical.
         partition: The rows that each client owns.
         weights: float32 `[n]`, the weight of each example in losses and metrics, or `None`. The
             loss of a batch is `sum(weight * loss) / sum(weight)`, so a weight of 2 counts like two
@@ -72,7 +75,7 @@ class FederatedDataset:
             ExamplesError: See `check_examples`.
             PartitionError: A row of the partition does not exist or is used twice.
         """
-        (y,), class_names = as_classes([normalized(y, np.asanyarray)], num_classes)
+        (y,), class_names = as_classes([y], num_classes)
         check_examples(x, y, num_classes, name)
         warn_of_rounding(x, y, name)
         if weights is not None:
@@ -216,7 +219,8 @@ class FederatedDataset:
             client: The column of the clients' names: numbers, text or times, which become text.
             x: The columns of inputs. One column gives an array `[n]`, a list or an index of columns
                 one array `[n, k]`, and a mapping a structure: `{"id": "id", "both": ["a", "b"]}`.
-            y: The columns of labels, likewise. A column of text has the names of classes.
+            y: The columns of labels, likewise. A column of text or of categories has the names of
+                classes; see `class_names`.
             weight: The column of the weights of examples, or `None`.
             split: A column with "train", "validation" or "test".
             fractions: Without `split`, the sizes of (train, validation, test) relative to each
@@ -380,6 +384,9 @@ class FederatedDataset:
     def _numbers(self) -> tuple[str, list[list[str]]]:
         """Returns the title and the rows of a table of the data set."""
         classes = "" if self.num_classes is None else f", {self.num_classes} classes"
+        if self.class_names is not None:
+            named = [f"{number} {name}" for number, name in enumerate(self.class_names[:_NAMED])]
+            classes += f" ({', '.join([*named, *['...'] * (self.num_classes > _NAMED)])})"
         rows = [["", "examples", "least a client", "median", "most"]]
         for split in SPLITS:
             if (sizes := self.sizes(split)).any():

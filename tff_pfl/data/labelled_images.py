@@ -7,8 +7,8 @@ import tree
 
 from tff_pfl.arguments.ranges import whole
 from tff_pfl.data.checks import ExamplesError, check_examples
-from tff_pfl.data.class_labels import are_names, as_classes
-from tff_pfl.data.data_frames import columns_of
+from tff_pfl.data.class_labels import are_names, as_classes, is_categorical
+from tff_pfl.data.data_frames import columns_of, labels_of
 from tff_pfl.tracing.structures import normalized
 
 
@@ -40,23 +40,28 @@ def without_splits(x: Any, y: Any) -> tuple[LabelledImages, np.ndarray | None]:
 
     Args:
         x: An array, or a structure of arrays; or a pandas data frame, whose columns are inputs.
-        y: The labels, an array or a column.
+        y: The labels, an array or a column; or the name of a column of the data frame, whose others
+            are inputs.
 
     Returns:
-        The data set, and the names of classes that are text.
+        The data set, and the names of its classes, if they have any.
 
     Raises:
-        ExamplesError: Labels are whole numbers, but not 0, 1, ... up to the largest.
+        ExamplesError: Labels are whole numbers, but not 0, 1, ... up to the largest; or the data
+            frame does not have the column.
     """
     if hasattr(x, "columns"):
+        if np.ndim(y) == 0:
+            x, y = x.drop(columns=y, errors="ignore"), labels_of(x, y)
         x = columns_of(x, list(x.columns))
-    y = y.to_numpy() if hasattr(y, "to_numpy") else np.asarray(y)
-    if are_names(y):
-        number = len(set(y.ravel().tolist()))
+    y = y if is_categorical(y) else np.asarray(y)
+    if is_categorical(y) or are_names(y):
+        number = len(y.dtype.categories if is_categorical(y) else set(y.ravel().tolist()))
         (y,), names = as_classes([y], number)
         return LabelledImages("custom", x, y, number, 0), names
     if y.dtype.kind not in "iub" or y.ndim != 1:
         return LabelledImages("custom", x, y, None, 0), None
+    y = y.astype(np.int32) if y.dtype.kind == "b" else y
     values = np.unique(y)
     if len(values) and values.tolist() != list(range(len(values))):
         raise ExamplesError(

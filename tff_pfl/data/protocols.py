@@ -77,7 +77,8 @@ def federate(
 
     Args:
         images: The data set; or `(x, y)`, inputs and labels without splits: arrays, or a data frame
-            of pandas and a column. Labels that are whole numbers or text are classes.
+            of pandas and a column, or its name in the frame. Labels that are whole numbers, text or
+            categories are classes.
         num_clients: N; `None` for natural clients, whose number follows from the data set.
         partitioner: A name in `PARTITIONERS`: `"dirichlet"`, `"classes_per_client"`, `"iid"`,
             `"natural"`, or a partitioner that you registered.
