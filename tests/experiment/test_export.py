@@ -12,6 +12,7 @@ from tests.marks import slow
 from tff_pfl.arguments.names import UnknownNameError
 from tff_pfl.arguments.ranges import each, takes, whole
 from tff_pfl.config import export_program, run_of
+from tff_pfl.data import FederatedDataset
 from tff_pfl.experiment import OutputDirectoryError, Run
 from tff_pfl.experiment.export import in_path
 from tff_pfl.local import ClientContext, seeds
@@ -121,6 +122,30 @@ def test_new_clients_fine_tune_the_global_model(run_of_ditto, tmp_path, monkeypa
     local, model = experiment.local, experiment.model
     tuned = local.train(model, weights, new.examples(1), context, epochs=2).weights
     assert_close([saved["global"], saved["client_5"]], [weights, tuned])
+
+
+def test_new_clients_of_other_classes_are_refused(run_of_ditto, tmp_path):
+    experiment, digits = run_of_ditto.experiment, run_of_ditto.experiment.dataset
+
+    def named(names):
+        return FederatedDataset(digits.x, np.array(names)[digits.y], 10, digits.partition)
+
+    run = Run(
+        run_of_ditto.folder, dataclasses.replace(experiment, dataset=named(list("badcefghij")))
+    )
+    more = FederatedDataset(digits.x, digits.y + 1, 11, digits.partition)
+    for refusing, new, message in (
+        (run, named(list("badcefghik")), "Class 9 is 'j' in the run .*, but 'k' in the data 'cust"),
+        (
+            run_of_ditto,
+            named(list("abcdefghij")),
+            "Class 0 is missing in .* pass numbers as labels",
+        ),
+        (run, more, "has 10 logits, but the data have 11 classes"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            refusing.export_new_clients(new, tmp_path / "refused", fine_tune_epochs=0)
+    assert run.experiment.dataset.fingerprint != named(list("badcefghik")).fingerprint
 
 
 def test_impossible_exports_are_refused(run_of_ditto, tmp_path, capsys):

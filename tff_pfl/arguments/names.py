@@ -45,6 +45,11 @@ def is_part(name: Any) -> bool:
     return isinstance(name, str) and re.fullmatch(r"[\w.-]+", name, re.ASCII) is not None
 
 
+def as_part(name: str) -> str:
+    """Returns a name with `_` instead of characters that `is_part` does not accept."""
+    return re.sub(r"[^\w.-]", "_", name, flags=re.ASCII)
+
+
 def parts_of_choice(
     choice: str, *, optional: str | None = None, **valid: Iterable[str]
 ) -> list[str]:

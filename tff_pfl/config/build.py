@@ -14,7 +14,7 @@ from tff_pfl.config import parts
 from tff_pfl.config.errors import ConfigError, config_errors
 from tff_pfl.config.options import ERROR_FEEDBACK, FRACTION, TASK
 from tff_pfl.config.parts import build_local, build_optimizer, check_schedule, privacy_loss
-from tff_pfl.experiment.experiment import Experiment, fitted
+from tff_pfl.experiment.experiment import Experiment, check_labels, fitted
 from tff_pfl.experiment.run_directory import resolved
 from tff_pfl.privacy import with_distributed_privacy, with_privacy
 from tff_pfl.templates import AGGREGATORS, Algorithm, with_aggregator
@@ -112,8 +112,7 @@ def build_model(config: ml_collections.ConfigDict, dataset: data.FederatedDatase
             task=task if is_chosen else None,
             **config.model.options.to_dict(),
         )
-        model.check_classes(dataset.num_classes)
-        model.task.check_data(dataset.y, dataset.num_classes, dataset.name)
+        check_labels(model, dataset)
     return model
 
 

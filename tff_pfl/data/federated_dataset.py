@@ -282,11 +282,16 @@ class FederatedDataset:
 
     @property
     def fingerprint(self) -> str:
-        """A digest of the inputs' shape and type, labels, weights and partition; 16 hex digits."""
+        """A digest of the inputs' shape and type, the labels, their names, weights and partition.
+
+        It has 16 hex digits.
+        """
         if isinstance(self.x, np.ndarray) and self.num_classes is not None:
             about = f"{self.x.shape} {self.x.dtype.str} {self.num_classes}"
         else:
             about = f"{len(tree.flatten(self.x)[0])} {self.examples_type} {self.num_classes}"
+        if self.class_names is not None:
+            about += f" {self.class_names.tolist()}"
         parts = self.partition.flat().values()
         return digest(np.frombuffer(about.encode(), np.uint8), *tree.flatten(self._y), *parts)
 

@@ -112,8 +112,7 @@ class Experiment:
         with _field("new_clients"):
             members = self.members
         with _field("model"):
-            self.model.check_classes(members.num_classes)
-            self.model.task.check_data(members.y, members.num_classes, members.name)
+            check_labels(self.model, members)
         with _field("clients_per_round"):
             self.participation.check(members.num_clients, self.cohort_size)
             self.algorithm.made_for.check(members.num_clients, self.cohort_size)
@@ -365,6 +364,13 @@ def _field(name: str) -> Iterator[None]:
     except Exception as error:
         vars(error).setdefault("field", name)
         raise
+
+
+def check_labels(model: Model, dataset: FederatedDataset) -> None:
+    """Raises a `ValueError` if the labels of a data set do not fit a model and its task."""
+    model.check_classes(dataset.num_classes)
+    about = dataset.num_classes, dataset.name, dataset.class_names
+    model.task.check_data(dataset.y, *about)
 
 
 def fitted(local: LocalTraining, dataset: FederatedDataset) -> LocalTraining:

@@ -15,8 +15,10 @@ from tff_pfl.arguments.kinds import check_kind
 from tff_pfl.arguments.ranges import whole
 from tff_pfl.data import FederatedDataset
 from tff_pfl.evaluation import NewClientsEvaluation, evaluated_model
+from tff_pfl.experiment.experiment import check_labels
 from tff_pfl.experiment.run_directory import OutputDirectoryError, check_writable
 from tff_pfl.models import ModelSaver
+from tff_pfl.models.class_names import check_same_classes
 from tff_pfl.output.files import write_json
 from tff_pfl.output.progress import progress_bar
 
@@ -82,7 +84,7 @@ def write_models(
                 )
             models = itertools.chain(models, evaluation.models(state, new))
         names = map(everybody.partition.name_of, ids)
-        return _write(run, found, everybody, output, names, models)
+        return _write(run, found, output, names, models)
 
 
 def write_models_of_others(
@@ -99,6 +101,11 @@ def write_models_of_others(
     tip = "FederatedDataset.from_dataframe makes one of a table."
     check_kind("The data set of new clients", new_clients, FederatedDataset, tip)
     experiment = run.experiment
+    if (names := new_clients.class_names) is not None:
+        classes = experiment.dataset.class_names
+        whose = f"the run {run.folder}"
+        check_same_classes(() if classes is None else classes, whose, names, new_clients.name)
+    check_labels(experiment.model, new_clients)
     trained = experiment.members.partition
     names = _new_names(new_clients, trained)
     with run.restored() as found:
@@ -113,7 +120,7 @@ def write_models_of_others(
             first_id=trained.num_clients,
         )
         models = evaluation.models(found.server_state, range(new_clients.num_clients))
-        return _write(run, found, new_clients, output, names, models)
+        return _write(run, found, output, names, models)
 
 
 def _new_names(new_clients, trained) -> list[int | str]:
@@ -129,9 +136,10 @@ def _new_names(new_clients, trained) -> list[int | str]:
     return names
 
 
-def _write(run: "Run", found: "Restored", dataset, output, clients, models) -> Exported:
+def _write(run: "Run", found: "Restored", output, clients, models) -> Exported:
     """Writes the models of these clients, and the global model."""
     output, process, names = pathlib.Path(output), run.experiment.process, []
+    dataset = run.experiment.dataset
     model = evaluated_model(process, run.experiment.model)
     saver = ModelSaver(model, dataset.image_shape, dataset.x_dtype)
     output.mkdir(parents=True, exist_ok=True)

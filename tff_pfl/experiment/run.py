@@ -219,8 +219,9 @@ class Run:
         model that `NewClientsEvaluation` names.
 
         Args:
-            new_clients: The data of these clients only, prepared as the run's data were. Clients
-                without names get the ids after those of the run.
+            new_clients: The data of these clients only, prepared as the run's data were, with the
+                same names of classes if they have any. Clients without names get the ids after
+                those of the run.
             output: See `export`.
             fine_tune_epochs: The number of passes over a client's training examples, by the
                 algorithm's local training at the rate of the last round.
@@ -230,8 +231,8 @@ class Run:
         Raises:
             OutputDirectoryError: See `export`.
             TypeError: The data have other types than those of the run.
-            ValueError: A new client has the name of a client of the run, or the algorithm has no
-                model for new clients.
+            ValueError: A new client has the name of a client of the run; labels are of other
+                classes; or the algorithm has no model for new clients.
         """
         seed = self.experiment.seed if seed is None else seed
         return write_models_of_others(self, new_clients, output, fine_tune_epochs, seed, overwrite)

@@ -11,8 +11,8 @@ import tensorflow as tf
 from tff_pfl.arguments.kinds import KindError, check_kind
 from tff_pfl.arguments.names import IN_PARTS, check_names, is_part
 from tff_pfl.arguments.quantities import Quantities, Quantity, known_direction
-from tff_pfl.arguments.ranges import at_least, each, takes
-from tff_pfl.models import example_weights
+from tff_pfl.arguments.ranges import at_least, each
+from tff_pfl.models import class_names, example_weights
 from tff_pfl.models.totals import Mean, Totals
 from tff_pfl.tracing.errors import LabelsError
 
@@ -108,6 +108,8 @@ class Task:
             examples of a data set, that do not fit. `None` means that all labels fit.
         tokens: `(y) -> (ids, weights)`, both `[batch, length]`, the labels of the tokens of each
             example and their weights, for a task of tokens.
+        classes: The names of the classes by number; a data set whose classes have other names, or
+            another order, is refused. Empty if the task does not name them.
     """
 
     name: str
@@ -118,6 +120,7 @@ class Task:
     outputs: str = "any"
     check_labels: Callable[[Any], None] | None = None
     tokens: Callable[[Any], tuple[Any, Any]] | None = None
+    classes: tuple[str, ...] = ()
 
     def __post_init__(self):
         """Checks the functions and the names of metrics."""
@@ -136,6 +139,7 @@ class Task:
             for name, metric in self.metrics.items()
         }
         object.__setattr__(self, "metrics", metrics)
+        object.__setattr__(self, "classes", tuple(self.classes))
 
     @property
     def means(self) -> dict[str, Callable[[Any, Any], Any]]:
@@ -154,17 +158,20 @@ class Task:
             ]
         return Quantities((it.name, it) for it in found)
 
-    def check_data(self, y: Any, num_classes: int | None, data: str) -> None:
+    def check_data(
+        self, y: Any, num_classes: int | None, data: str, names: Sequence[str] | None = None
+    ) -> None:
         """Raises a `ValueError` if the labels of a data set do not fit the task.
 
         Args:
             y: All labels.
             num_classes: The number of classes, or `None` if labels are not classes.
             data: The name of the data set, for messages.
+            names: The names of the classes, or `None` if they have none.
         """
         if self.outputs == "class_logits" and num_classes is None:
             needs = f"Task {self.name!r} needs class labels, but"
-            if classes := _written_as_classes(y):
+            if classes := class_names.written_as_classes(y):
                 raise ValueError(f"{needs} those of {data!r} {classes}.")
             raise ValueError(
                 f"{needs} {data!r} has num_classes=None. Set the number of classes, or choose "
@@ -177,41 +184,50 @@ class Task:
                 raise ValueError(
                     f"The labels of {data!r} do not fit task {self.name!r}: {error}"
                 ) from error
+        if names is not None and self.classes:
+            class_names.check_same_classes(self.classes, f"task {self.name!r}", names, data)
+        elif names is not None and self.name == "binary":
+            class_names.warn_of_class_one(str(names[1]), data)
 
     def with_loss(self, example_loss: Callable[[Any, Any], Any]) -> "Task":
         """Returns the task with another loss."""
         return dataclasses.replace(self, example_loss=example_loss)
 
-    @takes(weights=each(at_least(0), fewest=2))
-    def with_class_weights(self, weights: Sequence[float]) -> "Task":
+    def with_class_weights(self, weights: Sequence[float] | Mapping[str, float]) -> "Task":
         """Returns the task whose loss of an example is multiplied by the weight of its class.
 
         The loss of a batch is still divided by the number of examples, like that of Keras with
         `class_weight`. Metrics stay as they are.
 
         Example:
-            >>> rare = tff_pfl.TASKS["binary"]().with_class_weights([1, 5])
+            >>> rare = tff_pfl.TASKS["binary"]().with_class_weights({"control": 1, "case": 5})
             >>> float(rare.example_loss(tf.constant([1]), tf.zeros([1, 1]))) / np.log(2)
             5.0...
 
         Args:
-            weights: The weight of each class, 0 or more.
+            weights: The weight of each class, 0 or more, in order; or by name, which names the
+                classes of a task that does not, in the order of the mapping.
 
         Raises:
-            ValueError: The task is not of one class for each example.
+            ValueError: The task is not of one class for each example, or names other classes.
         """
         if self.outputs != "class_logits" and self.name != "binary":
             raise ValueError(
                 f"Task {self.name!r} has no class for each example that could have a weight. "
                 "Choose 'classification' or 'binary', or write the loss: task.with_loss(...)."
             )
+        classes: tuple[str, ...] = self.classes
+        if isinstance(weights, Mapping):
+            classes = classes or tuple(weights)
+            weights = class_names.in_order(weights, classes)
+        each(at_least(0), fewest=2).check("weights", weights)
         loss, factors = self.example_loss, np.asarray(weights, np.float32)
 
         def example_loss(y, outputs):
-            classes = outputs.shape[-1] if self.outputs == "class_logits" else 2
-            if len(factors) != classes:
+            number = outputs.shape[-1] if self.outputs == "class_logits" else 2
+            if len(factors) != number:
                 raise LabelsError(
-                    f"with_class_weights has {len(factors)} weights for {classes} classes. Give "
+                    f"with_class_weights has {len(factors)} weights for {number} classes. Give "
                     "each class a weight."
                 )
             if self.outputs == "class_logits":
@@ -219,7 +235,7 @@ class Task:
             is_one = tf.reshape(y, [-1]) > tf.zeros([], y.dtype)
             return tf.where(is_one, *factors[::-1]) * loss(y, outputs)
 
-        return self.with_loss(example_loss)
+        return dataclasses.replace(self, example_loss=example_loss, classes=classes)
 
     def with_metrics(self, metrics: Mapping[str, Metric]) -> "Task":
         """Returns the task with further metrics, which replace those of the same names."""
@@ -385,16 +401,3 @@ def check_ids(y: Any, rank: int | None) -> None:
         f"The task needs one int32 or int64 label for each {unit}, but the labels of an example "
         f"are {found}. Choose another task, such as task=tff_pfl.TASKS['regression']()."
     )
-
-
-def _written_as_classes(y: Any) -> str | None:
-    """Says how labels differ from class labels, and how they become such, if they can."""
-    if not isinstance(y, np.ndarray) or y.dtype.kind not in "biuf" or (y < 0).any():
-        return None
-    if y.ndim == 2 and y.shape[1] > 1 and ((y == 0) | (y == 1)).all() and (y.sum(1) == 1).all():
-        return "are one-hot. Pass y.argmax(axis=1)"
-    if y.ndim == 2 and y.shape[1] == 1 and (y == np.floor(y)).all():
-        return f"have the shape {y.shape}. Pass y[:, 0].astype(int)"
-    if y.ndim == 1 and y.dtype.kind == "f" and (y == np.floor(y)).all():
-        return f"are {y.dtype}. Pass y.astype(int)"
-    return None

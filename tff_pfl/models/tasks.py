@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 import tensorflow as tf
 
 from tff_pfl.arguments.kinds import check_kind
+from tff_pfl.arguments.names import as_part
 from tff_pfl.arguments.ranges import above, each, takes, whole
 from tff_pfl.arguments.registry import Registry
 from tff_pfl.models.area import area, area_sums
@@ -72,12 +73,20 @@ def classification(*, top: Iterable[int] = (), classes: int | Iterable[str] = ()
             `top_5_accuracy`: the share of examples whose label is among the `k` largest logits.
         classes: The names of all classes in order, or their number, for the metrics
             `precision_NAME`, `recall_NAME` and `f1_NAME` of each class, and `f1_macro`, the mean
-            over classes that are among the labels or the predictions.
+            over classes that are among the labels or the predictions. Classes of a data set must
+            have the same names and order. Metrics have `_` for characters other than letters,
+            digits, `_`, `-` and `.`.
     """
     metrics = {"accuracy": Metric(values=correct)}
     metrics |= {f"top_{k}_accuracy": Metric(values=_among_largest(k)) for k in top}
     metrics |= _of_classes(classes)
-    return Task("classification", sparse_cross_entropy, metrics, outputs="class_logits")
+    return Task(
+        "classification",
+        sparse_cross_entropy,
+        metrics,
+        outputs="class_logits",
+        classes=_names(classes),
+    )
 
 
 def _among_largest(k):
@@ -90,9 +99,15 @@ def _among_largest(k):
     return values
 
 
+def _names(classes: int | Iterable[str]) -> tuple[str, ...]:
+    """Returns the names of classes, or none if only their number is given."""
+    return () if isinstance(classes, int) else tuple(map(str, classes))
+
+
 def _of_classes(classes: int | Iterable[str]) -> dict[str, Metric]:
     """Returns precision, recall and F1 of each class, and the mean F1; none without classes."""
-    classes = tuple(map(str, range(classes) if isinstance(classes, int) else classes))
+    names = map(str, range(classes)) if isinstance(classes, int) else map(as_part, _names(classes))
+    classes = tuple(names)
 
     def sums(y, logits, weight):
         if logits.shape[-1] != len(classes):
@@ -132,13 +147,15 @@ def _mean_defined(shares):
 
 @TASKS.register("binary")
 @takes(bins=whole(3))
-def binary(*, bins: int = 8000) -> Task:
+def binary(*, classes: Iterable[str] = (), bins: int = 8000) -> Task:
     """Returns the task of a label 0 or 1 for each example, with one logit.
 
     Metrics are `accuracy`, `auc` (of the receiver operating characteristic), `precision`, `recall`
-    and `f1`, of the predictions with a probability above one half.
+    and `f1`, of the predictions with a probability above one half. The last three are those of
+    class 1, as is the logit.
 
     Args:
+        classes: The names of the classes 0 and 1, which those of a data set must equal.
         bins: The number of bins of logits for `auc`; see `models/area.py`. With 8000, a bin is as
             wide as 0.5 % of a logit. `auc` is exact if no bin has both labels and several examples
             of one. If the logits of 20 examples spread by 20, 2 and 0.2 % of their size, it is off
@@ -154,7 +171,17 @@ def binary(*, bins: int = 8000) -> Task:
 
     metrics = {"accuracy": Metric(values=accuracy), "auc": _auc(bins)}
     metrics |= {name: _of_counts(name) for name in ("precision", "recall", "f1")}
-    return Task("binary", loss, metrics, outputs="logits", check_labels=_check_zeros_and_ones)
+    names = _names(classes)
+    if names and len(names) != 2:
+        raise ValueError(f"A binary task has two classes, got {', '.join(names)}.")
+    return Task(
+        "binary",
+        loss,
+        metrics,
+        outputs="logits",
+        check_labels=_check_zeros_and_ones,
+        classes=names,
+    )
 
 
 @TASKS.register("multi_label")
