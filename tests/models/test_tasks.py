@@ -83,6 +83,10 @@ SCALES = [
     ((60, 1), 1e-2, 3e-2),
     ((-5, 0.01), 3e-2, 8e-2),
     ((0, 1e-9), 5e-2, 0.1),
+    ((1e4, 50), 1.2e-2, 0.04),  # beyond 8,192
+    ((-1e4, 1e4), 1e-3, 1e-2),
+    ((1e12, 2e10), 3e-2, 0.06),
+    ((0, 1e30), 2e-2, 0.1),
 ]
 
 
@@ -103,6 +107,14 @@ def test_area_under_the_curve_at_any_scale(name, scale, mean_error, largest_erro
             errors.append(float(found) - sklearn.roc_auc_score(y, z))
         assert np.mean(np.abs(errors)) < factor * mean_error
         assert np.max(np.abs(errors)) < factor * largest_error
+
+
+def test_area_is_exact_across_the_edges_of_outer_bins():
+    auc = TASKS["binary"]().metrics["auc"]
+    z = tf.constant([-np.inf, -1e5, -8200, -8192, 0, 8192, 8200, 1e30, np.inf], tf.float32)
+    for negatives in range(1, 9):
+        y = tf.constant(np.arange(9) >= negatives)[:, tf.newaxis]
+        assert float(auc.finalize(auc.sums(y, z[:, tf.newaxis], tf.ones(9)))) == 1, negatives
 
 
 def test_area_of_equal_and_of_infinite_logits():
