@@ -22,6 +22,7 @@ from tff_pfl.evaluation import (
     MetricName,
     PooledEvaluation,
     drawn_clients,
+    summarize,
     to_text,
 )
 from tff_pfl.local import examples_type
@@ -161,7 +162,7 @@ def test_means_are_over_the_examples_of_drawn_clients(trained, dataset):
                 drawn = drawn_clients(4, i, NUM_CLIENTS, fraction)
                 for metric in ("loss", "accuracy"):
                     values = np.concatenate([client_scores[j][metric] for j in drawn])
-                    mean = values.mean() if len(values) else np.nan
+                    mean = values.mean() if TEST_SIZES[i] else np.nan
                     found = columns[f"{model_name}/{pool}/{metric}"][i]
                     assert found == pytest.approx(mean, rel=1e-5, nan_ok=True)
 
@@ -177,12 +178,16 @@ def test_fraction_1_equals_the_generalization(columns):
 
 
 @pytest.mark.thorough
-def test_client_without_test_examples_uses_others(columns):
-    assert TEST_SIZES[1] == 0
-    assert np.isnan(columns["personalized/synthetic0_test/accuracy"][1])
-    for name, values in columns.items():
-        assert np.isfinite(values[[0, *range(2, NUM_CLIENTS)]]).all()
-        assert np.isfinite(values[1]) or "synthetic0_" in name
+def test_tables_and_statistics_have_the_clients_with_test_examples(trained, dataset):
+    process, state, source = trained
+    evaluation = PooledEvaluation(process, MODEL, dataset, Evaluation(synthetic=(0, 0.5)))
+    clients = evaluation(state, source, np.arange(NUM_CLIENTS))
+    means, columns = summarize(clients), clients.columns(undefined=None)
+    for name in clients.values:
+        values = columns[str(name)].tolist()
+        assert [value is None for value in values] == [size == 0 for size in TEST_SIZES]
+        mean = np.mean([value for value in values if value is not None])
+        assert means[name._replace(statistic="mean")] == pytest.approx(mean)
 
 
 @pytest.mark.thorough

@@ -8,6 +8,9 @@ once on each example of the pool. From these scores follow
                            `r = round(0.5 (N - 1))` other clients, drawn once (S-acc with c = 0.5;
                            c = 0 is the client's own accuracy, c = 1 the generalization)
 
+A client without examples of its own has none of these, as the pools of FedPG's authors, which are
+of its size, are empty; it owns no example in the others' pools either.
+
 FedPG's authors draw from each of these pools, also once, as many examples as the client itself has.
 With `subsample`, this module does the same, which has the same expectation and more noise.
 """
@@ -180,7 +183,8 @@ class PooledEvaluation:
         for column, (client_id, own) in enumerate(zip(client_ids, results, strict=True)):
             for name, mean in self._means(client_id, {**own, **of_server}):
                 means[name][:, column] = mean
-        undefined = {name: count == 0 for name, (_, count) in means.items()}
+        is_empty = self._sizes[client_ids] == 0
+        undefined = {name: is_empty | (count == 0) for name, (_, count) in means.items()}
         values = {
             name: np.where(undefined[name], np.nan, total) for name, (total, _) in means.items()
         }
