@@ -92,6 +92,8 @@ def test_labels_that_are_not_classes_may_have_weights():
         (lambda: constructed(W[:5]), "each of the 6 examples, got (5,)"),
         (lambda: constructed(W[:, np.newaxis]), "each of the 6 examples, got (6, 1)"),
         (lambda: constructed({"w": W}), "each of the 6 examples, got OrderedDict"),
+        (lambda: constructed(0 * W), "weights of all train examples are 0"),
+        (lambda: of_arrays(X, Y, W * (np.arange(6) == 1)), "weights of all test examples are 0"),
         (lambda: constructed(W - 1), "weight -1.0 of example 0 is negative"),
         (lambda: constructed(W / 0), "weight of example 0 is not finite"),
         (lambda: constructed(1e39 * W), "weight of example 1 is not finite"),

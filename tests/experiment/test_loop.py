@@ -154,6 +154,15 @@ def test_federation_without_test_examples_prints_a_warning(dataset, tmp_path, ca
     assert "warning: no client has test examples" in capsys.readouterr().out
 
 
+@pytest.mark.thorough
+def test_examples_without_weight_print_a_warning(dataset, tmp_path, capsys):
+    weights = np.ones(len(dataset.y))
+    weights[np.concatenate(dataset.partition.test[:3])] = 0
+    weighted = FederatedDataset(dataset.x, dataset.y, 3, dataset.partition, weights=weights)
+    run(tmp_path, weighted.of([0, 1, 2]), rounds=2)
+    assert capsys.readouterr().out.count("no evaluated example has a weight, or a token that") == 1
+
+
 class Recording(tff.program.ReleaseManager):
     """A release manager that keeps its values and fails in some rounds."""
 

@@ -72,7 +72,7 @@ class FederatedDataset:
         """Checks the arrays and the partition.
 
         Raises:
-            ExamplesError: See `check_examples`.
+            ExamplesError: See `check_examples`; or all weights of a split are 0.
             PartitionError: A row of the partition does not exist or is used twice.
         """
         (y,), class_names = as_classes([y], num_classes)
@@ -81,6 +81,13 @@ class FederatedDataset:
         if weights is not None:
             weights = checked_weights(weights, len(tree.flatten(y)[0]), name)
         self._hold(x, y, num_classes, partition, name, class_names, weights)
+        for split in SPLITS if weights is not None else ():
+            rows = self._rows(split).rows
+            if len(rows) and not self.weights[rows].any():
+                raise ExamplesError(
+                    f"{name}: the weights of all {split} examples are 0, so none would count. Give "
+                    "some a weight above 0."
+                )
 
     @classmethod
     def _of_checked(

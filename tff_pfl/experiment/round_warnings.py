@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 NOBODY = "nobody reported"
+NO_WEIGHT = "no evaluated example has a weight, or a token that counts, so all metrics are nan"
 _REASONS = (
     "because of a result that is not finite, a negative weight or a number of examples that "
     "exceeds their rows"

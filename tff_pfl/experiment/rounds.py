@@ -19,7 +19,13 @@ from tff_pfl.experiment.early_stop import SPLIT, EarlyStop
 from tff_pfl.experiment.errors import NobodyReportedError
 from tff_pfl.experiment.experiment import Experiment
 from tff_pfl.experiment.metrics_log import NEW_CLIENTS, MetricsLog
-from tff_pfl.experiment.round_warnings import NOBODY, RoundWarnings, exchanges, warnings_of
+from tff_pfl.experiment.round_warnings import (
+    NO_WEIGHT,
+    NOBODY,
+    RoundWarnings,
+    exchanges,
+    warnings_of,
+)
 from tff_pfl.experiment.run_directory import flatten
 from tff_pfl.experiment.summary import NUM_CLIENTS_NEVER_SELECTED, EvaluatedRound
 from tff_pfl.output.progress import Bar
@@ -201,6 +207,9 @@ class Rounds:
         is_last = round_num == schedule.rounds or schedule.stopped(evaluations) is not None
         progress.ended = round_num if is_last else 0
         clients = self.evaluator.with_others(clients, state, self.source, is_last=is_last)
+        is_defined = map(clients.is_defined, clients.values)
+        if clients.num_examples.any() and not any(it.any() for it in is_defined):
+            self.warnings.warn(round_num, {NO_WEIGHT: NO_WEIGHT})
         was_selected = progress.reported[clients.client_ids].astype(np.int32)
         columns = clients.columns(undefined=None) | {"was_selected": was_selected}
         self.log.release_table(f"clients/round_{round_num:06d}.csv", columns)
