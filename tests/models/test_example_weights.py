@@ -12,10 +12,10 @@ from tests.marks import together
 from tests.models.test_tasks import linear, measured, outputs
 from tff_pfl.attacks import label_flip
 from tff_pfl.local import ClientContext, Examples, LocalTraining, exact_gradient
-from tff_pfl.models import TASKS, Metric, Task, keras_metrics
+from tff_pfl.models import TASKS, Mean, Metric, Task, keras_metrics
 from tff_pfl.models.example_weights import with_weights
 from tff_pfl.testing import EagerProcess
-from tff_pfl.tracing.errors import LabelsError
+from tff_pfl.tracing.errors import BlockTracingError, LabelsError
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(23, 3)).astype(np.float32)
@@ -186,6 +186,28 @@ def test_methods_that_read_labels_follow_weights(make, method):
         models.append(process.personalize(*last(run_rounds(process, clients, [(0, 1, 2)] * 2))))
     for one, other in zip(*map(tf.nest.flatten, models), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
+def test_labels_of_weighted_examples():
+    dataset = tff_pfl.FederatedDataset.from_client_arrays(WEIGHTED, 3)
+
+    def share_of(ones):
+        def client_work(weights, state, examples, context):
+            share = tf.reduce_mean(tf.cast(ones(examples), tf.float32))
+            return tff_pfl.ClientOutput(
+                state=state, upload=weights, metrics={"share": Mean(share, tf.constant(1.0))}
+            )
+
+        return tff_pfl.averaging(tiny_model().init, client_work, lambda weights, *_: weights)
+
+    process = EagerProcess(share_of(lambda examples: examples.labels == 1))
+    client = make_client(process, 0, dataset.examples(0))
+    metrics = process.next(process.initialize(), [client]).metrics["train"]
+    assert metrics["share"] == pytest.approx(np.mean(LABELS[0] == 1))
+    with pytest.raises(
+        BlockTracingError, match="'sample_weight': batch.labels and examples.labels"
+    ):
+        tff_pfl.compose(share_of(lambda examples: examples.y + 1), dataset.examples_type)
 
 
 @pytest.mark.slow

@@ -1,5 +1,7 @@
 """Tests models with two exits: weights, outputs, the joint loss and the gate."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -40,9 +42,13 @@ def test_outputs_equal_the_models_of_each_exit():
         assert_close(found, MODEL.apply(weights, X))
 
 
-def test_joint_loss_and_gradient_are_weighted_means(gamma=0.3):
-    gradient, totals = BOTH.joint_model(gamma).gradient(WEIGHTS, BATCH)
-    client, server = (MODEL.gradient(weights, BATCH) for weights in exits())
+PENALIZED = dataclasses.replace(MODEL, penalty=lambda weights: trees.dot(weights, weights))
+
+
+@pytest.mark.parametrize("model", [MODEL, PENALIZED], ids=["plain", "penalized"])
+def test_joint_loss_and_gradient_are_weighted_means(model, gamma=0.3):
+    gradient, totals = two_exits(model).joint_model(gamma).gradient(WEIGHTS, BATCH)
+    client, server = (model.gradient(weights, BATCH) for weights in exits())
     mixed = gamma * client[1]["loss"].total + (1 - gamma) * server[1]["loss"].total
     np.testing.assert_allclose(totals["loss"].total, mixed, rtol=1e-6)
     assert_close(gradient["client_head"], trees.scale(client[0]["head"], gamma))

@@ -58,6 +58,30 @@ def of_more_than_one(examples, context):
     return variance / (tf.cast(examples.size, tf.float32) - 1.0)
 
 
+def own_steps(model, local):
+    """Makes FedAvg whose clients also train a model of their own by the gradient of totals."""
+
+    def client_work(weights, state, examples, context):
+        def gradient(weights, batch, carry):
+            with tf.GradientTape() as tape:
+                tape.watch(weights)
+                totals = model.totals(weights, batch, training=True)
+                loss = totals["loss"].mean
+            return tape.gradient(loss, weights), totals, carry
+
+        trained = local.train(model, weights, examples, context)
+        own = local.train(model, state, examples, context, gradient=gradient)
+        upload = tf.nest.map_structure(tf.subtract, trained.weights, weights)
+        return tff_pfl.ClientOutput(state=own.weights, upload=upload, metrics=trained.totals)
+
+    return tff_pfl.averaging(
+        server_init=model.init,
+        client_work=client_work,
+        client_init=lambda client_id, seed: model.init(seed),
+        personalize=lambda weights, state, examples, context: state,
+    )
+
+
 def first_of(stack):
     return tf.nest.map_structure(lambda leaf: leaf[0], stack.value), {}
 
@@ -68,6 +92,7 @@ SOUND = method(weighed)
 FAULTY = {
     contract.check_partial_batches: (method(unweighed), {}, "a round whose batches .* differs"),
     contract.check_padding: (method(of_rows), {}, "past `examples.size` differs"),
+    contract.check_penalty: (own_steps, {}, "1/0/.*kernel does not depend on the model's penalty"),
     contract.check_small_clients: (method(of_more_than_one), {}, "'num_nonfinite', 1"),
     contract.check_order: (
         method(weighed, aggregator=aggregators.StackRuleFactory(first_of)),

@@ -21,7 +21,7 @@ import tensorflow as tf
 from tff_pfl.algorithms.registry import ALGORITHMS
 from tff_pfl.local import LocalTraining, evaluate, num_rows
 from tff_pfl.models import Model
-from tff_pfl.models.example_weights import labels_of, weights_of
+from tff_pfl.models.example_weights import weights_of
 from tff_pfl.templates import (
     Algorithm,
     ClientOutput,
@@ -75,7 +75,7 @@ def constant(model: Model, local: LocalTraining) -> Algorithm:
     )
 
     def fitted(examples):
-        y, weight = labels_of(examples.y), weights_of(examples.y)
+        y, weight = examples.labels, weights_of(examples.y)
         first = tf.nest.map_structure(lambda leaf: leaf[:1], (examples.x, y))
         # Raises an error if labels do not fit.
         task.example_loss(first[1], apply(init(0), first[0], training=False, seed=None))

@@ -56,7 +56,7 @@ from tff_pfl.models import (
     partition,
     prefixed,
 )
-from tff_pfl.models.example_weights import labels_of, weights_of
+from tff_pfl.models.example_weights import weights_of
 from tff_pfl.templates import Algorithm, ClientOutput, averaging, last_own_model
 
 SMALLEST_SHARE = 1e-12  # of a class in a prior, because log 0 is infinite
@@ -258,7 +258,7 @@ def class_shares(examples: Examples, num_classes: int) -> tf.Tensor:
 
     With weights of examples, it is the share of their sum.
     """
-    y = labels_of(examples.y)
+    y = examples.labels
     check_ids(y, 1)
     is_example = tf.range(tf.shape(y)[0]) < examples.size
     rows = tf.where(is_example[:, tf.newaxis], tf.one_hot(y, num_classes), 0.0)

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from tff_pfl.arguments.ranges import ANY_NUMBER, at_least, each, takes, whole
 from tff_pfl.attacks.attackers import ATTACKS, is_attacker, with_uploads
-from tff_pfl.models.example_weights import labels_of, weights_of, with_weights
+from tff_pfl.models.example_weights import weights_of, with_weights
 from tff_pfl.templates import Algorithm, Exchange
 from tff_pfl.tracing.errors import TemplateError
 
@@ -119,7 +119,7 @@ def label_flip(
 
     def change(exchange: Exchange) -> Exchange:
         def client_work(message, state, examples, context):
-            y = labels_of(examples.y)
+            y = examples.labels
             if not (tf.is_tensor(y) and y.shape.rank == 1 and y.dtype.is_integer):
                 raise TemplateError(
                     "The attack 'label_flip' needs class labels, one integer for each example. "

@@ -8,6 +8,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_pfl.arguments.ranges import takes, whole
+from tff_pfl.models.example_weights import labels_of
 from tff_pfl.tracing.padding import may_be_padded
 
 
@@ -22,7 +23,7 @@ class Examples(NamedTuple):
         x: The inputs, in the data types in which they are stored (images: uint8). They become
             floats inside the client's graph.
         y: The labels: int32 `[?]` if they are classes, otherwise in the types in which they are
-            stored.
+            stored. If the data set has weights, a mapping of "label" and "sample_weight".
         size: int32 scalar, the number of rows that are examples. Rows from `size` on are padding,
             so that clients of different sizes can share a shape. Padding never changes a result.
     """
@@ -31,6 +32,11 @@ class Examples(NamedTuple):
     y: Any
     size: tf.Tensor
 
+    @property
+    def labels(self) -> Any:
+        """The labels alone, without the weights of a data set that has some."""
+        return labels_of(self.y)
+
 
 class Batch(NamedTuple):
     """A mini-batch; all of a client have the same number of rows or half of it, see `scan_batches`.
@@ -38,7 +44,8 @@ class Batch(NamedTuple):
     Attributes:
         x: `[batch_size, ...]` inputs, in the structure of `Examples.x`.
         y: `[batch_size, ...]` labels, in the structure of `Examples.y`. Surplus rows have zeros.
-            If the data set has weights, these are a mapping of "label" and "sample_weight".
+            If the data set has weights, these are a mapping of "label" and "sample_weight"; see
+            `labels`.
         weight: `[batch_size]` float32, 1 for an example and 0 for a surplus row. Losses and
             gradients are weighted by it, which makes partial batches exact. `Task.weights_of`
             multiplies it by the weights of examples.
@@ -49,6 +56,11 @@ class Batch(NamedTuple):
     y: Any
     weight: tf.Tensor
     seed: tf.Tensor
+
+    @property
+    def labels(self) -> Any:
+        """The labels alone, without the weights of a data set that has some."""
+        return labels_of(self.y)
 
 
 class ClientContext(NamedTuple):

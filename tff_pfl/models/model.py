@@ -11,7 +11,6 @@ import tensorflow_federated as tff
 import tree
 
 from tff_pfl.arguments.kinds import KindError, check_kind
-from tff_pfl.models.example_weights import labels_of
 from tff_pfl.models.keras.weights import weights_like
 from tff_pfl.models.rows import depends_on_other_rows, depends_on_padding, types_of
 from tff_pfl.models.statistics import record_use, with_statistics
@@ -229,7 +228,11 @@ class Model:
         return found
 
     def totals(self, weights, batch, *, training: bool = False) -> Totals:
-        """Computes the sums over a batch of the loss and the metrics that are means."""
+        """Computes the sums over a batch of the loss and the metrics that are means.
+
+        A gradient of them lacks the `penalty`, such as that of Keras' regularizers: `gradient` has
+        it, and so has a loss to which `self.penalty(weights)` is added unless it is `None`.
+        """
         return self._measured(weights, batch, training)[2]
 
     def gradient(self, weights, batch, *, training: bool = True) -> tuple[Weights, Totals]:
@@ -285,6 +288,8 @@ class Model:
 
     def example_values(self, weights, batch, *, training: bool = False) -> Mapping[str, Any]:
         """Computes the loss and the metrics with values of each example, float32 `[batch]`.
+
+        The loss does not contain the `penalty`; see `totals`.
 
         Raises:
             ValueError: A value has another shape, or depends on other rows of the batch, which may
@@ -345,7 +350,7 @@ class Model:
 
     def _example_values(self, weights, batch, training):
         outputs, assigned = self._pass(weights, batch, training)
-        y = labels_of(batch.y)
+        y = batch.labels
         values = collections.OrderedDict(loss=self.task.example_loss(y, outputs))
         for name, metric in self.task.means.items():
             values[name] = metric(y, outputs)

@@ -46,35 +46,44 @@ class TwoExits:
             layers=self.exits.layers + own,
         )
 
-    def outputs(self, weights: Weights, x, **options):
-        """Computes the outputs of the client exit and of the server exit."""
+    def ends(self, weights: Weights) -> tuple[Weights, Weights]:
+        """Returns the weights of the model with the client exit and with the server exit."""
         body, server = self.exits.split(weights)
         client = collections.OrderedDict((name, weights[_CLIENT + name]) for name in server)
-        return tuple(
-            self.model.apply(self.exits.merge(body, end), x, **options) for end in (client, server)
-        )
+        return self.exits.merge(body, client), self.exits.merge(body, server)
+
+    def outputs(self, weights: Weights, x, **options):
+        """Computes the outputs of the client exit and of the server exit."""
+        return tuple(self.model.apply(own, x, **options) for own in self.ends(weights))
 
     def joint_model(self, client_share: float) -> Model:
         """Returns the model with the loss of both exits, weighted by `gamma` and `1 - gamma`.
 
-        Metrics describe the server exit, and "client_exit_..." the client exit.
+        The penalty of the weights is weighted likewise. Metrics describe the server exit, and
+        "client_exit_..." the client exit.
 
         Args:
             client_share: `gamma`.
         """
-        task = self.model.task
+        task, penalty_of = self.model.task, self.model.penalty
         client, server = (task.of(operator.itemgetter(index)) for index in range(2))
 
+        def mixed(of_client, of_server):
+            return client_share * of_client + (1 - client_share) * of_server
+
         def example_loss(y, outputs):
-            losses = client.example_loss(y, outputs), server.example_loss(y, outputs)
-            return client_share * losses[0] + (1 - client_share) * losses[1]
+            return mixed(client.example_loss(y, outputs), server.example_loss(y, outputs))
+
+        def penalty(weights):
+            return mixed(*map(penalty_of, self.ends(weights)))
 
         metrics = {}
         for name in task.metrics:
             metrics[name] = server.metrics[name]
             metrics[f"client_exit_{name}"] = client.metrics[name]
         joint = dataclasses.replace(server, example_loss=example_loss, metrics=metrics)
-        return Model(self.init, self.outputs, joint, f"{self.model.name}_two_exits")
+        name = f"{self.model.name}_two_exits"
+        return Model(self.init, self.outputs, joint, name, penalty=penalty_of and penalty)
 
     def gated_model(self, threshold: float) -> Model:
         """Returns the model that answers by the client exit if it is sure, else by the server exit.

@@ -19,12 +19,13 @@ from unittest import mock
 
 import numpy as np
 import tensorflow_federated as tff
+import tree
 
 from tff_pfl import runtime
 from tff_pfl.aggregators import quiet_secure_sums
 from tff_pfl.clients import ClientStateStore, CohortDataSource
 from tff_pfl.data import FederatedDataset
-from tff_pfl.local import LocalTraining, batches
+from tff_pfl.local import LocalTraining, batches, trees
 from tff_pfl.models import Model
 from tff_pfl.runtime.graph.pfor_rules import NotVectorizableError
 from tff_pfl.templates import (
@@ -214,6 +215,34 @@ def check_partial_batches(subject: Subject) -> None:
     assert_close(first, other, "a round whose batches are filled with other examples of weight 0")
 
 
+def check_penalty(subject: Subject) -> None:
+    """Checks that the model's penalty, such as of Keras' regularizers, counts where its loss does.
+
+    The gradient of `Model.totals` or `Model.example_values` lacks it: follow `Model.gradient`, or
+    add `Model.penalty`.
+    """
+    model = subject.model()
+    loss = model.task.example_loss
+    shapes = [np.shape(leaf) for leaf in tree.flatten(model.init(0)) if np.ndim(leaf) > 1]
+
+    def differing(**changes):
+        """Returns which values of a round differ for a changed model: kernels, or any value."""
+        algorithm = subject.make(dataclasses.replace(model, **changes), federation.tiny_local())
+        other = EagerProcess(algorithm, SEED).next(subject.state, subject.clients(_SIZES))
+        rounds = [(it.state.algorithm, it.clients) for it in (subject.eager_round, other)]
+        pairs = list(zip(*map(tree.flatten_with_path, rounds), strict=True))
+        paths = [(path, np.shape(a)) for (path, a), (_, b) in pairs if not np.array_equal(a, b)]
+        kernels = {"/".join(map(str, path)) for path, shape in paths if shape[-2:] in shapes}
+        return kernels | {"the round"} if paths else kernels
+
+    penalized = differing(penalty=lambda weights: 0.01 * trees.dot(weights, weights))
+    doubled = differing(task=model.task.with_loss(lambda y, outputs: 2 * loss(y, outputs)))
+    assert not (lost := doubled - penalized), (
+        f"{min(lost)} does not depend on the model's penalty: the gradient of totals or "
+        "example_values lacks it, so follow model.gradient, or add model.penalty(weights)"
+    )
+
+
 def check_small_clients(subject: Subject) -> None:
     """Checks that clients with one example, less than a batch, and one batch take part."""
     output = subject.next(subject.clients((1, 3, 4)))
@@ -381,6 +410,7 @@ CHECKS = (
     check_order,
     check_padding,
     check_partial_batches,
+    check_penalty,
     check_small_clients,
     check_empty_client,
     check_nonfinite_client,

@@ -35,15 +35,20 @@ def trace(block: str, fn: Callable[..., Any], *types: tff.types.Type) -> tff.Com
         raise
     except Exception as error:
         arguments = "".join(f"\n  {t}" for t in types) or " none"
+        weighted = _WEIGHTED * ("sample_weight=" in arguments)
         raise BlockTracingError(
             f"{block} failed while it was traced: {type(error).__name__}: {error}"
             f"{place(error)}\n"
             f"It was traced with arguments of the types:{arguments}\n"
             "Tip: a block is pure TensorFlow, with its arguments in the order of its docstring. "
-            "It may use Python and NumPy values from outside, but no eager tensors."
+            f"It may use Python and NumPy values from outside, but no eager tensors.{weighted}"
         ) from error
 
 
+_WEIGHTED = (
+    " The data set has weights, so y is a mapping of 'label' and 'sample_weight': batch.labels and "
+    "examples.labels are the labels alone."
+)
 _TIP = "Tip: use tf.random.stateless_* with a seed, in client work the seed of the context"
 
 

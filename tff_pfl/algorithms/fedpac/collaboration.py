@@ -15,7 +15,6 @@ import tensorflow as tf
 
 from tff_pfl.local import Examples, scan_batches, trees
 from tff_pfl.models import Model, Weights, check_ids
-from tff_pfl.models.example_weights import labels_of
 from tff_pfl.numerics.host import on_host
 from tff_pfl.numerics.min_norm import min_norm_weights
 
@@ -63,7 +62,7 @@ def class_moments(model: Model, weights: Weights, examples: Examples, num_classe
     """
 
     def step(moments, batch):
-        y, weight = labels_of(batch.y), model.task.weights_of(batch.y, batch.weight)
+        y, weight = batch.labels, model.task.weights_of(batch.y, batch.weight)
         check_ids(y, 1)
         features = model.features(weights, batch.x, training=False, seed=batch.seed)
         features = tf.where(weight[:, tf.newaxis] > 0.0, features, 0.0)
