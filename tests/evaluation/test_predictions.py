@@ -98,6 +98,7 @@ def test_outputs_of_any_shape_have_columns(dataset):
         "personalized_loss": (7,),
     }
     named = found._replace(class_names=np.array(["ant", "bee", "cat"])).columns()["label"]
-    assert [name[0] for name in named] == ["abc"[label] for label in found.labels]
+    assert named.categories.tolist() == ["ant", "bee", "cat"]
+    assert named.codes.tolist() == found.labels.tolist()
     logits, pairs = columns["personalized/logits"], columns["personalized/pairs"]
     np.testing.assert_array_equal(pairs, np.stack([logits, logits + 1], axis=2))

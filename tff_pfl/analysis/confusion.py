@@ -1,5 +1,6 @@
 """Counts which classes a method's models take for which, from their predictions."""
 
+import math
 from collections.abc import Iterable
 
 import numpy as np
@@ -16,8 +17,9 @@ def confusion_matrix(
     model: str = "personalized",
     *,
     classes: Iterable[str] | None = None,
+    padding_id: int | None = 0,
 ) -> pd.DataFrame:
-    """Counts the examples of each label and predicted class, of all clients in a frame.
+    """Counts the examples, or tokens, of each label and predicted class, of all clients in a frame.
 
     Example:
         >>> logits = [[0.2, 0.1], [0.3, 0.9], [0.4, 0.5]]
@@ -29,23 +31,34 @@ def confusion_matrix(
         dog          0    1
 
     Args:
-        predictions: The result of `Comparison.predictions`, or the table that `evaluate.py
+        predictions: The result of `Run.predictions`, or the table that `evaluate.py
             --predictions` writes; for one client, its rows.
         model: The model, a column such as "personalized" or "global". Its outputs are a logit for
-            each class, or one logit for labels 0 and 1.
-        classes: The names of all classes, in order. Default: their numbers.
+            each class, also of each token, or one logit for labels 0 and 1.
+        classes: The names of all classes, in order. Default: those of the labels, if these are a
+            Categorical, or their numbers.
+        padding_id: The label of tokens that do not count, unless labels have a mask; see the task
+            `sequence`.
 
     Returns:
         A row for each label and a column for each predicted class. Outputs that are not finite
         have another column, `nothing`, if there are any.
 
     Raises:
-        ValueError: The frame has no such model, or its labels are not classes of its outputs.
+        ValueError: The frame has no such model, or its labels are not classes of its outputs, or
+            not among `classes`.
     """
     models = [name for name in predictions if f"{name}_loss" in predictions]
     check_names("model", [model], models)
-    outputs, labels = (np.stack(predictions[name].to_numpy()) for name in (model, "label"))
-    outputs, labels = outputs.reshape(len(labels), -1), labels.reshape(len(labels), -1)
+    outputs = _stacked(predictions[model])
+    labels, names = _numbered(predictions, None if classes is None else list(classes))
+    if outputs.ndim == 3 and labels.shape == outputs.shape[:2]:
+        is_token = labels != padding_id
+        if "label/mask" in predictions:
+            is_token = _stacked(predictions["label/mask"]) > 0
+        outputs, labels = outputs[is_token], labels[is_token]
+    outputs = outputs.reshape(len(labels), math.prod(outputs.shape[1:]))
+    labels = labels.reshape(len(labels), math.prod(labels.shape[1:]))
     number = max(outputs.shape[1], 2)
     if labels.shape[1] > 1 or not np.isin(labels, np.arange(number)).all():
         raise ValueError(
@@ -56,12 +69,39 @@ def confusion_matrix(
     predicted = np.where(np.isfinite(outputs).all(1), predicted, number)
     counts = np.zeros([number, number + 1], int)
     np.add.at(counts, (labels[:, 0].astype(int), predicted), 1)
-    names = list(range(number) if classes is None else classes)
+    names = list(range(number)) if names is None else names
     if len(names) != number:
         raise ValueError(f"classes has {len(names)} names, but there are {number} classes.")
     found = pd.DataFrame(counts, pd.Index(names, name="label"), [*names, "nothing"])
     found = found.rename_axis(columns="predicted")
     return found if counts[:, -1].any() else found.iloc[:, :-1]
+
+
+def _stacked(cells) -> np.ndarray:
+    """Returns the array of a column of numbers or of arrays, which files nest as lists."""
+    array = np.stack(list(cells))
+    return np.stack(list(map(_stacked, array))) if array.dtype == object else array
+
+
+def _numbered(predictions, classes) -> tuple[np.ndarray, list | None]:
+    """Returns labels as numbers, and the names of the classes, or `None` without names."""
+    column = predictions["label/ids" if "label/ids" in predictions else "label"]
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        names = column.cat.categories.tolist()
+        if classes not in (None, names):
+            raise ValueError(
+                f"classes are {classes}, but the labels have the categories {names}, which are in "
+                "the order of the outputs. Leave classes out."
+            )
+        return column.cat.codes.to_numpy(), names
+    if not isinstance(column.iloc[0], str):
+        return _stacked(column), classes
+    if classes is None:
+        raise ValueError(
+            "The labels are names. Pass classes=dataset.class_names, which are in the order of the "
+            "outputs."
+        )
+    return pd.Categorical(column, classes).codes, classes
 
 
 @figures.styled

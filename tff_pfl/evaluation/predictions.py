@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import tensorflow as tf
 import tree
 
@@ -81,17 +82,20 @@ class Predictions(NamedTuple):
             dataset.class_names,
         )
 
-    def columns(self) -> dict[str, np.ndarray]:
+    def columns(self) -> dict[str, Any]:
         """Returns the columns of a table: `client_id`, `example`, `label` and those of each model.
 
-        `client_id` and `label` have the names of clients and classes, if they have any.
+        `client_id` has the names of clients, if they have any, and `label` those of classes: as a
+        pandas Categorical, whose categories are in the order of the logits.
         A model has the columns `MODEL`, its outputs, and `MODEL_loss`. If its outputs are several
         tensors, these are `MODEL/NAME`, or `MODEL/0`, `MODEL/1` and so on; labels likewise.
         """
         clients = self.client_ids if self.names is None else self.names
-        columns = {"client_id": clients, "example": self.examples}
-        labels = self.labels if self.class_names is None else self.class_names[self.labels]
-        columns |= _columns("label", labels)
+        columns: dict[str, Any] = {"client_id": clients, "example": self.examples}
+        if self.class_names is None:
+            columns |= _columns("label", self.labels)
+        else:
+            columns["label"] = pd.Categorical.from_codes(self.labels, self.class_names)
         for name, prediction in self.models.items():
             columns |= _columns(name, prediction.outputs)
             columns[f"{name}_loss"] = prediction.loss

@@ -169,7 +169,10 @@ class Run:
         run = self._with_evaluation(changes)
         with run.restored() as found:
             predicted = run.experiment.evaluator.predictions(found.server_state, found.source)
-        return pd.DataFrame({name: list(values) for name, values in predicted.columns().items()})
+        columns = predicted.columns().items()
+        return pd.DataFrame(
+            {name: it if isinstance(it, pd.Categorical) else list(it) for name, it in columns}
+        )
 
     @with_short_tracebacks
     def export(
