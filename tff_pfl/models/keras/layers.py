@@ -189,9 +189,13 @@ def pure_batch_normalization(weight: tf.Tensor | None) -> Iterator[dict[int, tf.
             new = tf.reshape(tf.stop_gradient(new), old.shape)
             moved = old - (old - new) * (1.0 - layer.momentum)
             assigned[key] = tf.where(count > 0.0, moved, old)
-        parameters = (layer.beta, layer.gamma)
-        offset, scale = (None if p is None else tf.reshape(p, mean.shape) for p in parameters)
-        return tf.nn.batch_normalization(inputs, mean, variance, offset, scale, layer.epsilon)
+        # Unlike `tf.nn.batch_normalization`, this gives exactly beta for a batch of one row, also
+        # if XLA compiles it. A ReLU may follow, whose gradient at 0 depends on the sign.
+        scale = tf.math.rsqrt(variance + layer.epsilon)
+        if layer.gamma is not None:
+            scale *= tf.reshape(layer.gamma, mean.shape)
+        outputs = (inputs - mean) * scale
+        return outputs if layer.beta is None else outputs + tf.reshape(layer.beta, mean.shape)
 
     with _replaced(normalize=normalize):
         yield assigned
