@@ -357,5 +357,4 @@ def _rename_outputs_of_reductions(definition) -> None:
 
     for node in definition.node_def:
         node.input[:] = [renamed(source) for source in node.input]
-    for name, tensor in definition.ret.items():
-        definition.ret[name] = renamed(tensor)
+    definition.ret.update({name: renamed(tensor) for name, tensor in definition.ret.items()})

@@ -53,8 +53,7 @@ def _inline(definition, library) -> None:
 
     for node in nodes:
         node.input[:] = map(source, node.input)
-    for name, tensor in definition.ret.items():
-        definition.ret[name] = source(tensor)
+    definition.ret.update({name: source(tensor) for name, tensor in definition.ret.items()})
     kept = [type(node).FromString(node.SerializeToString()) for node in nodes]
     del definition.node_def[:]
     definition.node_def.extend(kept)
