@@ -14,7 +14,7 @@ resolve = $$uv pip compile requirements/$(1).in --python-version 3.11 \
 	    --no-emit-find-links --custom-compile-command "make lock" --quiet \
 	    --output-file requirements/$(2).txt
 
-.PHONY: help quickstart test test-thorough test-all fuzz faults lint results notebook docs docs-fast docs-serve lock venv own-venv gpu clean
+.PHONY: help quickstart test test-thorough test-trainings test-all fuzz faults lint results notebook docs docs-fast docs-serve lock venv own-venv gpu clean
 .DEFAULT_GOAL := help
 
 help:  ## list these targets
@@ -29,6 +29,10 @@ test: $(venv)  ## run the quick tests (four minutes)
 
 test-thorough: $(venv)  ## run all tests but the slow ones (a quarter of an hour)
 	.venv/bin/python -m pytest -n 2 --dist loadfile -m "not slow"
+
+test-trainings: $(venv)  ## train many kinds of networks, and each kind of config that ships (ten minutes)
+	.venv/bin/python -m pytest -n 2 -m "slow or not slow" --timeout 900 \
+	    tests/runtime/graph/test_networks.py tests/config/test_shipped_configs.py
 
 test-all: $(venv)  ## run all tests, those marked slow as well (hours)
 	.venv/bin/python -m pytest -n 2 --dist loadfile -m "slow or not slow" --timeout 900
