@@ -120,6 +120,16 @@ def test_page_without_accuracies_shows_the_first_metric(tmp_path):
     )
 
 
+def test_page_says_why_it_has_no_curves_where_runs_have_one_evaluation(tmp_path):
+    run = write_run(tmp_path / "run", [0.5, 1.0])
+    head, *rows = (run / "metrics.csv").read_text().splitlines()
+    (run / "metrics.csv").write_text("\n".join([head, rows[-1], ""]))
+    write_page(read(run), tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text()
+    assert "Each run was evaluated once." in text and len(Parsed(text).pictures()) == 1
+    assert "Costs to reach a target" not in text
+
+
 @pytest.mark.thorough
 def test_page_has_columns_target_and_paired_test(runs, tmp_path):
     path = tmp_path / "page.html"

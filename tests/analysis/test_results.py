@@ -173,6 +173,9 @@ def test_costs_to_a_target_are_counted(runs, tmp_path):
         ["A & B", "2 of 3", "10.0", "0.03", "22.0"],
         ["Local_1", "0 of 3", "-", "-", "-"],
     ]
+    said = "All runs reach it by their first evaluation"
+    assert said in target_table(runs, 0.1).notes[-1]
+    assert said not in target_table(runs, 0.4).notes[-1]
     exact = write_run(tmp_path / "run", [0.1 + 0.2] * 3)
     assert costs_to_target(analysis.read(exact), 0.3)["rounds"].tolist() == [
         10

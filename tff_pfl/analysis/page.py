@@ -45,6 +45,9 @@ def write_page(
 ) -> None:
     """Writes the page about all finished runs.
 
+    Where each run has a single evaluation, a sentence stands in place of the curves and the costs
+    to reach a target.
+
     Args:
         runs: The runs.
         path: The file to write. Its folder is made if it does not exist.
@@ -63,24 +66,27 @@ def write_page(
         raise OutputDirectoryError(f"{runs.title} has no finished run.")
     name, quantity = shown[0].name._replace(statistic=""), shown[0].quantity
     column, words = str(name), in_words(name)
-    curves = plot_curves(runs.finished.metrics, column)
+    metrics = runs.finished.metrics
+    is_evaluated_once = select(metrics, column).groupby("run")["round"].nunique().max() == 1
     histograms = plot_histograms(runs.finished, column, "final")
     content = {
         "title": runs.title,
         "results": results_table(runs, columns, against),
-        "curves": _picture(curves, f"{words}, mean over clients, over the rounds"),
         "histograms": _picture(histograms, f"histograms over clients: {words}"),
         "seeds": sorted(set(runs.evaluations["seed"])),
         "settings": settings_tables(runs),
         "versions": versions_tables(runs),
         "version": tff_pfl.__version__,
     }
+    if not is_evaluated_once:
+        curves = f"{words}, mean over clients, over the rounds"
+        content["curves"] = _picture(plot_curves(metrics, column), curves)
     pairs = paired.against_local(runs, column)
     if len(pairs):
         pair = f"{quantity.name} of each client's own model, and its {quantity.name} under Local"
         content["local"] = _picture(paired.plot_against_local(pairs, quantity), pair)
         content["hurt"] = paired.hurt_table(pairs, quantity)
-    if quantity.is_share:
+    if quantity.is_share and not is_evaluated_once:
         reached = default_target(runs, column) if target is None else target
         content["target"] = target_table(runs, reached, column)
     environment = jinja2.Environment(
@@ -143,7 +149,8 @@ def default_target(runs: Runs, column: str | None = None) -> float:
 def target_table(runs: Runs, target: float, column: str | None = None) -> Table:
     """Returns the mean costs of each label, over the seeds that reach a target."""
     column = column_of(runs.metrics, column)
-    costs = costs_to_target(runs, target, column).groupby("label", sort=False)
+    of_runs = costs_to_target(runs, target, column)
+    costs = of_runs.groupby("label", sort=False)
     reached = costs["rounds"].count().map(str) + " of " + costs.size().map(str)
     table = reached.rename_axis("method").to_frame("seeds that reach it")
     for name, (head, text) in _COSTS.items():
@@ -151,11 +158,17 @@ def target_table(runs: Runs, target: float, column: str | None = None) -> Table:
         is_known = costs[name].count() == costs["rounds"].count()
         table[head] = costs[name].mean().where(is_known).map(text.format, na_action="ignore")
     words = in_words(MetricName.parse(f"{column}_mean"))
-    note = (
+    notes = [
         f"Costs up to the first evaluation with {100 * target:.1f} % or more: {words}. Means over "
         "the seeds that reach it. MB: received and sent by a client that is in every round."
-    )
-    return table_of(table.reset_index(), [note])
+    ]
+    first = select(runs.metrics, column).groupby("run")["round"].min()
+    if (of_runs["rounds"] == of_runs["run"].map(first)).all():
+        notes.append(
+            "All runs reach it by their first evaluation: a higher target, or evaluations in more "
+            "rounds (evaluation.every), would tell them apart."
+        )
+    return table_of(table.reset_index(), notes)
 
 
 def settings_tables(runs: Runs) -> list[Table]:
