@@ -183,6 +183,9 @@ def test_comparison_is_drawn_and_shown(written):
         "helped",
     ]
     assert note.startswith("table() has further columns: std, median, clients, seeds, ")
+    both = tff_pfl.Comparison(written.runs.folders | {"Again": written.runs.folders["FedPer"]})
+    assert repr(both).split()[4:6] == ["p_value", "p_holm"]
+    assert both.table().loc["Again", "p_holm"] == 2 * written.table().loc["FedPer", "p_value"]
     assert "No method" not in repr(written) + written._repr_html_()
     folders = {label: written.runs.folders[label] for label in ("FedPer", "Local")}
     of_local = tff_pfl.Comparison(folders)

@@ -1,12 +1,13 @@
 """Tests the paired test on data with a known difference, and the pairing of clients."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 
 from tests.analysis.hand_written import write_run
 from tff_pfl.analysis import client_values, paired_test, read
-from tff_pfl.analysis.paired import against, gains
+from tff_pfl.analysis.paired import against, gains, holm
 from tff_pfl.arguments.names import UnknownNameError
 from tff_pfl.evaluation import differences
 from tff_pfl.experiment import OutputDirectoryError
@@ -90,6 +91,24 @@ def test_degenerate_differences_have_defined_results():
     shifted = paired_test([np.full(4, 0.5), np.full(4, 0.5)])
     assert (shifted.low, shifted.high, shifted.p_value) == (0.5, 0.5, 0)
     assert np.isnan(paired_test([np.array([np.nan]), np.zeros(1)]).p_value)
+
+
+def test_corrected_p_values_agree_with_holms_paper():
+    """Uses factors of 3, 2 and 1 from the smallest p value on; none may be below one before it."""
+    found = holm(pd.Series({"a": 0.061, "b": 0.03, "diverged": np.nan, "c": 0.003}))
+    np.testing.assert_allclose(found[["a", "b", "c"]], [0.061, 0.06, 0.009])
+    assert np.isnan(found["diverged"])
+    np.testing.assert_allclose(holm(pd.Series([0.04, 0.02, 0.03])), 0.06)
+    np.testing.assert_allclose(holm(pd.Series([0.7, 0.6])), 1.0)
+
+
+def test_corrected_p_values_seldom_find_a_difference_where_there_is_none():
+    rng, found = np.random.default_rng(4), []
+    for _ in range(300):
+        p_values = [paired_test(drawn(rng, 3)).p_value for _ in range(5)]
+        found.append([min(p_values), holm(pd.Series(p_values)).min()])
+    plain, corrected = np.mean(np.array(found) < 0.05, axis=0)
+    assert plain > 0.15 and corrected < 0.08
 
 
 @pytest.fixture

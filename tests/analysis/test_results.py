@@ -105,6 +105,13 @@ def test_labels_are_tested_against_one_label(runs):
             results_table(runs, columns, against="Local_1")
 
 
+def test_several_differences_have_corrected_p_values(runs):
+    both = {"B": runs["A & B"], "C": runs["A & B"], "Local_1": runs["Local_1"]}
+    frame = results_table(both, against="Local_1").frame
+    assert frame["p"].tolist() == ["0.038", "0.038", "-"]
+    assert frame["Holm's p"].tolist() == ["0.075", "0.075", "-"]
+
+
 def test_differences_use_common_seeds(runs):
     fewer = {"A": runs["A & B"][1:], "B": runs["Local_1"][:2]}
     table = results_table(fewer, against="B")

@@ -261,7 +261,17 @@ def _record(root, runs, baseline, keeps: bool) -> Runs:
     return Runs(root.name, folders, planned, baseline)
 
 
-_MAIN = ("gain", "gain_low", "gain_high", "p_value", "hurt", "helped", "rounds", "epsilon")
+_MAIN = (
+    "gain",
+    "gain_low",
+    "gain_high",
+    "p_value",
+    "p_holm",
+    "hurt",
+    "helped",
+    "rounds",
+    "epsilon",
+)
 
 
 class Comparison:
@@ -303,17 +313,19 @@ class Comparison:
 
         A method exactly as good as the baseline hurts about as many clients as it helps, because
         few test examples make single values noisy: compare `hurt` with `helped`. The interval and
-        the p value assume independent seeds, and are not corrected for the number of methods. If
-        seeds cut the same rows anew, they share most training rows, and the interval is too narrow.
-        Seeds that repeat one run count once. The columns' name says when it is not the last
-        evaluation that is shown, and that "best_on_test" is chosen on the examples that it reports.
+        the p values assume independent seeds. Seeds on one partition do not show what another one
+        would give; if seeds cut the same rows anew, they share most training rows, and the interval
+        is too narrow. Seeds that repeat one run count once. The columns' name says when it is not
+        the last evaluation that is shown, and that "best_on_test" is chosen on the examples that it
+        reports.
 
         Returns:
             The quantity, such as `accuracy`: its mean over clients, averaged over seeds, or NaN if
             a run's mean is not finite. `std`: the standard deviation of these means over seeds.
             `median`: its median over clients, averaged over seeds. `gain`: the mean improvement of
             the same clients over the baseline, positive if they are better, for errors, too;
-            `gain_low` and `gain_high`, its 95 % interval, and `p_value`, by `paired_test`. `hurt`
+            `gain_low` and `gain_high`, its 95 % interval, and `p_value`, by `paired_test`;
+            `p_holm`, if there are several p values: corrected for their number, by `holm`. `hurt`
             and `helped`: the shares of clients, over all seeds, that are worse and better than
             under the baseline; the rest are equal. `clients`: the number of clients with a value,
             averaged over seeds; clients without test examples have none. `seeds`: the number of

@@ -34,6 +34,7 @@ _STATISTICS = {
 }
 # Where less is better, the highest values are the worst.
 _OTHER_TAIL = {"worst_5_percent": "best_5_percent", "best_5_percent": "worst_5_percent"}
+_P_VALUES = {"p": "p_value", "Holm's p": "p_holm"}
 _MODELS = {
     "global": "the global model",
     "personalized": "{whose} own model",
@@ -136,11 +137,12 @@ def gain_cells(quantity: Quantity, gains: pd.DataFrame, better: int = 1) -> pd.D
         return scaled(quantity, better * values).astype(object).map(style.format)
 
     low, high = ("gain_low", "gain_high")[::better]
-    p_value = gains["p_value"]
     cells = pd.DataFrame({"gain": difference(gains["gain"])})
     cells["95 % interval"] = difference(gains[low]) + " to " + difference(gains[high])
-    cells["p"] = p_value.map("{:.3f}".format).mask(p_value < 0.001, "< 0.001")
-    cells.loc[p_value.isna(), ["95 % interval", "p"]] = ABSENT
+    for head, name in _P_VALUES.items():
+        if name in gains:
+            cells[head] = gains[name].map("{:.3f}".format).mask(gains[name] < 0.001, "< 0.001")
+    cells.loc[gains["p_value"].isna(), cells.columns.drop("gain")] = ABSENT
     return cells
 
 

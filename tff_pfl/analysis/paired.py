@@ -68,8 +68,8 @@ def paired_test(differences: Sequence[np.ndarray], better: int = 1) -> PairedTes
 
     The test does not show that single clients gain, or that another federation or other settings
     give the same result. With two or three seeds, it finds only differences that are large compared
-    with their spread, so a large p value does not show equality. The p values of several labels
-    against one are not corrected for multiple testing.
+    with their spread, so a large p value does not show equality. Where several labels are compared
+    with one, `holm` corrects their p values.
 
     Nor does it know that seeds share rows. If each seed cuts the same rows anew, most training rows
     are in every cut, seeds are not independent, and intervals are too narrow.
@@ -98,6 +98,20 @@ def paired_test(differences: Sequence[np.ndarray], better: int = 1) -> PairedTes
     half = error * float(special.stdtrit(num_seeds - 1, (1 + _LEVEL) / 2))
     p_value = float(2 * special.stdtr(num_seeds - 1, -abs(difference) / error))
     return PairedTest(difference, difference - half, difference + half, p_value, *counts)
+
+
+def holm(p_values: pd.Series) -> pd.Series:
+    """Corrects p values for their number (Holm, Scandinavian Journal of Statistics, 1979).
+
+    The probability that any label without a true difference has a corrected value below 0.05 is at
+    most 5 %, however the tests depend on one another.
+
+    Args:
+        p_values: The p values by label. NaN stays NaN and does not count.
+    """
+    ordered = p_values.dropna().sort_values()
+    corrected = (ordered * np.arange(len(ordered), 0, -1)).cummax().clip(upper=1.0)
+    return corrected.reindex(p_values.index)
 
 
 def _mean(numbers):
@@ -208,8 +222,9 @@ def gains(pairs: pd.DataFrame, better: int) -> pd.DataFrame:
 
     Returns:
         A row for each label: `gain`, positive if clients are better, `gain_low`, `gain_high` and
-        `p_value`, by `paired_test`; `hurt` and `helped`, the shares of clients over all seeds.
-        Seeds that agree to rounding are one run and count once, with a warning.
+        `p_value`, by `paired_test`; `p_holm` if there are several p values, by `holm`; `hurt` and
+        `helped`, the shares of clients over all seeds. Seeds that agree to rounding are one run and
+        count once, with a warning.
     """
     rows = {}
     for label, group in pairs.groupby("label", sort=False):
@@ -218,7 +233,10 @@ def gains(pairs: pd.DataFrame, better: int) -> pd.DataFrame:
         low, high = sorted([better * test.low, better * test.high])
         shares = test.share_worse, test.share_better
         rows[label] = better * test.difference, low, high, test.p_value, *shares
-    return pd.DataFrame.from_dict(rows, "index", float, _GAIN)
+    found = pd.DataFrame.from_dict(rows, "index", float, _GAIN)
+    if found["p_value"].count() > 1:
+        found.insert(_GAIN.index("p_value") + 1, "p_holm", holm(found["p_value"]))
+    return found
 
 
 def _differences(pairs, label, better) -> list[np.ndarray]:
@@ -276,7 +294,8 @@ def hurt_table(pairs: pd.DataFrame, quantity: Quantity = ACCURACY) -> Table:
         f"Hurt and helped: the shares of clients, over all seeds, with a {order} {quantity.words} "
         "than under Local. A method as good as Local hurts about as many clients as it helps.",
         f"Gain{', in percentage points' * quantity.is_share}: the mean improvement of the same "
-        "clients, with the interval and p value of a t test on the means of the seeds.",
+        "clients, with the interval and p value of a t test on the means of the seeds. Holm's p, "
+        "where there are several methods, is corrected for their number.",
     ]
     return table_of(cells, notes)
 

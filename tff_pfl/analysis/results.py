@@ -223,8 +223,9 @@ def _notes(runs, columns, against):
     if against is not None:
         yield (
             f"Minus {against}'s: the mean difference of the same clients, with the interval and "
-            "p value of a t test on the means of the seeds. Clients worse and better: their "
-            "shares, over all seeds."
+            "p value of a t test on the means of the seeds. Holm's p, where there are several "
+            "methods, is corrected for their number. Clients worse and better: their shares, over "
+            "all seeds."
         )
         seeds = runs.summaries.groupby("label", sort=False)["seed"].agg(set)
         for label, own in seeds.items():
