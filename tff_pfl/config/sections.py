@@ -156,7 +156,7 @@ class Aggregator:
 
 @settings
 class Privacy:
-    """Differential privacy of clients from anyone who sees the server; off without noise."""
+    """Differential privacy of clients in what the server releases; off without noise."""
 
     epsilon: float | None = setting(
         "Epsilon for all rounds, from which the noise follows.", above(0), default=None

@@ -1,4 +1,4 @@
-"""Central privacy: the server sees only a noisy mean of uploads."""
+"""Central privacy: the server adds noise to the mean of uploads, and releases nothing else."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -39,8 +39,8 @@ def with_privacy(
     """Adds central differential privacy of clients to an algorithm.
 
     A client's whole upload, with all its fields, is one vector. The vector is clipped to the
-    clipping norm, and the server receives the sum over the cohort with Gaussian noise, divided by
-    `clients_per_round`. All clients have the same weight, because weights would reveal clients'
+    clipping norm. The server, which is trusted with the uploads, adds Gaussian noise to their sum
+    and divides it by `clients_per_round`. All clients have the same weight, because weights would reveal clients'
     data. With a `BranchMeanFactory`, shares have their own noise (see `tff_pfl.privacy.branches`).
     With a `CountedFactory`, the number is `clients_per_round`. Clients report nothing else, so a
     round's metrics lack counts and losses. `Accountant` computes epsilon.
