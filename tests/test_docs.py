@@ -109,14 +109,17 @@ def test_guide_for_users_of_other_frameworks_runs(follow):
 
 @pytest.mark.thorough
 def test_own_method_guide_runs(follow, monkeypatch):
-    follow("own_method")
-    follow("own_server")
+    for guide, *texts in (
+        ("own_method", "config.algorithm.share", "config.py:fedavg"),
+        ("own_server", "mifa_config.py"),
+    ):
+        follow(guide)
+        for text in texts:
+            command = command_with(guide, text).replace("my_folder/", "")
+            build(config_and_folder(monkeypatch, command)[0])
     tests = importlib.import_module("test_mixture")
     tests.test_no_share_is_fedavg()
     tests.test_contract(testing.contract.check_new_client)
-    for text in ("config.algorithm.share", "config.py:mifa"):
-        command = command_with("own_method", text).replace("my_folder/", "")
-        build(config_and_folder(monkeypatch, command)[0])
 
 
 @pytest.mark.slow
