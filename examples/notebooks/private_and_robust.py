@@ -36,12 +36,12 @@ sns.set_theme(style="whitegrid", palette="colorblind")
 # %% [markdown]
 # ## Noise for an epsilon
 #
-# From all that a server releases, the model after each round, nobody shall be able to tell whether a
-# client took part. Differential privacy promises this up to a factor of `e^epsilon` in the odds, and
-# a small probability `delta`: the smaller epsilon, the better. Each upload is shortened to a clipping
-# norm, and the server, which is trusted with the uploads, adds noise to their sum. An `Accountant`
-# computes how much noise an epsilon takes; what counts for the model is the noise in the mean, which
-# is divided by the number of clients.
+# From all that a server releases, the model after each round, nobody shall be able to tell whether
+# a client took part. Differential privacy promises this up to a factor of `e^epsilon` in the odds,
+# and a small probability `delta`: the smaller epsilon, the better. Each upload is shortened to a
+# clipping norm, and the server, which is trusted with the uploads, adds noise to their sum. An
+# `Accountant` computes how much noise an epsilon takes; what counts for the model is the noise in
+# the mean, which is divided by the number of clients.
 
 # %%
 ROUNDS = 30
@@ -179,10 +179,11 @@ of_privacy.pivot_table(index="label", columns="method", values="value").loc[
 # * **Ditto** loses less: the noisy model only pulls at the client's own. With an epsilon of 2 or
 #   less it is ahead.
 #
-# The promise covers the noisy mean of each round, and all that is made of it. The server itself sees
-# each shortened upload, and a client's own model does not leave the client. Epsilon is that of a
-# single run; all three private runs together tell more. [Privacy](../../docs/guides/privacy.md) says
-# what is promised, and [who sees what](../../docs/guides/private_uploads.md#who-sees-what).
+# The promise covers the noisy mean of each round, and all that is made of it. The server itself
+# sees each shortened upload, and a client's own model does not leave the client. Epsilon is that of
+# a single run; all three private runs together tell more. [Privacy](../../docs/guides/privacy.md)
+# says what is promised, and a table [who sees
+# what](../../docs/guides/private_uploads.md#who-sees-what).
 
 # %% [markdown]
 # ## An attack and two aggregators
@@ -223,5 +224,5 @@ honest.pivot_table(index="label", columns="method", values="value", sort=False).
 # * Without an attack, the geometric median costs FedAvg a little, and Ditto nothing.
 #
 # Other attacks need other cures: see [attacks](../../docs/results/attacks.md) for five attacks and
-# six aggregators. Epsilon is that of a noisy mean, in which one upload counts little; under a robust
-# aggregator it would not hold. A federation chooses one of the two.
+# six aggregators. Epsilon is that of a noisy mean, in which one upload counts little; under a
+# robust aggregator it would not hold. A federation chooses one of the two.

@@ -2,7 +2,7 @@
 
 Two federations are neighbours if they differ in one client. A run is `(epsilon, delta)`-private if
 the probabilities of everything that the server releases differ between neighbours by at most a
-factor `e^epsilon`, except with a probability of `delta`. Neighbours depend on the sampling of cohorts:
+factor `e^epsilon`, except with a probability of `delta`. The sampling of cohorts makes neighbours:
 
     "poisson"   Each client is drawn independently with the probability k / N. Neighbours have one
                 client more or less. One client moves the sum of clipped uploads by at most `C`.

@@ -40,10 +40,10 @@ def with_privacy(
 
     A client's whole upload, with all its fields, is one vector. The vector is clipped to the
     clipping norm. The server, which is trusted with the uploads, adds Gaussian noise to their sum
-    and divides it by `clients_per_round`. All clients have the same weight, because weights would reveal clients'
-    data. With a `BranchMeanFactory`, shares have their own noise (see `tff_pfl.privacy.branches`).
-    With a `CountedFactory`, the number is `clients_per_round`. Clients report nothing else, so a
-    round's metrics lack counts and losses. `Accountant` computes epsilon.
+    and divides it by `clients_per_round`. All clients have the same weight, because weights would
+    reveal clients' data. With a `BranchMeanFactory`, shares have their own noise (see
+    `tff_pfl.privacy.branches`). With a `CountedFactory`, the number is `clients_per_round`. Clients
+    report nothing else, so a round's metrics lack counts and losses. `Accountant` computes epsilon.
 
     Args:
         algorithm: An algorithm whose uploads are averaged.
