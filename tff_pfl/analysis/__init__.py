@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from tff_pfl.analysis.paired import PairedTest as PairedTest
     from tff_pfl.analysis.paired import against_local as against_local
     from tff_pfl.analysis.paired import client_values as client_values
+    from tff_pfl.analysis.paired import holm as holm
     from tff_pfl.analysis.paired import paired_test as paired_test
     from tff_pfl.analysis.paired import plot_against_local as plot_against_local
     from tff_pfl.analysis.results import results_table as results_table
