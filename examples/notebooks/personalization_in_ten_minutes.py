@@ -122,7 +122,8 @@ compared
 # A row is a method, and a value a mean over three seeds, each of which draws other clients.
 #
 # * `gain` is how much better the same clients are than under Local, the first method. The interval,
-#   from `gain_low` to `gain_high`, and the `p_value` belong to a t test on the three seeds.
+#   from `gain_low` to `gain_high`, and the `p_value` belong to a t test on the three seeds;
+#   `p_holm` is corrected for three methods.
 # * `hurt` and `helped` are the shares of clients that are worse and better than alone. A method
 #   just as good as Local would have as many of both.
 # * `bytes_up` is what a client sends in a round.
