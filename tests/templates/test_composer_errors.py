@@ -89,7 +89,9 @@ ONE = Mean(1.0, 1.0)
     ],
 )
 def test_results_that_do_not_fit_raise(options, message):
-    with pytest.raises(errors.BlockResultError, match=f"(?s)^Exchange 'train': .*{message}"):
+    with pytest.raises(
+        errors.BlockResultError, match=f"(?s)^Exchange 'train' of the algorithm: .*{message}"
+    ):
         compose(mean_exchange(**options))
 
 
@@ -113,7 +115,7 @@ def test_error_names_the_first_difference_of_types(found, expected):
         (
             returns(lambda server, state, data: ClientOutput(state, server.weights)),
             {},
-            r"(?s)Exchange 'train': client_work failed.*AttributeError.*shared=float32\[2\]",
+            r"(?s)Exchange 'train' of .*: client_work failed.*AttributeError.*shared=float32\[2\]",
         ),
         ({}, {"server_init": lambda: ()}, "^server_init"),
         ({}, {"personalize": Personalization(client_work=lambda: ())}, "^personalize"),

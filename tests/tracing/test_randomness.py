@@ -139,7 +139,7 @@ def test_error_names_client_work_that_draws():
         output = mean_exchange().client_work(message, state, data, context)
         return output._replace(upload=output.upload + tf.random.normal([2]))
 
-    message = "Exchange 'train': client_work: operation '.*' of type 'RandomStandardNormal'"
+    message = "Exchange 'train' of .*: client_work: operation '.*' of type 'RandomStandardNormal'"
     with pytest.raises(errors.RandomnessError, match=message):
         compose(mean_exchange(client_work=noisy))
 

@@ -6,7 +6,7 @@ import os
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TypeVar, cast
 
@@ -22,14 +22,28 @@ def place(error: BaseException) -> str:
     This is the innermost line outside of this library and of installed packages. If no such line
     exists, it is the innermost line of this library.
     """
-    frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if is_users(frame.filename) or frame.filename.startswith(_LIBRARY)
-    ]
-    own = [frame for frame in frames if is_users(frame.filename)]
-    last = (own or frames)[-1:]
-    return "".join(f" ({frame.filename}, line {frame.lineno})" for frame in last)
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = [frame for frame in frames if frame.filename.startswith(_LIBRARY)]
+    return line_of_user(frames) or _line(ours)
+
+
+def line_of_user(frames: Sequence, below: str = "") -> str:
+    """Returns the innermost line outside of this library and of installed packages, or "".
+
+    Args:
+        frames: The frames of a traceback, the innermost last.
+        below: The file from whose innermost frame on lines count.
+    """
+    for frame in reversed(frames):
+        if is_users(file := frame.filename):
+            return _line([frame])
+        if file == below:
+            break
+    return ""
+
+
+def _line(frames: list) -> str:
+    return "".join(f" ({frame.filename}, line {frame.lineno})" for frame in frames[-1:])
 
 
 def with_short_tracebacks(function: _F) -> _F:
@@ -89,6 +103,7 @@ def _raises(entry: TracebackType) -> bool:
     return linecache.getline(_file(entry), entry.tb_lineno).lstrip().startswith("raise")
 
 
+@functools.cache
 def is_users(file: str) -> bool:
     """Returns whether a file is a user's own, neither installed nor of this library."""
     return not ("site-packages" in file or file.startswith((*_INSTALLED, _LIBRARY, "<string>")))

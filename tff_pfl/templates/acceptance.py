@@ -33,15 +33,19 @@ class Carry(NamedTuple):
 
 
 def accepting(
-    exchange: Exchange, client_state_type: tff.types.Type
+    label: str, exchange: Exchange, client_state_type: tff.types.Type
 ) -> Callable[[Any, Client, ClientContext], Mapping[str, Any]]:
     """Makes client work that replaces results that cannot be used.
+
+    Args:
+        label: The name of the exchange in errors.
+        exchange: The exchange.
+        client_state_type: `C`.
 
     Returns:
         `(message, Client, ClientContext) -> <state, upload, weight, report, carry>`; the context's
         carry is a `Carry` or `()`.
     """
-    label = f"Exchange {exchange.name!r}"
 
     def client_work(message, client, context):
         carry = context.carry or Carry(accepted=tf.constant(True), value=())
@@ -103,15 +107,19 @@ class _Scalars:
 
 
 def guarded(
-    exchange: Exchange, server_type: tff.types.Type
+    label: str, exchange: Exchange, server_type: tff.types.Type
 ) -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
     """Makes a finalizer that keeps the old server state unless the new one is finite.
+
+    Args:
+        label: The name of the exchange in errors.
+        exchange: The exchange.
+        server_type: `S`.
 
     Returns:
         `(<server, round_num[, report], aggregate[, measurements, aggregators]> -> <state, metrics[,
         aggregator]>)`; `aggregators` are the aggregator's states before and after.
     """
-    label = f"Exchange {exchange.name!r}"
 
     def finalize(inputs):
         old, report = inputs["server"], inputs.get("report")

@@ -113,6 +113,10 @@ class Algorithm:
         multiplier, holds_for = self.noise or (None, None)
         return multiplier if holds_for == self._told() else None
 
+    def label(self, exchange: Exchange) -> str:
+        """Returns the name of an exchange in messages."""
+        return f"Exchange {exchange.name!r} of {self.name}"
+
     def with_declared_noise(self, multiplier: float) -> "Algorithm":
         """Declares the noise that aggregators and `send` add, and reports nothing else.
 

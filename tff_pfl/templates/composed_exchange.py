@@ -32,6 +32,7 @@ class ComposedExchange:
 
     def __init__(
         self,
+        label: str,
         exchange: Exchange,
         server_type: tff.types.Type,
         client_type: tff.types.StructType,
@@ -44,6 +45,7 @@ class ComposedExchange:
         """Traces the client work and the aggregation; `trace_finalize` traces the rest.
 
         Args:
+            label: The name of the exchange in errors.
             exchange: The exchange.
             server_type: `S`, the type of the algorithm's server state.
             client_type: `<client_id=int32, state=C, data=D>`.
@@ -52,11 +54,10 @@ class ComposedExchange:
             seed: The seed of the run, and the index of the exchange.
             is_last: Whether it is the last exchange of a round, which counts the round.
         """
-        self.name, self._is_last = exchange.name, is_last
-        self._label = f"Exchange {exchange.name!r}"
+        self.name, self._label, self._is_last = exchange.name, label, is_last
         self.block = blocks.ClientBlock(
             f"{self._label}: client_work",
-            acceptance.accepting(exchange, client_type.state),
+            acceptance.accepting(label, exchange, client_type.state),
             distribute=exchange.distribute,
             select=exchange.select,
             server_type=server_type,
@@ -114,7 +115,7 @@ class ComposedExchange:
             inputs["aggregate"] = aggregated_type.result.member
             inputs["measurements"] = aggregated_type.measurements.member
             inputs["aggregators"] = [aggregated_type.state.member] * 2  # old and new
-        guarded = acceptance.guarded(self._exchange, self._server_type)
+        guarded = acceptance.guarded(self._label, self._exchange, self._server_type)
 
         def finalize(inputs):
             checks = blocks.check_ids(inputs["cohort"], cohort, distinct=True) if cohort else []

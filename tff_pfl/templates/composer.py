@@ -91,9 +91,12 @@ def compose(
     check_kind("The type of a client's examples", examples_type, tff.types.StructType, tip)
     if algorithm.made_of is not None:
         check_inputs(algorithm.made_of.model, examples_type.x)
-    server_init = trace("server_init", lambda: algorithm.server_init(seed))
+    name = algorithm.name
+    server_init = trace(f"server_init of {name}", lambda: algorithm.server_init(seed))
     client_init = trace(
-        "client_init", lambda client_id: algorithm.client_init(client_id, seed), np.int32
+        f"client_init of {name}",
+        lambda client_id: algorithm.client_init(client_id, seed),
+        np.int32,
     )
     server_type = server_init.type_signature.result
     client_type = tff.types.StructWithPythonType(
@@ -109,7 +112,7 @@ def compose(
         carry_type = exchanges[-1].carry_type if exchanges else None
         exchanges.append(
             ComposedExchange(
-                *(exchange, server_type, client_type, carry_type),
+                *(algorithm.label(exchange), exchange, server_type, client_type, carry_type),
                 made_for=algorithm.made_for,
                 seed=(seed, index),
                 is_last=index == len(algorithm.exchanges) - 1,
@@ -127,7 +130,7 @@ def compose(
     def trace_server_function(block, fn):
         if fn is None:
             return None
-        return trace(block, lambda state: fn(state.algorithm), state_type.member)
+        return trace(f"{block} of {name}", lambda state: fn(state.algorithm), state_type.member)
 
     personalize, personalization = _personalize(algorithm, state_type, client_type, seed)
     further = {
@@ -153,7 +156,7 @@ def compose(
         further_models=further,
         global_weights=global_weights,
         snapshot=trace_server_function("snapshot", algorithm.snapshot),
-        client_snapshot=_client_snapshot(algorithm.client_snapshot, client_type.state),
+        client_snapshot=_client_snapshot(algorithm, client_type.state),
     )
 
 
@@ -221,7 +224,7 @@ def _personalize(
         return weights
 
     block = blocks.ClientBlock(
-        "personalize",
+        f"personalize of {algorithm.name}",
         client_work,
         distribute=personalize.distribute,
         select=personalize.select,
@@ -254,10 +257,11 @@ def _check_models(weights_type, others):
         )
 
 
-def _client_snapshot(client_snapshot, client_state_type) -> tff.Computation | None:
-    if client_snapshot is None:
+def _client_snapshot(algorithm, client_state_type) -> tff.Computation | None:
+    if algorithm.client_snapshot is None:
         return None
-    of_client = trace("client_snapshot", client_snapshot, client_state_type)
+    block = f"client_snapshot of {algorithm.name}"
+    of_client = trace(block, algorithm.client_snapshot, client_state_type)
 
     @tff.federated_computation(tff.types.FederatedType(client_state_type, tff.CLIENTS))
     def snapshot_clients(states):

@@ -81,7 +81,7 @@ class EagerProcess:
         for index, exchange in enumerate(self._algorithm.exchanges):
             outputs = []
             client_state_type = type_of(clients[0].state)
-            work = accepting(exchange, client_state_type)
+            work = accepting(self._algorithm.label(exchange), exchange, client_state_type)
             for client, carry in zip(clients, carries, strict=True):
                 message = _message(exchange, server, client.client_id)
                 context = self._context(index, round_num, client.client_id)._replace(carry=carry)
@@ -160,7 +160,8 @@ class EagerProcess:
             uploads = trees.stack([output["upload"] for output in outputs])
             weights = tf.stack([output["weight"] for output in outputs])
             inputs["aggregate"] = aggregated(exchange.aggregator, Stack(uploads, weights))
-        return guarded(exchange, self._server_type)(inputs)
+        label = self._algorithm.label(exchange)
+        return guarded(label, exchange, self._server_type)(inputs)
 
 
 def _message(block: Exchange | Personalization, server, client_id):

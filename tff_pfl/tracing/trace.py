@@ -9,6 +9,7 @@ import tensorflow_federated as tff
 
 from tff_pfl.arguments.names import UnknownNameError
 from tff_pfl.arguments.tracebacks import place
+from tff_pfl.tracing import origins
 from tff_pfl.tracing.equality import elementwise_equality
 from tff_pfl.tracing.errors import BlockTracingError, LabelsError, RandomnessError, TemplateError
 from tff_pfl.tracing.generators import uses_global_randomness
@@ -65,11 +66,13 @@ def _seeded_computation(
     Raises:
         RandomnessError: `fn` draws numbers that differ from run to run.
     """
+    places: list[origins.Places] = []
 
     @functools.wraps(fn)
     def traced(*args, **kwargs):
         result = fn(*args, **kwargs)
         graph = tf.compat.v1.get_default_graph()
+        places.append(origins.places_in(graph, __file__))
         for name in changed_variables(graph):
             raise TemplateError(
                 f"{block}: operation {name!r} changes a tf.Variable, which would be lost. Compute "
@@ -92,7 +95,7 @@ def _seeded_computation(
             f"once, while it is traced, and a run that is resumed or repeated would have others.\n"
             f"{_TIP}."
         )
-    return computation
+    return computation if not places else origins.with_origins(computation, block, places[0])
 
 
 def _operations(computation) -> list:

@@ -112,5 +112,5 @@ def test_error_of_compiled_client_work_is_that_of_the_operation(caplog):
         assert computation(clients[:1]) == [3]
         with pytest.raises(tf.errors.InvalidArgumentError, match="^Integer division by zero$"):
             computation(clients)
-    (message,) = [m for m in caplog.messages if m.startswith("The compiled client work")]
+    (message,) = [m for m in caplog.messages if m.startswith("A round with compiled client work")]
     assert "Client work fails in FloorDiv" in message and "an integer is divided by 0" in message

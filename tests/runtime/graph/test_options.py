@@ -117,7 +117,9 @@ def test_work_whose_compilation_fails_runs_without_xla(caplog):
     clients = [np.float32(1), np.float32(2)]
     assert run(computation, clients, **XLA) == [4.0, 5.0]
     (message,) = [message for message in caplog.messages if "fails when it runs" in message]
-    assert message.startswith("The compiled client work") and message.endswith("without XLA.")
+    assert message.startswith("A round with compiled client work") and message.endswith(
+        "without XLA."
+    )
 
 
 @pytest.mark.slow

@@ -27,11 +27,11 @@ from tff_pfl.runtime.graph import (
 )
 from tff_pfl.runtime.graph.devices import is_gpu, lost_workers
 from tff_pfl.runtime.graph.groups import Rows
+from tff_pfl.tracing.origins import Origin
 
 # The numbers of computations whose graphs are kept, and of graphs of each.
 _MAX_PROGRAMS = 64
 _MAX_GRAPHS = 16
-_NAME_LENGTH = 200
 # While a graph is traced, TensorFlow's rules of vectorization are changed for all threads.
 _TRACING = threading.Lock()
 # The beginnings of the lines in TensorFlow's messages that say where an operation was made.
@@ -176,7 +176,7 @@ class Program:
             except _FAILURES as error:
                 if self._is_final(graph.client_map, error):
                     raise
-                reason = _cause(error)[:_NAME_LENGTH]
+                reason = _cause(error)
                 # Sizes of tensors depend on values, whatever the cohort.
                 graph.compiles = not any(text in error.message for text in _NOT_COMPILED)
             if reason is not None:  # outside the handler, so that later errors have no context
@@ -212,10 +212,9 @@ class Program:
                 client_map = graph.client_map.simpler()
                 graph.simpler = self._trace(layout, type_signature, num_vectors, client_map)
                 absl.logging.warning(
-                    "The %s client work of %s fails when it runs (%s). Each call that fails is "
+                    "A round with %s client work fails when it runs (%s). Each call that fails is "
                     "repeated %s.",
                     "compiled" if graph.client_map.jit_compile else "vectorized",
-                    str(type_signature)[:_NAME_LENGTH],
                     reason,
                     "without XLA" if graph.client_map.jit_compile else "with a loop over clients",
                 )
@@ -255,16 +254,20 @@ class Program:
 
 
 def _cause(error: tf.errors.OpError) -> str:
-    """Returns the cause of an error, without TensorFlow's stack trace."""
+    """Returns the cause of an error and its place, without TensorFlow's stack trace."""
     lines = error.message.partition("[[{{node")[0].splitlines()
-    return "\n".join(line for line in lines if line.strip() and not line.startswith(_STACK_TRACE))
+    cause = "\n".join(line for line in lines if line.strip() and not line.startswith(_STACK_TRACE))
+    origin = Origin.in_message(error.message)
+    if origin is None:
+        return cause
+    return f"{origin.block} failed in {origin.operation}{origin.place}: {cause}"
 
 
 def _as_of_tff(error: tf.errors.OpError) -> tf.errors.OpError:
     """Returns a TensorFlow error that is also a gRPC error, as errors of TFF's runtime are.
 
     Both `except tf.errors.InvalidArgumentError` and `except grpc.RpcError` catch it. Its message is
-    only the cause. It is raised from TensorFlow's own error, which has the stack trace.
+    only the cause and its place. It is raised from TensorFlow's own error, with the stack trace.
     """
     return _class_of_tff(error.__class__)(error.node_def, error.op, _cause(error))
 

@@ -12,6 +12,7 @@ import tensorflow_federated as tff
 from tff_pfl.runtime.graph import client_values, compiled_loops, imported, intrinsics, values
 from tff_pfl.runtime.graph.client_values import Clients, Shared
 from tff_pfl.runtime.graph.values import CannotLowerError, Function
+from tff_pfl.tracing import origins
 from tff_pfl.tracing.alone import is_marked
 
 # The name scope of operations of client work, in graphs and in profiles.
@@ -106,6 +107,9 @@ class Lowering:
                 or any(self._compiled(part).has_loops() for part in compiled)
             ),
             appends=lambda: only_call is not None and self._compiled(only_call).appends(),
+            block=lambda: next(
+                filter(None, (origins.block_of(part.proto) for part in compiled)), ""
+            ),
         )
 
     def _compiled(self, block):
@@ -147,6 +151,7 @@ class Lowering:
             is_deterministic=lambda: not general().is_stateful,
             has_loops=lambda: general().has_loops,
             appends=lambda: general().appends,
+            block=lambda: origins.block_of(block.proto),
         )
 
     def _import(self, proto, specs, alone: bool = False) -> imported.ImportedFunction:
@@ -212,7 +217,6 @@ class Lowering:
                     call,
                     shard,
                     result,
-                    str(function.type_signature),
                     function,
                     self._compiled_loops,
                 )

@@ -22,7 +22,6 @@ from tff_pfl.runtime.graph import (
 
 AUTO, ALWAYS, NEVER = "auto", "always", "never"
 VECTORIZE = (AUTO, ALWAYS, NEVER)
-_REASON_LENGTH = 200
 # The least mean number of clients in a group with which `AUTO` stacks groups instead of looping.
 _LEAST_GROUP, _LEAST_GROUP_ON_GPUS = 8, 2
 # The number of elements in a tensor from which CPUs loop over clients of different shapes.
@@ -110,7 +109,6 @@ class ClientMap:
         function: Callable[[Iterable, bool], list],
         shard: client_values.Shard,
         result: tff.types.Type,
-        name: str,
         work: values.Function,
         compiled: list[compiled_loops.CompiledLoop],
     ) -> tuple[tuple[client_values.Leaf, ...], bool]:
@@ -121,7 +119,6 @@ class ClientMap:
                 computed alone, to the leaves of its result.
             shard: The clients and their leaves.
             result: The type of a client's result.
-            name: The function's name in the log.
             work: The function and its properties.
             compiled: The compiled loops so far, to which new ones are appended.
 
@@ -132,6 +129,7 @@ class ClientMap:
         def call(leaves, alone=False):
             return [values.as_tensor(leaf) for leaf in function(leaves, alone)]
 
+        name, uncompiled = str(work), ""
         result_types = values.leaf_types(result)
         if self.compiles_loops([shard.device]):
             try:
@@ -142,13 +140,14 @@ class ClientMap:
                 if leaves is not None:
                     self._announce(name, shard.device, "a loop over clients, compiled by XLA")
                     return leaves, True
-            return self._without_xla()(function, shard, result, name, work, compiled)
+            return self._without_xla()(function, shard, result, work, compiled)
         reason = self._not_vectorizable(shard, result_types)
         if reason is None and self.jit_compile:
             try:
                 leaves = self._vectorized(call, shard, result_types, compiles=True)
             except Exception as error:  # TensorFlow's rules fail in many ways
-                self._announce(name, shard.device, f"not compiled by XLA ({_summary(error)})")
+                uncompiled = f"not compiled by XLA ({_summary(error)})"
+                self._announce(name, shard.device, uncompiled)
             else:
                 self._announce(name, shard.device, f"{_described(shard)}, compiled by XLA")
                 return leaves, True
@@ -163,7 +162,8 @@ class ClientMap:
         reason = reason or f"vectorize={NEVER!r}"
         if self._vectorize == ALWAYS:
             raise vectorization.NotVectorizableError(
-                f"{name} cannot be vectorized, but vectorize={ALWAYS!r} requires it: {reason}"
+                f"Client work cannot be vectorized, as vectorize={ALWAYS!r} requires: {reason}. It "
+                f"is {name}{', ' * bool(uncompiled)}{uncompiled}."
             )
         self._announce(name, shard.device, f"a loop over clients ({reason})")
         limit = self._max_concurrent_clients
@@ -246,10 +246,10 @@ class ClientMap:
             return _in_parts(mapped, shard, specs, result_types, ends)
 
     def _announce(self, name, device, method):
-        choice = name[:_REASON_LENGTH], device, method
+        choice = name, device, method
         if choice not in self._announced:
             self._announced.add(choice)
-            absl.logging.info("Client work %s on %s: %s.", *choice)
+            absl.logging.info("Client work, %s, on %s: %s.", *choice)
 
 
 def _is_list(leaf: client_values.Leaf) -> bool:
@@ -269,8 +269,8 @@ def _described(shard: client_values.Shard) -> str:
 
 
 def _summary(error: Exception) -> str:
-    """Returns the first line of an error's message, or what fits."""
-    return str(error).split("\n", 1)[0][:_REASON_LENGTH]
+    """Returns the first line of an error's message, without a full stop."""
+    return str(error).split("\n", 1)[0].removesuffix(".")
 
 
 def _stack_specs(specs: Iterable[tf.TensorSpec]) -> list[tf.TensorSpec]:

@@ -16,6 +16,7 @@ import tensorflow as tf
 from tff_pfl.runtime.graph.internals import pfor_wrap as wrap
 from tff_pfl.runtime.graph.operations import operations
 from tff_pfl.runtime.graph.pfor_rules import NotVectorizableError, same_op
+from tff_pfl.tracing.origins import Origin
 
 _RANGE, _ZERO = "an index is out of range", "an integer is divided by 0"
 
@@ -70,7 +71,10 @@ def _checked(rule, check, reason):
         is_valid = check(pfor_input)
         if is_valid is not None:
             names = getattr(pfor_input.pfor, "names", {})
+            origin = Origin.of(pfor_input.op.node_def)
             name = f"{pfor_input.op_type} ({pfor_input.op.name}): {reason}"
+            if origin is not None:
+                name = f"{origin.operation} of {origin.block}{origin.place}: {reason}"
             number = names.setdefault(name, len(names) + 1)
             record(pfor_input.pfor, tf.where(tf.reduce_all(is_valid), 0, number))
         return _converted(rule, pfor_input)

@@ -30,6 +30,7 @@ class Function:
         appends: Whether it is `(rows, x) -> concat(rows, f(x))`, so that each client's rows can be
             computed alone. This, `is_deterministic` and `has_loops` are found only when they are
             asked for, because that imports graphs.
+        block: The name of its block in messages, or "".
     """
 
     call: Callable[[Any], Any]
@@ -38,6 +39,11 @@ class Function:
     is_structural: bool = False
     has_loops: Callable[[], bool] = lambda: False
     appends: Callable[[], bool] = lambda: False
+    block: Callable[[], str] = lambda: ""
+
+    def __str__(self) -> str:
+        """Returns the name of its block, or else the beginning of its type."""
+        return self.block() or str(self.type_signature)[:200]
 
 
 def leaf_types(type_spec: tff.types.Type) -> list[tff.types.Type]:
