@@ -15,6 +15,7 @@ from tff_pfl import algorithms
 from tff_pfl.arguments.kinds import KindError
 from tff_pfl.local import Batch, ClientContext, examples_type, trees
 from tff_pfl.models import TASKS, Mean, Metric, Model, from_keras, merged, prefixed
+from tff_pfl.models.keras import weights as keras_weights
 from tff_pfl.models.tasks import correct, sparse_cross_entropy
 from tff_pfl.tracing.errors import BlockTracingError
 
@@ -235,6 +236,18 @@ def test_properties_describe_the_weights():
     assert MODEL.num_weights == 14
     assert str(MODEL.weights_type) == "<linear=<kernel=float32[3,4]>,unused=<w=float32[2]>>"
     assert quadratic_model(2, 1).layers == ("layer0", "layer1")
+
+
+@pytest.mark.parametrize("constant", [KERNEL, tf.constant(KERNEL)])
+def test_large_constants_of_derived_models_are_refused(monkeypatch, constant):
+    def weights_of(parts):
+        return MODEL.init(0) | {"linear": {"kernel": parts + constant}}
+
+    monkeypatch.setattr(keras_weights, "MOST_BYTES", 200)
+    assert MODEL.in_terms_of(lambda seed: tf.zeros([3, 4]), weights_of).num_weights == 12
+    monkeypatch.setattr(keras_weights, "MOST_BYTES", 40)
+    with pytest.raises(ValueError, match=r"constants of weights_of have \d+ bytes, .* at most 40 "):
+        MODEL.in_terms_of(lambda seed: tf.zeros([3, 4]), weights_of)
 
 
 def test_weights_must_be_float32():

@@ -11,9 +11,10 @@ import tensorflow_federated as tff
 import tree
 
 from tff_pfl.arguments.kinds import KindError, check_kind
+from tff_pfl.models.derived import check_parts, derived
 from tff_pfl.models.keras.weights import weights_like
 from tff_pfl.models.rows import depends_on_other_rows, depends_on_padding, types_of
-from tff_pfl.models.statistics import record_use, with_statistics
+from tff_pfl.models.statistics import record_use
 from tff_pfl.models.task import Task, check_function, finalized
 from tff_pfl.models.totals import Mean, Totals
 from tff_pfl.tracing.equality import elementwise_equality
@@ -185,26 +186,14 @@ class Model:
         Args:
             init: `(seed) -> parts`, the initial parts.
             weights_of: `(parts) -> W`.
+
+        Raises:
+            ValueError: The constants of `weights_of`, such as weights that it adds, have more than
+                32 MiB.
         """
-
-        def composed(function):
-            return function and (
-                lambda parts, *x, **options: function(weights_of(parts), *x, **options)
-            )
-
-        def training_pass(parts, x, **options):
-            outputs, assigned = self.training_pass(weights_of(parts), x, **options)
-            return outputs, with_statistics(parts, assigned)
-
-        return dataclasses.replace(
-            self,
-            init=init,
-            apply=composed(self.apply),
-            features=composed(self.features),
-            training_pass=self.training_pass and training_pass,
-            penalty=composed(self.penalty),
-            made_of=self.made_of or self,
-        )
+        if tf.executing_eagerly():
+            check_parts(init, weights_of)
+        return derived(self, init, weights_of)
 
     def sums(self, weights, batch, *, training: bool = False) -> Mapping[str, Any]:
         """Computes the sums over a batch of the loss, a `Mean`, and of all metrics by name."""

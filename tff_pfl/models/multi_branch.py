@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from tff_pfl.arguments.ranges import above, takes, whole
+from tff_pfl.models.derived import derived
 from tff_pfl.models.model import Model, Weights
 from tff_pfl.models.partition import partition
 from tff_pfl.models.statistics import has_statistics
@@ -72,7 +73,7 @@ class MultiBranch:
 
     def weights_model(self, alpha: tf.Tensor) -> Model:
         """Returns the model as a function of the branches' weights, with a constant `alpha`."""
-        return self.model.in_terms_of(self.init, lambda weights: self.mix(weights, alpha))
+        return derived(self.model, self.init, lambda weights: self.mix(weights, alpha))
 
     def alpha_model(
         self, weights: Weights, alpha: Callable[[tf.Tensor], tf.Tensor] = tf.identity
@@ -83,7 +84,8 @@ class MultiBranch:
             weights: The weights of all branches.
             alpha: A function that maps the coefficients to `alpha`. Default: the identity.
         """
-        return self.model.in_terms_of(
+        return derived(
+            self.model,
             lambda seed: self.uniform(),
             lambda coefficients: self.mix(weights, alpha(coefficients)),
         )

@@ -8,6 +8,7 @@ import absl.logging
 import tensorflow_federated as tff
 
 from tff_pfl.arguments.names import check_names
+from tff_pfl.models.derived import derived
 from tff_pfl.models.model import Model, Weights
 from tff_pfl.models.statistics import STATISTICS
 
@@ -38,14 +39,16 @@ class Partition:
 
     def shared_model(self, model: Model, personal: Weights) -> Model:
         """Returns the model as a function of the shared part, with a constant personal part."""
-        return model.in_terms_of(
+        return derived(
+            model,
             lambda seed: self.split(model.init(seed))[0],
             lambda shared: self.merge(shared, personal),
         )
 
     def personal_model(self, model: Model, shared: Weights) -> Model:
         """Returns the model as a function of the personal part, with a constant shared part."""
-        return model.in_terms_of(
+        return derived(
+            model,
             lambda seed: self.split(model.init(seed))[1],
             lambda personal: self.merge(shared, personal),
         )

@@ -18,7 +18,7 @@ import tensorflow as tf
 from tff_pfl.models.keras.layers import statistics_of
 from tff_pfl.tracing.randomness import nodes
 
-MOST_BYTES = 32 * 2**20  # of frozen weights
+MOST_BYTES = 32 * 2**20  # of constants
 
 # Substrings of the types of operations that draw random numbers.
 _RANDOM = ("Random", "TruncatedNormal", "Multinomial", "Shuffle")
@@ -135,6 +135,16 @@ def frozen_weights(model: tf.keras.Model) -> list[tf.Variable]:
     return [weight for weight in model.non_trainable_weights if weight.ref() not in statistics]
 
 
+def check_constants(described: str, size: int) -> None:
+    """Raises a `ValueError` if constants of a model have too many bytes."""
+    if size > MOST_BYTES:
+        raise ValueError(
+            f"{described} have {size:,} bytes, but at most {MOST_BYTES:,} bytes can be constants. "
+            "Apply frozen layers to all inputs once, by FederatedDataset.map, and train only the "
+            "other layers."
+        )
+
+
 def frozen_values(
     keras_model_fn: Callable[[], tf.keras.Model],
     call: Callable[[tf.keras.Model], Any],
@@ -151,12 +161,7 @@ def frozen_values(
         ValueError: The weights are too large, or differ from call to call.
     """
     size = sum(math.prod(weight.shape) * weight.dtype.size for weight in frozen)
-    if size > MOST_BYTES:
-        raise ValueError(
-            f"The model's frozen weights have {size:,} bytes, but at most {MOST_BYTES:,} "
-            "bytes can be constants. Apply the frozen layers to all inputs "
-            "once, by FederatedDataset.map, and train only the other layers."
-        )
+    check_constants("The model's frozen weights", size)
 
     def built():
         with tf.device("CPU"):

@@ -1,0 +1,52 @@
+"""Derives models whose weights are computed from other parts."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tff_pfl.models.keras.weights import check_constants
+from tff_pfl.models.statistics import with_statistics
+from tff_pfl.tracing.equality import elementwise_equality
+from tff_pfl.tracing.randomness import nodes
+
+
+def derived(model: Any, init: Callable[[int], Any], weights_of: Callable[[Any], Any]) -> Any:
+    """Returns a model as a function of parts; see `Model.in_terms_of`, which checks them."""
+
+    def composed(function):
+        return function and (
+            lambda parts, *x, **options: function(weights_of(parts), *x, **options)
+        )
+
+    def training_pass(parts, x, **options):
+        outputs, assigned = model.training_pass(weights_of(parts), x, **options)
+        return outputs, with_statistics(parts, assigned)
+
+    return dataclasses.replace(
+        model,
+        init=init,
+        apply=composed(model.apply),
+        features=composed(model.features),
+        training_pass=model.training_pass and training_pass,
+        penalty=composed(model.penalty),
+        made_of=model.made_of or model,
+    )
+
+
+def check_parts(init: Callable[[int], Any], weights_of: Callable[[Any], Any]) -> None:
+    """Raises a `ValueError` if the constants of `weights_of` are too large."""
+    parts = _graph(lambda: init(0)).structured_outputs
+    specs = tf.nest.map_structure(lambda part: tf.TensorSpec(part.shape, part.dtype), parts)
+    traced = _graph(weights_of, specs)
+    values = [node.attr["value"].tensor for node in nodes(traced.graph) if node.op == "Const"]
+    sizes = [tf.TensorShape(v.tensor_shape).num_elements() * tf.DType(v.dtype).size for v in values]
+    sizes += [math.prod(tensor.shape) * tensor.dtype.size for tensor in traced.captured_inputs]
+    check_constants("The constants of weights_of", sum(sizes))
+
+
+def _graph(function, *specs):
+    function = elementwise_equality()(function)
+    return tf.function(function, autograph=False).get_concrete_function(*specs)
