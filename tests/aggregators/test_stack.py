@@ -203,6 +203,12 @@ class TestAccepted:
         stack = Stack(tf.constant([10.0, 20.0, 30.0]), tf.ones([3]))
         np.testing.assert_array_equal(stack.accepted(tf.constant([2, 0, 1])), [20.0, 30.0, 10.0])
 
+    def test_other_ids_are_refused(self):
+        stack = Stack(tf.constant([10.0, 20.0]), tf.ones([2]))
+        for ids in ([], (), None, tf.constant(3), [1, 2, 3]):
+            with pytest.raises(ValueError, match=r"^client_ids must be the ids of all clients of"):
+                stack.accepted(ids)
+
 
 def test_uploads_are_not_folded_within_other_aggregators():
     """A fold copies all earlier uploads for each client; composed processes are flattened."""

@@ -6,6 +6,7 @@ import types
 
 import pytest
 
+from tff_pfl.arguments.kinds import KindError
 from tff_pfl.arguments.names import UnknownNameError, check_names, unknown_name
 from tff_pfl.arguments.registry import Registry
 
@@ -40,6 +41,13 @@ def test_options_are_the_other_arguments(networks):
     assert networks.options("wide") == {"hidden": (3,)}
     assert networks.parameters("wide").keys() == {"width", "hidden"}
     assert networks.parameters("wide")["width"].default is inspect.Parameter.empty
+
+
+def test_function_in_place_of_a_name_is_refused(networks):
+    message = "The model must be a name, got <function network.*Call the function itself, or reg"
+    for look_up in (networks.__getitem__, networks.options):
+        with pytest.raises(KindError, match=message):
+            look_up(network)
 
 
 def test_variant_has_other_defaults(networks):

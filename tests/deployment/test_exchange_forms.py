@@ -6,8 +6,9 @@ import tensorflow_federated as tff
 from tests.algorithms.test_contract import ROWS
 from tests.federation import assert_close, assert_equal
 from tests.marks import slow
-from tff_pfl import runtime
-from tff_pfl.deployment import FormError, forms, named_tensors
+from tff_pfl import compose_stateless_view, runtime
+from tff_pfl.arguments.kinds import KindError
+from tff_pfl.deployment import FormError, export_client, forms, named_tensors
 
 mapreduce = tff.backends.mapreduce
 SUBJECTS = {row.id: row.subject for row in ROWS}
@@ -94,3 +95,9 @@ def test_forms_broadcast_what_clients_select_from():
     assert form.down_bytes > form.exchange.down_bytes
     # The form sends the id and the report, of 4 counts and means, besides the upload.
     assert form.up_bytes > form.exchange.up_bytes
+
+
+def test_experiment_in_place_of_a_process_is_refused(tmp_path):
+    for make in (forms, lambda it: export_client(it, tmp_path), compose_stateless_view):
+        with pytest.raises(KindError, match="The process must be of type PersonalizedProcess, got"):
+            make(object())

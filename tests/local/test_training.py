@@ -167,6 +167,20 @@ def test_num_steps_counts_the_steps(options, expected):
         assert counted.carry == steps
 
 
+@together(
+    ("totals", "found"),
+    [
+        (lambda: NO_TOTALS | {"extra": NO_TOTALS["loss"]}, "loss, extra"),
+        (dict, ""),
+        (lambda: 1.5, "1.5"),
+    ],
+)
+def test_other_totals_of_a_gradient_are_refused(totals, found):
+    message = rf"gradient must return the totals of the model, .* of loss, got {found}\. Return"
+    with pytest.raises(ValueError, match=message):
+        train_quadratic(sgd(), gradient=lambda weights, batch, carry: (weights, totals(), carry))
+
+
 NO_TOTALS = quadratic_model(1).zero_totals()
 
 

@@ -29,8 +29,17 @@ class Stack(NamedTuple):
         """Returns the `value` rows of the clients that were not left out, sorted by id.
 
         Args:
-            client_ids: int32 `[k]`.
+            client_ids: int32 `[k]`, the ids of all clients of the stack, in its order.
+
+        Raises:
+            ValueError: `client_ids` has another shape.
         """
+        shape, expected = tf.TensorShape(np.shape(client_ids)), self.weight.shape
+        if not shape.is_compatible_with(expected) or shape.num_elements() == 0 != expected[0]:
+            raise ValueError(
+                "client_ids must be the ids of all clients of the stack, such as "
+                f"stack.value.client_id, of shape {expected}, got {client_ids!r:.80}."
+            )
         rows = tf.where(self.weight > 0.0)[:, 0]
         rows = tf.gather(rows, tf.argsort(tf.gather(client_ids, rows)))
         return trees.row(self.value, rows)

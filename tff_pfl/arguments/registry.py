@@ -91,7 +91,15 @@ class Registry(Mapping[str, Callable[..., Any]]):
         return {name: p.default for name, p in parameters if p.default is not p.empty}
 
     def __getitem__(self, name: str) -> Callable[..., Any]:
-        """Returns the function with a name."""
+        """Returns the function with a name.
+
+        Raises:
+            KindError: `name` is a function instead.
+            UnknownNameError: The name is unknown. The message suggests a similar one.
+        """
+        if callable(name):
+            tip = "Call the function itself, or register it under a name."
+            check_kind(f"The {self.kind}", name, str, tip, named="a name")
         check_names(self.kind, [name], self)
         return self._registered[name]
 

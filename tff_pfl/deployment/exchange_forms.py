@@ -6,7 +6,7 @@ import functools
 import tensorflow_federated as tff
 
 from tff_pfl.templates.composed_exchange import ComposedExchange, run_in_turn
-from tff_pfl.templates.process import PersonalizedProcess
+from tff_pfl.templates.process import PersonalizedProcess, check_process
 from tff_pfl.templates.values import Client
 from tff_pfl.tracing.errors import TemplateError
 from tff_pfl.tracing.structures import tensor_sizes
@@ -110,7 +110,11 @@ def forms(process: PersonalizedProcess) -> tuple[ExchangeForms, ...]:
 
     Args:
         process: The process.
+
+    Raises:
+        KindError: `process` is something else, such as an experiment.
     """
+    check_process(process)
     return tuple(_forms(process, index) for index in range(len(process.exchanges)))
 
 

@@ -22,7 +22,7 @@ from tff_pfl.output.files import write_json
 from tff_pfl.runtime.graph.imported import ImportedFunction
 from tff_pfl.templates.blocks import ClientBlock
 from tff_pfl.templates.composed_exchange import in_parts
-from tff_pfl.templates.process import PersonalizedProcess
+from tff_pfl.templates.process import PersonalizedProcess, check_process
 from tff_pfl.templates.values import Client
 from tff_pfl.tracing.structures import is_empty
 from tff_pfl.tracing.trace import trace
@@ -69,6 +69,7 @@ def export_client(process: PersonalizedProcess, folder: str | os.PathLike) -> No
         FormError: An aggregator uses secure sums, which the exported server cannot do.
         FileExistsError: The folder is not empty.
     """
+    check_process(process)
     _check_empty(folder)
     parts = {"initialize": [_Part(process.initialize_client, "client_id", "state")]}
     for index, exchange in enumerate(process.exchanges):
@@ -111,6 +112,7 @@ def export_server(process: PersonalizedProcess, folder: str | os.PathLike) -> No
         FormError: See `export_client`.
         FileExistsError: The folder is not empty.
     """
+    check_process(process)
     _check_empty(folder)
     initialize = mapreduce.get_state_initialization_computation(process.initialize)
     parts = {"initialize": [_Part(initialize, (), "server")]}
@@ -267,13 +269,13 @@ def _named(label: _Label, type_: tff.types.Type) -> Iterator[tuple[str, tf.Tenso
 
 
 def _check_empty(folder) -> None:
-    folder = pathlib.Path(folder)
+    folder = pathlib.Path(folder).expanduser()
     if folder.exists() and any(folder.iterdir()):
         raise FileExistsError(f"{folder} is not empty. Choose an empty or a new folder.")
 
 
 def _save(process, parts_of, outputs, folder) -> None:
-    folder = pathlib.Path(folder)
+    folder = pathlib.Path(folder).expanduser()
     signatures = {name: _signature(parts, outputs) for name, parts in parts_of.items()}
     tf.saved_model.save(tf.Module(), os.fspath(folder), signatures)
     digest = hashlib.sha256((folder / "saved_model.pb").read_bytes()).hexdigest()

@@ -9,7 +9,7 @@ import tensorflow_federated as tff
 from tff_pfl.arguments.ranges import takes, whole
 from tff_pfl.local.examples import Examples
 from tff_pfl.templates.errors import ProcessSignatureError
-from tff_pfl.templates.process import PersonalizedProcess
+from tff_pfl.templates.process import PersonalizedProcess, check_process
 from tff_pfl.templates.values import Client
 from tff_pfl.tracing.structures import type_of_row
 from tff_pfl.tracing.trace import trace
@@ -44,6 +44,7 @@ def compose_with_sequence_data(
         ProcessSignatureError: `element_type` is not the type of an example of `process`, or the
             clients of `process` have sequences already.
     """
+    check_process(process)
     if not isinstance(element_type, tff.types.Type):
         element_type = tff.types.tensorflow_to_type(element_type)
     _check_elements(element_type, process.client_type.data)

@@ -23,7 +23,7 @@ from tff_pfl.models import Model
 from tff_pfl.runtime.graph.imported import ImportedFunction
 from tff_pfl.templates.blocks import IDS, check_ids, ids_of_cohort
 from tff_pfl.templates.federation import Federation
-from tff_pfl.templates.process import PersonalizedProcess
+from tff_pfl.templates.process import PersonalizedProcess, check_process
 from tff_pfl.templates.values import Client
 from tff_pfl.tracing.structures import empty_value, is_empty
 from tff_pfl.tracing.trace import trace
@@ -85,6 +85,7 @@ def simulation_process(
     Raises:
         TypeError: Clients' states have tensors of unknown shapes.
     """
+    check_process(process)
     initialize = _initialize(process, num_clients)
     state_type = initialize.type_signature.result
     own_states = _own_states(state_type, num_clients)
@@ -160,6 +161,7 @@ def simulation_evaluation(
         model: The model that clients train.
         num_clients: The number of clients of the simulation.
     """
+    check_process(process)
     model = evaluated_model(process, model)
     initialize = _initialize(process, num_clients)
     state_type = initialize.type_signature.result

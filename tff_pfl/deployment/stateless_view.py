@@ -15,7 +15,7 @@ import tensorflow_federated as tff
 
 from tff_pfl.local.examples import num_rows
 from tff_pfl.templates.errors import ProcessSignatureError
-from tff_pfl.templates.process import PersonalizedProcess
+from tff_pfl.templates.process import PersonalizedProcess, check_process
 from tff_pfl.templates.values import Client
 from tff_pfl.tracing.structures import empty_value, is_empty
 from tff_pfl.tracing.trace import trace
@@ -66,6 +66,7 @@ def compose_stateless_view(
         ProcessSignatureError: Clients keep something or receive messages by id, or the global model
             is not `weights` of the server's state.
     """
+    check_process(process)
     weights_type = _settable_weights_type(process)
     state_type = process.initialize.type_signature.result
     data_type = process.client_type.data

@@ -1,7 +1,7 @@
 """Trains on a client's examples with any `tff.learning` optimizer."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -201,7 +201,7 @@ class LocalTraining:
             if project is not None:
                 weights = project(weights)
             weights = with_statistics(weights, assigned)
-            tf.nest.assert_same_structure(no_totals, batch_totals)
+            _check_totals(no_totals, batch_totals)
             totals += tf.stack(tf.nest.flatten(batch_totals))
             return weights, optimizer_state, totals, carry
 
@@ -339,3 +339,16 @@ class LocalTraining:
 
     def _initial_state(self, weights):
         return self.optimizer.initialize(trees.specs(weights))
+
+
+def _check_totals(expected: Totals, found: Any) -> None:
+    """Raises a `ValueError` unless the totals of a gradient are those of the model."""
+    try:
+        tf.nest.assert_same_structure(expected, found)
+    except (TypeError, ValueError) as error:
+        names = ", ".join(map(str, found)) if isinstance(found, Mapping) else found
+        raise ValueError(
+            f"gradient must return the totals of the model, a Mean for each of "
+            f"{', '.join(expected)}, got {names}. Return those of Model.gradient, and further "
+            "numbers in the carry."
+        ) from error

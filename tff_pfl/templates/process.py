@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import tensorflow_federated as tff
 
+from tff_pfl.arguments.kinds import check_kind
 from tff_pfl.templates.algorithm import Algorithm
 from tff_pfl.templates.blocks import ClientBlock
 from tff_pfl.templates.composed_exchange import ComposedExchange
@@ -91,3 +92,9 @@ class PersonalizedProcess(tff.templates.IterativeProcess):
             return tff.federated_map(self.initialize_client, client_ids)
 
         return initialize_clients
+
+
+def check_process(process: PersonalizedProcess) -> None:
+    """Raises a `KindError` unless the argument is a process."""
+    tip = "tff_pfl.compose makes one of an algorithm; an experiment has one, experiment.process."
+    check_kind("The process", process, PersonalizedProcess, tip)
