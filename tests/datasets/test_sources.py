@@ -60,6 +60,7 @@ def test_prepared_data_set_is_loaded(name, shape, num_train, mean):
 
 def test_missing_data_set_raises_an_error_with_the_folder(tmp_path, monkeypatch):
     def offline(self, **unused):
+        (tmp_path / "downloads" / "extracted").mkdir(parents=True)
         raise ConnectionError("no network")
 
     monkeypatch.setattr(tfds.core.DatasetBuilder, "download_and_prepare", offline)
@@ -70,6 +71,7 @@ def test_missing_data_set_raises_an_error_with_the_folder(tmp_path, monkeypatch)
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
     with pytest.raises(DataNotFoundError, match=str(tmp_path)):
         sources.load("mnist")
+    assert not os.listdir(tmp_path)
 
 
 def test_emnist_gives_a_writer_one_number_in_both_splits(tmp_path, monkeypatch):
@@ -115,11 +117,13 @@ def test_missing_federated_data_set_raises_an_error_with_the_folder(name, tmp_pa
     module = {"emnist": "emnist", "cifar100_natural": "cifar100"}[name]
 
     def offline(**unused):
+        (tmp_path / "new" / "folder").mkdir(parents=True)
         raise OSError("no network")
 
     monkeypatch.setattr(getattr(tff.simulation.datasets, module), "load_data", offline)
     with pytest.raises(DataNotFoundError, match=rf"'{name}' is not in {tmp_path}.*no network"):
         sources.load(name, tmp_path)
+    assert not os.listdir(tmp_path)
     with pytest.raises(DataNotFoundError, match=r"default cache folder of TFF"):
         sources.load(name)
 

@@ -125,3 +125,18 @@ def test_home_directory_in_values_of_flags(monkeypatch):
     given = ["train.py", "--output_dir=~/runs/x", "--config.data.data_dir=~", "--x=a~/b", "~=~/x"]
     expected = ["train.py", "--output_dir=/home/ann/runs/x", "--config.data.data_dir=/home/ann"]
     assert files.with_home(given) == [*expected, "--x=a~/b", "~=~/x"]
+
+
+def test_new_folders_are_removed_after_an_error_if_they_are_empty(tmp_path):
+    (tmp_path / "old" / "empty").mkdir(parents=True)
+    root = tmp_path / "new" / "data"
+    for folder in (root, tmp_path / "old"):
+        with pytest.raises(OSError, match="offline"), files.without_new_folders(folder):
+            (folder / "downloads" / "part").mkdir(parents=True)
+            raise OSError("offline")
+        assert set(tmp_path.rglob("*")) == {tmp_path / "old", tmp_path / "old" / "empty"}
+    with pytest.raises(OSError, match="offline"), files.without_new_folders(root):
+        (root / "downloads").mkdir(parents=True)
+        (root / "downloads" / "half.zip").write_text("")
+        raise OSError("offline")
+    assert (root / "downloads" / "half.zip").exists()

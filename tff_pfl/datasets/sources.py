@@ -2,6 +2,7 @@
 
 import functools
 import os
+import pathlib
 from unittest import mock
 
 import numpy as np
@@ -13,6 +14,7 @@ from tff_pfl.arguments.tracebacks import with_short_tracebacks
 from tff_pfl.data.labelled_images import LabelledImages
 from tff_pfl.datasets.cifar_binary import CIFAR10, CIFAR100, read_cifar
 from tff_pfl.datasets.image_folder import find_tiny_imagenet, read_tiny_imagenet
+from tff_pfl.output.files import without_new_folders
 
 DATASETS = Registry("data set", "data_dir")
 """Functions `(data_dir: str | None) -> LabelledImages`, whose inputs need not be images."""
@@ -82,7 +84,7 @@ def load(name: str, data_dir: str | os.PathLike | None = None) -> LabelledImages
         ValueError: The name is unknown, or files of Tiny ImageNet or CIFAR are damaged or missing.
         DataNotFoundError: The data set is not on disk, and was not or cannot be downloaded.
     """
-    return DATASETS[name](os.fspath(data_dir) if data_dir is not None else None)
+    return DATASETS[name](None if data_dir is None else os.path.expanduser(data_dir))
 
 
 def normalization(name: str) -> tuple[tuple[float, ...] | None, tuple[float, ...]]:
@@ -126,7 +128,8 @@ def _tfds(name, data_dir):
         logging.warning("%s is not prepared in %s, downloading it.", name, builder.data_dir)
         try:
             # By default, TFDS tries ten times, for over three minutes, without a network.
-            with mock.patch.object(downloader, "MAX_RETRIES", _DOWNLOAD_RETRIES):
+            retries = mock.patch.object(downloader, "MAX_RETRIES", _DOWNLOAD_RETRIES)
+            with retries, without_new_folders(pathlib.Path(builder.data_dir).parents[1]):
                 builder.download_and_prepare()
         except Exception as error:  # TFDS passes on the errors of all libraries that it uses
             raise DataNotFoundError(
@@ -244,7 +247,8 @@ def _unpacked(name, data_dir, find, archive, file):
 def _fetch(name, load_data, data_dir):
     """Returns TFF's (train, test) `ClientData`, and downloads them if necessary."""
     try:
-        return load_data(cache_dir=data_dir)
+        with without_new_folders(data_dir or os.path.expanduser("~/.tff")):
+            return load_data(cache_dir=data_dir)
     except Exception as error:  # errors of the network, the archive or the data base
         raise DataNotFoundError(
             f"Data set {name!r} is not in {data_dir or 'the default cache folder of TFF, ~/.tff'}, "

@@ -31,6 +31,27 @@ def with_home(arguments: Iterable[str]) -> list[str]:
 
 
 @contextlib.contextmanager
+def without_new_folders(root: str | os.PathLike) -> Iterator[None]:
+    """Removes empty folders that its body makes, if it fails: `root`, those above and in it."""
+    above = [pathlib.Path(root), *pathlib.Path(root).parents]
+    before = {folder for folder in above if folder.exists()} | set(_folders_in(root))
+    try:
+        yield
+    except BaseException:
+        for folder in (*_folders_in(root), *above):
+            with contextlib.suppress(OSError):  # not empty
+                if folder not in before:
+                    folder.rmdir()
+        raise
+
+
+def _folders_in(root) -> list[pathlib.Path]:
+    """Returns all folders in a folder, the innermost first."""
+    found = os.walk(root, topdown=False)
+    return [pathlib.Path(folder, name) for folder, names, _ in found for name in names]
+
+
+@contextlib.contextmanager
 def whole_file(path: str | os.PathLike, mode: str = "w", **options: Any) -> Iterator[IO]:
     """Opens a file for writing, and replaces it on the disk once it is complete.
 
@@ -41,8 +62,9 @@ def whole_file(path: str | os.PathLike, mode: str = "w", **options: Any) -> Iter
         mode: As in `open`, for writing.
         **options: As in `open`.
     """
+    path = os.path.expanduser(path)
     # The name has the process's id, because another process may write the same file.
-    temporary = f"{os.fspath(path)}.{os.getpid()}.tmp"
+    temporary = f"{path}.{os.getpid()}.tmp"
     try:
         with writing(path):
             with open(temporary, mode, **options) as file:
