@@ -2,12 +2,21 @@
 
 import json
 import os
+from unittest import mock
 
 import numpy as np
 import pytest
+import tensorflow_federated as tff
 
+from tff_pfl.analysis import figures
+from tff_pfl.analysis.runs import read as read_runs
+from tff_pfl.clients import ClientStateStore
 from tff_pfl.config import default_config
+from tff_pfl.datasets import sources
 from tff_pfl.experiment import OutputDirectoryError, RunDirectory, check_writable, resolved
+from tff_pfl.experiment.export import check_folder
+from tff_pfl.experiment.run_files import RunFiles
+from tff_pfl.output.files import whole_file
 
 SETTINGS = {"rounds": 3, "seed": 0, "data": {"name": "digits", "data_dir": ""}}
 
@@ -27,6 +36,26 @@ def test_new_directory_has_the_settings(tmp_path):
     with open(directory.file("config.json")) as file:
         assert json.load(file) == SETTINGS
     start(tmp_path / "c", resume=True)  # starts a new run, because the directory does not exist
+
+
+def test_paths_start_in_the_home_directory(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert start("~/run").path == str(tmp_path / "run")
+    assert RunFiles("~/run").settings == SETTINGS
+    check_writable("~/models")
+    with pytest.raises(OutputDirectoryError, match="contains files that do|is not empty"):
+        check_folder("~/run")
+    with whole_file("~/a.txt") as file:
+        file.write("a")
+    figures.save(figures.new_figure(), "~/pictures/a.png")
+    with ClientStateStore(list, tff.types.to_type([("w", np.float32)]), "~/states"):
+        pass
+    folders = []
+    with mock.patch.dict(sources.DATASETS._registered, mine=folders.append):
+        sources.load("mine", "~/data")
+    assert folders == [str(tmp_path / "data")]
+    assert read_runs("~/run").folders == {"run": [tmp_path / "run"]}
+    assert {"run", "a.txt", "pictures", "states"} <= set(os.listdir(tmp_path))
 
 
 def test_directory_is_not_created_or_deleted_before_the_run_starts(tmp_path):
@@ -76,7 +105,7 @@ def test_directory_is_locked_for_other_programs(tmp_path):
     with pytest.raises(OutputDirectoryError, match="already contains a run"):
         second.create()
     for options in ({"resume": True}, {"overwrite": True}):
-        with pytest.raises(OutputDirectoryError, match="Another program is writing to"):
+        with pytest.raises(OutputDirectoryError, match="is writing to .* Wait until it ends, or"):
             start(tmp_path / "run", **options)
     first.close()
     start(tmp_path / "run", resume=True)

@@ -105,7 +105,7 @@ def compare(
     _check(experiments, seeds, baseline)
     trackers = [tracker] if tracker else []
     check_trackers(trackers)
-    root, runs = pathlib.Path(folder or "runs/compare"), {}
+    root, runs = pathlib.Path(folder or "runs/compare").expanduser(), {}
     with runtime.current_or_graph_context():
         for label, of_label in experiments.items():
             computation = None

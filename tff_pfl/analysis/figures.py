@@ -178,6 +178,7 @@ def set_log_scale(axes, axis: str, ticks: Sequence[float] | None = None) -> None
 @styled
 def save(figure, path: str | os.PathLike) -> None:
     """Saves a figure as .png, .pdf or .svg, by the path's ending; makes the folder."""
+    path = os.path.expanduser(path)
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
     figure.savefig(path)
 

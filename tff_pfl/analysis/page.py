@@ -97,8 +97,9 @@ def write_page(
     )
     environment.filters["breakable"] = _breakable
     text = environment.get_template("page.html").render(content)
+    path = os.path.expanduser(path)
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
-    with whole_file(os.fspath(path)) as file:
+    with whole_file(path) as file:
         file.write(text.lstrip())
 
 

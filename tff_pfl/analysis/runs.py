@@ -293,7 +293,7 @@ def read(
     """
     if record is not None:
         (root,) = _several(source)
-        return _of_study(root, record)
+        return _of_study(os.path.expanduser(root), record)
     if isinstance(source, Mapping):
         return _merged([_single(label, *_several(paths)) for label, paths in source.items()])
     return _merged([_of_argument(os.fspath(argument)) for argument in _several(source)])
@@ -304,7 +304,7 @@ def _several(paths):
 
 
 def _single(label: str, *paths: Path) -> Runs:
-    folders = list(map(pathlib.Path, paths))
+    folders = [pathlib.Path(path).expanduser() for path in paths]
     for path in folders:
         if not is_run(path):
             where = "" if path.exists() else ": there is no such folder"
@@ -315,7 +315,7 @@ def _single(label: str, *paths: Path) -> Runs:
 def _of_argument(argument: str) -> Runs:
     """Returns the runs that one argument of a command line names."""
     name, _, folder = ("", "", argument) if os.path.isdir(argument) else argument.rpartition(":")
-    path = pathlib.Path(folder)
+    path = pathlib.Path(folder).expanduser()
     if (path / STUDY).exists():
         return _of_study(path, read_record(path))
     inside = [] if is_run(path) else sorted(filter(is_run, path.glob("*")))

@@ -68,7 +68,7 @@ class ClientStateStore:
         self._initialize_clients = initialize_clients
         self._state_type = state_type
         self._stateless = is_empty(state_type)
-        self._path = None if path is None else os.fspath(path)
+        self._path = None if path is None else os.path.expanduser(path)
         self._pending: dict[int, bytes | None] = {}  # `None`: the client is forgotten
         self._records: MemoryRecords | DiskRecords = (
             MemoryRecords() if self._path is None else DiskRecords(self._path, read_only=read_only)

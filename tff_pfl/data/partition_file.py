@@ -187,7 +187,7 @@ class Partition:
             FileNotFoundError: The file does not exist.
             PartitionFileError: The file is damaged, not a partition, or made for other labels.
         """
-        path = os.fspath(path)
+        path = os.path.expanduser(path)
         with open(path, "rb") as file:
             try:
                 with np.load(file, allow_pickle=False) as content:

@@ -59,7 +59,7 @@ def plot_partition(
     xlabel = "client" if clients_per_column == 1 else f"clients, {clients_per_column} a column"
     lowest.set(xlabel=xlabel, xlim=(-0.6, len(columns) - 0.4))
     lowest.xaxis.set_major_locator(MaxNLocator(nbins=20, integer=True))
-    figure.savefig(path, dpi=120)
+    figure.savefig(os.path.expanduser(path), dpi=120)
 
 
 def _draw_classes(axes, counts, num_clients):

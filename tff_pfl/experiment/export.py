@@ -50,7 +50,7 @@ def check_folder(output: str | os.PathLike, overwrite: bool = False) -> None:
         OutputDirectoryError: It has models, and `overwrite` is not set; or other files; or it
             cannot be written.
     """
-    folder = pathlib.Path(os.path.abspath(output))
+    folder = pathlib.Path(os.path.abspath(os.path.expanduser(output)))
     check_writable(folder / _DESCRIPTION if folder.exists() else folder)
     if (folder / _DESCRIPTION).exists():
         if not overwrite:
@@ -138,7 +138,7 @@ def _new_names(new_clients, trained) -> list[int | str]:
 
 def _write(run: "Run", found: "Restored", output, clients, models) -> Exported:
     """Writes the models of these clients, and the global model."""
-    output, process, names = pathlib.Path(output), run.experiment.process, []
+    output, process, names = pathlib.Path(output).expanduser(), run.experiment.process, []
     dataset = run.experiment.dataset
     model = evaluated_model(process, run.experiment.model)
     saver = ModelSaver(model, dataset.image_shape, dataset.x_dtype)

@@ -71,7 +71,7 @@ class Run:
             result: The result, if it is known.
         """
         check_kind("The experiment", experiment, Experiment)
-        self.folder = os.fspath(folder)
+        self.folder = os.path.expanduser(folder)
         self.experiment = experiment
         self._result = result
 

@@ -118,7 +118,7 @@ class RunDirectory:
             OutputDirectoryError: The directory has a run, but neither `resume` nor `overwrite` is
                 set; or a run with other settings; or files that do not belong to a run.
         """
-        self.path = os.path.abspath(path)
+        self.path = os.path.abspath(os.path.expanduser(path))
         self.settings = json.loads(json.dumps(dict(settings), cls=_Encoder))
         self._resume = resume
         self._overwrite = overwrite
@@ -146,7 +146,8 @@ class RunDirectory:
         except BlockingIOError as error:
             lock.close()
             raise OutputDirectoryError(
-                f"Another program is writing to {self.path}. Choose another directory."
+                f"Another program is writing to {self.path}. Wait until it ends, or pass another "
+                "directory."
             ) from error
         self._lock = lock
         for name in self._files:
@@ -380,7 +381,7 @@ def check_writable(path: str | os.PathLike) -> None:
     Raises:
         OutputDirectoryError: A file cannot be written there.
     """
-    path = os.fspath(path)
+    path = os.path.expanduser(path)
     if not os.path.basename(path):
         raise OutputDirectoryError(f"{path} is a folder. Add a name for the files: {path}NAME.")
     folder = pathlib.Path(os.path.abspath(path)).parent

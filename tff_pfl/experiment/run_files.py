@@ -106,7 +106,7 @@ class RunFiles:
         Args:
             path: The run's output directory; see `RunDirectory`.
         """
-        self.path = pathlib.Path(path)
+        self.path = pathlib.Path(path).expanduser()
         self._clients: dict[int, ClientTable] = {}
 
     @functools.cached_property

@@ -41,7 +41,7 @@ class ModelSaver:
             self._saved = _Saved(self._model, weights, self._inputs)
         else:
             self._saved.assign(weights)
-        tf.saved_model.save(self._saved, os.fspath(path), self._saved.signature)
+        tf.saved_model.save(self._saved, os.path.expanduser(path), self._saved.signature)
 
 
 class _Saved(tf.Module):

@@ -263,6 +263,7 @@ class _Worker:
     """A running `worker_binary` and the connection to it."""
 
     def __init__(self, binary, max_concurrent_clients, log_path):
+        log_path = log_path and os.path.expanduser(log_path)
         self._log = open(log_path, "ab+") if log_path else tempfile.TemporaryFile()  # noqa: SIM115
         self._log_start = os.fstat(self._log.fileno()).st_size
         # This socket, bound but not listening, reserves the port while the worker runs. The worker
