@@ -25,7 +25,7 @@ from tff_pfl.analysis import comparison, confusion_matrix, read, results_table
 from tff_pfl.arguments.kinds import KindError
 from tff_pfl.data import FederatedDataset
 from tff_pfl.evaluation import Evaluation
-from tff_pfl.experiment import OutputDirectoryError, read_summary
+from tff_pfl.experiment import OutputDirectoryError, RunDirectory, read_summary
 from tff_pfl.privacy import Accountant, with_privacy
 
 pytestmark = pytest.mark.usefixtures("clients_in_a_loop")
@@ -426,6 +426,15 @@ def test_fingerprint_is_the_same_in_another_process(tmp_path):
     outputs = [run_python(program, PYTHONHASHSEED=seed).stdout for seed in ("1", "2")]
     first, second = map(json.loads, outputs)
     assert first == second and first[:3] == first[3:] and len(set(first)) == 3
+
+
+@pytest.mark.thorough
+def test_run_that_failed_before_its_first_round_starts_over(dataset, tmp_path):
+    made = {"Local": tiny_algorithm("local")}
+    with RunDirectory(tmp_path / "Local/seed0", {"rounds": 9}) as directory:
+        (tmp_path / "Local/seed0/metrics.csv").write_text("round\n")
+    compare(dataset, tmp_path, made, seeds=(0,))
+    assert directory.has("summary.json")
 
 
 @pytest.mark.thorough

@@ -49,6 +49,14 @@ def test_runs_are_labelled_by_folder_or_name(folder, monkeypatch, source, folder
     assert list(found.folders) == list(folders)
 
 
+def test_runs_named_by_what_they_are_have_the_label_of_their_folder(tmp_path):
+    """Leaves out a run that failed before its first round."""
+    failed = write_run(tmp_path / "Ditto/seed0-00c0ffee", [0.5], seed=0, finished=False)
+    (failed / "metrics.csv").write_text("round\n")
+    good = write_run(tmp_path / "Ditto/seed0-f13f00cd", [0.5], seed=0)
+    assert read(tmp_path / "Ditto").folders == {"Ditto": [good]}
+
+
 def test_study_has_title_baseline_and_planned_runs(folder):
     found = read(folder / "study")
     assert (found.title, found.baseline, found.chosen) == ("Two", "FedAvg", {"Ditto": "rate 1"})

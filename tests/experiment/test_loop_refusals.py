@@ -1,6 +1,7 @@
 """Tests that the round loop refuses to resume other runs, before it writes."""
 
 import dataclasses
+import os
 import shutil
 
 import pytest
@@ -10,7 +11,7 @@ from tests.federation import tiny_algorithm, tiny_experiment
 from tff_pfl import runtime
 from tff_pfl.clients import ForeignStateError, Participation
 from tff_pfl.data import FederatedDataset, Partition
-from tff_pfl.experiment import NobodyReportedError, OutputDirectoryError, train
+from tff_pfl.experiment import NobodyReportedError, OutputDirectoryError, train, versions
 from tff_pfl.experiment import checkpoint as checkpoints
 
 
@@ -89,6 +90,32 @@ def test_settings_of_an_experiment_are_those_of_its_run(dataset, tmp_path):
         train(dataclasses.replace(experiment, seed=4), tmp_path, resume=True)
     longer = dataclasses.replace(experiment, rounds=2)
     assert train(longer, tmp_path, resume=True).result.final.round_num == 2
+
+
+@pytest.mark.thorough
+def test_run_of_its_own_folder_stays_the_same_run_when_it_is_resumed_there(
+    dataset, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    experiment = tiny_experiment(dataset, "fedavg", rounds=1)
+    first = train(experiment)
+    assert train(experiment, first.folder, resume=True).folder == os.path.abspath(first.folder)
+    assert train(experiment).folder == first.folder
+    assert capsys.readouterr().out.count("the run was finished before") == 2
+
+
+@pytest.mark.thorough
+def test_finished_run_that_is_shown_again_records_no_versions(
+    dataset, tmp_path, monkeypatch, capsys
+):
+    experiment = tiny_experiment(dataset, "fedavg", rounds=1)
+    train(experiment, tmp_path)
+    before = (tmp_path / "versions.json").read_bytes()
+    now = {**versions.current_versions(), "numpy": "1.0"}
+    monkeypatch.setattr(versions, "current_versions", lambda: now)
+    train(experiment, tmp_path, resume=True)
+    assert (tmp_path / "versions.json").read_bytes() == before
+    assert "the run continues" not in capsys.readouterr().out
 
 
 def test_stock_runtime_refuses_a_round_without_clients(dataset, tmp_path, monkeypatch):
