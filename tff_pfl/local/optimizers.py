@@ -9,10 +9,13 @@ from typing import Any
 
 import tensorflow_federated as tff
 
+from tff_pfl.arguments.kinds import KindError, check_kind
 from tff_pfl.arguments.ranges import at_least, takes, up_to
 from tff_pfl.arguments.registry import Registry
 
 OPTIMIZERS = Registry("optimizer", "learning_rate")
+
+_ADAFACTOR = type(tff.learning.optimizers.build_adafactor(0.1))
 
 _RANGES: dict[str, Any] = {
     "learning_rate": at_least(0),
@@ -36,3 +39,19 @@ for _name in ("adagrad", "adam", "adamw", "rmsprop", "yogi"):
     _build = getattr(tff.learning.optimizers, f"build_{_name}")
     _ranges = {option: _RANGES[option] for option in inspect.signature(_build).parameters}
     OPTIMIZERS.register(_name)(takes(**_ranges)(_build))
+
+
+def check_optimizer(subject: str, optimizer: Any) -> None:
+    """Raises a `KindError` unless an argument is an optimizer that can make steps.
+
+    Args:
+        subject: The optimizer's name in the message.
+        optimizer: The argument.
+    """
+    tip = "tff.learning.optimizers.build_sgdm(0.1) makes one."
+    check_kind(subject, optimizer, tff.learning.optimizers.Optimizer, tip)
+    if isinstance(optimizer, _ADAFACTOR):
+        raise KindError(
+            f"{subject} must not be that of build_adafactor, whose state in TFF 0.87 changes its "
+            "type with each step. Use another one, such as tff.learning.optimizers.build_adam."
+        )

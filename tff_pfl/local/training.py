@@ -1,4 +1,4 @@
-"""Trains on a client's examples with any `tff.learning` optimizer."""
+"""Trains on a client's examples with an optimizer of `tff.learning`."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -8,13 +8,14 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_pfl.arguments.digests import described
-from tff_pfl.arguments.kinds import KindError, check_kind
+from tff_pfl.arguments.kinds import KindError
 from tff_pfl.arguments.ranges import RangeError, above, above_or_infinite, at_least, whole
 from tff_pfl.arguments.settings import setting, settings
 from tff_pfl.local import trees
 from tff_pfl.local.augmentation import AUGMENTATIONS, Augmentation
 from tff_pfl.local.batches import scan_batches
 from tff_pfl.local.examples import ClientContext, Examples
+from tff_pfl.local.optimizers import check_optimizer
 from tff_pfl.local.schedules import SCHEDULES, Schedule
 from tff_pfl.models.model import Model, Weights, check_weights
 from tff_pfl.models.statistics import with_statistics, without_statistics
@@ -60,7 +61,7 @@ class LocalTraining:
     """
 
     optimizer: tff.learning.optimizers.Optimizer = setting(
-        "Any optimizer of `tff.learning.optimizers`."
+        "Any optimizer of `tff.learning.optimizers` but Adafactor."
     )
     epochs: int | None = setting(
         "The number of passes over the client's examples; may be None if `steps` are given.",
@@ -119,8 +120,7 @@ class LocalTraining:
 
     def __post_init__(self):
         """Checks the attributes that are objects or functions."""
-        tip = "tff.learning.optimizers.build_sgdm(0.1) makes one."
-        check_kind("The optimizer", self.optimizer, tff.learning.optimizers.Optimizer, tip)
+        check_optimizer("The optimizer", self.optimizer)
         if self.epochs is None and self.steps is None:
             raise RangeError("epochs and steps are both None. Local training needs one of them.")
         for name, (registry, makers) in _MAKERS.items():

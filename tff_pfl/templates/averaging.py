@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_pfl.arguments.kinds import check_kind
 from tff_pfl.arguments.names import check_names
 from tff_pfl.local import ClientContext, Examples, trees
+from tff_pfl.local.optimizers import check_optimizer
 from tff_pfl.models.statistics import (
     with_statistics,
     with_valid_variances,
@@ -127,9 +127,7 @@ def averaging(
     """
     weigh = weighing(weighting)
     if server_optimizer is not None:
-        tip = "tff.learning.optimizers.build_adam(0.01) makes one."
-        kind = tff.learning.optimizers.Optimizer
-        check_kind("The server's optimizer", server_optimizer, kind, tip)
+        check_optimizer("The server's optimizer", server_optimizer)
 
     def init(seed):
         return SharedPart.of(server_init(seed), server_optimizer)
