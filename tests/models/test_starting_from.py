@@ -17,6 +17,17 @@ layers = tf.keras.layers
 pure = functools.cache(pure)
 
 
+def test_any_instance_of_a_subclassed_model_gives_its_weights():
+    model = pure(Subclassed)
+    for _ in range(2):
+        trained = Subclassed()
+        trained(np.zeros([1, 4], np.float32))
+        start = model.starting_from(trained).init(0)
+        assert list(start) == list(model.layers)
+        found = sorted(np.sum(value) for layer in start.values() for value in layer.values())
+        np.testing.assert_allclose(found, sorted(np.sum(value) for value in trained.get_weights()))
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("keras_model_fn", [branches, nested, Subclassed])
 def test_weights_of_a_keras_model_are_found_by_name(keras_model_fn):

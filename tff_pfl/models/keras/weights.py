@@ -9,6 +9,7 @@ import collections
 import concurrent.futures
 import functools
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -51,6 +52,10 @@ def weights_like(
     if isinstance(given, tf.keras.Model):
         trained = [*given.trainable_weights, *statistics_of(given)]
         found = {layer_and_weight(w, given): w.numpy() for w in trained}
+        # Keras numbers the models of a class, and names the layers of a subclassed one after it.
+        if not any(layer in specs for layer, _ in found):
+            own = re.compile(rf"^{re.escape(given.name)}(?=/|$)")
+            found = {(own.sub(name, layer), w): value for (layer, w), value in found.items()}
     elif isinstance(given, Mapping) and all(isinstance(one, Mapping) for one in given.values()):
         found = {(layer, weight): w for layer in given for weight, w in given[layer].items()}
     else:
