@@ -149,6 +149,27 @@ def test_from_keras_refuses_impure_models(keras_model_fn, message):
     assert re.search(message, str(refused.value))
 
 
+class AlwaysTraining(tf.keras.Model):
+    def __init__(self, layer):
+        super().__init__()
+        self.layer, self.head = layer, layers.Dense(3)
+
+    def call(self, inputs):
+        return self.head(self.layer(inputs, training=True))
+
+
+def always_training(layer):
+    inputs = tf.keras.Input([4])
+    return tf.keras.Model(inputs, layers.Dense(3)(layer(inputs, training=True)))
+
+
+@pytest.mark.parametrize("keras_model", [AlwaysTraining, always_training])
+@pytest.mark.parametrize("layer", [lambda: layers.Dropout(0.5), layers.BatchNormalization])
+def test_layers_that_train_in_evaluation_are_refused(keras_model, layer):
+    with pytest.raises(ValueError, match=r"with\s+training=True"):
+        pure(lambda: keras_model(layer()))
+
+
 LOOKUP = functools.partial(layers.IntegerLookup, vocabulary=[10, 20])
 
 

@@ -161,12 +161,12 @@ def from_keras(
 
     Raises:
         KindError: `task` is neither a `Task` nor a name.
-        ValueError: The model has layers with state, stochastic layers other than dropout, no
-            trained weights, variables that are not its weights, or batch normalisation that is
-            neither frozen nor of float32 in one segment; its frozen weights are too large or change
-            from call to call; it ends in a softmax although the loss takes logits; it was built
-            before; it cannot be cut into segments; `preprocess` fails on inputs of `input_shape`;
-            or the name of the task or `compute_type` is unknown.
+        ValueError: The model has layers with state, layers called with `training=True`, stochastic
+            layers other than dropout, no trained weights, variables that are not its weights, or
+            batch normalisation that is neither frozen nor of float32 in one segment; its frozen
+            weights are too large or change from call to call; it ends in a softmax although the
+            loss takes logits; it was built before; it cannot be cut into segments; `preprocess`
+            fails on inputs of `input_shape`; or the name of the task or `compute_type` is unknown.
     """
     check_names("compute type", [compute_type], COMPUTE_TYPES)
     checks.check_function(keras_model_fn)
@@ -333,6 +333,7 @@ def _record(keras_model_fn, preprocess, inputs_spec, task, segments) -> _Record:
         checks.check_loaded(loaded)
         checks.check_losses(model)
         checks.check_outputs(outputs, task)
+        checks.check_evaluation(model, inputs)
         slots = _slots(model, created, keras_model_fn, example)
         layer_of = {
             id(variable.handle): slot.layer

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tff_pfl.models.keras.layers import statistics_of
+from tff_pfl.models.keras.layers import pure_batch_normalization, pure_layers, statistics_of
 from tff_pfl.models.keras.weights import has_other_losses
 from tff_pfl.models.statistics import STATISTICS
 from tff_pfl.models.task import Task
@@ -98,6 +98,13 @@ def check_losses(model: tf.keras.Model) -> None:
                 f"Weight {weight.name!r} has a constraint, which optimizer steps and means over "
                 "clients would ignore. Remove it."
             )
+
+
+def check_evaluation(model: tf.keras.Model, inputs: Any) -> None:
+    """Checks that a model can be called in evaluation, so that no layer trains there."""
+    graph = tf.__internal__.FuncGraph("evaluation")
+    with graph.as_default(), pure_layers(None), pure_batch_normalization(None):
+        model(inputs, training=False)
 
 
 def check_outputs(outputs: Any, task: Task) -> None:

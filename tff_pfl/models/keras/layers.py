@@ -122,7 +122,11 @@ def pure_layers(
         if not tf.get_static_value(training) or layer.rate == 0:
             return tf.identity(inputs)
         if seed is None:
-            raise ValueError(f"Dropout layer {layer.name!r} needs a seed to be used in training.")
+            raise ValueError(
+                f"Dropout layer {layer.name!r} needs a seed in training. Pass the seed of the "
+                "batch, and do not call the layer with training=True, which holds in evaluation, "
+                "too."
+            )
         nonlocal drawn
         drawn += 1
         dropped = tf.nn.experimental.stateless_dropout(
@@ -244,11 +248,12 @@ def _check_call(layer, inputs, weight, mask):
     if weight is None:
         raise ValueError(
             f"Batch normalisation layer {layer.name!r} needs the weights of a batch's rows in "
-            "training. Call the model's training_pass."
+            "training. Call the model's training_pass, and do not call the layer with "
+            "training=True, which holds in evaluation, too."
         )
     if mask is not None or inputs.shape[0] != weight.shape[0] or inputs.dtype != tf.float32:
         raise ValueError(
             f"Batch normalisation layer {layer.name!r} must get one float32 row for each example "
-            "of a batch, without a mask. Do not call it by TimeDistributed or after a layer that "
-            "masks time steps, or use tf.keras.layers.LayerNormalization."
+            "of a batch, without a mask. Do not call it by TimeDistributed, with training=True or "
+            "after a layer that masks time steps, or use tf.keras.layers.LayerNormalization."
         )
