@@ -12,6 +12,7 @@ from tensorflow.python.util import tf_stack
 from tests.runtime.conformance.cases import at_clients
 from tests.templates.mean_process import clients, compose, examples, mean_exchange
 from tff_pfl import runtime
+from tff_pfl.experiment.fingerprint import fingerprint
 from tff_pfl.runtime.graph import mapping
 from tff_pfl.runtime.graph.pfor_rules import NotVectorizableError
 from tff_pfl.tracing.trace import trace
@@ -69,6 +70,14 @@ def map_on(function, clients, **options):
     )
     with tff.framework.get_context_stack().install(runtime.create_graph_context(**options)):
         return computation(clients)
+
+
+def test_lines_and_files_do_not_change_the_identity():
+    number, again = tff.types.TensorType(np.int32), "def plain(i): return tf.gather([1.0, 2.0], i)"
+    exec(compile(again, "/elsewhere/method.py", "exec"), {"tf": tf}, here := {})
+    first, second = (trace("A block", function, number) for function in (plain, here["plain"]))
+    assert "elsewhere" in str(tff.framework.serialize_computation(second))
+    assert fingerprint(first) == fingerprint(second)
 
 
 @pytest.mark.parametrize("jit_compile", [False, True])
