@@ -102,7 +102,8 @@ def _changes(folder, config) -> str | None:
     elif changed := [it for it in other_versions(folder, config.imports) if it.startswith(CODE)]:
         what = "code than its config imports now"
         try:  # an edit of a comment, for example, changes nothing
-            return Run(folder, configs.experiment_of(config)).check()
+            Run(folder, configs.experiment_of(config)).check()
+            return None
         except experiment.OutputDirectoryError as error:
             changed.append(str(error))
     else:

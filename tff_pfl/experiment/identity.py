@@ -39,7 +39,9 @@ def of_computations(process: PersonalizedProcess, model: Model | None = None) ->
 
     They are computed once for each process and model.
     """
-    known = vars(process).setdefault("_fingerprints", {})  # the process keeps them while it lives
+    known = process.__dict__.setdefault(
+        "_fingerprints", {}
+    )  # the process keeps them while it lives
     if not known:
         models = [process.personalize, *process.further_models.values()]
         models += filter(None, [process.global_weights])
