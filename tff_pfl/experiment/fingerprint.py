@@ -50,7 +50,7 @@ class _Names(dict):
     """New names in the order in which names are first met."""
 
     def __init__(self, kind: str, names: Iterable[str] = ()):
-        """Names what is of one kind."""
+        """Assigns the first new names of one kind."""
         super().__init__((name, f"{kind} {i}") for i, name in enumerate(names))
         self._kind = kind
 

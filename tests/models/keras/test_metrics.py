@@ -151,13 +151,12 @@ def test_counts_are_whole_numbers():
         def result(self):
             return self.number
 
-    whole_mean = kind.Mean("share", tf.int64)
-    made = keras_metrics([Count, whole_mean], directions={"tokens": 1, "share": 1})
-    y, z, weight = (
-        tf.ones([2, 3], tf.int64),
-        tf.ones([2, 3, 4]),
-        tf.constant([[1.0, 1, 0], [1, 0, 0]]),
-    )
+    def mean_label():
+        return kind.MeanMetricWrapper(lambda y, z: y, "share", tf.int64)
+
+    made = keras_metrics([Count, mean_label], directions={"tokens": 1, "share": 1})
+    y, z = tf.ones([2, 3], tf.int64), tf.ones([2, 3, 4])
+    weight = tf.constant([[1.0, 1.0, 0.0], [1.0, 0.0, 0.0]])
     assert made["tokens"].finalize(made["tokens"].sums(y, z, weight)).numpy() == 3.0
     assert np.isnan(made["tokens"].finalize(made["tokens"].sums(y, z, 0 * weight)).numpy())
     assert made["share"].finalize(made["share"].sums(y[:, 0], y[:, 0], weight[:, 0])).numpy() == 1.0

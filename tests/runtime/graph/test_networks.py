@@ -125,11 +125,11 @@ RUNTIMES = {
 # Networks that only a loop or XLA computes: with filters, or loops over steps, of each client.
 CONVOLUTIONS = {
     *("convolution", "strides", "separable", "transposed", "residual", "two inputs"),
-    *("batch norm", "layer norm", "group norm"),
+    *("batch norm", "layer norm", "group norm", "convolution of sequences"),
 }
 LOOPS = {"lstm", "gru"}
 REFUSED = {(name, "vectorized") for name in CONVOLUTIONS | LOOPS}
-REFUSED.add(("gru", "compiled and vectorized"))
+REFUSED |= {(name, "compiled and vectorized") for name in LOOPS}
 
 
 def covering_array():
