@@ -226,7 +226,7 @@ def _defined_share(metric):
     each label without an average.
     """
     if isinstance(metric, _KERAS.Mean):
-        return tf.cast(metric.count > 0.0, tf.float32)
+        return tf.cast(metric.count > 0, tf.float32)
     if isinstance(metric, _KERAS.R2Score):
         spread = metric.squared_sum - tf.math.divide_no_nan(tf.square(metric.sum), metric.count)
         return tf.cast(tf.reduce_all(spread > metric.squared_sum * _ROUNDING), tf.float32)
@@ -237,20 +237,20 @@ def _defined_share(metric):
     else:
         counts = metric.true_positives + metric.false_negatives
     if isinstance(metric, (_KERAS.Precision, _KERAS.Recall)):
-        return tf.cast((counts[0] if len(metric.thresholds) == 1 else counts) > 0.0, tf.float32)
-    is_defined = counts > 0.0
+        return tf.cast((counts[0] if len(metric.thresholds) == 1 else counts) > 0, tf.float32)
+    is_defined = counts > 0
     if isinstance(metric, (_KERAS.SensitivityAtSpecificity, _KERAS.SpecificityAtSensitivity)) or (
         isinstance(metric, _KERAS.AUC) and "ROC" in str(metric.curve)
     ):
         negatives = metric.false_positives + metric.true_negatives
-        is_defined = tf.logical_and(is_defined, negatives > 0.0)
+        is_defined = tf.logical_and(is_defined, negatives > 0)
     if not isinstance(metric, _KERAS.FBetaScore):
         is_defined = is_defined[0]  # The counts of all thresholds have the same sum.
     share, weights = tf.cast(is_defined, tf.float32), getattr(metric, "label_weights", None)
     if isinstance(metric, _KERAS.FBetaScore) and metric.average is None:
         return share
     if getattr(metric, "average", None) == "weighted":
-        return tf.cast(tf.reduce_any(metric.intermediate_weights > 0.0), tf.float32)
+        return tf.cast(tf.reduce_any(metric.intermediate_weights > 0), tf.float32)
     if weights is not None:
         return tf.reduce_sum(share * weights) / tf.reduce_sum(weights)
     return tf.reduce_mean(share)
