@@ -45,10 +45,10 @@ def trained(dataset, tmp_path_factory):
         ),
         (
             {"participation": Participation(over_selection=1.5)},
-            "its cohorts are drawn with another seed or participation",
+            "participation.over_selection was 1.0, now it is 1.5",
         ),
         ({"clients_per_round": 3}, "clients_per_round was 2, now it is 3"),
-        ({"format": 5}, "the format of its checkpoint was 4, with this tff_pfl it is 5"),
+        ({"format": 6}, "the format of its checkpoint was 5, with this tff_pfl it is 6"),
         ({"checkpoint": None}, "Cannot resume the run in .*: its checkpoint is missing"),
         (
             {"algorithm": tiny_algorithm("fedavg").with_declared_noise(1.0)},

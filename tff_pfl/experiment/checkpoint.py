@@ -182,10 +182,8 @@ class Checkpoint:
         state = _server_state(self._store, self._process)
         try:
             iterator = CohortIterator.from_bytes(self._store.attachment("iterator") or b"")
-        except UnknownCohortSourceError:  # data and type were compared before: they are the same
-            raise self._refusal(
-                "its cohorts are drawn with another seed or participation"
-            ) from None
+        except UnknownCohortSourceError:  # all else was compared before
+            raise self._refusal("its cohorts are drawn with another seed") from None
         bits = np.frombuffer(self._store.attachment("reported") or b"", np.uint8)
         evaluations = [(number, from_text(metrics)) for number, metrics in content["evaluations"]]
         return Progress(

@@ -12,6 +12,7 @@ from tff_pfl.data import FederatedDataset
 from tff_pfl.evaluation import evaluated_model
 from tff_pfl.experiment.experiment import Experiment
 from tff_pfl.experiment.fingerprint import fingerprint
+from tff_pfl.experiment.run_directory import flatten
 from tff_pfl.local import Batch
 from tff_pfl.models import Model
 from tff_pfl.templates import PersonalizedProcess
@@ -23,7 +24,6 @@ DESCRIPTIONS = {
     "rounds": "the fingerprint of its method, options, local training, model, loss and preprocess",
     "models": "the fingerprint of the computation of its models",
     "evaluation": "the fingerprint of its metrics",
-    "participation": "its participation",
 }
 """Descriptions of keys of an identity that do not speak for themselves."""
 
@@ -112,10 +112,11 @@ def changes(
         are_versions_equal: Whether both are of the same versions of software. If not, fingerprints
             of computations are not compared.
     """
+    then, now = flatten({key: before.get(key) for key in now}, "."), flatten(now, ".")
     return [
-        f"{DESCRIPTIONS.get(key, key)} was {before.get(key)}, now it is {value}"
-        for key, value in now.items()
-        if not _is_same(key, before.get(key), value)
+        f"{DESCRIPTIONS.get(key, key)} was {then.get(key)}, now it is {now.get(key)}"
+        for key in dict.fromkeys([*now, *then])
+        if not _is_same(key, then.get(key), now.get(key))
         and (are_versions_equal or key not in COMPUTATIONS)
     ]
 
