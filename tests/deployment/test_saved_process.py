@@ -1,5 +1,6 @@
 """Tests that exported sides of a process, which need TensorFlow alone, do its rounds."""
 
+import dataclasses
 import functools
 import io
 import json
@@ -13,6 +14,7 @@ import grpc
 import numpy as np
 import pytest
 import tensorflow_federated as tff
+from tensorflow.python.util import tf_stack
 
 from tests.algorithms.test_contract import ROWS
 from tests.deployment import deployed
@@ -359,6 +361,23 @@ def test_device_refuses_what_is_not_of_its_process(folder, tmp_path):
     memory.write_bytes(changed(memory.read_bytes(), {"process": "other"}))
     with pytest.raises(MessageError, match="of the process other, not"):
         deployed.device_of(folder, 0)
+
+
+@pytest.mark.thorough
+def test_exports_do_not_name_files_of_the_user(tmp_path, monkeypatch):
+    """Exports a block that this file wrote, and where its operations are made."""
+    monkeypatch.setattr(tf_stack, "extract_stack", tf_stack.extract_stack.__wrapped__)
+
+    def with_own_line(exchange):
+        def client_work(*args):
+            output = exchange.client_work(*args)
+            return output._replace(weight=2.0 * output.weight)
+
+        return dataclasses.replace(exchange, client_work=client_work)
+
+    algorithm = make("fedavg", tiny_model(), local_sgd()).with_exchanges(with_own_line)
+    export_client(compose(algorithm, EXAMPLES_TYPE), tmp_path)
+    assert b"test_saved_process.py" not in (tmp_path / "saved_model.pb").read_bytes()
 
 
 def test_truncated_saved_model_is_refused(folder, tmp_path):

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
+from tensorflow.core.protobuf import saved_model_pb2
 
 from tff_pfl.deployment.exchange_forms import FormError
 from tff_pfl.experiment.fingerprint import fingerprint
@@ -278,7 +279,8 @@ def _save(process, parts_of, outputs, folder) -> None:
     folder = pathlib.Path(folder).expanduser()
     signatures = {name: _signature(parts, outputs) for name, parts in parts_of.items()}
     tf.saved_model.save(tf.Module(), os.fspath(folder), signatures)
-    digest = hashlib.sha256((folder / "saved_model.pb").read_bytes()).hexdigest()
+    saved = _without_lines((folder / "saved_model.pb").read_bytes())
+    (folder / "saved_model.pb").write_bytes(saved)
     description = {
         "process": fingerprint(process.next, process.personalize, process.initialize_client),
         "exchanges": {
@@ -286,9 +288,19 @@ def _save(process, parts_of, outputs, folder) -> None:
             for exchange in process.exchanges
         },
         "signatures": {name: _described(function) for name, function in signatures.items()},
-        "saved_model": digest,
+        "saved_model": hashlib.sha256(saved).hexdigest(),
     }
     write_json(folder / _DESCRIPTION, description)
+
+
+def _without_lines(saved: bytes) -> bytes:
+    """Removes the files and lines of the user's code from a serialized SavedModel."""
+    model = saved_model_pb2.SavedModel.FromString(saved)
+    for graph in (meta.graph_def for meta in model.meta_graphs):
+        for nodes in (graph.node, *(each.node_def for each in graph.library.function)):
+            for node in nodes:
+                node.ClearField("experimental_debug_info")
+    return model.SerializeToString(deterministic=True)
 
 
 def _signature(parts, outputs):
