@@ -75,7 +75,7 @@ def test_resumed_run_has_the_same_distributed_noise(tmp_path):
     )
     assert whole[2:] == parts[2:]
     metrics = RunFiles(tmp_path / "whole").metrics
-    assert metrics["privacy/epsilon"][-1] == pytest.approx(ACCOUNTANT.epsilon(1.0, rounds=2))
+    assert metrics["privacy/epsilon"].iloc[-1] == pytest.approx(ACCOUNTANT.epsilon(1.0, rounds=2))
     assert list(metrics["train/aggregator/withheld"]) == [0, 0]
 
 
