@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 from sklearn import metrics as sklearn
 
+from tests.marks import together
 from tff_pfl.local import Examples, evaluate, exact_gradient, metric_sums
 from tff_pfl.models import TASKS, Metric, Model, Task
 
@@ -122,6 +123,14 @@ def test_area_of_equal_and_of_infinite_logits():
     y = tf.constant([[0.0], [1.0], [0.0], [1.0], [1.0]])
     z = tf.constant([[0.37]] * 4 + [[np.inf]])
     assert float(auc.finalize(auc.sums(y, z, tf.ones(5)))) == pytest.approx(2 / 3)
+
+
+@together("logit", [-3000.0, -60.0, 0.5, 60.0, 8000.0])
+def test_area_of_two_close_logits_is_exact(logit):
+    auc, z = TASKS["binary"]().metrics["auc"], tf.constant([[logit], [logit * (1 + 1e-6)]])
+    for y in ([[0.0], [1.0]], [[1.0], [0.0]]):
+        found = float(auc.finalize(auc.sums(tf.constant(y), z, tf.ones(2))))
+        assert found == pytest.approx(float((y[1] > y[0]) == (logit > 0)), abs=1e-3)
 
 
 def test_labels_that_do_not_fit_are_refused():

@@ -34,14 +34,17 @@ def area_sums(positive: Any, scores: Any, weight: Any, size: int) -> Any:
     """
     is_row = weight[:, tf.newaxis] > 0.0
     scores = tf.where(tf.logical_and(is_row, ~tf.math.is_nan(scores)), scores, 0.0)
-    share = tf.asinh(_FINEST * tf.clip_by_value(scores, -_LARGEST, _LARGEST))
-    places = (share / tf.asinh(_FINEST * _LARGEST) + 1) / 2 * (size - 1)
-    bins = tf.round(places)
+    # In float32, places could not tell scores of 60 that differ by less than 1e-4 apart.
+    precise = tf.cast(tf.clip_by_value(scores, -_LARGEST, _LARGEST), tf.float64)
+    share = tf.asinh(_FINEST * precise) / math.asinh(_FINEST * _LARGEST)
+    places = (share + 1) / 2 * (size - 1)
+    bins, within = tf.round(places), tf.cast(places - tf.round(places), tf.float32)
+    bins = tf.cast(bins, tf.float32)
     outer = _num_outer(size)
     beyond, side = _outer_places(tf.abs(scores), outer), tf.sign(scores)
     outer_bins = tf.minimum(tf.floor(beyond), outer - 1.0)
     is_beyond = tf.abs(scores) > _LARGEST
-    within = tf.where(is_beyond, side * (beyond - outer_bins - 0.5), places - bins)
+    within = tf.where(is_beyond, side * (beyond - outer_bins - 0.5), within)
     bins = tf.where(is_beyond, bins + side * (outer_bins + 1.0), bins) + float(outer)
     powers = tf.stack([tf.ones_like(within), within, tf.square(within)], axis=-1)
     labels, number = scores.shape[-1], size + 2 * outer
