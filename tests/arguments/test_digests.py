@@ -57,6 +57,7 @@ class Own(Base):
     array: object = dataclasses.field(default_factory=lambda: np.array([1, {array}]))
 
     def __call__(self, clients, number, rng):
+        {docstring}
         def last(x):
             return x + OFFSET + factor(1) + helper.CONSTANT
         import lazy
@@ -76,12 +77,12 @@ VALUES = dict.fromkeys(
     ],
     1,
 )
-UNSEEN = {"comment": "# a comment", "unused": 5}
+UNSEEN = {"comment": "# a comment", "docstring": '"""Draws."""', "unused": 5}
 
 
 def digest(folder, **changes):
     """Writes the modules of a selector with some values changed, and describes the selector."""
-    values = {**VALUES, "comment": "", "unused": 1, **changes}
+    values = {**VALUES, "comment": "", "docstring": "", "unused": 1, **changes}
     names = {"own_selector": HEAD, "helper": HELPER, "lazy": "value = {lazy}"}
     for name, source in names.items():
         (folder / f"{name}.py").write_text(source.format(**values))
@@ -102,7 +103,7 @@ def test_each_edit_of_what_a_selector_computes_is_noticed(tmp_path):
 
 
 @together("change", [{name: value} for name, value in UNSEEN.items()])
-def test_comments_and_values_that_are_not_used_do_not_matter(tmp_path, change):
+def test_comments_docstrings_and_unused_values_do_not_matter(tmp_path, change):
     assert digest(tmp_path) == digest(tmp_path, **change)
 
 

@@ -73,7 +73,7 @@ def digest_of(value: Any) -> str:
 
     It covers the fields of objects; the instructions, defaults and enclosed values of functions and
     methods; and the global values, functions and classes that these use, of all modules. It does
-    not cover comments and lines, nor installed packages, which count by their names.
+    not cover docstrings, comments and lines, nor installed packages, which count by their names.
 
     Raises:
         KindError: A part cannot be digested, such as an open file.
@@ -202,14 +202,14 @@ def _is_own(module: str | None) -> bool:
 
 
 def _instructions(code: types.CodeType) -> Iterator[Any]:
-    """Yields the instructions and constants of a function, without its lines and its file."""
-    yield from (code.co_code, code.co_names, code.co_freevars)
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _instructions(constant)
+    """Yields the instructions of a function, without its docstring, its lines and its file."""
+    for instruction in dis.get_instructions(code):
+        value = instruction.argval
+        if isinstance(value, types.CodeType):
+            yield from _instructions(value)
         else:
-            is_set = isinstance(constant, frozenset)
-            yield repr(sorted(constant, key=repr) if is_set else constant)
+            is_set = isinstance(value, frozenset)
+            yield instruction.opname, repr(sorted(value, key=repr) if is_set else value)
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
