@@ -167,13 +167,14 @@ def test_mistakes_in_files_of_studies_are_refused(tmp_path, content, error, mess
         load_study(path)
 
 
-def test_file_may_define_several_studies(tmp_path):
+def test_file_may_define_several_studies(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
     path = tmp_path / "study.py"
     path.write_text(
         "from tff_pfl.config import Study, Variant\n"
         "def get_study(choice): return Study(choice, {'a': Variant('x')})"
     )
-    assert load_study(f"{path}:two,three").title == "two,three"
+    assert load_study("~/study.py:two,three").title == "two,three"
 
 
 def test_studies_of_the_repository_load():

@@ -30,9 +30,10 @@ def study_of(**settings):
 
 
 @pytest.mark.thorough
-def test_each_run_is_run_once(tmp_path, program):
+def test_each_run_is_run_once(tmp_path, program, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
     folder = tmp_path / "study"
-    assert program.run(STUDY, folder, jobs=2, workers=Workers) == []
+    assert program.run(STUDY, "~/study", jobs=2, workers=Workers) == []
     first = program.started()
     assert first == [f"--config={x} seed={seed}" for x in ("a.py", "b.py x=1") for seed in (0, 7)]
     (folder / "A/seed7/summary.json").unlink()

@@ -351,7 +351,7 @@ def load_study(source: str | os.PathLike) -> Study:
         FileNotFoundError: The file does not exist.
         ValueError: The file fails, does not define `get_study`, or does not return a `Study`.
     """
-    path, colon, choice = os.fspath(source).partition(":")
+    path, colon, choice = os.path.expanduser(source).partition(":")
     if not pathlib.Path(path).is_file():
         raise FileNotFoundError(f"There is no study {path!r}.")
     try:

@@ -45,7 +45,7 @@ def check_settings(study: Study, output_dir: str | os.PathLike, workers: Workers
                 f"The config of {label!r}, {path!r}, does not exist. Paths of configs are "
                 f"relative to the current directory, {os.getcwd()}."
             )
-    root = pathlib.Path(output_dir)
+    root = pathlib.Path(output_dir).expanduser()
     metrics = {label: study.choice.metric for label in filter(study.is_tuned, study.variants)}
     runs_by_folder: dict[str, list[Training]] = {}
     for run in sorted(_runs(study, root), key=lambda run: not has_begun(root / run.folder)):

@@ -82,7 +82,7 @@ def run_study(
         OutputDirectoryError: A record is damaged, a run in the directory has other settings, or
             another process runs a study there.
     """
-    root = pathlib.Path(output_dir)
+    root = pathlib.Path(output_dir).expanduser()
     root.mkdir(parents=True, exist_ok=True)
     bar = Bar(total=0, desc=study.title, unit="run")
     with _alone_in(root), bar:

@@ -112,7 +112,7 @@ def check_trained(store: ClientStateStore, now: Mapping[str, Any]) -> None:
     committed, run = store.attachment("progress"), _run_of(store)
     if committed is None:
         raise OutputDirectoryError(f"{run} has no checkpoint of a run: no round was committed.")
-    if changes := _changes(run, json.loads(committed), json.loads(json.dumps(now))):
+    if changes := _changes(run, json.loads(committed), now):
         raise OutputDirectoryError(f"{run} is a run of something else: {'; '.join(changes)}.")
 
 
@@ -160,7 +160,7 @@ class Checkpoint:
         """
         self._store = store
         self._process = process
-        self._identity = json.loads(json.dumps(identity))
+        self._identity = identity
 
     def load(self, source: CohortDataSource) -> Progress:
         """Returns the progress that was committed last, or the initial progress of a new run.
