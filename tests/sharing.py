@@ -46,8 +46,8 @@ def _once(build, key_of):
     return build_once
 
 
-def _key_of_map(process, model, fn, models=None, *, at_a_time) -> tuple | None:
-    return (id(process), id(model), fn, at_a_time) if models is None else None
+def _key_of_map(process, fn, models=None, *, at_a_time) -> tuple | None:
+    return (id(process), fn, at_a_time) if models is None else None
 
 
 def _key_of_algorithm(config, model, dataset) -> str | None:

@@ -19,7 +19,6 @@ import tree
 from docs.results import command
 from tff_pfl import config as configs
 from tff_pfl.analysis import figures
-from tff_pfl.evaluation import evaluated_model
 
 _TITLES = {"global": "the global model", "personalized": "the client's own model"}
 _LEVELS = 16
@@ -98,7 +97,7 @@ def surfaces_of_run(
             weights["global"] = process.global_weights(server_state)
         clients = restored.source.clients_of_ids([client_id])
         (weights["personalized"],) = process.personalize(server_state, clients)
-        model = evaluated_model(process, experiment.model)
+        model = process.evaluated_model
         examples = dataset.examples(client_id, "train")
         surfaces = {
             name: loss_surface(model, center, examples, steps, experiment.seed)

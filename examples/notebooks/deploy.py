@@ -80,7 +80,7 @@ ditto = tff_pfl.make("ditto", model, local, lambda_=1.0)
 process = tff_pfl.compose(
     ditto,
     everybody.examples_type,
-    further_models={"fine_tuned": tff_pfl.fine_tuned(ditto, model, local, epochs=5)},
+    further_models={"fine_tuned": tff_pfl.fine_tuned(ditto, local, epochs=5)},
 )
 
 # %% [markdown]
@@ -92,7 +92,7 @@ process = tff_pfl.compose(
 @functools.cache
 def evaluation_of(process):
     """Builds the evaluation of a process, once."""
-    return evaluation.for_each_client(process, model, evaluation.measured)
+    return evaluation.for_each_client(process, evaluation.measured)
 
 
 class Federation:

@@ -291,7 +291,7 @@ plt.show()
 source, state = await run(folder, rounds=30)
 dataset, model, process = digits()
 tff_pfl.set_graph_context()
-evaluator = evaluation.Evaluator(process, model, dataset, evaluation.Evaluation())
+evaluator = evaluation.Evaluator(process, dataset, evaluation.Evaluation())
 found = evaluator.on_own_examples(state, source)
 accuracies = pd.DataFrame(
     {name.model: values for name, values in found.values.items() if name.quantity == "accuracy"}

@@ -85,6 +85,6 @@ def test_fine_tuned_replaces_the_fine_tuning():
     expected = EagerProcess(fedbabu(MODEL, local, fine_tune_epochs=2), seed=1)
     for epochs in (0, 1):
         algorithm = fedbabu(MODEL, local, fine_tune_epochs=epochs)
-        process = EagerProcess(fine_tuned(algorithm, MODEL, local, epochs=2), seed=1)
+        process = EagerProcess(fine_tuned(algorithm, local, epochs=2), seed=1)
         state = process.initialize()
         assert_equal(process.personalize(state, clients), expected.personalize(state, clients))

@@ -156,7 +156,7 @@ def test_fine_tuning_trains_the_gated_model():
     process, state, clients = trained("splitgp", cohorts=((0, 1),), threshold=1.2)
     for weight_decay in (0.0, 0.1):
         local = dataclasses.replace(local_sgd(), weight_decay=weight_decay)
-        tuned = EagerProcess(fine_tuned(algorithm, MODEL, local, epochs=1), 1)
+        tuned = EagerProcess(fine_tuned(algorithm, local, epochs=1), 1)
         (before, *_), (after, *_) = (p.personalize(state, clients) for p in (process, tuned))
         assert list(before) == list(after)
         if not weight_decay:

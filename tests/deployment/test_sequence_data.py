@@ -30,7 +30,7 @@ def process():
         FEDAVG,
         EXAMPLES_TYPE,
         seed=1,
-        further_models={"locally_trained": locally_trained(FEDAVG, tiny_model(), local_sgd())},
+        further_models={"locally_trained": locally_trained(FEDAVG, local_sgd())},
     )
 
 

@@ -230,13 +230,13 @@ def test_train_model_trains_and_evaluates_personal_models(dataset, tmp_path):
 
 
 def test_evaluation_takes_examples_and_sequences_of_known_clients():
-    process, model = SUBJECTS["ditto"].process, testing.tiny_model()
+    process = SUBJECTS["ditto"].process
     element = tff.types.to_type([("x", (np.float32, (4, 4, 1))), ("y", np.int32)])
     of_sequences = compose_with_sequence_data(process, element, capacity=9)
     clients = [SUBJECTS["ditto"].client(i, size) for i, size in enumerate((6, 5))]
     found = []
     for evaluated, data_of in ((process, lambda data: data), (of_sequences, as_sequence)):
-        evaluation = simulation_evaluation(evaluated, model, 2)
+        evaluation = simulation_evaluation(evaluated, 2)
         state = evaluation.initialize()
         cohort = [
             EvaluatedClient(IdentifiedClient(i, data_of(client.data)), data_of(client.data))

@@ -66,15 +66,17 @@ def expected(weights, examples):
 )
 def test_models_of_many_outputs_are_evaluated_few_at_a_time(rows, classes, at_a_time):
     """Bounds the outputs of a call by 2^24, 64 MiB: 16 * 50,000 * 20 are 16 million."""
-    process = tiny_process(build_ditto)
     known = dataclasses.replace(MODEL, num_classes=classes)
     traced = dataclasses.replace(
         MODEL,
         num_classes=None,
         apply=lambda weights, x, **_: tf.zeros([tf.shape(x)[0], classes // 2, 2]),
     )
+    process = tiny_process(build_ditto)
     for model in (known, traced):
-        assert at_once(25, rows * outputs_of_row(process, model)) == at_a_time
+        algorithm = dataclasses.replace(process.algorithm, evaluated_model=model)
+        process = dataclasses.replace(process, algorithm=algorithm)
+        assert at_once(25, rows * outputs_of_row(process)) == at_a_time
 
 
 @together(
@@ -96,7 +98,7 @@ def test_map_covers_both_models_of_every_client(ditto, dataset, at_a_time, sizes
     monkeypatch.setattr(
         source, "clients_of_ids", lambda ids, *split: found.append(len(ids)) or read(ids, *split)
     )
-    measure = for_each_client(process, MODEL, measured, at_a_time=at_a_time)
+    measure = for_each_client(process, measured, at_a_time=at_a_time)
     results = measure(state, source, np.arange(3), batch_size=3)
     columns = metrics_of(results, "local", dataset, "test", np.arange(3)).columns()
     assert found == sizes
@@ -119,9 +121,7 @@ def test_map_covers_both_models_of_every_client(ditto, dataset, at_a_time, sizes
 @pytest.mark.thorough
 def test_map_has_an_order_of_clients_and_a_split(ditto, dataset):
     process, state, source = ditto
-    norms = for_each_client(
-        process, MODEL, lambda model, weights, examples, *, batch_size: examples.size
-    )
+    norms = for_each_client(process, lambda model, weights, examples, *, batch_size: examples.size)
     found = list(norms(state, source, [2, 0], "train"))
     assert [client["global"] for client in found] == [TRAIN_SIZES[2], TRAIN_SIZES[0]]
 
@@ -129,7 +129,7 @@ def test_map_has_an_order_of_clients_and_a_split(ditto, dataset):
 @pytest.mark.thorough
 def test_names_contain_the_split(ditto, dataset):
     process, state, source = ditto
-    evaluator = Evaluator(process, MODEL, dataset, Evaluation())
+    evaluator = Evaluator(process, dataset, Evaluation())
     columns = evaluator.on_own_examples(state, source, "train").columns()
     loss, _ = expected(state.algorithm.weights, dataset.examples(1, "train"))
     assert columns["global/local_train/loss"][1] == pytest.approx(loss, rel=1e-5)
@@ -152,8 +152,8 @@ def test_further_models_are_evaluated_on_own_and_pooled_examples(dataset):
     """Compares each model with the personalized model of its algorithm."""
     fedavg = make("fedavg", MODEL, local_sgd())
     further = {
-        "locally_trained": locally_trained(fedavg, MODEL, local_sgd()),
-        "fine_tuned": fine_tuned(fedavg, MODEL, local_sgd(), epochs=2),
+        "locally_trained": locally_trained(fedavg, local_sgd()),
+        "fine_tuned": fine_tuned(fedavg, local_sgd(), epochs=2),
     }
     process = compose(fedavg, EXAMPLES_TYPE, further_models=further)
     assert dataclasses.replace(process).further_models == process.further_models
@@ -161,7 +161,7 @@ def test_further_models_are_evaluated_on_own_and_pooled_examples(dataset):
     source = CohortDataSource(dataset, store, process.client_type, seed=0)
     state = process.initialize()
     options = Evaluation(generalization="always", synthetic=(0.0,))
-    found = Evaluator(process, MODEL, dataset, options)(state, source, is_last=True)
+    found = Evaluator(process, dataset, options)(state, source, is_last=True)
     columns = to_text(found.values)
     models = ["personalized", *further, "global"]
     assert list(dict.fromkeys(name.split("/")[0] for name in columns)) == models

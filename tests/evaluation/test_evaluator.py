@@ -9,7 +9,13 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests.federation import random_examples, tiny_model, tiny_process
+from tests.federation import (
+    EXAMPLES_TYPE,
+    local_sgd,
+    random_examples,
+    tiny_model,
+    tiny_process,
+)
 from tests.marks import slow, together
 from tests.templates.mean_process import Visits, compose, mean_exchange
 from tff_pfl import runtime
@@ -65,7 +71,7 @@ def test_generalization_chooses_evaluations_on_other_clients(
 ):
     process, state, source, dataset = federation
     options = Evaluation(generalization=generalization)
-    evaluator = Evaluator(process, MODEL, dataset, options)
+    evaluator = Evaluator(process, dataset, options)
     assert list(evaluator(state, source, is_last=False).columns()) == before
     assert list(evaluator(state, source, is_last=True).columns()) == last
 
@@ -76,10 +82,10 @@ def test_options_are_passed_to_the_evaluations(federation):
     options = Evaluation(
         clients_per_call=3, generalization="last", synthetic=(0.3, 1.0), subsample=True
     )
-    values = Evaluator(process, MODEL, dataset, options, seed=7)(state, source, is_last=True).values
-    on_pool = PooledEvaluation(process, MODEL, dataset, options, seed=7)
+    values = Evaluator(process, dataset, options, seed=7)(state, source, is_last=True).values
+    on_pool = PooledEvaluation(process, dataset, options, seed=7)
     pooled = on_pool(state, source, np.arange(4)).values
-    evaluator = Evaluator(process, MODEL, dataset, Evaluation())
+    evaluator = Evaluator(process, dataset, Evaluation())
     local = evaluator(state, source, is_last=True).values
     assert list(values) == [*local, *pooled]
     assert MetricName("personalized", "synthetic30_test", "loss") in pooled
@@ -111,7 +117,7 @@ def test_sample_has_the_metrics_of_its_clients(federation):
 
     def evaluate(number):
         options = Evaluation(clients=number, generalization="last", clients_per_call=2)
-        return Evaluator(process, MODEL, dataset, options)(state, source, is_last=True)
+        return Evaluator(process, dataset, options)(state, source, is_last=True)
 
     all_clients, sampled = evaluate(0), evaluate(3)
     ids = sampled_clients(0, 4, 3)
@@ -131,7 +137,7 @@ def test_population_counts_clients_with_examples(federation):
     other = FederatedDataset(dataset.x, dataset.y, 3, partition)
     other_source = CohortDataSource(other, source.store, process.client_type, seed=0)
     options = Evaluation(split="validation", clients=4)
-    found = Evaluator(process, MODEL, other, options)(state, other_source, is_last=False)
+    found = Evaluator(process, other, options)(state, other_source, is_last=False)
     assert (len(found.client_ids), found.population) == (4, 1)
 
 
@@ -147,10 +153,11 @@ def test_evaluations_compute_the_rows_that_clients_have(examples, rows):
 
     data = random_examples(examples, seed=0)
     dataset = FederatedDataset.from_client_arrays([(data.x[:4], data.y[:4], data.x, data.y)], 3)
-    process = tiny_process(build_local)
+    process = build_local(dataclasses.replace(MODEL, apply=apply), EXAMPLES_TYPE, local_sgd())
     store = ClientStateStore(process.initialize_clients, process.client_state_type)
     source = CohortDataSource(dataset, store, process.client_type, seed=0)
-    evaluator = Evaluator(process, dataclasses.replace(MODEL, apply=apply), dataset, Evaluation())
+    evaluator = Evaluator(process, dataset, Evaluation())
+    found.clear()
     evaluator.on_own_examples(process.initialize(), source)
     assert set(found) == {rows}
 
@@ -172,7 +179,7 @@ def test_sampled_clients_are_a_uniform_function_of_the_seed():
 def test_too_large_sample_is_refused(federation):
     process, _, _, dataset = federation
     with pytest.raises(ValueError, match="clients=5 are to be evaluated, .* has only 4 that train"):
-        Evaluator(process, MODEL, dataset, Evaluation(clients=5))
+        Evaluator(process, dataset, Evaluation(clients=5))
 
 
 class StoreThatCounts(ClientStateStore):
@@ -199,7 +206,7 @@ def test_losses_are_the_means_of_all_training_examples(create, capacity):
     store = StoreThatCounts(process.initialize_clients, process.client_state_type)
     source = CohortDataSource(dataset, store, process.client_type, seed=0, capacity=capacity)
     with tff.framework.get_context_stack().install(create()):
-        evaluator = Evaluator(process, MODEL, dataset, Evaluation(clients_per_call=2))
+        evaluator = Evaluator(process, dataset, Evaluation(clients_per_call=2))
         state = process.initialize()
         found = evaluator.losses(state, source, np.array([3, 1, 0]))
         assert evaluator.losses(state, source, np.array([], np.int64)).shape == (0,)
@@ -240,14 +247,15 @@ SAMPLE = sampled_clients(1, 7, 3)
 )
 def test_snapshot_has_the_states_of_the_server_and_of_clients(blocks, options, chunks):
     """The state of a client that was never seen counts to its id."""
-    process = compose(mean_exchange(), client_init=lambda client_id, _: Visits(client_id), **blocks)
+    blocks = {"client_init": lambda client_id, _: Visits(client_id), **blocks}
+    process = compose(mean_exchange(), evaluated_model=MODEL, **blocks)
     seen = {5: 105, 0: 100, 2: 102}
     store = StoreThatCounts(process.initialize_clients, process.client_state_type)
     store.put(seen, [Visits(np.int32(count)) for count in seen.values()])
     store.commit()
     data = random_examples(1, seed=0)
     dataset = FederatedDataset.from_client_arrays([(data.x, data.y, data.x, data.y)] * 7, 3)
-    evaluator = Evaluator(process, MODEL, dataset, Evaluation(**options), seed=1)
+    evaluator = Evaluator(process, dataset, Evaluation(**options), seed=1)
     found = evaluator.snapshot(process.initialize(), types.SimpleNamespace(store=store))
     ids = SAMPLE if "clients" in options else np.arange(7)
     counts = np.array([seen.get(i, i) for i in ids.tolist()], np.int32)

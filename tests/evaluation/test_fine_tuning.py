@@ -49,7 +49,7 @@ def algorithm_of(name):
 
 
 def tuned_algorithm_of(name, epochs=EPOCHS):
-    return fine_tuned(algorithm_of(name), MODEL, local_of(name), epochs=epochs)
+    return fine_tuned(algorithm_of(name), local_of(name), epochs=epochs)
 
 
 @functools.cache
@@ -110,7 +110,7 @@ def test_locally_trained_trains_the_global_model():
     local = dataclasses.replace(
         local_of("ditto"), batch_size=max(SIZES), persist_optimizer_state=False
     )
-    trained = locally_trained(algorithm, MODEL, local)
+    trained = locally_trained(algorithm, local)
     assert dataclasses.replace(trained, personalize=algorithm.personalize) == algorithm
     state, clients = rounds_of("ditto")[-1]
     models = EagerProcess(trained, SEED).personalize(state, clients)
@@ -124,18 +124,18 @@ def test_locally_trained_trains_the_global_model():
 
 def test_locally_trained_needs_a_global_model():
     with pytest.raises(ValueError, match="'locally_trained' is the global model after"):
-        locally_trained(make("local", MODEL, local_sgd()), MODEL, local_sgd())
+        locally_trained(make("local", MODEL, local_sgd()), local_sgd())
 
 
 def test_fine_tuned_and_scaled_uploads_commute():
     """Checks that one changes only uploads, and the other only evaluated models."""
     local = local_sgd(epochs=1)
     fedavg = make("fedavg", MODEL, local, weighting="uniform")
-    tuned = fine_tuned(fedavg, MODEL, local, epochs=1)
+    tuned = fine_tuned(fedavg, local, epochs=1)
     attack = functools.partial(scaled_uploads, client_ids=[1], factor=-1.0)
     attacked = attack(fedavg)
     results = []
-    for algorithm in (fine_tuned(attacked, MODEL, local, epochs=1), attack(tuned), tuned, attacked):
+    for algorithm in (fine_tuned(attacked, local, epochs=1), attack(tuned), tuned, attacked):
         process = EagerProcess(algorithm, SEED)
         clients = make_clients(process, SIZES[:2])
         state = process.next(process.initialize(), clients).state

@@ -112,7 +112,7 @@ def trained(dataset):
 def pooled(trained, dataset, batch_size=1000, seed=0, **options):
     process, state, source = trained
     evaluation = PooledEvaluation(
-        process, MODEL, dataset, Evaluation(**options), seed, batch_size=batch_size
+        process, dataset, Evaluation(**options), seed, batch_size=batch_size
     )
     return to_text(evaluation(state, source, np.arange(NUM_CLIENTS)).values)
 
@@ -180,7 +180,7 @@ def test_fraction_1_equals_the_generalization(columns):
 @pytest.mark.thorough
 def test_tables_and_statistics_have_the_clients_with_test_examples(trained, dataset):
     process, state, source = trained
-    evaluation = PooledEvaluation(process, MODEL, dataset, Evaluation(synthetic=(0, 0.5)))
+    evaluation = PooledEvaluation(process, dataset, Evaluation(synthetic=(0, 0.5)))
     clients = evaluation(state, source, np.arange(NUM_CLIENTS))
     means, columns = summarize(clients), clients.columns(undefined=None)
     for name in clients.values:
@@ -227,7 +227,7 @@ def telltale():
     source, state = source_of(process, dataset), process.initialize()
 
     def pools(name, sizes=None, seed=0, **options):
-        evaluation = PooledEvaluation(process, model, dataset, Evaluation(**options), seed)
+        evaluation = PooledEvaluation(process, dataset, Evaluation(**options), seed)
         found = evaluation(state, source, np.arange(NUM_CLIENTS)).values
         means = found[MetricName("global", name, "loss")]
         return [binary_digits(mean * size) for mean, size in zip(means, sizes, strict=True)]

@@ -56,7 +56,7 @@ def test_predictions_are_those_of_the_models_on_the_clients_own_examples(
         output = process.next(process.initialize(), iterator.select())
         iterator.update(output.clients)
         personal = process.personalize(output.state, source.select_clients(range(3)))
-        found = Evaluator(process, MODEL, dataset, options).predictions(output.state, source)
+        found = Evaluator(process, dataset, options).predictions(output.state, source)
     np.testing.assert_array_equal(found.client_ids, [0] * 7 + [2])
     rows = np.concatenate([dataset.partition.test[client_id] for client_id in range(3)])
     np.testing.assert_array_equal(found.examples, rows)
@@ -86,7 +86,7 @@ def test_outputs_of_any_shape_have_columns(dataset):
         task=MODEL.task.of(lambda outputs: outputs["logits"]),
     )
     process = compose(make("local", model, local_sgd()), examples_type((4, 4, 1)))
-    evaluator = Evaluator(process, model, dataset.of([0, 1]), Evaluation())
+    evaluator = Evaluator(process, dataset.of([0, 1]), Evaluation())
     found = evaluator.predictions(process.initialize(), source_of(process, dataset.of([0, 1])))
     columns = found.columns()
     assert {name: column.shape for name, column in columns.items()} == {

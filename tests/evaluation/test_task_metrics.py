@@ -44,7 +44,7 @@ def evaluated():
     source = tff_pfl.CohortDataSource(dataset, store, process.client_type, seed=0)
     state = process.initialize()
     options = Evaluation(generalization="always", synthetic=())
-    found = Evaluator(process, model, dataset, options)(state, source, is_last=True)
+    found = Evaluator(process, dataset, options)(state, source, is_last=True)
     weights = process.personalize(state, source.select_clients(range(len(TEST_SIZES))))
     return found, model, weights, clients
 
@@ -116,7 +116,7 @@ def test_clients_without_tokens_are_left_out():
     store = tff_pfl.ClientStateStore(process.initialize_clients, process.client_state_type)
     source = tff_pfl.CohortDataSource(dataset, store, process.client_type, seed=0)
     options = Evaluation(generalization="always", synthetic=(0.0,))
-    evaluator = Evaluator(process, model, dataset, options)
+    evaluator = Evaluator(process, dataset, options)
     found = evaluator(process.initialize(), source, is_last=True)
     values, metrics = dict(found.values), summarize(found)
     for quantity in ("loss", "accuracy", "perplexity"):
@@ -155,4 +155,4 @@ def test_subsample_refuses_metrics_of_sums():
     process = tff_pfl.compose(tff_pfl.make("fedavg", model, local_sgd()), dataset.examples_type)
     options = Evaluation(generalization="last", subsample=True)
     with pytest.raises(ValueError, match="the metric 'auc' is not a mean over examples"):
-        Evaluator(process, model, dataset, options)
+        Evaluator(process, dataset, options)

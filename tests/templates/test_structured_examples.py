@@ -125,7 +125,7 @@ def evaluated(clients_in_a_loop):
 @pytest.mark.thorough
 def test_predictions_and_pooled_losses_equal_numpy(evaluated):
     state, kernel, source = evaluated
-    evaluator = Evaluator(PROCESS, MODEL, DATASET, Evaluation(generalization="always"))
+    evaluator = Evaluator(PROCESS, DATASET, Evaluation(generalization="always"))
     predictions = evaluator.predictions(state, source)
     columns = predictions.columns()
     tests = [client[2:] for client in CLIENTS]

@@ -55,7 +55,7 @@ def assert_same_rounds(algorithm, tolerance=1e-5):
 def test_attacked_and_fine_tuned_algorithm_agrees_with_its_process():
     local = local_sgd(learning_rate=0.1, epochs=1)
     attacked = scaled_uploads(make("fedavg", MODEL, local), client_ids=[1], factor=-3.0)
-    assert_same_rounds(fine_tuned(attacked, MODEL, local, epochs=1))
+    assert_same_rounds(fine_tuned(attacked, local, epochs=1))
 
 
 @pytest.mark.thorough

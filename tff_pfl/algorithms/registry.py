@@ -158,8 +158,13 @@ def make(
         raise TemplateError(
             f"The algorithm {name!r} must return a tff_pfl.Algorithm, got {algorithm!r:.80}."
         )
-    made_of = Ingredients(model, local, hyperparameters(name) | options)
-    return dataclasses.replace(algorithm, name=name, made_for=Federation(**known), made_of=made_of)
+    return dataclasses.replace(
+        algorithm,
+        name=name,
+        evaluated_model=algorithm.evaluated_model or model,
+        made_for=Federation(**known),
+        made_of=Ingredients(model, local, hyperparameters(name) | options),
+    )
 
 
 def build(

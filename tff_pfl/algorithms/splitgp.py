@@ -131,6 +131,7 @@ def splitgp(
         personalize,
         client_init,
         global_weights=closed,
+        evaluated_model=both.gated_model(threshold),
         **options,
     )
     mixing = Exchange(
@@ -138,8 +139,4 @@ def splitgp(
         client_work=keep_share,
         name="personalize",
     )
-    return dataclasses.replace(
-        algorithm,
-        exchanges=[*algorithm.exchanges, mixing],
-        evaluated_model=both.gated_model(threshold),
-    )
+    return dataclasses.replace(algorithm, exchanges=[*algorithm.exchanges, mixing])

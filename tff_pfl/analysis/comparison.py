@@ -170,7 +170,7 @@ def _experiment(label, of_label, seed, computation) -> tuple[Experiment, Mapping
     experiment.check_evaluated()
     if computation is None:  # The same seed makes the fingerprints of all seeds comparable.
         process = dataclasses.replace(experiment, seed=0).process
-        computation = of_computations(process, experiment.model)
+        computation = of_computations(process)
     experiment = dataclasses.replace(experiment, label=f"{label}, seed {seed}")
     return stated(experiment, computation), computation
 

@@ -43,7 +43,7 @@ def compose_global_evaluation(
     sum of their weights.
 
     Args:
-        model: The model with weights `W`: the process's `evaluated_model`, if it has one.
+        model: The model with weights `W`, such as the `evaluated_model` of a process.
         data_type: `D`, the type of a client's `Examples`, or of a sequence of examples
             `<x=..., y=...>`.
     """

@@ -86,9 +86,7 @@ class Simulation:
     def evaluation_process(self) -> tff.learning.templates.LearningProcess:
         """The `simulation_evaluation` of the experiment, for an `EvaluationManager`."""
         experiment = self._experiment
-        return simulation_evaluation(
-            experiment.process, experiment.model, experiment.members.num_clients
-        )
+        return simulation_evaluation(experiment.process, experiment.members.num_clients)
 
     def training_selection_fn(self, round_num: int) -> list[IdentifiedClient]:
         """Returns the cohort of a round, counted from 1, with its training examples.

@@ -17,9 +17,8 @@ from tff_pfl.arguments.ranges import takes, whole
 from tff_pfl.deployment.examples_source import evaluated_type, identified_type
 from tff_pfl.deployment.global_model import evaluation_over_rounds, means_of, sums_of_data
 from tff_pfl.deployment.stateless_view import under_client_work
-from tff_pfl.evaluation import EvaluatedClient, evaluated_model, map_models
+from tff_pfl.evaluation import EvaluatedClient, map_models
 from tff_pfl.local import trees
-from tff_pfl.models import Model
 from tff_pfl.runtime.graph.imported import ImportedFunction
 from tff_pfl.templates.blocks import IDS, check_ids, ids_of_cohort
 from tff_pfl.templates.federation import Federation
@@ -138,7 +137,7 @@ def simulation_process(
 
 @takes(num_clients=whole(1))
 def simulation_evaluation(
-    process: PersonalizedProcess, model: Model, num_clients: int
+    process: PersonalizedProcess, num_clients: int
 ) -> tff.learning.templates.LearningProcess:
     """Makes an evaluation of all models of a simulation.
 
@@ -158,11 +157,10 @@ def simulation_evaluation(
 
     Args:
         process: The process of the simulation.
-        model: The model that clients train.
         num_clients: The number of clients of the simulation.
     """
     check_process(process)
-    model = evaluated_model(process, model)
+    model = process.evaluated_model
     initialize = _initialize(process, num_clients)
     state_type = initialize.type_signature.result
     own_states = _own_states(state_type, num_clients)

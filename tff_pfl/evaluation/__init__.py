@@ -6,7 +6,6 @@ from tff_pfl.lazy import offer
 
 if TYPE_CHECKING:
     from tff_pfl.evaluation.each_client import EvaluatedClient as EvaluatedClient
-    from tff_pfl.evaluation.each_client import evaluated_model as evaluated_model
     from tff_pfl.evaluation.each_client import for_each_client as for_each_client
     from tff_pfl.evaluation.each_client import map_models as map_models
     from tff_pfl.evaluation.evaluator import Evaluator as Evaluator

@@ -1,6 +1,6 @@
 """Applies a function to the models and the examples of many clients, a few clients at a time.
 
-    measure = for_each_client(process, model, measured)
+    measure = for_each_client(process, measured)
     for means in measure(server_state, source, client_ids, "validation"):
         print(means["personalized"]["accuracy"])
 
@@ -19,8 +19,7 @@ import tensorflow_federated as tff
 from tff_pfl import runtime
 from tff_pfl.clients import CohortDataSource
 from tff_pfl.local import Examples, rows_of_batch
-from tff_pfl.models import Model
-from tff_pfl.templates import Algorithm, Client, PersonalizedProcess
+from tff_pfl.templates import Client, PersonalizedProcess
 from tff_pfl.tracing.equality import elementwise_equality
 from tff_pfl.tracing.structures import type_of_row, type_of_rows
 
@@ -46,12 +45,6 @@ class EvaluatedClient(NamedTuple):
     test: Examples
 
 
-def evaluated_model(method: Algorithm | PersonalizedProcess, model: Model) -> Model:
-    """Returns the model with the evaluated weights of a method whose clients train `model`."""
-    algorithm = method.algorithm if isinstance(method, PersonalizedProcess) else method
-    return algorithm.evaluated_model or model
-
-
 def models_of(process: PersonalizedProcess) -> Models:
     """Returns the evaluated models: `personalized`, the further ones and, if any, `global`."""
     models = {"personalized": process.personalize, **process.further_models}
@@ -67,7 +60,6 @@ def sent(message_of: tff.Computation, state: Any) -> Any:
 
 def for_each_client(
     process: PersonalizedProcess,
-    model: Model,
     fn: Callable[..., Any],
     models: Models | None = None,
     *,
@@ -78,7 +70,6 @@ def for_each_client(
 
     Args:
         process: The algorithm.
-        model: The algorithm's model.
         fn: `(evaluated model, W, D, *, batch_size) -> T`, pure TensorFlow of the weights and of the
             client's own examples, in batches of at most `batch_size`.
         models: The models. Default: all, see `models_of`.
@@ -91,9 +82,8 @@ def for_each_client(
         each model of each client in order. `source` is the `CohortDataSource` of clients' states
         and examples. By default, batches have `evaluated_rows` of the split.
     """
-    model = evaluated_model(process, model)
-    models = models_of(process) if models is None else models
-    outputs = functools.cache(lambda: outputs_of_row(process, model))
+    model, models = process.evaluated_model, models_of(process) if models is None else models
+    outputs = functools.cache(lambda: outputs_of_row(process))
 
     @functools.cache
     def computation(client_type, batch_size):
@@ -208,8 +198,9 @@ def at_once(most: int, outputs: int) -> int:
     return max(1, min(most, _MOST_OUTPUTS // outputs))
 
 
-def outputs_of_row(process: PersonalizedProcess, model: Model) -> int:
+def outputs_of_row(process: PersonalizedProcess) -> int:
     """Returns the number of an evaluated model's outputs for an example, such as its logits."""
+    model = process.evaluated_model
     if model.num_classes is not None:
         return model.num_classes
 

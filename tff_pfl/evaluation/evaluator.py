@@ -12,7 +12,6 @@ from tff_pfl.data import FederatedDataset
 from tff_pfl.evaluation.each_client import (
     GLOBAL,
     chunks,
-    evaluated_model,
     evaluated_rows,
     for_each_client,
     models_of,
@@ -85,7 +84,6 @@ class Evaluator:
     def __init__(
         self,
         process: PersonalizedProcess,
-        model: Model,
         dataset: FederatedDataset,
         options: Evaluation,
         seed: int = 0,
@@ -105,15 +103,13 @@ class Evaluator:
                     "examples. Evaluate more clients."
                 )
         self._process = process
-        self._task = evaluated_model(process, model).task
+        self._task = process.evaluated_model.task
         self._dataset = dataset
         self._options = options
-        self._each = functools.partial(
-            for_each_client, process, model, at_a_time=options.clients_per_call
-        )
+        self._each = functools.partial(for_each_client, process, at_a_time=options.clients_per_call)
         self._measure = self._each(measured)
         if options.generalization != "never":
-            self._on_pool = PooledEvaluation(process, model, dataset, options, seed)
+            self._on_pool = PooledEvaluation(process, dataset, options, seed)
 
     def __call__(
         self, server_state: Any, source: CohortDataSource, *, is_last: bool

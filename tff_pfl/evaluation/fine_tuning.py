@@ -10,16 +10,14 @@ from typing import Any
 import tensorflow as tf
 
 from tff_pfl.arguments.ranges import takes, whole
-from tff_pfl.evaluation.each_client import evaluated_model
 from tff_pfl.local import LocalTraining, trees
 from tff_pfl.models import Model, Weights
 from tff_pfl.templates import Algorithm, Personalization
+from tff_pfl.templates.algorithm import evaluated_model
 
 
 @takes(epochs=whole(0))
-def fine_tuned(
-    algorithm: Algorithm, model: Model, local: LocalTraining, *, epochs: int
-) -> Algorithm:
+def fine_tuned(algorithm: Algorithm, local: LocalTraining, *, epochs: int) -> Algorithm:
     """Returns an algorithm whose clients fine-tune their own models before evaluation.
 
     The fine-tuned models are only evaluated, and rounds equal the rounds of `algorithm` bit for
@@ -28,23 +26,22 @@ def fine_tuned(
     Example:
         >>> model, local = testing.tiny_model(), testing.tiny_local()
         >>> algorithm = tff_pfl.make("fedavg", model, local)
-        >>> tuned = tff_pfl.fine_tuned(algorithm, model, local, epochs=5)
+        >>> tuned = tff_pfl.fine_tuned(algorithm, local, epochs=5)
         >>> tuned.name
         'fedavg'
 
     Args:
         algorithm: Any algorithm.
-        model: The algorithm's model.
         local: The local training. It has the learning rate of the last round, and a new optimizer.
         epochs: The number of passes over the client's training examples, 0 or more.
     """
-    tune = fine_tuning(evaluated_model(algorithm, model), local, epochs)
+    tune = fine_tuning(evaluated_model(algorithm), local, epochs)
     return dataclasses.replace(
         algorithm, personalize=dataclasses.replace(algorithm.personalize, fine_tune=tune)
     )
 
 
-def locally_trained(algorithm: Algorithm, model: Model, local: LocalTraining) -> Algorithm:
+def locally_trained(algorithm: Algorithm, local: LocalTraining) -> Algorithm:
     """Returns an algorithm whose clients are evaluated with locally trained global models.
 
     Each client trains the current global model on its own examples, for as many steps as in a
@@ -55,13 +52,12 @@ def locally_trained(algorithm: Algorithm, model: Model, local: LocalTraining) ->
     Example:
         >>> model, local = testing.tiny_model(), testing.tiny_local()
         >>> algorithm = tff_pfl.make("ditto", model, local)
-        >>> trained = tff_pfl.locally_trained(algorithm, model, local)
+        >>> trained = tff_pfl.locally_trained(algorithm, local)
         >>> trained.name
         'ditto'
 
     Args:
         algorithm: Any algorithm with a global model.
-        model: The algorithm's model.
         local: The local training. It has the learning rate of the last round, and a new optimizer.
 
     Raises:
@@ -72,7 +68,7 @@ def locally_trained(algorithm: Algorithm, model: Model, local: LocalTraining) ->
             "'locally_trained' is the global model after local training, but the algorithm has no "
             "global model."
         )
-    train = fine_tuning(evaluated_model(algorithm, model), local)
+    train = fine_tuning(evaluated_model(algorithm), local)
     return dataclasses.replace(
         algorithm,
         personalize=Personalization(

@@ -12,13 +12,13 @@ from tff_pfl.arguments.ranges import takes, whole
 from tff_pfl.clients import ClientStateStore, CohortDataSource, Ladder
 from tff_pfl.data import FederatedDataset
 from tff_pfl.evaluation import fine_tuning as tunings
-from tff_pfl.evaluation.each_client import GLOBAL, evaluated_model, for_each_client, sent
+from tff_pfl.evaluation.each_client import GLOBAL, for_each_client, sent
 from tff_pfl.evaluation.evaluator import measured, metrics_of
 from tff_pfl.evaluation.metrics import ClientMetrics
 from tff_pfl.evaluation.options import Evaluation
 from tff_pfl.local import ClientContext, LocalTraining
 from tff_pfl.local.seeds import FINE_TUNING, client_seed, run_seed
-from tff_pfl.models import Model, Weights
+from tff_pfl.models import Weights
 from tff_pfl.templates import Client, PersonalizedProcess
 from tff_pfl.tracing.trace import trace
 
@@ -54,7 +54,6 @@ class NewClientsEvaluation:
     def __init__(
         self,
         process: PersonalizedProcess,
-        model: Model,
         local: LocalTraining,
         dataset: FederatedDataset,
         options: Evaluation,
@@ -71,7 +70,6 @@ class NewClientsEvaluation:
 
         Args:
             process: The algorithm.
-            model: The algorithm's model.
             local: The local training of rounds.
             dataset: The data of the new clients. They fine-tune with their training examples.
             options: The split and the number of clients at a time; all new clients are evaluated.
@@ -93,7 +91,7 @@ class NewClientsEvaluation:
                 "algorithm has none. Set config.new_clients.evaluated=False to hold these clients "
                 "out without evaluating them."
             )
-        self._process, self._model = process, evaluated_model(process, model)
+        self._process, self._model = process, process.evaluated_model
         self._start = "personalized" if process.global_weights is None else GLOBAL
         self._tune = functools.partial(
             tunings.fine_tuning, self._model, local if fine_tuning is None else fine_tuning, epochs
@@ -106,7 +104,6 @@ class NewClientsEvaluation:
         self._each = functools.partial(
             for_each_client,
             process,
-            model,
             models={"new": self._newcomers},
             at_a_time=options.clients_per_call,
         )

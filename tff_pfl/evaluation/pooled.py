@@ -29,7 +29,6 @@ from tff_pfl.data import FederatedDataset
 from tff_pfl.evaluation.each_client import (
     GLOBAL,
     at_once,
-    evaluated_model,
     for_each_client,
     models_of,
     outputs_of_row,
@@ -86,7 +85,6 @@ class PooledEvaluation:
     def __init__(
         self,
         process: PersonalizedProcess,
-        model: Model,
         dataset: FederatedDataset,
         options: Evaluation,
         seed: int = 0,
@@ -97,7 +95,6 @@ class PooledEvaluation:
 
         Args:
             process: The algorithm.
-            model: The algorithm's model.
             dataset: The data set of the pool.
             options: The options of the evaluation.
             seed: The seed of the draws.
@@ -107,7 +104,7 @@ class PooledEvaluation:
             ValueError: No client has examples in the split, two fractions agree in six digits, or
                 examples are drawn for a metric that is not a mean over examples.
         """
-        split, task = options.split, evaluated_model(process, model).task
+        split, task = options.split, process.evaluated_model.task
         self._options, self._seed = options, seed
         self._sizes = dataset.sizes(split)
         if not self._sizes.any():
@@ -130,12 +127,11 @@ class PooledEvaluation:
         )
         self._weights = _example_weights(task, y, self._ends[-1])
         # With very many outputs, batches are of fewer rows, and of one client at a time.
-        self._rows = at_once(batch_size, outputs_of_row(process, model))
+        self._rows = at_once(batch_size, outputs_of_row(process))
         fn = functools.partial(_scores, num_clients=len(self._sizes))
         each = functools.partial(
             for_each_client,
             process,
-            model,
             fn,
             pool=_Pool(x, y, self._batches()),
             at_a_time=options.clients_per_call,

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 from tff_pfl.arguments.quantities import BY_NAME, Quantities
 from tff_pfl.arguments.ranges import at_least, whole
 from tff_pfl.arguments.settings import setting, settings
-from tff_pfl.evaluation import MetricName, evaluated_model
+from tff_pfl.evaluation import MetricName
 from tff_pfl.experiment.summary import EvaluatedRound, model_and_quantity
+from tff_pfl.templates.algorithm import evaluated_model
 
 if TYPE_CHECKING:
     from tff_pfl.experiment.experiment import Experiment
@@ -38,7 +39,7 @@ def check_measured(metric: str, experiment: "Experiment") -> None:
             f"metric={metric!r}, but this algorithm has no global model. Choose "
             f"'personalized/{quantity}'."
         )
-    evaluated = evaluated_model(method, experiment.model)
+    evaluated = evaluated_model(method)
     if quantity not in evaluated.task.quantities:
         raise MetricError(
             f"metric={metric!r}, but the model {evaluated.name!r} has no {quantity}. Choose "

@@ -229,9 +229,9 @@ class Experiment:
     def _evaluating(self, name: str) -> Algorithm:
         """Returns the algorithm with a further model instead of each client's own model."""
         if name == "locally_trained":
-            return locally_trained(self.algorithm, self.model, self.local)
+            return locally_trained(self.algorithm, self.local)
         epochs = self.evaluation.fine_tune_epochs
-        return fine_tuned(self.algorithm, self.model, self.fine_tuning(self.local), epochs=epochs)
+        return fine_tuned(self.algorithm, self.fine_tuning(self.local), epochs=epochs)
 
     def fine_tuning(self, local: LocalTraining) -> LocalTraining:
         """Returns local training at the rate of the fine-tuning of evaluations."""
@@ -246,7 +246,7 @@ class Experiment:
             ValueError: No client of the sample has examples.
         """
         with _field("evaluation"):
-            return Evaluator(self.process, self.model, self.members, self.evaluation, self.seed)
+            return Evaluator(self.process, self.members, self.evaluation, self.seed)
 
     @functools.cached_property
     def new_clients_evaluation(self) -> NewClientsEvaluation | None:
@@ -273,7 +273,6 @@ class Experiment:
             local = fitted(chosen.local or self.local, newcomers)
             return NewClientsEvaluation(
                 process,
-                self.model,
                 local,
                 newcomers,
                 self.evaluation,

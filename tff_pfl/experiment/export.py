@@ -14,7 +14,7 @@ import tree
 from tff_pfl.arguments.kinds import check_kind
 from tff_pfl.arguments.ranges import whole
 from tff_pfl.data import FederatedDataset
-from tff_pfl.evaluation import NewClientsEvaluation, evaluated_model
+from tff_pfl.evaluation import NewClientsEvaluation
 from tff_pfl.experiment.experiment import check_labels
 from tff_pfl.experiment.run_directory import OutputDirectoryError, check_writable
 from tff_pfl.models import ModelSaver
@@ -111,7 +111,6 @@ def write_models_of_others(
     with run.restored() as found:
         evaluation = NewClientsEvaluation(
             experiment.process,
-            experiment.model,
             experiment.local,
             new_clients,
             experiment.evaluation,
@@ -140,8 +139,7 @@ def _write(run: "Run", found: "Restored", output, clients, models) -> Exported:
     """Writes the models of these clients, and the global model."""
     output, process, names = pathlib.Path(output).expanduser(), run.experiment.process, []
     dataset = run.experiment.dataset
-    model = evaluated_model(process, run.experiment.model)
-    saver = ModelSaver(model, dataset.image_shape, dataset.x_dtype)
+    saver = ModelSaver(process.evaluated_model, dataset.image_shape, dataset.x_dtype)
     output.mkdir(parents=True, exist_ok=True)
     for old in output.glob("*/saved_model.pb"):  # of the export to overwrite
         shutil.rmtree(old.parent)

@@ -9,12 +9,10 @@ import tensorflow_federated as tff
 
 from tff_pfl.arguments.digests import described
 from tff_pfl.data import FederatedDataset
-from tff_pfl.evaluation import evaluated_model
 from tff_pfl.experiment.experiment import Experiment
 from tff_pfl.experiment.fingerprint import fingerprint
 from tff_pfl.experiment.run_directory import flatten
 from tff_pfl.local import Batch
-from tff_pfl.models import Model
 from tff_pfl.templates import PersonalizedProcess
 from tff_pfl.tracing.equality import elementwise_equality
 
@@ -34,31 +32,22 @@ COMPUTATIONS = ("rounds", "models", "evaluation")
 _FREE_OPTIONS = ("clients_per_call", "generalization", "late_share", "subsample", "synthetic")
 
 
-def of_computations(process: PersonalizedProcess, model: Model | None = None) -> dict[str, str]:
-    """Returns fingerprints of a process and, if its model is given, of the metrics.
-
-    They are computed once for each process and model.
-    """
-    known = process.__dict__.setdefault(
-        "_fingerprints", {}
-    )  # the process keeps them while it lives
-    if not known:
+def of_computations(process: PersonalizedProcess) -> dict[str, str]:
+    """Returns fingerprints of a process, which are computed once for each process."""
+    if "_fingerprints" not in vars(process):  # the process keeps them while it lives
         models = [process.personalize, *process.further_models.values()]
         models += filter(None, [process.global_weights])
-        known["rounds"] = fingerprint(process.initialize, process.next, process.initialize_client)
-        known["models"] = fingerprint(*models)
-    found = {key: known[key] for key in ("rounds", "models")}
-    if model is not None:
-        if id(model) not in known:  # the model is kept, so that its id stays its own
-            metrics = _metrics(process, evaluated_model(process, model))
-            known[id(model)] = model, fingerprint(metrics)
-        found["evaluation"] = known[id(model)][1]
-    return found
+        process.__dict__["_fingerprints"] = {
+            "rounds": fingerprint(process.initialize, process.next, process.initialize_client),
+            "models": fingerprint(*models),
+            "evaluation": fingerprint(_metrics(process)),
+        }
+    return vars(process)["_fingerprints"]
 
 
-def _metrics(process, model) -> tff.Computation:
+def _metrics(process) -> tff.Computation:
     """Returns the computation of the loss and the metrics of a batch."""
-    examples = process.client_type.data
+    model, examples = process.evaluated_model, process.client_type.data
     weight, seed = tff.TensorType(np.float32, [None]), tff.TensorType(np.int32, [2])
 
     @tff.tensorflow.computation(model.weights_type, examples.x, examples.y, weight, seed)
@@ -76,7 +65,7 @@ def stated(experiment: Experiment, computation: Mapping[str, str] | None = None)
         experiment: The experiment.
         computation: The result of `of_computations`, if it is known.
     """
-    computation = computation or of_computations(experiment.process, experiment.model)
+    computation = computation or of_computations(experiment.process)
     return experiment.written_as({**experiment.settings, "computation": computation})
 
 
@@ -87,12 +76,12 @@ def of_data(dataset: FederatedDataset) -> dict[str, str]:
 
 def of_run(experiment: Experiment) -> dict[str, Any]:
     """Returns all that a run depends on as JSON values."""
-    process, model, options = experiment.process, experiment.model, experiment.evaluation
-    quantities = evaluated_model(process, model).task.quantities
+    process, options = experiment.process, experiment.evaluation
+    quantities = process.evaluated_model.task.quantities
     chosen = {key: v for key, v in vars(options).items() if key not in _FREE_OPTIONS}
     return {
         **of_data(experiment.members),
-        **of_computations(process, model),
+        **of_computations(process),
         "noise_multiplier": process.algorithm.noise_multiplier,
         "clients_per_round": experiment.cohort_size,
         "participation": described(experiment.participation),

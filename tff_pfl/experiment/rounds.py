@@ -46,7 +46,7 @@ class Schedule(NamedTuple):
     @classmethod
     def of(cls, experiment: Experiment) -> "Schedule":
         """Returns the schedule of an experiment."""
-        task = evaluation.evaluated_model(experiment.process, experiment.model).task
+        task = experiment.process.evaluated_model.task
         every = experiment.evaluation.every, experiment.checkpoint_every
         return cls(experiment.rounds, *every, experiment.early_stop, task.quantities)
 

@@ -57,8 +57,8 @@ class Algorithm:
         snapshot: `(S -> V)`, the parts of the server's state to look at, as tensors by name; or
             `None`.
         client_snapshot: `(C -> V)`, the parts of a client's state to look at; or `None`.
-        evaluated_model: The model whose weights `personalize` and `global_weights` return, if it
-            differs from the model that clients train; `None`: it is the same.
+        evaluated_model: The model whose weights `personalize` and `global_weights` return. If it
+            is `None`, `tff_pfl.make` sets it to the model that clients train.
         report: The way in which the counts and measurements of a round are sent: summed in the
             "clear", by "secure" sums, or not at all ("none"). `None`: by secure sums if all
             uploads are, else in the clear.
@@ -159,6 +159,20 @@ def _size(make: Callable[[], Any]) -> str:
     made = tf.function(make, autograph=False).get_concrete_function().structured_outputs
     sizes = [tensor.shape.num_elements() * tensor.dtype.size for tensor in tf.nest.flatten(made)]
     return f"{sum(sizes) / 1000:,.1f} kB" if sum(sizes) else "nothing"
+
+
+def evaluated_model(algorithm: Algorithm) -> Model:
+    """Returns the model whose weights an algorithm's functions make for evaluation.
+
+    Raises:
+        ValueError: The algorithm does not state it.
+    """
+    if algorithm.evaluated_model is None:
+        raise ValueError(
+            f"The model to evaluate is not stated by {algorithm.name}. Make it by tff_pfl.make, "
+            "which states the model that clients train, or set its evaluated_model."
+        )
+    return algorithm.evaluated_model
 
 
 def no_server_state(seed: int) -> tuple:

@@ -23,6 +23,7 @@ import tensorflow_federated as tff
 from tff_pfl.arguments.names import check_names
 from tff_pfl.local import ClientContext, Examples, trees
 from tff_pfl.local.optimizers import check_optimizer
+from tff_pfl.models import Model
 from tff_pfl.models.statistics import (
     with_statistics,
     with_valid_variances,
@@ -90,6 +91,7 @@ def averaging(
     client_init: Callable[[Any, int], Any] = no_client_state,
     global_weights: Callable[[Any], Any] | None = None,
     client_snapshot: Callable[[Any], Mapping[str, Any]] | None = None,
+    evaluated_model: Model | None = None,
     *,
     weighting: Weighting = "num_examples",
     aggregator: Aggregator | None = None,
@@ -119,6 +121,7 @@ def averaging(
         client_init: See `Algorithm`.
         global_weights: `(W -> weights of a model)`, or `None`.
         client_snapshot: See `Algorithm`.
+        evaluated_model: See `Algorithm`.
         weighting: The weights of clients: their "num_examples", "uniform", or a function of their
             examples; see `weighing`.
         aggregator: A `tff.aggregators` factory; default the mean. An unweighted one gives all
@@ -167,6 +170,7 @@ def averaging(
         personalize=Personalization(distribute=shared, client_work=personalize),
         global_weights=global_weights and (lambda server: global_weights(server.weights)),
         client_snapshot=client_snapshot,
+        evaluated_model=evaluated_model,
     )
 
 

@@ -8,7 +8,8 @@ import numpy as np
 import tensorflow_federated as tff
 
 from tff_pfl.arguments.kinds import check_kind
-from tff_pfl.templates.algorithm import Algorithm
+from tff_pfl.models import Model
+from tff_pfl.templates.algorithm import Algorithm, evaluated_model
 from tff_pfl.templates.blocks import ClientBlock
 from tff_pfl.templates.composed_exchange import ComposedExchange
 
@@ -77,6 +78,11 @@ class PersonalizedProcess(tff.templates.IterativeProcess):
     def client_state_type(self) -> tff.types.Type:
         """The type `C` of a client's state between rounds."""
         return self.client_type.state
+
+    @property
+    def evaluated_model(self) -> Model:
+        """The model of the weights that `personalize` and `global_weights` make."""
+        return evaluated_model(self.algorithm)
 
     @functools.cached_property
     def initialize_clients(self) -> tff.Computation:

@@ -133,7 +133,7 @@ def check_types(subject: Subject) -> None:
     assert isinstance(process, tff.templates.IterativeProcess)
     state_type = process.initialize.type_signature.result
     result = process.next.type_signature.result
-    weights_type = (process.algorithm.evaluated_model or subject.model()).weights_type
+    weights_type = process.evaluated_model.weights_type
     at_clients = functools.partial(tff.types.FederatedType, placement=tff.CLIENTS)
     function = tff.types.FunctionType
     same = tff.test.assert_types_equivalent

@@ -52,7 +52,7 @@ def results():
                 output = process.next(state, iterator.select(6))
                 state = output.state
                 iterator.update(output.clients)
-            evaluator = Evaluator(process, model, dataset, Evaluation())
+            evaluator = Evaluator(process, dataset, Evaluation())
             found = (evaluator.on_own_examples(state, source, split) for split in ("train", "test"))
             results[name].append(collections.ChainMap(*(split.columns() for split in found)))
     return results
