@@ -13,7 +13,7 @@ import numpy as np
 from tff_pfl.arguments.digests import described
 from tff_pfl.arguments.kinds import KindError, check_kind
 from tff_pfl.arguments.ranges import whole
-from tff_pfl.arguments.settings import NOTHING, facts, setting, settings
+from tff_pfl.arguments.settings import NOTHING, RESULTS, facts, setting, settings
 from tff_pfl.clients import EVERYBODY_REPORTS, Participation
 from tff_pfl.clients.padding import Ladder, shared_capacity
 from tff_pfl.data import ExamplesError, FederatedDataset
@@ -65,7 +65,7 @@ class Experiment:
 
     algorithm: Algorithm = setting("The algorithm, made by `tff_pfl.make`.")
     dataset: FederatedDataset = setting("The federation's data.")
-    rounds: int = setting("The number of rounds.", whole(1))
+    rounds: int = setting("The number of rounds.", whole(1), changes=RESULTS)
     clients_per_round: int | None = setting(
         "The number of clients in a cohort; None: all clients that train.", whole(1), default=None
     )

@@ -8,7 +8,9 @@ import numpy as np
 import tensorflow_federated as tff
 
 from tff_pfl.arguments.digests import described
+from tff_pfl.arguments.settings import NUMBERS, facts
 from tff_pfl.data import FederatedDataset
+from tff_pfl.evaluation import Evaluation
 from tff_pfl.experiment.experiment import Experiment
 from tff_pfl.experiment.fingerprint import fingerprint
 from tff_pfl.experiment.run_directory import flatten
@@ -27,9 +29,6 @@ DESCRIPTIONS = {
 
 COMPUTATIONS = ("rounds", "models", "evaluation")
 """The keys of fingerprints that may differ between versions of software."""
-
-# Options that change only evaluations after the last round, or nothing.
-_FREE_OPTIONS = ("clients_per_call", "generalization", "late_share", "subsample", "synthetic")
 
 
 def of_computations(process: PersonalizedProcess) -> dict[str, str]:
@@ -76,9 +75,9 @@ def of_data(dataset: FederatedDataset) -> dict[str, str]:
 
 def of_run(experiment: Experiment) -> dict[str, Any]:
     """Returns all that a run depends on as JSON values."""
-    process, options = experiment.process, experiment.evaluation
+    process, options = experiment.process, facts(Evaluation).items()
     quantities = process.evaluated_model.task.quantities
-    chosen = {key: v for key, v in vars(options).items() if key not in _FREE_OPTIONS}
+    chosen = [name for name, (_, its) in options if its.changes == NUMBERS]
     return {
         **of_data(experiment.members),
         **of_computations(process),
@@ -86,7 +85,7 @@ def of_run(experiment: Experiment) -> dict[str, Any]:
         "clients_per_round": experiment.cohort_size,
         "participation": described(experiment.participation),
         "quantities": {name: it._asdict() for name, it in quantities.items()},
-        "evaluate": described(chosen),
+        "evaluate": described({name: getattr(experiment.evaluation, name) for name in chosen}),
     }
 
 
