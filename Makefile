@@ -34,8 +34,14 @@ test-trainings: $(venv)  ## train many kinds of networks, and each kind of confi
 	.venv/bin/python -m pytest -n 2 -m "slow or not slow" --timeout 900 \
 	    tests/runtime/graph/test_networks.py tests/config/test_shipped_configs.py
 
+# A process that traced hundreds of computations keeps 10 GB, so each folder has processes of its own.
 test-all: $(venv)  ## run all tests, those marked slow as well (hours)
-	.venv/bin/python -m pytest -n 2 --dist loadfile -m "slow or not slow" --timeout 900
+	@failed=; for part in tests/[a-z]*/ "tests/test_*.py"; do \
+	    printf '\n=== %s\n' "$$part"; \
+	    .venv/bin/python -m pytest -n 2 --dist loadfile -m "slow or not slow" --timeout 900 $$part \
+	        || failed="$$failed $$part"; \
+	done; \
+	if [ -n "$$failed" ]; then echo "failed:$$failed"; exit 1; fi
 
 fuzz: $(venv)  ## vectorize thousands of cases of client work, each against one client at a time
 	.venv/bin/python -m pytest -n 2 -m "slow or not slow" --timeout 900 tests/runtime/graph/fuzz

@@ -24,6 +24,7 @@ def names(path):
 def test_notebook_runs_without_warnings_and_shows_pictures(path, tmp_path, monkeypatch):
     """Executes it in an empty folder; a notebook takes a minute on two quiet cores."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "1")  # some CPUs warn of slow convolutions
     notebook = jupytext.read(path)
     resources = {"metadata": {"path": tmp_path}}
     nbclient.NotebookClient(notebook, timeout=SECONDS, resources=resources).execute()

@@ -13,7 +13,7 @@ from tff_pfl.arguments.names import TFF_TASKS
 from tff_pfl.config import experiment_of
 from tff_pfl.deployment import compose_global_evaluation
 from tff_pfl.evaluation import MetricName
-from tff_pfl.local import batches, num_rows
+from tff_pfl.local import batches
 from tff_pfl.models.tff_tasks import tff_task
 
 get_config = importlib.import_module("configs.tff_baselines").get_config
@@ -62,9 +62,7 @@ def trained_by_tff(task, weights, data, rate):
 @pytest.mark.parametrize("name", TFF_TASKS)
 def test_fedavg_equals_tff_learning(name, monkeypatch):
     """Compares weights to 1e-5, in stored order, and finalized metrics."""
-    monkeypatch.setattr(
-        batches, "random_order", lambda examples, seed: tf.range(num_rows(examples))
-    )
+    monkeypatch.setattr(batches, "order_of", lambda is_example, rows, seed: tf.range(rows))
     runtime.set_graph_context()
     task, rate = tff_task(name), RATES.get(name, 0.02)
     run = experiment_of(get_config(f"{name},fedavg"))

@@ -32,7 +32,7 @@ SUBJECTS = {row.id: row.subject for row in ROWS}
 SIZES = (6, 5, 9)
 # TensorFlow fuses operations of these methods, unless `round_as_simulation` was called; pFedMe's it
 # also arranges differently in the simulation's larger graph.
-ROUNDED = ("pfedhn", "pfedhn_pc", "plgu_ghn", "pfedme")
+ROUNDED = ("pfedhn", "pfedhn_pc", "plgu_ghn", "pfedmb", "pfedme")
 
 
 @pytest.mark.thorough

@@ -194,7 +194,7 @@ def build_algorithm(name, model):
     model = tiny_normalized_model() if name == "fedbn" else model()
     options = {"num_clients": len(SIZES), "clients_per_round": len(SIZES), "seed": 3}
     options |= OPTIONS.get(name, {})
-    return model, build(name, model, EXAMPLES_TYPE, local_sgd(0.1), **options)
+    return build(name, model, EXAMPLES_TYPE, local_sgd(0.1), **options)
 
 
 def padded(examples):
@@ -207,7 +207,8 @@ def padded(examples):
 @case(name=list(ALGORITHMS))
 def algorithm(name):
     """Runs two rounds of padded clients, then the evaluation."""
-    model, process = build_algorithm(name, tiny_cnn)
+    process = build_algorithm(name, tiny_cnn)
+    model = process.evaluated_model
     evaluation = map_models(
         process, lambda weights, test: measured(model, weights, test, batch_size=4)
     )
@@ -233,7 +234,7 @@ def algorithm_on_sequences():
     element = tff.types.StructWithPythonType(
         [("x", tff.types.TensorType(np.uint8, IMAGE_SHAPE)), ("y", np.int32)], dict
     )
-    _, process = build_algorithm("ditto", tiny_model)
+    process = build_algorithm("ditto", tiny_model)
     clients = make_clients(process, SIZES)
     process = compose_with_sequence_data(process, element, capacity=ROWS)
 

@@ -55,9 +55,12 @@ def test_two_workers_give_the_stated_results(saved):
 def test_operations_run_on_the_requested_devices(saved):
     local = "/job:coordinator/replica:0/task:0/device:CPU:0"
     assert saved["executed_on"] == {
-        tuple(WORKERS): {"Lgamma": WORKERS, "Digamma": WORKERS[:1]},
-        tuple(WORKERS[1:]): {"Lgamma": WORKERS[1:], "Digamma": WORKERS[1:]},
-        ("CPU:0", WORKERS[1]): {"Lgamma": [local, WORKERS[1]], "Digamma": [local]},
+        devices: {"Lgamma": clients, "Digamma": clients[:1], "Erfinv": clients[:1]}
+        for devices, clients in (
+            (tuple(WORKERS), WORKERS),
+            (tuple(WORKERS[1:]), WORKERS[1:]),
+            (("CPU:0", WORKERS[1]), [local, WORKERS[1]]),
+        )
     }
 
 
