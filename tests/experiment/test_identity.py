@@ -12,9 +12,11 @@ from tests.federation import IMAGE_SHAPE, local_sgd, tiny_experiment
 from tests.marks import slow
 from tff_pfl import Metric, algorithms, from_keras
 from tff_pfl.arguments.digests import described
+from tff_pfl.arguments.settings import facts
 from tff_pfl.clients import Participation, Selector
 from tff_pfl.evaluation import Evaluation
-from tff_pfl.experiment import identity
+from tff_pfl.experiment import Experiment, identity
+from tff_pfl.experiment.changes import changes_of
 from tff_pfl.models import tasks
 
 
@@ -134,3 +136,8 @@ def test_noise_may_differ_by_rounding():
     assert not identity.changes(before, now, are_versions_equal=True)
     now = {"noise_multiplier": np.nextafter(1.001, 2)}
     assert identity.changes(before, now, are_versions_equal=True)
+
+
+def test_fields_of_an_experiment_say_what_a_change_changes():
+    said = {name: its.changes for name, (_, its) in facts(Experiment).items()}
+    assert said == {name: changes_of(name) for name in said}

@@ -8,9 +8,9 @@ import numpy as np
 import tensorflow_federated as tff
 
 from tff_pfl.arguments.digests import described
-from tff_pfl.arguments.settings import NUMBERS, facts
+from tff_pfl.arguments.settings import NUMBERS
 from tff_pfl.data import FederatedDataset
-from tff_pfl.evaluation import Evaluation
+from tff_pfl.experiment.changes import changes_of
 from tff_pfl.experiment.experiment import Experiment
 from tff_pfl.experiment.fingerprint import fingerprint
 from tff_pfl.experiment.run_directory import flatten
@@ -33,15 +33,16 @@ COMPUTATIONS = ("rounds", "models", "evaluation")
 
 def of_computations(process: PersonalizedProcess) -> dict[str, str]:
     """Returns fingerprints of a process, which are computed once for each process."""
-    if "_fingerprints" not in vars(process):  # the process keeps them while it lives
+    kept = process.__dict__  # as long as the process lives
+    if "_fingerprints" not in kept:
         models = [process.personalize, *process.further_models.values()]
         models += filter(None, [process.global_weights])
-        process.__dict__["_fingerprints"] = {
+        kept["_fingerprints"] = {
             "rounds": fingerprint(process.initialize, process.next, process.initialize_client),
             "models": fingerprint(*models),
             "evaluation": fingerprint(_metrics(process)),
         }
-    return vars(process)["_fingerprints"]
+    return kept["_fingerprints"]
 
 
 def _metrics(process) -> tff.Computation:
@@ -75,9 +76,9 @@ def of_data(dataset: FederatedDataset) -> dict[str, str]:
 
 def of_run(experiment: Experiment) -> dict[str, Any]:
     """Returns all that a run depends on as JSON values."""
-    process, options = experiment.process, facts(Evaluation).items()
+    process, options = experiment.process, vars(experiment.evaluation)
     quantities = process.evaluated_model.task.quantities
-    chosen = [name for name, (_, its) in options if its.changes == NUMBERS]
+    chosen = {k: v for k, v in options.items() if changes_of(f"evaluation.{k}") == NUMBERS}
     return {
         **of_data(experiment.members),
         **of_computations(process),
@@ -85,7 +86,7 @@ def of_run(experiment: Experiment) -> dict[str, Any]:
         "clients_per_round": experiment.cohort_size,
         "participation": described(experiment.participation),
         "quantities": {name: it._asdict() for name, it in quantities.items()},
-        "evaluate": described({name: getattr(experiment.evaluation, name) for name in chosen}),
+        "evaluate": described(chosen),
     }
 
 

@@ -14,7 +14,7 @@ from typing import IO, Any
 from ml_collections import config_dict
 
 from tff_pfl.arguments.settings import NOTHING, NUMBERS
-from tff_pfl.experiment.changes import changes_of, free_settings
+from tff_pfl.experiment.changes import CHANGES, changes_of
 from tff_pfl.output.files import (
     folder_name,
     not_spelled_out,
@@ -246,7 +246,7 @@ class RunDirectory:
             raise OutputDirectoryError(
                 f"The run in {self.path} has other settings:\n  " + "\n  ".join(changed) + "\n"
                 "Resume it with its own settings, or choose another directory. Only "
-                f"{', '.join(free_settings())} may change."
+                f"{', '.join(CHANGES)} may change."
             )
 
     def _has_content(self, name):
