@@ -31,7 +31,8 @@ MessageError, NotCountedError = exported.MessageError, coordinator.NotCountedErr
 SUBJECTS = {row.id: row.subject for row in ROWS}
 SIZES = (6, 5, 9)
 # TensorFlow fuses operations of these methods, unless `round_as_simulation` was called; pFedMe's it
-# also arranges differently in the simulation's larger graph.
+# also arranges differently in the simulation's larger graph. pFedMB's last batch of convolutions
+# has half of the rows in the simulation, see `branch_if_alone`, but not in an exported process.
 ROUNDED = ("pfedhn", "pfedhn_pc", "plgu_ghn", "pfedmb", "pfedme")
 
 
