@@ -289,7 +289,7 @@ plt.show()
 
 # %%
 source, state = await run(folder, rounds=30)
-dataset, model, process = digits()
+dataset, _, process = digits()
 tff_pfl.set_graph_context()
 evaluator = evaluation.Evaluator(process, dataset, evaluation.Evaluation())
 found = evaluator.on_own_examples(state, source)

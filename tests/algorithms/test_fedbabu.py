@@ -15,7 +15,7 @@ from tests.federation import (
 )
 from tests.marks import slow, together
 from tests.quadratics import objectives, quadratic_clients, quadratic_model, vector_of
-from tff_pfl.algorithms import fedbabu
+from tff_pfl.algorithms import fedbabu, make
 from tff_pfl.evaluation import fine_tuned
 from tff_pfl.testing import EagerProcess
 
@@ -84,7 +84,7 @@ def test_fine_tuned_replaces_the_fine_tuning():
     local, clients = local_sgd(), make_clients(eager("fedbabu", MODEL, local_sgd()), (9, 6))
     expected = EagerProcess(fedbabu(MODEL, local, fine_tune_epochs=2), seed=1)
     for epochs in (0, 1):
-        algorithm = fedbabu(MODEL, local, fine_tune_epochs=epochs)
+        algorithm = make("fedbabu", MODEL, local, fine_tune_epochs=epochs)
         process = EagerProcess(fine_tuned(algorithm, local, epochs=2), seed=1)
         state = process.initialize()
         assert_equal(process.personalize(state, clients), expected.personalize(state, clients))

@@ -15,7 +15,7 @@ from tests.federation import (
     run_rounds,
     tiny_model,
 )
-from tff_pfl.algorithms import make
+from tff_pfl.algorithms import ditto, make
 from tff_pfl.attacks import scaled_uploads
 from tff_pfl.evaluation import fine_tuned, locally_trained
 from tff_pfl.local import ClientContext, LocalTraining
@@ -125,6 +125,11 @@ def test_locally_trained_trains_the_global_model():
 def test_locally_trained_needs_a_global_model():
     with pytest.raises(ValueError, match="'locally_trained' is the global model after"):
         locally_trained(make("local", MODEL, local_sgd()), local_sgd())
+
+
+def test_algorithm_that_make_did_not_make_must_state_its_model():
+    with pytest.raises(ValueError, match="evaluated_model of the algorithm is not set"):
+        fine_tuned(ditto(MODEL, local_sgd()), local_sgd(), epochs=1)
 
 
 def test_fine_tuned_and_scaled_uploads_commute():

@@ -169,8 +169,9 @@ def evaluated_model(algorithm: Algorithm) -> Model:
     """
     if algorithm.evaluated_model is None:
         raise ValueError(
-            f"The model to evaluate is not stated by {algorithm.name}. Make it by tff_pfl.make, "
-            "which states the model that clients train, or set its evaluated_model."
+            f"The evaluated_model of {algorithm.name} is not set. tff_pfl.make sets it to the "
+            "model that clients train; dataclasses.replace(algorithm, evaluated_model=...) sets "
+            "another."
         )
     return algorithm.evaluated_model
 
