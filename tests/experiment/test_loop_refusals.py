@@ -38,21 +38,21 @@ def trained(dataset, tmp_path_factory):
     ("changes", "message"),
     [
         ({"rounds": 1}, "has done 2 rounds already, but rounds=1"),
-        ({"dataset": other_partition}, r"the fingerprint of its data .* \(partition.npz\) was"),
+        ({"dataset": other_partition}, r"the fingerprint of its data .* \(partition.npz\): "),
         (
             {"dataset": lambda data: FederatedDataset(255 - data.x, data.y, 3, data.partition)},
             "the fingerprint of its inputs",
         ),
         (
             {"participation": Participation(over_selection=1.5)},
-            "participation.over_selection was 1.0, now it is 1.5",
+            "participation.over_selection: 1.0 then, 1.5 now",
         ),
-        ({"clients_per_round": 3}, "clients_per_round was 2, now it is 3"),
-        ({"format": 6}, "the format of its checkpoint was 5, with this tff_pfl it is 6"),
+        ({"clients_per_round": 3}, "clients_per_round: 2 then, 3 now"),
+        ({"format": 7}, "the format of its checkpoint: 6 then, 7 now"),
         ({"checkpoint": None}, "Cannot resume the run in .*: its checkpoint is missing"),
         (
             {"algorithm": tiny_algorithm("fedavg").with_declared_noise(1.0)},
-            "noise_multiplier was None, now it is 1.0",
+            "noise_multiplier: None then, 1.0 now",
         ),
     ],
     ids=lambda value: ",".join(value) if isinstance(value, dict) else "",

@@ -165,9 +165,8 @@ def test_run_is_resumed_only_with_its_own_settings(tmp_path):
         resume=True,
     ).write_settings()
     more = RunDirectory(tmp_path, SETTINGS | {"rounds": 12}, resume=True)
-    assert (
-        more.changes == ["rounds: 9 then, 12 now", "data.data_dir: '/elsewhere' then, '' now"][::-1]
-    )
+    changes = ["rounds: 9 then, 12 now", "data.data_dir: '/elsewhere' then, '' now"]
+    assert list(map(str, more.changes)) == changes
     other = SETTINGS | {"seed": 1, "data": {"name": "mnist", "data_dir": ""}, "new": True}
     computation = {"computation": {"rounds": "digest"}}
     start(tmp_path / "compared", SETTINGS | computation)
@@ -175,7 +174,7 @@ def test_run_is_resumed_only_with_its_own_settings(tmp_path):
     assert kept.settings == SETTINGS | computation
     with pytest.raises(
         OutputDirectoryError,
-        match="(?s)data.name: 'digits' then, 'mnist' now.*new: None then.*seed: 0 then, 1 now",
+        match="(?s)seed: 0 then, 1 now.*data.name: 'digits' then, 'mnist' now.*new: None then",
     ):
         start(tmp_path, other, resume=True)
 

@@ -18,13 +18,15 @@ from tff_pfl.analysis.runs import STUDY, Path, Runs, is_run, read, read_record
 from tff_pfl.arguments.kinds import KindError, check_kind
 from tff_pfl.arguments.names import check_names
 from tff_pfl.arguments.ranges import RangeError, each, whole
+from tff_pfl.arguments.settings import NUMBERS
 from tff_pfl.arguments.tracebacks import with_short_tracebacks
 from tff_pfl.data import FederatedDataset
 from tff_pfl.evaluation import MetricName, main_metric
 from tff_pfl.experiment import Experiment, Run, train
-from tff_pfl.experiment.identity import COMPUTATIONS, DESCRIPTIONS, of_computations, stated
+from tff_pfl.experiment.identity import of_computations
 from tff_pfl.experiment.run_directory import (
     OutputDirectoryError,
+    RunDirectory,
     changed_settings,
     has_begun,
     own_folder,
@@ -105,20 +107,26 @@ def compare(
     _check(experiments, seeds, baseline)
     trackers = [tracker] if tracker else []
     check_trackers(trackers)
-    root, runs = pathlib.Path(folder or "runs/compare").expanduser(), {}
+    root = pathlib.Path(folder or "runs/compare").expanduser()
+    runs, settings = {}, {}
     with runtime.current_or_graph_context():
         for label, of_label in experiments.items():
             computation = None
             for seed in map(int, seeds):
-                experiment, computation = _experiment(label, of_label, seed, computation)
-                of_seed, settings = f"seed{seed}", experiment.settings
+                experiment = _experiment(label, of_label, seed)
+                if computation is None:  # of the same seed, so that those of all seeds are equal
+                    computation = of_computations(dataclasses.replace(experiment, seed=0).process)
+                of_seed = f"seed{seed}"
+                settings[label, seed] = {**experiment.settings, "computation": computation}
                 parent = root / folder_name(label)
-                path = parent / of_seed if folder else own_folder(parent, of_seed, settings)
+                path = parent / of_seed
+                if not folder:
+                    path = own_folder(parent, of_seed, settings[label, seed])
+                elif not overwrite:
+                    _check_folder(path, settings[label, seed])
                 runs[label, seed] = Run(path, experiment)
-                if not overwrite:
-                    _check_folder(runs[label, seed])
         found = _record(root, runs, baseline or next(iter(experiments)), keeps=bool(folder))
-        _train(runs, overwrite, trackers)
+        _train(runs, settings, overwrite, trackers)
     return Comparison(found, runs)
 
 
@@ -160,58 +168,52 @@ def _check(experiments, seeds, baseline) -> None:
             )
 
 
-def _experiment(label, of_label, seed, computation) -> tuple[Experiment, Mapping[str, str]]:
-    """Returns the experiment of a label and a seed, and the fingerprints of what it computes."""
+def _experiment(label, of_label, seed) -> Experiment:
+    """Returns the experiment of a label and a seed."""
     if isinstance(of_label, Experiment):
         experiment = dataclasses.replace(of_label, seed=seed)
     else:
         experiment = of_label(seed)
     check_kind(f"The experiment {label!r}", experiment, Experiment)
     experiment.check_evaluated()
-    if computation is None:  # The same seed makes the fingerprints of all seeds comparable.
-        process = dataclasses.replace(experiment, seed=0).process
-        computation = of_computations(process)
-    experiment = dataclasses.replace(experiment, label=f"{label}, seed {seed}")
-    return stated(experiment, computation), computation
+    return dataclasses.replace(experiment, label=f"{label}, seed {seed}")
 
 
-def _check_folder(run: Run) -> None:
-    """Raises an error if the folder has a run of another experiment."""
-    if not has_begun(run.folder):
-        return
-    settings = run.experiment.settings
-    _, changed = changed_settings(run.folder, settings)
-    if changed:
-        known = [change for change in changed if not change.startswith("computation")]
-        keys = [change.partition(":")[0].removeprefix("computation.") for change in changed]
-        code = [f"{DESCRIPTIONS[key]} has changed" for key in keys if key in COMPUTATIONS]
+def _check_folder(folder: pathlib.Path, settings: Mapping[str, Any]) -> None:
+    """Raises an error if the folder has a run of other settings, which it would show."""
+    changes = changed_settings(folder, settings) if has_begun(folder) else []
+    changed = [change for change in changes if change.what == NUMBERS]
+    if known := [it for it in changed if not it.key.startswith("computation.")] or changed:
         raise OutputDirectoryError(
-            f"{run.folder} is a run of something else ({'; '.join(known[:3] or code)}). Pass "
+            f"{folder} is a run of something else ({'; '.join(map(str, known[:3]))}). Pass "
             "overwrite=True to train it again, another folder, or none, so that it has its own."
         )
 
 
-def _train(runs: Mapping[tuple[str, int], Run], overwrite: bool, trackers: Sequence[str]) -> None:
+def _train(
+    runs: Mapping[tuple[str, int], Run],
+    settings: Mapping[tuple[str, int], Mapping[str, Any]],
+    overwrite: bool,
+    trackers: Sequence[str],
+) -> None:
     """Trains the runs that are not finished, seed by seed."""
     seeds = list(dict.fromkeys(seed for _, seed in runs))
     ordered = sorted(runs, key=lambda label_and_seed: seeds.index(label_and_seed[1]))
     total = sum(run.experiment.rounds for run in runs.values())
     with progress_bar(total=total, unit="round") as bar:
-        for number, run in enumerate(map(runs.__getitem__, ordered)):
-            experiment, before = run.experiment, bar.n
+        for number, key in enumerate(ordered):
+            run, before = runs[key], bar.n
+            experiment = run.experiment
             bar.set_description(experiment.title)
             summary = None if overwrite else finished_summary(run.folder, experiment.rounds)
             if summary is not None and summary.final.round_num <= experiment.rounds:
                 what = "was finished before"
             else:
-                trained = train(
-                    experiment,
-                    run.folder,
-                    resume=not overwrite,
-                    overwrite=overwrite,
-                    release_managers=(*trackers, _Ticks(bar, before)),
-                    verbose=False,
+                managers = (*trackers, _Ticks(bar, before))
+                directory = RunDirectory(
+                    run.folder, settings[key], resume=not overwrite, overwrite=overwrite
                 )
+                trained = train(experiment, directory, release_managers=managers, verbose=False)
                 what = in_short(trained.result)
             bar.update(before + experiment.rounds - bar.n)
             bar.write(f"{experiment.title} ({number + 1} of {len(runs)}): {what}")

@@ -21,9 +21,9 @@ import pandas as pd
 from tff_pfl.arguments.names import unknown_name
 from tff_pfl.arguments.quantities import Quantities, Quantity
 from tff_pfl.evaluation import MetricName
+from tff_pfl.experiment.changes import flatten
 from tff_pfl.experiment.run_directory import (
     OutputDirectoryError,
-    flatten,
     has_begun,
     read_json,
     reading,

@@ -24,6 +24,7 @@ from tff_pfl.config.options import (
 from tff_pfl.config.parts import is_private
 from tff_pfl.config.sections import keys, own_keys
 from tff_pfl.data import PARTITIONERS
+from tff_pfl.experiment.changes import Change
 
 
 def check_config(config: ml_collections.ConfigDict) -> None:
@@ -167,7 +168,7 @@ def _check_privacy(config, participation) -> None:
             )
 
 
-def check_rounds_of_epsilon(config: ml_collections.ConfigDict, changes: Sequence[str]) -> None:
+def check_rounds_of_epsilon(config: ml_collections.ConfigDict, changes: Sequence[Change]) -> None:
     """Checks that a resumed run has the number of rounds for which its noise was computed.
 
     Args:
@@ -177,7 +178,7 @@ def check_rounds_of_epsilon(config: ml_collections.ConfigDict, changes: Sequence
     Raises:
         ConfigError: `epsilon` was set for another number of rounds.
     """
-    of_rounds = [change for change in changes if change.startswith("rounds")]
+    of_rounds = [change for change in changes if change.key == "rounds"]
     if config.privacy.epsilon is not None and of_rounds:
         raise ConfigError(
             f"config.privacy.epsilon={config.privacy.epsilon} is for all rounds, but the noise of "

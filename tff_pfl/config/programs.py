@@ -18,7 +18,6 @@ from tff_pfl.config.interruption import exit_code_of
 from tff_pfl.config.options import complete
 from tff_pfl.config.unused import unused_settings
 from tff_pfl.experiment import Experiment
-from tff_pfl.experiment.changes import changes_of
 from tff_pfl.experiment.evaluate import RESULT_SUFFIXES
 from tff_pfl.experiment.export import check_folder
 from tff_pfl.experiment.loop import train
@@ -127,14 +126,14 @@ def run_program(
         ignored = [
             change
             for change in directory.changes
-            if changes_of(change.partition(":")[0]) == RESULTS and not change.startswith("rounds:")
+            if change.what == RESULTS and change.key != "rounds"
         ]
         if is_over and not ignored:
             print("note: the run was finished before; its result is shown again", file=sys.stderr)
         elif is_over:
             print(
                 "note: the run was finished already, and its results ignore these changes:\n  "
-                + "\n  ".join(ignored)
+                + "\n  ".join(map(str, ignored))
                 + f"\nprograms/evaluate.py --run_dir={directory.path} evaluates it again.",
                 file=sys.stderr,
             )

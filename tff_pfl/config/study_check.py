@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from tff_pfl import config as configs
 from tff_pfl import datasets, experiment
 from tff_pfl.analysis.runs import read_record
+from tff_pfl.arguments.settings import NUMBERS
 from tff_pfl.config.study import Study, Training
 from tff_pfl.config.workers import Workers
 from tff_pfl.experiment import Run
@@ -96,7 +97,8 @@ def first_problem(
 def _changes(folder, config) -> str | None:
     """Returns a message if the config of a run, or its code, has changed since the run began."""
     configs.complete(config)
-    _, changed = changed_settings(folder, experiment.resolved(config))
+    changes = changed_settings(folder, experiment.resolved(config))
+    changed = [str(change) for change in changes if change.what == NUMBERS]
     if changed:
         what = "settings than its config has now"
     elif changed := [it for it in other_versions(folder, config.imports) if it.startswith(CODE)]:

@@ -4,7 +4,8 @@ import copy
 import dataclasses
 import json
 import os
-from collections.abc import Mapping
+import types
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,14 +21,14 @@ from tff_pfl.clients import (
     serialize,
 )
 from tff_pfl.evaluation import from_text, to_text
-from tff_pfl.experiment import identity as identities
+from tff_pfl.experiment.changes import Change, differences
 from tff_pfl.experiment.run_directory import CHECKPOINT, OutputDirectoryError
 from tff_pfl.experiment.summary import EvaluatedRound
 from tff_pfl.experiment.versions import other_software
 from tff_pfl.privacy import PrivacyLoss
 from tff_pfl.templates import PersonalizedProcess
 
-FORMAT = 5
+FORMAT = 6
 """The version of the format. Checkpoints of another version cannot be resumed."""
 
 _PLAIN = ("metrics", "timings", "seconds", "released", "ended")  # fields that are JSON values
@@ -102,8 +103,15 @@ def checkpoint_of(run_dir: str | os.PathLike) -> str:
     return path
 
 
-def check_trained(store: ClientStateStore, now: Mapping[str, Any]) -> None:
+def check_trained(
+    store: ClientStateStore, now: Mapping[str, Any], ignored: Sequence[str] = ()
+) -> None:
     """Checks that a run has done a round, and that it has the identity of `now`.
+
+    Args:
+        store: The run's client states.
+        now: The identity; see `identity.of_run`.
+        ignored: Keys of the identity that may differ.
 
     Raises:
         OutputDirectoryError: No round was committed, or the run is of another process, other data
@@ -112,22 +120,22 @@ def check_trained(store: ClientStateStore, now: Mapping[str, Any]) -> None:
     committed, run = store.attachment("progress"), _run_of(store)
     if committed is None:
         raise OutputDirectoryError(f"{run} has no checkpoint of a run: no round was committed.")
-    if changes := _changes(run, json.loads(committed), now):
-        raise OutputDirectoryError(f"{run} is a run of something else: {'; '.join(changes)}.")
+    if changes := _changes(run, json.loads(committed), now, ignored):
+        raise OutputDirectoryError(f"{run} is a run of something else: {changes}.")
 
 
 def _run_of(store: ClientStateStore) -> str:
     return os.path.dirname(store.path or "")
 
 
-def _changes(run, committed: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Lists the differences between the identity of a run and that of now."""
-    if committed.get("format") != FORMAT:
-        found = committed.get("format")
-        return [f"the format of its checkpoint was {found}, with this tff_pfl it is {FORMAT}"]
-    return identities.changes(
-        committed["identity"], now, are_versions_equal=not other_software(run)
-    )
+def _changes(run, committed: Mapping[str, Any], now, ignored: Sequence[str] = ()) -> str:
+    """Returns the differences between the identity of a run and that of now, as text."""
+    found = committed.get("format")
+    if found != FORMAT:
+        return str(Change("the format of its checkpoint", found, FORMAT))
+    if other_software(run):
+        ignored = [*ignored, "computation"]
+    return "; ".join(map(str, differences(committed["identity"], now, ignored)))
 
 
 def _state_type(process) -> tff.types.Type:
@@ -148,19 +156,30 @@ class Checkpoint:
         self,
         store: ClientStateStore,
         process: PersonalizedProcess,
-        identity: Mapping[str, Any],
+        identity: Mapping[str, Any] = types.MappingProxyType({}),
     ):
         """Prepares the checkpoint without reading it.
 
         Args:
             store: The client states.
             process: The run's process.
-            identity: All that the run's numbers depend on, as JSON values; see `identity.of_run`. A
-                run can only be resumed with the same values.
+            identity: All that the run's numbers depend on, as JSON values; see `identity.of_run`.
         """
         self._store = store
         self._process = process
         self._identity = identity
+
+    def check(self) -> None:
+        """Checks that the run that was committed has the same format and the same identity.
+
+        Raises:
+            OutputDirectoryError: It has others.
+        """
+        committed = self._store.attachment("progress") or b"null"
+        if (content := json.loads(committed)) and (
+            changes := _changes(_run_of(self._store), content, self._identity)
+        ):
+            raise self._refusal(changes)
 
     def load(self, source: CohortDataSource) -> Progress:
         """Returns the progress that was committed last, or the initial progress of a new run.
@@ -169,16 +188,13 @@ class Checkpoint:
             source: The source of the cohorts.
 
         Raises:
-            OutputDirectoryError: The checkpoint has another format or another identity, or its
-                cohorts are drawn in another way.
+            OutputDirectoryError: Cohorts are drawn in another way.
         """
         committed = self._store.attachment("progress")
         if committed is None:
             nobody = np.zeros([source.num_clients], np.bool_)
             return Progress(self._process.initialize(), source.iterator(), nobody)
         content = json.loads(committed)
-        if changes := _changes(_run_of(self._store), content, self._identity):
-            raise self._refusal("; ".join(changes))
         state = _server_state(self._store, self._process)
         try:
             iterator = CohortIterator.from_bytes(self._store.attachment("iterator") or b"")

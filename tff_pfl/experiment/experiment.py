@@ -27,6 +27,7 @@ from tff_pfl.evaluation import (
 )
 from tff_pfl.experiment.capacity import pays_to_compile, suitable_capacity
 from tff_pfl.experiment.early_stop import EarlyStop
+from tff_pfl.experiment.identity import of_run
 from tff_pfl.experiment.new_clients import NewClients
 from tff_pfl.local import LocalTraining, rows_of_batch
 from tff_pfl.models import Model
@@ -284,6 +285,15 @@ class Experiment:
                 first_id=self.members.num_clients,
                 capacity=self.capacity(self.cohort_size),
             )
+
+    @functools.cached_property
+    def identity(self) -> Mapping[str, Any]:
+        """All that the numbers of the run depend on, as JSON values; see `identity.of_run`.
+
+        Raises:
+            ValueError: See `process`.
+        """
+        return of_run(self)
 
     @property
     def pays_to_compile(self) -> bool:

@@ -12,7 +12,6 @@ from tff_pfl.data import FederatedDataset
 from tff_pfl.experiment.capacity import warn_of_slow_convolutions
 from tff_pfl.experiment.checkpoint import Checkpoint, Progress, client_states
 from tff_pfl.experiment.experiment import Experiment
-from tff_pfl.experiment.identity import of_run, stated
 from tff_pfl.experiment.memory import check_server_memory
 from tff_pfl.experiment.metrics_log import MetricsLog
 from tff_pfl.experiment.round_warnings import RoundWarnings
@@ -95,9 +94,10 @@ def train(
         1
     """
     if folder is None:
-        experiment, resume = stated(experiment), not overwrite
-        folder = own_folder("runs", experiment.title, experiment.settings)
-    if not isinstance(folder, RunDirectory):
+        settings = {**experiment.settings, "computation": experiment.identity["computation"]}
+        folder = own_folder("runs", experiment.title, settings)
+        folder = RunDirectory(folder, settings, resume=not overwrite, overwrite=overwrite)
+    elif not isinstance(folder, RunDirectory):
         folder = RunDirectory(folder, experiment.settings, resume=resume, overwrite=overwrite)
     # Impossible trainings and evaluations are refused before the run to overwrite is deleted.
     check_server_memory(experiment.process)
@@ -122,7 +122,8 @@ def _train(experiment, directory, managers, verbose) -> Result:
             capacity=experiment.capacity(experiment.cohort_size),
             participation=experiment.participation,
         )
-        checkpoint = Checkpoint(store, process, of_run(experiment))
+        checkpoint = Checkpoint(store, process, experiment.identity)
+        checkpoint.check()
         progress = checkpoint.load(source)
         done = progress.round_num
         if done > experiment.rounds:

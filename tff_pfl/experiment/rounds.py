@@ -14,6 +14,7 @@ from tff_pfl.clients import EVERYBODY_REPORTS, CohortDataSource
 from tff_pfl.data import plot_partition
 from tff_pfl.evaluation import MARGIN, MetricName
 from tff_pfl.experiment.background import Background, Stopwatch
+from tff_pfl.experiment.changes import flatten
 from tff_pfl.experiment.checkpoint import Checkpoint, Progress
 from tff_pfl.experiment.early_stop import SPLIT, EarlyStop
 from tff_pfl.experiment.errors import NobodyReportedError
@@ -26,7 +27,6 @@ from tff_pfl.experiment.round_warnings import (
     exchanges,
     warnings_of,
 )
-from tff_pfl.experiment.run_directory import flatten
 from tff_pfl.experiment.summary import NUM_CLIENTS_NEVER_SELECTED, EvaluatedRound
 from tff_pfl.output.progress import Bar
 

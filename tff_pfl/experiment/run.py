@@ -19,7 +19,7 @@ from tff_pfl.experiment.checkpoint import Checkpoint, check_trained, checkpoint_
 from tff_pfl.experiment.evaluate import EvaluationResult, evaluated
 from tff_pfl.experiment.experiment import Experiment
 from tff_pfl.experiment.export import Exported, write_models, write_models_of_others
-from tff_pfl.experiment.identity import of_computations, of_data, of_run
+from tff_pfl.experiment.identity import OF_EVALUATION
 from tff_pfl.experiment.run_directory import OutputDirectoryError
 from tff_pfl.experiment.run_files import RunFiles
 from tff_pfl.experiment.summary import Result, read_summary
@@ -98,7 +98,7 @@ class Run:
         """
         path = checkpoint_of(self.folder)
         with client_states(self.experiment.process, path, read_only=True) as store:
-            check_trained(store, of_run(self.experiment))
+            check_trained(store, self.experiment.identity)
 
     @contextlib.contextmanager
     def restored(self) -> Iterator[Restored]:
@@ -115,7 +115,7 @@ class Run:
             client_states(process, path, read_only=True) as store,
         ):
             self._warn_of_other_versions()  # devices are those of the context
-            check_trained(store, of_data(experiment.members))
+            check_trained(store, experiment.identity, OF_EVALUATION)
             source = CohortDataSource(
                 experiment.members,
                 store,
@@ -124,10 +124,7 @@ class Run:
                 capacity=experiment.capacity(options.clients_per_call),
                 participation=experiment.participation,
             )
-            # The evaluation may be of other models than those of the run.
-            rounds = of_computations(process)["rounds"]
-            identity = {"rounds": rounds, "clients_per_round": experiment.cohort_size}
-            progress = Checkpoint(store, process, identity).load(source)
+            progress = Checkpoint(store, process).load(source)
             yield Restored(source, progress.server_state, progress.round_num, progress.reported)
 
     @with_short_tracebacks

@@ -8,13 +8,13 @@ import os
 import pathlib
 import shutil
 import types
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Any
 
 from ml_collections import config_dict
 
 from tff_pfl.arguments.settings import NOTHING, NUMBERS
-from tff_pfl.experiment.changes import CHANGES, changes_of
+from tff_pfl.experiment.changes import CHANGES, Change, changes_of, differences, flatten
 from tff_pfl.output.files import (
     folder_name,
     not_spelled_out,
@@ -60,7 +60,7 @@ class RunDirectory:
     process are removed.
 
     Attributes:
-        changes: The settings of a resumed run that have changed and may change, as text.
+        changes: The settings of a resumed run that have changed and may change.
         settings: The run's settings, as JSON values.
         path: The path of the directory, which has these files:
             `config.json`     all settings
@@ -125,7 +125,7 @@ class RunDirectory:
         self._files = tuple(dict.fromkeys(["config.json", *files]))
         self._starts_over = False
         self._lock: IO | None = None
-        self.changes: list[str] = []
+        self.changes: list[Change] = []
         self._check()
 
     def create(self) -> None:
@@ -234,17 +234,21 @@ class RunDirectory:
                 f"{self.path} already contains a run. Pass --resume to continue it (in Python, "
                 "resume=True), --overwrite to delete it, or another directory."
             )
-        self.changes, changed = changed_settings(self.path, self.settings)
+        self.changes = changed_settings(self.path, self.settings)
+        changed = [change for change in self.changes if change.what == NUMBERS]
         is_of_a_run = "metrics.csv" in self._files
         self._starts_over = bool(changed) and is_of_a_run and not has_begun(self.path)
         if self._starts_over:
             self.changes = []
             return
         # Only a run in a folder of its own, or of `compare`, states what it computes.
-        self.settings = {**_computation(read_settings(self.path)), **self.settings}
+        before = read_settings(self.path)
+        self.settings = {key: before[key] for key in before if key == "computation"} | self.settings
         if changed:
             raise OutputDirectoryError(
-                f"The run in {self.path} has other settings:\n  " + "\n  ".join(changed) + "\n"
+                f"The run in {self.path} has other settings:\n  "
+                + "\n  ".join(map(str, changed))
+                + "\n"
                 "Resume it with its own settings, or choose another directory. Only "
                 f"{', '.join(CHANGES)} may change."
             )
@@ -254,36 +258,19 @@ class RunDirectory:
         return bool(os.listdir(path)) if os.path.isdir(path) else os.path.exists(path)
 
 
-def changed_settings(
-    path: str | os.PathLike, settings: Mapping[str, Any]
-) -> tuple[list[str], list[str]]:
-    """Compares settings with the settings of a run.
+def changed_settings(path: str | os.PathLike, settings: Mapping[str, Any]) -> list[Change]:
+    """Lists the differences between the settings of a run and others.
 
     Args:
         path: The directory of the run.
-        settings: The resolved config, as JSON values.
-
-    Returns:
-        `(allowed, forbidden)`: the changes that a resumed run may make, and the changes that would
-        change the numbers of its rounds, as text.
+        settings: The resolved config, as JSON values. If it lacks `computation`, fingerprints of
+            what the run computes are not compared.
 
     Raises:
         OutputDirectoryError: The run's settings are damaged.
     """
-    before = read_settings(path)
-    old, new = flatten(before, "."), flatten({**_computation(before), **settings}, ".")
-    changes: tuple[list[str], list[str]] = [], []
-    for key in sorted(old.keys() | new.keys()):
-        if repr(old.get(key)) != repr(new.get(key)):  # `repr`, because NaN is not equal to itself
-            changes[changes_of(key) == NUMBERS].append(
-                f"{key}: {old.get(key)!r} then, {new.get(key)!r} now"
-            )
-    return changes
-
-
-def _computation(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fingerprints among the settings of a run; see `identity.stated`."""
-    return {key: settings[key] for key in settings if key == "computation"}
+    ignored = () if "computation" in settings else ("computation",)
+    return differences(read_settings(path), settings, ignored)
 
 
 def own_folder(parent: str | os.PathLike, name: str, settings: Mapping[str, Any]) -> pathlib.Path:
@@ -343,20 +330,6 @@ def read_settings(run_dir: str | os.PathLike) -> dict[str, Any]:
         OutputDirectoryError: The file is damaged or has another kind of JSON value.
     """
     return not_spelled_out(read_json(os.path.join(run_dir, "config.json")))
-
-
-def flatten(nested: Any, separator: str, prefix: str = "") -> dict[str, Any]:
-    """Flattens nested mappings, lists and arrays to one level, with names joined by `separator`."""
-    if isinstance(nested, Mapping):
-        items: Iterable[tuple[Any, Any]] = nested.items()
-    elif isinstance(nested, list | tuple) or getattr(nested, "ndim", 0) > 0:
-        items = enumerate(nested)
-    else:
-        return {prefix: nested}
-    flat: dict[str, Any] = {}
-    for name, value in items:
-        flat |= flatten(value, separator, f"{prefix}{separator}{name}" if prefix else str(name))
-    return flat
 
 
 def resolved(config: config_dict.ConfigDict) -> dict[str, Any]:

@@ -21,8 +21,9 @@ import tensorflow_federated as tff
 
 from tff_pfl.arguments.names import check_names
 from tff_pfl.arguments.registry import Registry
+from tff_pfl.experiment.changes import flatten
 from tff_pfl.experiment.errors import TrackerError
-from tff_pfl.experiment.run_directory import RunDirectory, flatten, read_json
+from tff_pfl.experiment.run_directory import RunDirectory, read_json
 
 TRACKERS = Registry("tracker", "directory")
 """Classes `(directory: RunDirectory, **options)` of release managers that are context managers."""
