@@ -346,3 +346,20 @@ def test_private_cohorts_have_a_known_probability(options, message):
     Participation(sampling="poisson", dropout=(0.2,), availability=Diurnal()).check_private()
     with pytest.raises(ValueError, match=message):
         Participation(**options).check_private()
+
+
+@together(
+    ("options", "message"),
+    [
+        ({"sampling": "poisson"}, "sampling='poisson', but .* has to report.* to 'fixed'"),
+        (
+            {"dropout": (0.0, 0.1), "class_shares": (1, 1)},
+            r"dropout=.* has to report.* to \(0.0,\)",
+        ),
+        ({"median_seconds": (1.0,), "deadline": 2.0}, "deadline=2.0, but .* to None"),
+    ],
+)
+def test_everybody_reports_if_clients_add_the_noise(options, message):
+    Participation().check_private(everybody_reports=True)
+    with pytest.raises(ValueError, match=message):
+        Participation(**options).check_private(everybody_reports=True)

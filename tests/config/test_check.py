@@ -68,7 +68,10 @@ def changed(**changes):
             "config.participation.selector.candidates must be set, got None",
         ),
         ({**DISTRIBUTED, "privacy__clipping": "adaptive"}, "clipping='adaptive'.* to 'fixed'"),
-        ({**DISTRIBUTED, "participation__dropout": (0.1,)}, r"dropout=\(0.1,\), .* to \(0.0,\)"),
+        (
+            {**DISTRIBUTED, "participation__dropout": (0.1,)},
+            r"config.participation: dropout=\(0.1,",
+        ),
         ({"privacy__delta": 0.1}, "privacy.delta=0.1, but there is no privacy without epsilon or"),
         (
             {"compression__name": "half", "aggregator__name": "secure"},

@@ -18,7 +18,13 @@ from tff_pfl.experiment import (
     resolved,
     table,
 )
-from tff_pfl.privacy import Accountant, PrivacyLoss, default_delta, with_privacy
+from tff_pfl.privacy import (
+    Accountant,
+    PrivacyLoss,
+    default_delta,
+    with_distributed_privacy,
+    with_privacy,
+)
 
 
 def private(rounds=2, algorithm="fedavg", **changes):
@@ -45,6 +51,20 @@ def test_metrics_have_epsilon_and_the_summary_its_parameters(run):
     assert summary.privacy["epsilon"] == pytest.approx(spent[-1])
     assert summary.privacy["clients_per_round"] == 20
     assert f"differential privacy of clients: epsilon {spent[-1]:.4g}" in table(summary)
+
+
+@pytest.mark.parametrize("mechanism", ["central", "distributed"])
+def test_everybody_reports_to_an_algorithm_whose_clients_add_the_noise(dataset, mechanism):
+    """Without one client's part of the noise, the server would keep its state in each round."""
+    add_noise = {"central": with_privacy, "distributed": with_distributed_privacy}[mechanism]
+    algorithm = add_noise(tiny_algorithm("fedavg"), noise_multiplier=0.1, clients_per_round=2)
+    participation = Participation(dropout=(0.2,))
+    if mechanism == "central":
+        tiny_experiment(dataset, algorithm, participation=participation)
+        return
+    with pytest.raises(ValueError, match=r"dropout=\(0.2,\), but .* has to report") as raised:
+        tiny_experiment(dataset, algorithm, participation=participation)
+    assert raised.value.field == "participation"
 
 
 @pytest.mark.thorough

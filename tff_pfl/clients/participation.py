@@ -221,8 +221,16 @@ class Participation:
             )
         self.selector.check(wanted)
 
-    def check_private(self) -> None:
-        """Raises a `ValueError` unless clients are drawn with a known probability, for privacy."""
+    def check_private(self, *, everybody_reports: bool = False) -> None:
+        """Checks that clients are drawn with a known probability, for privacy.
+
+        Args:
+            everybody_reports: Whether each client of a cohort has to report, because it adds its
+                part of the noise.
+
+        Raises:
+            ValueError: They are not, or some do not report.
+        """
         if self.selects:
             raise ValueError(
                 f"selector={self.selector}, but with privacy each client must be drawn with the "
@@ -239,16 +247,33 @@ class Participation:
                 "be drawn from all clients. Set sampling to 'poisson', or let all clients always "
                 "be available."
             )
+        if not everybody_reports:
+            return
+        for name, is_right, right in (
+            ("sampling", self.sampling == "fixed", "fixed"),
+            ("dropout", not any(self.dropout), (0.0,)),
+            ("deadline", self.deadline is None, None),
+        ):
+            if not is_right:
+                raise ValueError(
+                    f"{name}={getattr(self, name)!r}, but with distributed privacy each client of "
+                    "a cohort has to report: it adds its part of the noise, and the server adds "
+                    f"no noise. Set it to {right!r}."
+                )
+
+    def check_algorithm(self, algorithm: Any) -> None:
+        """Checks that an `Algorithm` can have such cohorts; see `check_private`."""
+        if algorithm.noise_multiplier is not None:
+            needs_all = algorithm.made_for.smallest_cohort is not None
+            self.check_private(everybody_reports=needs_all)
 
     def check_process(self, process: Any) -> None:
         """Checks that a `PersonalizedProcess` can have such cohorts.
 
         Raises:
-            ValueError: The process is private, but see `check_private`; or the selector needs
-                losses, but there is no global model or reports are not sent in the clear.
+            ValueError: The selector needs losses, but there is no global model or reports are not
+                sent in the clear.
         """
-        if process.algorithm.noise_multiplier is not None:
-            self.check_private()
         if self.selector.needs_losses and process.algorithm.report != "clear":
             raise ValueError(
                 f"selector={self.selector} needs the losses of single clients, but this process "

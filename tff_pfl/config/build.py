@@ -13,7 +13,7 @@ from tff_pfl.compression import COMPRESSORS, compressed
 from tff_pfl.config import parts
 from tff_pfl.config.errors import ConfigError, config_errors
 from tff_pfl.config.options import ERROR_FEEDBACK, FRACTION, TASK
-from tff_pfl.config.parts import build_local, build_optimizer, check_schedule, privacy_loss
+from tff_pfl.config.parts import build_local, build_optimizer, check_schedule
 from tff_pfl.experiment.experiment import Experiment, check_labels, fitted
 from tff_pfl.experiment.run_directory import resolved
 from tff_pfl.privacy import with_distributed_privacy, with_privacy
@@ -210,15 +210,17 @@ def _build_attack(config, dataset):
 
 def _made_private(algorithm, config, num_clients) -> Algorithm:
     """Returns the algorithm with the privacy of a config, or unchanged without privacy."""
-    loss = privacy_loss(config, num_clients)
-    if loss is None:
+    accountant, noise = parts.accountant(config, num_clients), config.privacy.noise_multiplier
+    if accountant is None:
         return algorithm
-    options = {
-        "noise_multiplier": loss.noise_multiplier,
-        "clients_per_round": config.clients_per_round,
-        "clip_norm": config.privacy.clip_norm,
-    }
     with config_errors("privacy"):
+        if noise is None:
+            noise = accountant.noise_multiplier(config.privacy.epsilon, config.rounds)
+        options = {
+            "noise_multiplier": noise,
+            "clients_per_round": config.clients_per_round,
+            "clip_norm": config.privacy.clip_norm,
+        }
         if config.privacy.mechanism == "distributed":
             return with_distributed_privacy(algorithm, bits=config.privacy.bits, **options)
         return with_privacy(
@@ -250,10 +252,10 @@ def experiment_of(
     settings, config = resolved(config), config.copy_and_resolve_references()
     if config.clients_per_round is None:
         config.clients_per_round = members.num_clients
+    participation = parts.participation(config)
     with config_errors("clients_per_round"):
-        parts.participation(config).check(members.num_clients, config.clients_per_round)
+        participation.check(members.num_clients, config.clients_per_round)
     model = build_model(config, members)
-    privacy = parts.privacy_loss(config, members.num_clients)
     with config_errors(None):
         experiment = Experiment(
             build_algorithm(config, model, members),
@@ -262,10 +264,10 @@ def experiment_of(
             clients_per_round=config.clients_per_round,
             seed=config.seed,
             evaluation=parts.evaluation(config),
-            participation=parts.participation(config),
+            participation=participation,
             early_stop=parts.early_stop(config),
             new_clients=new_clients,
-            accountant=None if privacy is None else privacy.accountant,
+            accountant=parts.accountant(config, members.num_clients),
             checkpoint_every=config.checkpoint_every,
         ).written_as(settings)
     with config_errors("evaluation"):

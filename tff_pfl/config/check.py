@@ -148,24 +148,14 @@ def _check_privacy(config, participation) -> None:
     if config.aggregator.name:
         reason = "privacy has its own aggregator, the mean of clipped uploads with noise"
         raise _both(config, "aggregator.name", _privacy_key(config), reason)
+    is_distributed = privacy.mechanism == "distributed"
     with config_errors("participation"):
-        participation.check_private()
-    if privacy.mechanism != "distributed":
-        return
-    # Epsilon needs the noise of all clients, and a client that does not report adds none.
-    section = config.participation
-    for key, is_right, right in (
-        ("privacy.clipping", privacy.clipping == "fixed", "'fixed'"),
-        ("participation.sampling", section.sampling == "fixed", "'fixed'"),
-        ("participation.dropout", not any(section.dropout), "(0.0,)"),
-        ("participation.deadline", section.deadline is None, "None"),
-    ):
-        if not is_right:
-            raise ConfigError(
-                f"config.{key}={value_of(config, key)!r}, but with config.privacy.mechanism="
-                "'distributed' each client of a cohort has to report: it adds its part of the "
-                f"noise, and the server adds no noise. Set it to {right}."
-            )
+        participation.check_private(everybody_reports=is_distributed)
+    if is_distributed and privacy.clipping != "fixed":
+        raise ConfigError(
+            f"config.privacy.clipping={privacy.clipping!r}, but with config.privacy.mechanism="
+            "'distributed' clients clip their uploads to a fixed norm. Set it to 'fixed'."
+        )
 
 
 def check_rounds_of_epsilon(config: ml_collections.ConfigDict, changes: Sequence[Change]) -> None:

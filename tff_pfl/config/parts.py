@@ -15,7 +15,7 @@ from tff_pfl.evaluation import Evaluation
 from tff_pfl.experiment.early_stop import EarlyStop
 from tff_pfl.experiment.new_clients import NewClients
 from tff_pfl.local import OPTIMIZERS, LocalTraining
-from tff_pfl.privacy import Accountant, PrivacyLoss, default_delta
+from tff_pfl.privacy import Accountant, default_delta
 
 
 def build_local(config: ml_collections.ConfigDict) -> LocalTraining:
@@ -113,25 +113,23 @@ def is_private(config: ml_collections.ConfigDict) -> bool:
     return config.privacy.epsilon is not None or config.privacy.noise_multiplier is not None
 
 
-def privacy_loss(config: ml_collections.ConfigDict, num_clients: int) -> PrivacyLoss | None:
-    """Returns the privacy loss of a config's rounds, or `None` without privacy.
+def accountant(config: ml_collections.ConfigDict, num_clients: int) -> Accountant | None:
+    """Returns the accountant of a config's rounds, or `None` without privacy.
 
     Args:
         config: The config.
         num_clients: The number of clients that train.
 
     Raises:
-        ConfigError: A value is wrong, or no noise is large enough for the epsilon.
+        ConfigError: A value is wrong.
     """
     if not is_private(config):
         return None
-    privacy = config.privacy
     with config_errors("privacy"):
-        delta = default_delta(num_clients) if privacy.delta is None else privacy.delta
-        accountant = Accountant(
-            num_clients, config.clients_per_round, delta, config.participation.sampling
+        delta = config.privacy.delta
+        return Accountant(
+            num_clients,
+            config.clients_per_round,
+            default_delta(num_clients) if delta is None else delta,
+            config.participation.sampling,
         )
-        noise = privacy.noise_multiplier
-        if noise is None:
-            noise = accountant.noise_multiplier(privacy.epsilon, config.rounds)
-        return PrivacyLoss(accountant, noise)

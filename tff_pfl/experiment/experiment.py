@@ -117,6 +117,8 @@ class Experiment:
         with _field("clients_per_round"):
             self.participation.check(members.num_clients, self.cohort_size)
             self.algorithm.made_for.check(members.num_clients, self.cohort_size)
+        with _field("participation"):
+            self.participation.check_algorithm(self.algorithm)
         with _field("privacy"):
             _ = self.privacy
         with _field("evaluation"):

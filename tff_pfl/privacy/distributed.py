@@ -1,5 +1,6 @@
 """Distributed privacy: clients add the noise, and the server sees a noisy sum."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -62,7 +63,9 @@ def with_distributed_privacy(
         branch_mean=lambda: (NoisySumFactory(mechanism, quotient), encode_branches),
         clients_per_round=clients_per_round,
     )
-    return noisy(algorithm, noise, noise_multiplier)
+    private = noisy(algorithm, noise, noise_multiplier)
+    made_for = private.made_for._replace(smallest_cohort=clients_per_round)
+    return dataclasses.replace(private, made_for=made_for)
 
 
 class NoisySumFactory(tff.aggregators.UnweightedAggregationFactory):

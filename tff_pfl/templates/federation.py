@@ -12,11 +12,13 @@ class Federation(NamedTuple):
         num_clients: The number of clients of the federation; ids are below it.
         clients_per_round: The expected number of clients in a round.
         largest_cohort: The largest number of clients in a round.
+        smallest_cohort: The smallest number of clients whose uploads the server can use.
     """
 
     num_clients: int | None = None
     clients_per_round: int | None = None
     largest_cohort: int | None = None
+    smallest_cohort: int | None = None
 
     def nearest_id(self, client_id: tf.Tensor) -> tf.Tensor:
         """Returns the id, or if the federation has no such client, the nearest id that it has."""
