@@ -403,7 +403,7 @@ def test_run_of_another_method_model_or_data_is_refused(dataset, compared):
             local(other_model, 0.5),
             "the fingerprint of its method, .*, loss and preprocess has changed",
         ),
-        ({"dataset": dataset.of([0, 1, 2])}, "data.fingerprint"),
+        ({"dataset": dataset.of([0, 1, 2])}, "the fingerprint of its data and"),
     ]
     for change, message in refused:
         with pytest.raises(OutputDirectoryError, match=message):

@@ -123,7 +123,7 @@ def test_differences_use_common_seeds(runs):
 
 
 def test_notes_report_samples_and_differing_settings(tmp_path):
-    made = [{"local": {"rate": s}, "data": {"fingerprint": f"data of {s}"}} for s in range(2)]
+    made = [{"local": {"rate": s}, "fingerprints": {"data": f"data of {s}"}} for s in range(2)]
     other = [write_run(tmp_path / str(s), [0.5], seed=s, **own) for s, own in enumerate(made)]
     notes = results_table({"A": other}).notes
     assert "The runs of A differ in more than the seed: in local.rate." in notes

@@ -21,13 +21,13 @@ def another(shape, classes, depth=2): ...
 @pytest.fixture
 def networks():
     registry = Registry("model", "shape", "classes")
-    assert registry.register("wide")(network) is network
+    assert registry.register("wide")(network).__wrapped__ is network
     return registry
 
 
 def test_registry_is_a_mapping_sorted_by_name(networks):
-    networks.register("deep")(another)
-    assert dict(networks) == {"deep": another, "wide": network}
+    deep = networks.register("deep")(another)
+    assert dict(networks) == {"deep": deep, "wide": networks["wide"]}
     assert list(networks) == ["deep", "wide"] and len(networks) == 2
     assert "wide" in networks and "mlp" not in networks
     for look_up in (networks.__getitem__, networks.options):
@@ -73,7 +73,7 @@ def test_reloaded_module_may_register_again(networks):
     again = types.FunctionType(network.__code__, {}, "network")
     again.__module__, again.__kwdefaults__ = network.__module__, {"hidden": (4,)}
     networks.register("wide")(again)
-    assert networks["wide"] is again and networks.options("wide") == {"hidden": (4,)}
+    assert networks["wide"].__wrapped__ is again and networks.options("wide") == {"hidden": (4,)}
 
 
 def test_unknown_name_lists_the_nearest_and_all_names():

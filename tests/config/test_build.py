@@ -30,7 +30,7 @@ from tff_pfl.config import (
 )
 from tff_pfl.config.errors import config_errors
 from tff_pfl.data import FederatedDataset
-from tff_pfl.experiment.experiment import fitted
+from tff_pfl.experiment.capacity import fitted
 from tff_pfl.templates import AGGREGATORS
 from tff_pfl.templates.federation import Federation
 from tff_pfl.testing import tiny_normalized_model

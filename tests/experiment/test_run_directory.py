@@ -168,10 +168,10 @@ def test_run_is_resumed_only_with_its_own_settings(tmp_path):
     changes = ["rounds: 9 then, 12 now", "data.data_dir: '/elsewhere' then, '' now"]
     assert list(map(str, more.changes)) == changes
     other = SETTINGS | {"seed": 1, "data": {"name": "mnist", "data_dir": ""}, "new": True}
-    computation = {"computation": {"rounds": "digest"}}
-    start(tmp_path / "compared", SETTINGS | computation)
+    prints = {"fingerprints": {"rounds": "digest"}}
+    start(tmp_path / "compared", SETTINGS | prints)
     kept = start(tmp_path / "compared", SETTINGS, resume=True)
-    assert kept.settings == SETTINGS | computation
+    assert kept.settings == SETTINGS | prints
     with pytest.raises(
         OutputDirectoryError,
         match="(?s)seed: 0 then, 1 now.*data.name: 'digits' then, 'mnist' now.*new: None then",

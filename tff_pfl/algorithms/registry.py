@@ -17,6 +17,7 @@ import tensorflow_federated as tff
 
 from tff_pfl.arguments.kinds import check_kind, function_of
 from tff_pfl.arguments.names import check_names
+from tff_pfl.arguments.recipes import Recipe, remember
 from tff_pfl.arguments.registry import Registry
 from tff_pfl.arguments.tracebacks import with_short_tracebacks
 from tff_pfl.local import LocalTraining
@@ -158,13 +159,16 @@ def make(
         raise TemplateError(
             f"The algorithm {name!r} must return a tff_pfl.Algorithm, got {algorithm!r:.80}."
         )
-    return dataclasses.replace(
+    made = dataclasses.replace(
         algorithm,
         name=name,
         evaluated_model=algorithm.evaluated_model or model,
         made_for=Federation(**known),
         made_of=Ingredients(model, local, hyperparameters(name) | options),
     )
+    module = function_of(function).__module__
+    remember(made, Recipe(ALGORITHMS.kind, name, hyperparameters(name) | options, module))
+    return made
 
 
 def build(

@@ -23,7 +23,7 @@ from tff_pfl.arguments.tracebacks import with_short_tracebacks
 from tff_pfl.data import FederatedDataset
 from tff_pfl.evaluation import MetricName, main_metric
 from tff_pfl.experiment import Experiment, Run, train
-from tff_pfl.experiment.identity import of_computations
+from tff_pfl.experiment.identity import OF_SOFTWARE, fingerprints
 from tff_pfl.experiment.run_directory import (
     OutputDirectoryError,
     RunDirectory,
@@ -111,13 +111,13 @@ def compare(
     runs, settings = {}, {}
     with runtime.current_or_graph_context():
         for label, of_label in experiments.items():
-            computation = None
+            process = None
             for seed in map(int, seeds):
                 experiment = _experiment(label, of_label, seed)
-                if computation is None:  # of the same seed, so that those of all seeds are equal
-                    computation = of_computations(dataclasses.replace(experiment, seed=0).process)
-                of_seed = f"seed{seed}"
-                settings[label, seed] = {**experiment.settings, "computation": computation}
+                if process is None:  # of the same seed, so that those of all seeds are equal
+                    process = dataclasses.replace(experiment, seed=0).process
+                of_seed, prints = f"seed{seed}", fingerprints(experiment.members, process)
+                settings[label, seed] = {**experiment.settings, "fingerprints": prints}
                 parent = root / folder_name(label)
                 path = parent / of_seed
                 if not folder:
@@ -183,7 +183,7 @@ def _check_folder(folder: pathlib.Path, settings: Mapping[str, Any]) -> None:
     """Raises an error if the folder has a run of other settings, which it would show."""
     changes = changed_settings(folder, settings) if has_begun(folder) else []
     changed = [change for change in changes if change.what == NUMBERS]
-    if known := [it for it in changed if not it.key.startswith("computation.")] or changed:
+    if known := [it for it in changed if it.key not in OF_SOFTWARE] or changed:
         raise OutputDirectoryError(
             f"{folder} is a run of something else ({'; '.join(map(str, known[:3]))}). Pass "
             "overwrite=True to train it again, another folder, or none, so that it has its own."

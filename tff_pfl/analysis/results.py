@@ -267,7 +267,9 @@ def _differing_settings(runs) -> pd.Series:
     last = versions.groupby("run")["rounds_before"].transform("max")
     is_code = (versions["rounds_before"] == last) & versions["key"].str.startswith(CODE)
     settings = pd.concat([runs.settings, versions[is_code]]).drop_duplicates(["run", "key"])
-    free = settings["key"].str.match(r"(seed|data\.fingerprint)(\.|$)")
+    free = settings["key"].str.match(
+        r"(?:(?:data\.)?seed|fingerprints\.(?:data|inputs)|unnamed)(?:\.|$)"
+    )
     settings = settings[~free & (settings["key"].map(changes_of) != NOTHING)]
     groups = settings["value"].map(repr).groupby([settings["label"], settings["key"]], sort=False)
     number = pd.Series({label: len(paths) for label, paths in runs.folders.items()}, dtype=int)

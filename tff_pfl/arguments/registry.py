@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 from tff_pfl.arguments.kinds import check_kind, signature_of
 from tff_pfl.arguments.names import check_names
+from tff_pfl.arguments.recipes import remembering
 
 _Registered = TypeVar("_Registered", bound=Callable[..., Any])
 
@@ -40,6 +41,8 @@ class Registry(Mapping[str, Callable[..., Any]]):
 
     def register(self, name: str) -> Callable[[_Registered], _Registered]:
         """Decorates a function, or a `functools.partial` of one, to register it under a name.
+
+        Results of the decorated function have recipes, see `tff_pfl.arguments.recipes`.
 
         Registering the same function again, as when its module is reloaded, replaces the first.
 
@@ -62,6 +65,8 @@ class Registry(Mapping[str, Callable[..., Any]]):
                     f"The {self.kind} {name!r} has an option `name`, but in a config `name` is "
                     f"{name!r}. Rename the option."
                 )
+            if not isinstance(registered, type | functools.partial):
+                registered = remembering(self.kind, name)(registered)
             self._registered[name] = registered
             return registered
 

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tff_pfl.arguments.kinds import check_kind
 from tff_pfl.arguments.ranges import takes
+from tff_pfl.arguments.recipes import remembering
 from tff_pfl.compression.averaged_part import AveragedPart, averaged_part
 from tff_pfl.compression.compressors import Compressor, rescaled
 from tff_pfl.templates import Algorithm, Exchange
@@ -31,6 +32,7 @@ class Compensated(NamedTuple):
     residuals: Mapping[str, tf.Tensor]
 
 
+@remembering("compressor", "compressed")
 @takes()
 def compressed(
     algorithm: Algorithm, compressor: Compressor, *, error_feedback: bool = False

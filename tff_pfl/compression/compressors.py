@@ -1,5 +1,6 @@
 """Compressors by name."""
 
+import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -20,7 +21,8 @@ COMPRESSORS = Registry("compressor")
 """Functions `(*, <options>) -> Compressor`."""
 
 
-class Compressor(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Compressor:
     """A pair of functions that encode a vector as a short message, and decode the message.
 
     Both functions are pure TensorFlow. A client that was left out sends a message of zeros, which

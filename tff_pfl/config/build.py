@@ -14,7 +14,8 @@ from tff_pfl.config import parts
 from tff_pfl.config.errors import ConfigError, config_errors
 from tff_pfl.config.options import ERROR_FEEDBACK, FRACTION, TASK
 from tff_pfl.config.parts import build_local, build_optimizer, check_schedule
-from tff_pfl.experiment.experiment import Experiment, check_labels, fitted
+from tff_pfl.experiment.capacity import fitted
+from tff_pfl.experiment.experiment import Experiment, check_labels
 from tff_pfl.experiment.run_directory import resolved
 from tff_pfl.privacy import with_distributed_privacy, with_privacy
 from tff_pfl.templates import AGGREGATORS, Algorithm, with_aggregator
@@ -54,7 +55,7 @@ def build_dataset(
                 num_validation=config.data.num_validation,
                 imbalance=config.data.imbalance,
                 imbalanced_test=config.data.imbalanced_test,
-                seed=config.seed,
+                seed=config.seed if config.data.seed is None else config.data.seed,
             )
     num_clients = dataset.num_clients - config.new_clients.number
     unknown = [i for i in config.attack.get("client_ids", ()) if not 0 <= i < num_clients]

@@ -193,15 +193,16 @@ def config_of_run(
         ConfigError: The settings are not a config of this version, or a module of
             `config.imports` is not trusted or cannot be imported.
     """
-    if not {"algorithm", "imports"} <= settings.keys() or "computation" in settings:
+    if not {"algorithm", "imports"} <= settings.keys():
+        unnamed = settings.get("unnamed", "It has no config.")
         raise ConfigError(
-            "This run was trained in Python and has no config. In Python, "
-            "tff_pfl.Run(folder, experiment) has `evaluate`, `predictions` and `export`."
+            f"The experiment of this run was made in Python, not by names alone: {unnamed} In "
+            "Python, tff_pfl.Run(folder, experiment) has `evaluate`, `predictions` and `export`."
         )
+    settings = {key: value for key, value in settings.items() if key != "fingerprints"}
     folders = settings.get("import_path", ())
     import_modules(settings.get("imports", ()), folders, trust_imports)
     try:
-        _check_keys(ml_collections.ConfigDict(settings))
         config = default_config(settings["algorithm"]["name"])
         with config.unlocked():
             config.update(settings)

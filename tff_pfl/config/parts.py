@@ -21,11 +21,13 @@ from tff_pfl.privacy import Accountant, default_delta
 def build_local(config: ml_collections.ConfigDict) -> LocalTraining:
     """Builds the local training of a config."""
     optimizer = build_optimizer(config, "local")
-    made = {"schedule": SCHEDULE.make(config), "augment": AUGMENTATION.make(config)}
-    own = facts(LocalTraining).keys() & set(config.local) - {"optimizer", *made}
+    is_constant = SCHEDULE.name_in(config) == SCHEDULE.default
+    schedule = None if is_constant else SCHEDULE.make(config)
+    augment = AUGMENTATION.make(config)
+    own = facts(LocalTraining).keys() & set(config.local) - {"optimizer", "schedule", "augment"}
     with config_errors("local"):
         values = {key: config.local[key] for key in own}
-        return LocalTraining(optimizer=optimizer, **made, **values)
+        return LocalTraining(optimizer=optimizer, schedule=schedule, augment=augment, **values)
 
 
 def check_schedule(local: LocalTraining, config: ml_collections.ConfigDict) -> None:
@@ -34,7 +36,7 @@ def check_schedule(local: LocalTraining, config: ml_collections.ConfigDict) -> N
     Raises:
         ConfigError: A factor is negative or not finite. The message has the first such round.
     """
-    if SCHEDULE.name_in(config) == "constant":
+    if local.schedule is None:
         return
 
     @functools.partial(tf.function, autograph=False)

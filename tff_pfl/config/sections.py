@@ -104,6 +104,12 @@ class Data:
         default=True,
         idle={"imbalance": 1, **_NO_FILE},
     )
+    seed: int | None = setting(
+        "The seed of the partition; None: that of the run.",
+        whole(0, 2**63 - 1),
+        default=None,
+        idle=_NO_FILE,
+    )
     partition_file: str = setting("A saved partition to use instead of a new one.", default="")
     normalization: str = setting(
         "The scale of images, one of `tff_pfl.datasets.NORMALIZATIONS`.", default="unit"

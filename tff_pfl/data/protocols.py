@@ -22,6 +22,7 @@ import tree
 
 from tff_pfl.arguments.names import check_names
 from tff_pfl.arguments.ranges import at_least, takes, whole
+from tff_pfl.arguments.recipes import Recipe, remember
 from tff_pfl.data import partition as partitioners
 from tff_pfl.data.client_rows import ClientRows
 from tff_pfl.data.data_frames import FRACTIONS
@@ -132,9 +133,11 @@ def federate(
         splits = draw.original_splits(num_validation, imbalanced_test)
     metadata = {"dataset": images.name, "labels": label_digest(images.y), "spec": spec}
     partition = Partition(*map(tuple, splits), metadata=metadata)
-    return FederatedDataset._of_checked(
+    dataset = FederatedDataset._of_checked(
         images.x, images.y, images.num_classes, partition, images.name, names
     )
+    remember(dataset, Recipe("data", images.name, spec, __name__))
+    return dataset
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Chooses how clients are padded and whether their work is compiled, and hints at faster ways."""
 
+import dataclasses
 import functools
 import os
 
@@ -10,7 +11,7 @@ import tensorflow_federated as tff
 from tff_pfl import runtime
 from tff_pfl.clients.padding import Ladder, shared_capacity
 from tff_pfl.data import FederatedDataset
-from tff_pfl.local import LocalTraining, trees
+from tff_pfl.local import LocalTraining, rows_of_batch, trees
 from tff_pfl.models import Model
 
 # CPUs compute groups of clients faster than one client after the other from this mean number of
@@ -22,6 +23,12 @@ _LEAST_GROUP, _SMALL_STEP = 16, 500_000
 _LEAST_STEPS, _COMPILED_STEP = 50_000, 10_000_000
 
 _ONEDNN = "TF_ENABLE_ONEDNN_OPTS"
+
+
+def fitted(local: LocalTraining, dataset: FederatedDataset) -> LocalTraining:
+    """Returns local training that makes the same steps without rows that no client fills."""
+    largest = shared_capacity(dataset.sizes())
+    return dataclasses.replace(local, batch_size=rows_of_batch(local.batch_size, largest))
 
 
 def pays_to_compile(

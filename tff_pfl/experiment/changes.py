@@ -20,16 +20,13 @@ CHANGES = {
 }
 """Settings that do not change the numbers of a run's rounds, and what they change, by keys."""
 
-COMPUTATION = {
-    "rounds": "the fingerprint of its method, options, local training, model, loss and preprocess",
-    "models": "the fingerprint of the computation of its models",
-    "evaluation": "the fingerprint of its metrics",
-}
-"""The fingerprints of what a run computes, which may differ between versions of software."""
-
-_DESCRIPTIONS = {f"computation.{key}": text for key, text in COMPUTATION.items()} | {
-    "data": "the fingerprint of its data and their partition (partition.npz)",
-    "inputs": "the fingerprint of its inputs, which covers every bit",
+_DESCRIPTIONS = {
+    "fingerprints.data": "the fingerprint of its data and their partition (partition.npz)",
+    "fingerprints.inputs": "the fingerprint of its inputs, which covers every bit",
+    "fingerprints.rounds": "the fingerprint of its method, options, local training, model, loss "
+    "and preprocess",
+    "fingerprints.models": "the fingerprint of the computation of its models",
+    "fingerprints.evaluation": "the fingerprint of its metrics",
 }
 
 

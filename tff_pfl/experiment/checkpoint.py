@@ -22,6 +22,7 @@ from tff_pfl.clients import (
 )
 from tff_pfl.evaluation import from_text, to_text
 from tff_pfl.experiment.changes import Change, differences
+from tff_pfl.experiment.identity import OF_SOFTWARE
 from tff_pfl.experiment.run_directory import CHECKPOINT, OutputDirectoryError
 from tff_pfl.experiment.summary import EvaluatedRound
 from tff_pfl.experiment.versions import other_software
@@ -134,7 +135,7 @@ def _changes(run, committed: Mapping[str, Any], now, ignored: Sequence[str] = ()
     if found != FORMAT:
         return str(Change("the format of its checkpoint", found, FORMAT))
     if other_software(run):
-        ignored = [*ignored, "computation"]
+        ignored = [*ignored, *OF_SOFTWARE]
     return "; ".join(map(str, differences(committed["identity"], now, ignored)))
 
 

@@ -15,7 +15,7 @@ from tff_pfl.arguments.kinds import KindError, check_kind
 from tff_pfl.arguments.ranges import whole
 from tff_pfl.arguments.settings import NOTHING, RESULTS, facts, setting, settings
 from tff_pfl.clients import EVERYBODY_REPORTS, Participation
-from tff_pfl.clients.padding import Ladder, shared_capacity
+from tff_pfl.clients.padding import Ladder
 from tff_pfl.data import ExamplesError, FederatedDataset
 from tff_pfl.evaluation import (
     Evaluation,
@@ -25,11 +25,12 @@ from tff_pfl.evaluation import (
     locally_trained,
     sampled_clients,
 )
-from tff_pfl.experiment.capacity import pays_to_compile, suitable_capacity
+from tff_pfl.experiment.capacity import fitted, pays_to_compile, suitable_capacity
 from tff_pfl.experiment.early_stop import EarlyStop
 from tff_pfl.experiment.identity import of_run
 from tff_pfl.experiment.new_clients import NewClients
-from tff_pfl.local import LocalTraining, rows_of_batch
+from tff_pfl.experiment.recipe import NoRecipeError, recipe
+from tff_pfl.local import LocalTraining
 from tff_pfl.models import Model
 from tff_pfl.privacy import Accountant, PrivacyLoss, default_delta
 from tff_pfl.templates import Algorithm, Ingredients, PersonalizedProcess, compose
@@ -333,9 +334,28 @@ class Experiment:
         vars(written)["settings"] = dict(settings)
         return written
 
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """The experiment by the names of its parts, as JSON values in the keys of configs.
+
+        `tff_pfl.config.run_of` makes the experiment of a run again of its recipe.
+
+        Raises:
+            NoRecipeError: A part has no name: no function of a registry made it.
+        """
+        return recipe(self)
+
     @functools.cached_property
     def settings(self) -> dict[str, Any]:
-        """The settings, as JSON values in the keys of configs, which a run records."""
+        """The settings, as JSON values in the keys of configs, which a run records.
+
+        An experiment with a recipe has that. Otherwise the settings describe the parts, and
+        `unnamed` says which part has no name.
+        """
+        try:
+            return self.recipe
+        except NoRecipeError as error:
+            unnamed = str(error)
         data = self.members
         sections = {
             "evaluation": self.evaluation,
@@ -347,6 +367,7 @@ class Experiment:
             values = {"noise_multiplier": loss.noise_multiplier, "delta": loss.accountant.delta}
             sections["privacy"] = values
         return {
+            "unnamed": unnamed,
             "seed": self.seed,
             "rounds": self.rounds,
             "clients_per_round": self.cohort_size,
@@ -361,7 +382,6 @@ class Experiment:
             "data": {
                 "name": data.name,
                 "num_clients": data.num_clients,
-                "fingerprint": f"{data.fingerprint} {data.inputs_fingerprint}",
             },
             **described(sections),
         }
@@ -382,12 +402,6 @@ def check_labels(model: Model, dataset: FederatedDataset) -> None:
     model.check_classes(dataset.num_classes)
     about = dataset.num_classes, dataset.name, dataset.class_names
     model.task.check_data(dataset.y, *about)
-
-
-def fitted(local: LocalTraining, dataset: FederatedDataset) -> LocalTraining:
-    """Returns local training that makes the same steps without rows that no client fills."""
-    largest = shared_capacity(dataset.sizes())
-    return dataclasses.replace(local, batch_size=rows_of_batch(local.batch_size, largest))
 
 
 def _check_split(dataset, split, who, clients=None) -> None:

@@ -7,6 +7,7 @@ import tensorflow_federated as tff
 
 from tff_pfl.arguments.digests import described
 from tff_pfl.arguments.settings import NUMBERS
+from tff_pfl.data import FederatedDataset
 from tff_pfl.experiment.changes import changes_of
 from tff_pfl.experiment.fingerprint import fingerprint
 from tff_pfl.local import Batch
@@ -16,12 +17,15 @@ from tff_pfl.tracing.equality import elementwise_equality
 if TYPE_CHECKING:
     from tff_pfl.experiment.experiment import Experiment
 
-OF_EVALUATION = ("computation.models", "computation.evaluation", "evaluate", "quantities")
+OF_SOFTWARE = ("fingerprints.rounds", "fingerprints.models", "fingerprints.evaluation")
+"""The keys of an identity that may differ between versions of software."""
+
+OF_EVALUATION = ("fingerprints.models", "fingerprints.evaluation", "evaluate", "quantities")
 """The keys of an identity that do not concern the state of a run, but its metrics."""
 
 
 def of_computations(process: PersonalizedProcess) -> dict[str, str]:
-    """Returns the fingerprints of `COMPUTATION`, which are computed once for each process."""
+    """Returns the fingerprints `OF_SOFTWARE`, which are computed once for each process."""
     kept = process.__dict__  # as long as the process lives
     if "_fingerprints" not in kept:
         models = [process.personalize, *process.further_models.values()]
@@ -47,15 +51,19 @@ def _metrics(process) -> tff.Computation:
     return measured
 
 
+def fingerprints(dataset: FederatedDataset, process: PersonalizedProcess) -> dict[str, str]:
+    """Returns the fingerprints of the data of the clients that train, and of a process."""
+    data = {"data": dataset.fingerprint, "inputs": dataset.inputs_fingerprint}
+    return data | of_computations(process)
+
+
 def of_run(experiment: "Experiment") -> dict[str, Any]:
     """Returns all that a run depends on as JSON values."""
     process, options = experiment.process, vars(experiment.evaluation)
     quantities = process.evaluated_model.task.quantities
     chosen = {k: v for k, v in options.items() if changes_of(f"evaluation.{k}") == NUMBERS}
     return {
-        "data": experiment.members.fingerprint,
-        "inputs": experiment.members.inputs_fingerprint,
-        "computation": of_computations(process),
+        "fingerprints": fingerprints(experiment.members, process),
         "noise_multiplier": process.algorithm.noise_multiplier,
         "clients_per_round": experiment.cohort_size,
         "participation": described(experiment.participation),

@@ -94,7 +94,7 @@ def train(
         1
     """
     if folder is None:
-        settings = {**experiment.settings, "computation": experiment.identity["computation"]}
+        settings = {**experiment.settings, "fingerprints": experiment.identity["fingerprints"]}
         folder = own_folder("runs", experiment.title, settings)
         folder = RunDirectory(folder, settings, resume=not overwrite, overwrite=overwrite)
     elif not isinstance(folder, RunDirectory):

@@ -243,7 +243,8 @@ class RunDirectory:
             return
         # Only a run in a folder of its own, or of `compare`, states what it computes.
         before = read_settings(self.path)
-        self.settings = {key: before[key] for key in before if key == "computation"} | self.settings
+        known = {key: before[key] for key in before if key == "fingerprints"}
+        self.settings = known | self.settings
         if changed:
             raise OutputDirectoryError(
                 f"The run in {self.path} has other settings:\n  "
@@ -263,13 +264,13 @@ def changed_settings(path: str | os.PathLike, settings: Mapping[str, Any]) -> li
 
     Args:
         path: The directory of the run.
-        settings: The resolved config, as JSON values. If it lacks `computation`, fingerprints of
-            what the run computes are not compared.
+        settings: The resolved config, as JSON values. If it lacks `fingerprints`, these are not
+            compared.
 
     Raises:
         OutputDirectoryError: The run's settings are damaged.
     """
-    ignored = () if "computation" in settings else ("computation",)
+    ignored = ["unnamed", *["fingerprints"] * ("fingerprints" not in settings)]
     return differences(read_settings(path), settings, ignored)
 
 
@@ -284,6 +285,7 @@ def own_folder(parent: str | os.PathLike, name: str, settings: Mapping[str, Any]
         settings: The run's settings.
     """
     numbers = json.loads(json.dumps(dict(settings), cls=_Encoder))
+    numbers.pop("unnamed", None)
     kept = {key: v for key, v in flatten(numbers, ".").items() if changes_of(key) != NOTHING}
     digest = hashlib.sha256(repr(sorted(kept.items())).encode()).hexdigest()
     return pathlib.Path(parent, f"{folder_name(name)}-{digest[:8]}")

@@ -14,6 +14,7 @@ import tensorflow as tf
 from tff_pfl.arguments.kinds import signature_of
 from tff_pfl.arguments.names import TFF_TASKS, check_names
 from tff_pfl.arguments.ranges import each, takes, whole
+from tff_pfl.arguments.recipes import remembering
 from tff_pfl.arguments.registry import Registry
 from tff_pfl.models import normalizer_free, residual, tff_tasks
 from tff_pfl.models.inputs import is_shape
@@ -128,6 +129,7 @@ MODELS.register("resnet50")(residual.resnet50)
 MODELS.register("wide_resnet")(residual.wide_resnet)
 
 
+@remembering("built model", "build")
 @takes(segments=whole(1))
 def build(
     name: str,

@@ -10,12 +10,14 @@ import tensorflow_federated as tff
 
 from tff_pfl.aggregators import Noise
 from tff_pfl.aggregators.branch_mean import mean_of_sums
+from tff_pfl.arguments.recipes import remembering
 from tff_pfl.privacy import branches
 from tff_pfl.privacy.discrete import DiscreteGaussian
 from tff_pfl.privacy.private import noisy
 from tff_pfl.templates import Algorithm
 
 
+@remembering("privacy", "distributed")
 def with_distributed_privacy(
     algorithm: Algorithm,
     *,

@@ -9,6 +9,7 @@ from tff_pfl.aggregators import BranchMeanFactory, FieldsFactory, Noise
 from tff_pfl.aggregators.means import with_noise
 from tff_pfl.arguments.names import check_names
 from tff_pfl.arguments.ranges import above, at_least, takes, whole
+from tff_pfl.arguments.recipes import remembering
 from tff_pfl.privacy.branches import ShareMeanFactory, noise_of_shares
 from tff_pfl.privacy.noise import (
     adaptive_clipping,
@@ -25,6 +26,7 @@ CLIPPINGS: Mapping[str, Callable[..., tff.aggregators.UnweightedAggregationFacto
 }
 
 
+@remembering("privacy", "central")
 @takes(noise_multiplier=at_least(0), clients_per_round=whole(1), clip_norm=above(0))
 def with_privacy(
     algorithm: Algorithm,

@@ -8,6 +8,7 @@ import tensorflow_federated as tff
 from tff_pfl.aggregators import StackRuleFactory, means, quiet_secure_sums, robust_rules
 from tff_pfl.arguments.kinds import check_kind
 from tff_pfl.arguments.ranges import above, at_least, takes, up_to, whole
+from tff_pfl.arguments.recipes import remembering
 from tff_pfl.arguments.registry import Registry
 from tff_pfl.templates.algorithm import Algorithm
 from tff_pfl.templates.errors import AggregatorError
@@ -244,6 +245,7 @@ def _unmeasured(rule, fewest=1):
     return StackRuleFactory(lambda stack: (rule(stack), {}), fewest)
 
 
+@remembering("aggregator", "with_aggregator")
 def with_aggregator(algorithm: Algorithm, aggregator: Aggregator) -> Algorithm:
     """Replaces the mean of uploads of an algorithm by another aggregator.
 
