@@ -65,6 +65,13 @@ NOTEBOOKS = [
 WANDB = ["pydantic>=1.10,<2", "wandb>=0.19,<0.20"]
 MLFLOW = ["mlflow-skinny>=2.14,<2.21", "pydantic>=1.10,<2"]
 
+# The folders of a clone that a wheel has inside of the package; see `tff_pfl.shipped`.
+SHIPPED = {
+    "tff_pfl.configs": "configs",
+    "tff_pfl.configs.studies": "configs/studies",
+    "tff_pfl.programs": "programs",
+}
+
 setuptools.setup(
     name="tff_pfl",
     version=VERSION,
@@ -73,7 +80,12 @@ setuptools.setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     python_requires=">=3.11,<3.12",
-    packages=setuptools.find_namespace_packages(include=["tff_pfl", "tff_pfl.*"]),
+    packages=[
+        *setuptools.find_namespace_packages(include=["tff_pfl", "tff_pfl.*"]),
+        *SHIPPED,
+    ],
+    package_dir=SHIPPED,
+    entry_points={"console_scripts": ["tff-pfl = tff_pfl.__main__:main"]},
     package_data={"tff_pfl": ["py.typed"], "tff_pfl.analysis": ["page.html"]},
     install_requires=TFF_REQUIRES + INSTALL_REQUIRES,
     extras_require={"mlflow": MLFLOW, "notebooks": NOTEBOOKS, "wandb": WANDB},

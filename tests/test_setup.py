@@ -140,7 +140,8 @@ def test_missing_tff_is_a_sentence_with_the_command(lock):
 @pytest.mark.timeout(1800)
 def test_wheel_in_a_fresh_environment_runs_the_first_program(tmp_path):
     ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(ROOT / "tff_pfl", tmp_path / "source" / "tff_pfl", ignore=ignored)
+    for name in ("tff_pfl", "configs", "programs"):
+        shutil.copytree(ROOT / name, tmp_path / "source" / name, ignore=ignored)
     for name in ("README.md", "pyproject.toml", "setup.py"):
         shutil.copy(ROOT / name, tmp_path / "source")
     program = next(code for _, code in python_blocks(ROOT / "README.md"))
@@ -172,6 +173,8 @@ def test_wheel_in_a_fresh_environment_runs_the_first_program(tmp_path):
     ]
     assert re.search(r"\nDitto +0\.\d+", run("python program.py").stdout)
     assert (tmp_path / "deployed").is_dir()
+    run("tff-pfl train --config=digits.py:ditto --config.rounds=1 --output_dir=run")
+    assert "personalized" in run("tff-pfl evaluate --run_dir=run --output=evaluated").stdout
 
 
 # A stand-in for Python that copies itself to a .venv, and logs the lists that it should install.

@@ -104,6 +104,7 @@ NAMED = {
     "partition": lambda: experiment(
         None, data("classes_per_client", 1, partition_args={"classes": 3}, num_clients=5)
     ),
+    "no options": lambda: experiment(None, data("iid")),
     "splits": lambda: experiment(None, data(merge=False, num_validation=200, imbalance=2.0)),
     "fractions": lambda: experiment(None, data(fractions=(0.6, 0.2, 0.2))),
     "evaluation": lambda: experiment(

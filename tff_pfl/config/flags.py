@@ -18,6 +18,7 @@ from tff_pfl.config.errors import ConfigError
 from tff_pfl.config.imports import failure, import_modules, look_in
 from tff_pfl.output.files import with_home
 from tff_pfl.runtime.startup import announce_tensorflow
+from tff_pfl.shipped import config_file
 
 # The errors that `ml_collections`, `absl` and config files raise for mistakes.
 _MISTAKES = (
@@ -70,6 +71,7 @@ class ConfigFileParser(ConfigFileFlagParser):
                 cannot be imported.
             OSError: The file does not exist.
         """
+        path = config_file(path)
         file = path.partition(":")[0]
         folder = os.path.dirname(os.path.abspath(file))
         look_in([folder])

@@ -42,6 +42,7 @@ from tff_pfl.arguments.ranges import takes, whole
 from tff_pfl.config.imports import failure
 from tff_pfl.experiment.summary import model_and_quantity
 from tff_pfl.output.files import folder_name
+from tff_pfl.shipped import config_file
 
 Settings = Mapping[str, Any]
 """Config keys, without `config.`, and their values."""
@@ -220,7 +221,7 @@ class Training(NamedTuple):
     @property
     def config_folder(self) -> str:
         """The folder of its config file, whose modules may have the names of those elsewhere."""
-        config = self.flags[0].removeprefix("--config=")
+        config = config_file(self.flags[0].removeprefix("--config="))
         return os.path.dirname(config.partition(":")[0])
 
 
@@ -351,7 +352,7 @@ def load_study(source: str | os.PathLike) -> Study:
         FileNotFoundError: The file does not exist.
         ValueError: The file fails, does not define `get_study`, or does not return a `Study`.
     """
-    path, colon, choice = os.path.expanduser(source).partition(":")
+    path, colon, choice = config_file(source).partition(":")
     if not pathlib.Path(path).is_file():
         raise FileNotFoundError(f"There is no study {path!r}.")
     try:

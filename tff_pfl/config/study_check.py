@@ -16,6 +16,7 @@ from tff_pfl.experiment.run_directory import changed_settings, has_begun
 from tff_pfl.experiment.run_files import CODE
 from tff_pfl.experiment.versions import other_versions
 from tff_pfl.runtime.startup import prepare_process
+from tff_pfl.shipped import config_file
 
 
 def check_settings(study: Study, output_dir: str | os.PathLike, workers: Workers) -> None:
@@ -40,7 +41,7 @@ def check_settings(study: Study, output_dir: str | os.PathLike, workers: Workers
         OutputDirectoryError: The study's record is damaged.
     """
     for label, variant in study.variants.items():
-        path = variant.config.partition(":")[0]
+        path = config_file(variant.config).partition(":")[0]
         if not pathlib.Path(path).is_file():
             raise FileNotFoundError(
                 f"The config of {label!r}, {path!r}, does not exist. Paths of configs are "

@@ -135,9 +135,8 @@ def _data(experiment, names) -> dict[str, Any]:
     partitioner = values["partitioner"]
     options = PARTITIONERS.options(partitioner) | values.pop("partition_args")
     names.add("partitioner", partitioner, PARTITIONERS[partitioner].__module__)
-    return _written("data set", {"name": made.name, **values}) | {
-        partitioner: _written("partitioner", options)
-    }
+    written = _written("data set", {"name": made.name, **values})
+    return written | ({partitioner: _written("partitioner", options)} if options else {})
 
 
 def _model(experiment, names) -> dict[str, Any]:
