@@ -25,7 +25,6 @@ prepare_tensorflow()
 
 if TYPE_CHECKING:
     from tff_pfl.algorithms import ALGORITHMS as ALGORITHMS
-    from tff_pfl.algorithms import build as build
     from tff_pfl.algorithms import hyperparameters as hyperparameters
     from tff_pfl.algorithms import idle_where as idle_where
     from tff_pfl.algorithms import make as make
@@ -85,7 +84,7 @@ if TYPE_CHECKING:
     from tff_pfl.models import from_keras as from_keras
     from tff_pfl.models import from_tff as from_tff
     from tff_pfl.models import keras_metrics as keras_metrics
-    from tff_pfl.models import partition as partition
+    from tff_pfl.models import layer_parts as layer_parts
     from tff_pfl.runtime import set_cpp_context as set_cpp_context
     from tff_pfl.runtime import set_graph_context as set_graph_context
     from tff_pfl.runtime.startup import prepare_process as prepare_process

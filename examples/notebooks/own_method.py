@@ -90,7 +90,7 @@ def fed_recon(model, local, *, personal_layers=None, reconstruction_epochs: int 
         reconstruction_epochs: The epochs of the head.
         **options: Options of `averaging`.
     """
-    parts = tff_pfl.partition(model, personal=personal_layers)
+    parts = tff_pfl.layer_parts(model, personal=personal_layers)
 
     def reconstructed(body, examples, context):
         _, start = parts.split(model.init(0))

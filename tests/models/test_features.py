@@ -9,7 +9,7 @@ import tensorflow as tf
 from tests.models.keras import test_adapter, test_segments
 from tests.models.keras.test_adapter import layers, pure, sequential
 from tests.quadratics import quadratic_model
-from tff_pfl.models import TASKS, linear, linear_head_shape, multi_branch, partition, two_exits
+from tff_pfl.models import TASKS, layer_parts, linear, linear_head_shape, multi_branch, two_exits
 
 X = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
 SEED = tf.constant([1, 2])
@@ -68,7 +68,7 @@ def test_parts_of_a_model_have_its_features():
     model = pure(test_adapter.mlp)
     weights = model.init(0)
     expected = model.features(weights, X, training=False, seed=None)
-    parts = partition(model)
+    parts = layer_parts(model)
     body, head = parts.split(weights)
     for part, own in (
         (parts.shared_model(model, head), body),

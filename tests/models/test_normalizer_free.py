@@ -46,7 +46,7 @@ def test_layers_are_named_from_input_to_head():
         *("block3_conv1", "block3_conv2", "block3_shortcut", "block4_conv1", "block4_conv2"),
         "head",
     )
-    assert models.partition(small()).personal == ("head",)
+    assert models.layer_parts(small()).personal == ("head",)
 
 
 def conv(x, w, stride=1):

@@ -38,7 +38,7 @@ from tff_pfl.arguments.extension import extends
 from tff_pfl.arguments.names import check_names
 from tff_pfl.arguments.ranges import at_least, between, takes, whole
 from tff_pfl.local import LocalTraining, sample_examples, scan_batches, trees
-from tff_pfl.models import Model, Weights, partition
+from tff_pfl.models import Model, Weights, layer_parts
 from tff_pfl.templates import Algorithm, ClientOutput, averaging, last_own_model
 
 _WINDOW = 10  # the number of passes whose losses are compared
@@ -103,7 +103,7 @@ def fedala(
     most = len(model.layers)
     if num_mixed_layers > most:
         raise ValueError(f"num_mixed_layers must be in 0 to {most}, got {num_mixed_layers}.")
-    parts = partition(model, personal=model.layers[most - num_mixed_layers :])
+    parts = layer_parts(model, personal=model.layers[most - num_mixed_layers :])
 
     def client_init(client_id, seed):
         weights = model.init(seed)

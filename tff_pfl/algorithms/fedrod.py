@@ -47,13 +47,13 @@ from tff_pfl.arguments.ranges import each, takes, whole
 from tff_pfl.local import Examples, LocalTraining, trees
 from tff_pfl.models import (
     Hypernetwork,
+    LayerParts,
     Model,
-    Partition,
     Weights,
     check_ids,
+    layer_parts,
     linear_head_shape,
     merged,
-    partition,
     prefixed,
 )
 from tff_pfl.models.example_weights import weights_of
@@ -212,9 +212,9 @@ class PersonalHeads:
         _ = self.num_classes
 
     @functools.cached_property
-    def parts(self) -> Partition:
-        """The partition into body and head."""
-        return partition(self.model)
+    def parts(self) -> LayerParts:
+        """The body and the head."""
+        return layer_parts(self.model)
 
     @functools.cached_property
     def num_classes(self) -> int:

@@ -34,7 +34,7 @@ from tff_pfl.algorithms.registry import ALGORITHMS
 from tff_pfl.arguments.extension import extends
 from tff_pfl.arguments.ranges import takes
 from tff_pfl.local import ClientContext, Examples, LocalTraining, TrainResult
-from tff_pfl.models import Model, Partition, Weights, partition
+from tff_pfl.models import LayerParts, Model, Weights, layer_parts
 from tff_pfl.templates import Algorithm
 
 
@@ -60,10 +60,10 @@ def lg_fedavg(
         alternate: Whether body and head take separate steps on each batch.
         **options: Options of `fedper`; the authors weigh clients uniformly.
     """
-    body_layers = partition(model, personal=shared_layers).shared
+    body_layers = layer_parts(model, personal=shared_layers).shared
     if alternate:
         model.check_no_batch_normalization("lg_fedavg with alternate=True")
-        local = cast(LocalTraining, _Alternating(local, partition(model, personal=body_layers)))
+        local = cast(LocalTraining, _Alternating(local, layer_parts(model, personal=body_layers)))
     return fedper(model, local, personal_layers=body_layers, **options)
 
 
@@ -72,11 +72,11 @@ class _Alternating(NamedTuple):
 
     Attributes:
         local: The local training of both parts.
-        parts: The partition into the shared head and the body.
+        parts: The shared head and the body.
     """
 
     local: LocalTraining
-    parts: Partition
+    parts: LayerParts
 
     def optimizer_state(self, weights: Weights) -> Any:
         return tuple(map(self.local.optimizer_state, self.parts.split(weights)))

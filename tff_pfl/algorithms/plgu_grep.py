@@ -39,7 +39,7 @@ from tff_pfl.algorithms.registry import ALGORITHMS
 from tff_pfl.arguments.extension import extends
 from tff_pfl.arguments.ranges import above_or_infinite, at_least, takes
 from tff_pfl.local import LocalTraining, sharpness, trees
-from tff_pfl.models import Model, layer_groups, partition
+from tff_pfl.models import Model, layer_groups, layer_parts
 from tff_pfl.templates import Algorithm, Weighting
 
 
@@ -75,7 +75,7 @@ def plgu_grep(
             of their examples; see `weighing`.
         **options: Options of `fedrep`.
     """
-    parts = partition(model, personal=options.get("personal_layers"))
+    parts = layer_parts(model, personal=options.get("personal_layers"))
     groups = layer_groups(model, parts.shared)
     if not parts.shared:
         raise ValueError(f"personal_layers has all layers of {model.name!r}: no body is left.")

@@ -184,7 +184,7 @@ def build(
 
     Example:
         >>> model, local = testing.tiny_model(), testing.tiny_local()
-        >>> process = tff_pfl.build("fedavg", model, testing.EXAMPLES_TYPE, local)
+        >>> process = tff_pfl.algorithms.build("fedavg", model, testing.EXAMPLES_TYPE, local)
         >>> int(process.initialize().round_num)
         0
 

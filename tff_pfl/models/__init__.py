@@ -1,16 +1,16 @@
-"""Pure functional models, and partitions of their layers."""
+"""Pure functional models, and parts of their layers."""
 
 from tff_pfl.models.hypernetwork import Hypernetwork
 from tff_pfl.models.keras import COMPUTE_TYPES, from_keras, keras_metrics
-from tff_pfl.models.model import Model, Weights, linear, linear_head_shape
-from tff_pfl.models.multi_branch import MultiBranch, distinct_seeds, multi_branch
-from tff_pfl.models.partition import (
-    Partition,
+from tff_pfl.models.layer_parts import (
+    LayerParts,
     layer_groups,
+    layer_parts,
     normalization_layers,
-    partition,
     two_parts,
 )
+from tff_pfl.models.model import Model, Weights, linear, linear_head_shape
+from tff_pfl.models.multi_branch import MultiBranch, distinct_seeds, multi_branch
 from tff_pfl.models.saved_model import ModelSaver
 from tff_pfl.models.statistics import with_statistics
 from tff_pfl.models.task import Metric, Task, check_ids
@@ -23,13 +23,13 @@ from tff_pfl.models.zoo import MODELS, build
 __all__ = [
     "COMPUTE_TYPES",
     "Hypernetwork",
+    "LayerParts",
     "MODELS",
     "Mean",
     "Metric",
     "Model",
     "ModelSaver",
     "MultiBranch",
-    "Partition",
     "TASKS",
     "Task",
     "Totals",
@@ -42,12 +42,12 @@ __all__ = [
     "from_tff",
     "keras_metrics",
     "layer_groups",
+    "layer_parts",
     "linear",
     "linear_head_shape",
     "merged",
     "multi_branch",
     "normalization_layers",
-    "partition",
     "prefixed",
     "two_exits",
     "two_parts",

@@ -9,8 +9,8 @@ import tensorflow as tf
 
 from tff_pfl.arguments.ranges import above, takes, whole
 from tff_pfl.models.derived import derived
+from tff_pfl.models.layer_parts import layer_parts
 from tff_pfl.models.model import Model, Weights
-from tff_pfl.models.partition import partition
 from tff_pfl.models.statistics import has_statistics
 
 # A layer is linear in its weights if these are one of the following and at most a bias.
@@ -113,7 +113,7 @@ def multi_branch(
         model.check_seeded_start("multi_branch")
     if layers is None:
         layers = [name for name, layer in model.init(0).items() if _is_linear(set(layer))]
-    ordered = partition(model, personal=layers).personal
+    ordered = layer_parts(model, personal=layers).personal
     weights = {} if model.training_pass is None else model.init(0)
     if has_statistics([weights.get(layer) for layer in ordered]):
         model.check_no_batch_normalization("A layer of several branches")

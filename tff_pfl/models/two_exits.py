@@ -6,9 +6,9 @@ import operator
 
 import tensorflow as tf
 
+from tff_pfl.models.layer_parts import LayerParts, layer_parts
 from tff_pfl.models.model import Model, Weights
 from tff_pfl.models.multi_branch import distinct_seeds
-from tff_pfl.models.partition import Partition, partition
 
 _CLIENT = "client_"  # The prefix of the names of the client exit's layers.
 _GATE = "gate"
@@ -28,7 +28,7 @@ class TwoExits:
     """
 
     model: Model
-    exits: Partition
+    exits: LayerParts
 
     def init(self, seed: int) -> Weights:
         """Returns the initial weights, with another seed for the client exit."""
@@ -37,10 +37,10 @@ class TwoExits:
         return collections.OrderedDict([*weights.items(), *own.items()])
 
     @property
-    def sides(self) -> Partition:
-        """A partition into the client's layers `phi`, `kappa` (personal), and `theta` (shared)."""
+    def sides(self) -> LayerParts:
+        """The parts: the client's layers `phi`, `kappa` (personal), and `theta` (shared)."""
         own = tuple(_CLIENT + name for name in self.exits.personal)
-        return Partition(
+        return LayerParts(
             shared=self.exits.personal,
             personal=self.exits.shared + own,
             layers=self.exits.layers + own,
@@ -138,7 +138,7 @@ def two_exits(model: Model) -> TwoExits:
     Raises:
         ValueError: A layer has a name that the client exit or the gate needs.
     """
-    exits = partition(model)
+    exits = layer_parts(model)
     for name in model.layers:
         if name in (_GATE, *(_CLIENT + layer for layer in exits.personal)):
             raise ValueError(

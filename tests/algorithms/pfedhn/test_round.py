@@ -21,10 +21,10 @@ from tff_pfl.aggregators import Stack
 from tff_pfl.algorithms.pfedhn.server import HypernetworkServer, OwnChange
 from tff_pfl.local import ClientContext, trees
 from tff_pfl.local.seeds import client_seed
-from tff_pfl.models import Hypernetwork, partition
+from tff_pfl.models import Hypernetwork, layer_parts
 
 MODEL = tiny_model()
-PARTS = partition(MODEL)
+PARTS = layer_parts(MODEL)
 N, SIZES = 4, (4, 6, 3, 5)
 COHORTS = ((0, 1), (1, 2), (2, 0))
 # Without weight decay, momentum and clipping, pFedHN can equal Local or FedAvg.

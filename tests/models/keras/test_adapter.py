@@ -12,7 +12,7 @@ import tensorflow_federated as tff
 from tests.federation import eager, local_sgd, make_client
 from tests.marks import slow
 from tff_pfl.local import Batch, Examples, evaluate
-from tff_pfl.models import TASKS, Metric, Task, from_keras, partition
+from tff_pfl.models import TASKS, Metric, Task, from_keras, layer_parts
 
 layers = tf.keras.layers
 RNG = np.random.default_rng(0)
@@ -353,7 +353,7 @@ def test_weights_created_in_init_belong_to_their_layer():
 
     for keras_model_fn in (network, given):
         model = pure(keras_model_fn)
-        assert partition(model).personal == ("head",)
+        assert layer_parts(model).personal == ("head",)
         assert {layer: list(tensors) for layer, tensors in model.init(0).items()} == {
             "stem": ["kernel"],
             "body": ["kernel", "bias"],

@@ -41,7 +41,7 @@ from tff_pfl.algorithms.registry import ALGORITHMS
 from tff_pfl.arguments.extension import extends
 from tff_pfl.arguments.ranges import at_least, takes, whole
 from tff_pfl.local import LocalTraining, trees
-from tff_pfl.models import Model, linear_head_shape, merged, partition, prefixed
+from tff_pfl.models import Model, layer_parts, linear_head_shape, merged, prefixed
 from tff_pfl.templates import Algorithm, ClientOutput, Exchange, averaging
 
 
@@ -86,7 +86,7 @@ def fedpac(
     """
     model.check_no_batch_normalization("fedpac")
     dim, num_classes = linear_head_shape(model, "fedpac")
-    parts = partition(model)
+    parts = layer_parts(model)
 
     def client_work(message, state, examples, context):
         (body, centres), (head_optimizer, body_optimizer) = message, state.optimizer

@@ -43,7 +43,7 @@ from tff_pfl.arguments.names import check_names
 from tff_pfl.arguments.ranges import above_or_infinite, at_least, takes, up_to, whole
 from tff_pfl.local import LocalTraining, trees
 from tff_pfl.local.optimizers import sgd
-from tff_pfl.models import Hypernetwork, Model, Weights, partition
+from tff_pfl.models import Hypernetwork, Model, Weights, layer_parts
 from tff_pfl.models.statistics import has_statistics
 from tff_pfl.templates import (
     Algorithm,
@@ -161,7 +161,7 @@ def pfedhn(
         )
     if embedding_learning_rate is None:
         embedding_learning_rate = server_learning_rate
-    parts = partition(model, personal=personal_layers)
+    parts = layer_parts(model, personal=personal_layers)
     if not parts.shared:
         raise ValueError(
             f"personal_layers has all layers of {model.name!r}. Leave out the layers that the "

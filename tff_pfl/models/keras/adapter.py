@@ -107,7 +107,7 @@ def from_keras(
     """Makes a pure `Model` of a Keras model.
 
     Dropout layers become stateless: the batch's seed determines their masks. Layer names must be
-    unique, also across nested models, because they identify the layers in `models.partition` and in
+    unique, also across nested models, because they identify layers in `models.layer_parts` and
     checkpoints.
 
     Frozen weights (`trainable=False`) become constants, which clients neither keep nor send. They

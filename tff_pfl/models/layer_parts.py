@@ -16,7 +16,7 @@ _NORMALIZATION = {"gamma", "beta", *STATISTICS}
 
 
 @dataclasses.dataclass(frozen=True)
-class Partition:
+class LayerParts:
     """The shared and the personal layers of a model, both in the model's order."""
 
     shared: tuple[str, ...]
@@ -54,14 +54,14 @@ class Partition:
         )
 
 
-def partition(model: Model, *, personal: Iterable[str] | None = None) -> Partition:
-    """Partitions the layers of a model into shared and personal layers.
+def layer_parts(model: Model, *, personal: Iterable[str] | None = None) -> LayerParts:
+    """Splits the layers of a model into shared and personal layers.
 
     Example:
         >>> model = testing.tiny_model()
         >>> model.layers
         ('dense1', 'head')
-        >>> tff_pfl.partition(model, personal="dense1").shared
+        >>> tff_pfl.layer_parts(model, personal="dense1").shared
         ('head',)
 
     Args:
@@ -75,16 +75,16 @@ def partition(model: Model, *, personal: Iterable[str] | None = None) -> Partiti
     personal = [personal] if isinstance(personal, str) else personal
     chosen = set(layers[-1:] if personal is None else personal)
     check_names(f"layer of model {model.name!r}", sorted(chosen), layers)
-    return Partition(
+    return LayerParts(
         shared=tuple(name for name in layers if name not in chosen),
         personal=tuple(name for name in layers if name in chosen),
         layers=layers,
     )
 
 
-def two_parts(model: Model, *, personal: Iterable[str] | None = None) -> Partition:
-    """Returns the `partition` for a method that needs both parts; warns if one is empty."""
-    parts = partition(model, personal=personal)
+def two_parts(model: Model, *, personal: Iterable[str] | None = None) -> LayerParts:
+    """Returns the `layer_parts` for a method that needs both parts; warns if one is empty."""
+    parts = layer_parts(model, personal=personal)
     if not (parts.shared and parts.personal):
         absl.logging.warning(
             "%s of the layers of model %r (%s) is personal, so that clients share %s. Name other "

@@ -18,8 +18,8 @@ from tff_pfl.models import (
     build,
     from_keras,
     layer_groups,
+    layer_parts,
     normalization_layers,
-    partition,
 )
 from tff_pfl.testing import tiny_local
 
@@ -28,7 +28,7 @@ WEIGHTS = collections.OrderedDict((name, {"w": name}) for name in MODEL.layers)
 
 
 def test_default_personal_layer_is_the_last():
-    parts = partition(MODEL)
+    parts = layer_parts(MODEL)
     assert parts.shared == ("layer0", "layer1")
     assert parts.personal == ("layer2",)
     assert parts.layers == MODEL.layers
@@ -56,7 +56,7 @@ def test_methods_of_two_parts_warn_if_one_is_empty(name, layers, options, found,
 
 def test_merge_inverts_split_and_both_keep_the_models_order():
     for personal in ([], ["layer1"], ["layer2", "layer0"], ["layer0", "layer1", "layer2"]):
-        parts = partition(MODEL, personal=iter(personal))
+        parts = layer_parts(MODEL, personal=iter(personal))
         shared, own = parts.split(WEIGHTS)
         assert list(own) == sorted(personal)
         assert list(shared) == [name for name in MODEL.layers if name not in personal]
@@ -66,9 +66,9 @@ def test_merge_inverts_split_and_both_keep_the_models_order():
 
 
 def test_partition_accepts_one_name_and_refuses_unknown_names():
-    assert partition(MODEL, personal="layer1").personal == ("layer1",)
+    assert layer_parts(MODEL, personal="layer1").personal == ("layer1",)
     with pytest.raises(ValueError, match="'layr1'. Did you mean 'layer1'"):
-        partition(MODEL, personal=["layer0", "layr1"])
+        layer_parts(MODEL, personal=["layer0", "layr1"])
 
 
 def dropout_network():
@@ -95,7 +95,7 @@ SPLITS = {
 def split(request):
     """Returns `(model, partition, weights, shared model, personal model)`."""
     model, personal = SPLITS[request.param]
-    parts = partition(model, personal=personal)
+    parts = layer_parts(model, personal=personal)
     weights = model.init(5)
     shared, own = parts.split(weights)
     return (
