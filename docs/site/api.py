@@ -20,7 +20,7 @@ _TOPICS = {
     "Methods": ("algorithms", "templates", "local", "aggregators"),
     "Models and data": ("models", "data", "datasets", "clients"),
     "Privacy, attacks, compression": ("privacy", "attacks", "compression"),
-    "Running and deployment": ("runtime", "deployment"),
+    "Running and deployment": ("runtime", "deployment", "drivers"),
     "Tests and internals": ("testing", "arguments", "tracing", "output"),
 }
 

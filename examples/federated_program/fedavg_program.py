@@ -22,7 +22,8 @@ prepare_process()
 import tensorflow_federated as tff  # noqa: E402
 
 import tff_pfl  # noqa: E402
-from tff_pfl.deployment import ExamplesDataSource, compose_global_evaluation  # noqa: E402
+from tff_pfl.deployment import compose_global_evaluation  # noqa: E402
+from tff_pfl.drivers import ExamplesDataSource  # noqa: E402
 from tff_pfl.runtime.flags import async_context_from_flags  # noqa: E402
 
 _OUTPUT_DIR = flags.DEFINE_string("output_dir", None, "Directory of the program's results.")

@@ -15,7 +15,6 @@ import asyncio
 from absl import app, flags
 
 from tff_pfl import config as configs
-from tff_pfl import deployment
 from tff_pfl.runtime.startup import prepare_process
 
 prepare_process()
@@ -25,6 +24,7 @@ import program_logic  # noqa: E402
 import tensorflow_federated as tff  # noqa: E402
 
 import tff_pfl  # noqa: E402
+from tff_pfl.drivers import CheckedStateManager  # noqa: E402
 from tff_pfl.runtime import ProgramContext  # noqa: E402
 from tff_pfl.runtime.flags import async_context_from_flags  # noqa: E402
 
@@ -77,7 +77,7 @@ def _run():
                 model_output_manager=tff.program.SavedModelFileReleaseManager(
                     directory.file("model"), prefix="after_round_"
                 ),
-                program_state_manager=deployment.CheckedStateManager(
+                program_state_manager=CheckedStateManager(
                     program_state_manager, directory, _TABLES
                 ),
             )

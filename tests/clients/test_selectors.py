@@ -21,7 +21,7 @@ from tff_pfl.clients import (
     Uniform,
 )
 from tff_pfl.clients.availability import ByClass
-from tff_pfl.deployment import ExamplesDataSource
+from tff_pfl.drivers import ExamplesDataSource
 
 IDS = np.array([2, 3, 5, 8])
 LOSSES = {2: 0.5, 3: np.nan, 5: 2.0, 8: 2.0}

@@ -1,4 +1,4 @@
-"""Tests `tff_pfl.models.partition`."""
+"""Tests `tff_pfl.models.layer_parts`."""
 
 import collections
 import re

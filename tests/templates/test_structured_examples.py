@@ -15,11 +15,11 @@ from tff_pfl.attacks import label_flip
 from tff_pfl.clients import ClientStateStore, CohortDataSource
 from tff_pfl.data import FederatedDataset
 from tff_pfl.deployment import (
-    ExamplesDataSource,
     compose_global_evaluation,
     compose_stateless_view,
     compose_with_sequence_data,
 )
+from tff_pfl.drivers import ExamplesDataSource
 from tff_pfl.evaluation import Evaluation, Evaluator
 from tff_pfl.local import AUGMENTATIONS, LocalTraining
 from tff_pfl.models import Model, Task

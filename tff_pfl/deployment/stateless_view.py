@@ -22,7 +22,7 @@ from tff_pfl.tracing.trace import trace
 
 _TIP = (
     "run the process itself, in `tff_pfl.runtime.ProgramContext`, or simulate it by "
-    "`tff_pfl.deployment.simulation_process`."
+    "`tff_pfl.drivers.simulation_process`."
 )
 
 

@@ -14,7 +14,12 @@ from tff_pfl.arguments.digests import described
 from tff_pfl.arguments.kinds import KindError, check_kind
 from tff_pfl.arguments.ranges import whole
 from tff_pfl.arguments.settings import NOTHING, RESULTS, facts, setting, settings
-from tff_pfl.clients import EVERYBODY_REPORTS, Participation
+from tff_pfl.clients import (
+    EVERYBODY_REPORTS,
+    ClientStateStore,
+    CohortDataSource,
+    Participation,
+)
 from tff_pfl.clients.padding import Ladder
 from tff_pfl.data import ExamplesError, FederatedDataset
 from tff_pfl.evaluation import (
@@ -308,6 +313,23 @@ class Experiment:
         """Returns the capacity for clients' examples; see `suitable_capacity`."""
         batch_size = self.local.batch_size
         return suitable_capacity(self.model, self.members, clients_at_a_time, batch_size)
+
+    def source(self, store: ClientStateStore, clients_at_a_time: int) -> CohortDataSource:
+        """Returns the source of the cohorts, whose states are in a store.
+
+        Args:
+            store: The client states of the process.
+            clients_at_a_time: The number of clients that are computed together, for which their
+                examples are padded.
+        """
+        return CohortDataSource(
+            self.members,
+            store,
+            self.process.client_type,
+            seed=self.seed,
+            capacity=self.capacity(clients_at_a_time),
+            participation=self.participation,
+        )
 
     def check_evaluated(self) -> None:
         """Checks that some of the evaluated clients have examples in the evaluated splits.

@@ -7,7 +7,6 @@ import tensorflow_federated as tff
 
 from tff_pfl import runtime
 from tff_pfl.arguments.tracebacks import with_short_tracebacks
-from tff_pfl.clients import CohortDataSource
 from tff_pfl.data import FederatedDataset
 from tff_pfl.experiment.capacity import warn_of_slow_convolutions
 from tff_pfl.experiment.checkpoint import Checkpoint, Progress, client_states
@@ -114,14 +113,7 @@ def _train(experiment, directory, managers, verbose) -> Result:
     _check_checkpoint(directory)
     schedule = Schedule.of(experiment)
     with client_states(process, directory.file(CHECKPOINT)) as store:
-        source = CohortDataSource(
-            experiment.members,
-            store,
-            process.client_type,
-            seed=experiment.seed,
-            capacity=experiment.capacity(experiment.cohort_size),
-            participation=experiment.participation,
-        )
+        source = experiment.source(store, experiment.cohort_size)
         checkpoint = Checkpoint(store, process, experiment.identity)
         checkpoint.check()
         progress = checkpoint.load(source)

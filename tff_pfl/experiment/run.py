@@ -116,14 +116,7 @@ class Run:
         ):
             self._warn_of_other_versions()  # devices are those of the context
             check_trained(store, experiment.identity, OF_EVALUATION)
-            source = CohortDataSource(
-                experiment.members,
-                store,
-                process.client_type,
-                seed=experiment.seed,
-                capacity=experiment.capacity(options.clients_per_call),
-                participation=experiment.participation,
-            )
+            source = experiment.source(store, options.clients_per_call)
             progress = Checkpoint(store, process).load(source)
             yield Restored(source, progress.server_state, progress.round_num, progress.reported)
 

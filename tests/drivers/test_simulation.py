@@ -16,19 +16,14 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.algorithms.test_contract import CLIENTS, ROWS
-from tests.deployment.simulated_run import ROUNDS, drive, drive_in, tiny_dataset
+from tests.drivers.simulated_run import ROUNDS, drive, drive_in, tiny_dataset
 from tests.experiment.killed import Killed, rows_of, run, with_validation
 from tests.federation import assert_close, assert_equal, tiny_experiment
 from tests.marks import slow
 from tests.runs import ROOT, run_python, wait_until
 from tff_pfl import runtime, testing
-from tff_pfl.deployment import (
-    IdentifiedClient,
-    Simulation,
-    compose_with_sequence_data,
-    simulation_evaluation,
-    simulation_process,
-)
+from tff_pfl.deployment import compose_with_sequence_data
+from tff_pfl.drivers import IdentifiedClient, Simulation, simulation_evaluation, simulation_process
 from tff_pfl.evaluation import EvaluatedClient, Evaluation
 from tff_pfl.experiment.run_directory import flatten
 from tff_pfl.templates import compose
@@ -152,7 +147,7 @@ def test_killed_run_resumes_to_the_same_numbers(dataset, tmp_path):
 @pytest.mark.slow
 def test_run_ended_by_sigkill_resumes_to_the_same_numbers(dataset, tmp_path):
     program, killed, whole = (
-        "tests.deployment.simulated_run",
+        "tests.drivers.simulated_run",
         tmp_path / "killed",
         tmp_path / "whole",
     )

@@ -11,7 +11,7 @@ from tests.federation import assert_equal, random_examples, tiny_process
 from tff_pfl.algorithms import build_ditto, build_fedavg
 from tff_pfl.clients import ClientStateStore, CohortDataSource, CorruptStateError, ForeignStateError
 from tff_pfl.data import FederatedDataset
-from tff_pfl.deployment import ExamplesDataSource
+from tff_pfl.drivers import ExamplesDataSource
 
 
 def make_source(process, initialize_clients, **options):

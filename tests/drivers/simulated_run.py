@@ -7,7 +7,7 @@ import tensorflow_federated as tff
 from tests.federation import random_examples, tiny_experiment
 from tff_pfl import runtime
 from tff_pfl.data import FederatedDataset
-from tff_pfl.deployment import Simulation
+from tff_pfl.drivers import Simulation
 
 ROUNDS = 12
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 import tensorflow_federated as tff
 
-from tff_pfl.deployment import CheckedStateManager
+from tff_pfl.drivers import CheckedStateManager
 from tff_pfl.experiment import OutputDirectoryError, RunDirectory
 
 

@@ -1,13 +1,14 @@
 """Gives TFF's own drivers the parts of an experiment."""
 
+import dataclasses
 import functools
 
 import tensorflow_federated as tff
 
 from tff_pfl import evaluation
-from tff_pfl.clients import ClientStateStore, CohortDataSource
-from tff_pfl.deployment.examples_source import ExamplesDataSource, IdentifiedClient
-from tff_pfl.deployment.simulation import (
+from tff_pfl.clients import EVERYBODY_REPORTS, ClientStateStore
+from tff_pfl.drivers.examples_source import ExamplesDataSource, IdentifiedClient
+from tff_pfl.drivers.simulation import (
     SimulationState,
     simulation_evaluation,
     simulation_process,
@@ -23,7 +24,7 @@ class Simulation:
     experiment have no influence.
 
     Example:
-        simulation = tff_pfl.deployment.Simulation(experiment)
+        simulation = tff_pfl.drivers.Simulation(experiment)
         state = tff.simulation.run_training_process(
             simulation.process,
             simulation.training_selection_fn,
@@ -67,19 +68,15 @@ class Simulation:
         """
         process, members = experiment.process, experiment.members
         self._experiment = experiment
-        source = functools.partial(
-            CohortDataSource,
-            members,
-            ClientStateStore(process.initialize_clients, process.client_state_type),
-            process.client_type,
-            seed=experiment.seed,
-            capacity=experiment.capacity(experiment.cohort_size),
-        )
-        self._source = source(participation=experiment.participation)
+        store = ClientStateStore(process.initialize_clients, process.client_state_type)
+        everybody = dataclasses.replace(experiment, participation=EVERYBODY_REPORTS)
+        self._source = experiment.source(store, experiment.cohort_size)
         self.process = simulation_process(process, members.num_clients)
         self.train_data_source = ExamplesDataSource(self._source, with_ids=True)
         self.evaluation_data_source = ExamplesDataSource(
-            source(), with_ids=True, test_split=experiment.evaluation.split
+            everybody.source(store, experiment.cohort_size),
+            with_ids=True,
+            test_split=experiment.evaluation.split,
         )
 
     @functools.cached_property

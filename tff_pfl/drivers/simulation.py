@@ -14,9 +14,9 @@ import tensorflow_federated as tff
 
 from tff_pfl.aggregators import StackFactory
 from tff_pfl.arguments.ranges import takes, whole
-from tff_pfl.deployment.examples_source import evaluated_type, identified_type
 from tff_pfl.deployment.global_model import evaluation_over_rounds, means_of, sums_of_data
 from tff_pfl.deployment.stateless_view import under_client_work
+from tff_pfl.drivers.examples_source import evaluated_type, identified_type
 from tff_pfl.evaluation import EvaluatedClient, map_models
 from tff_pfl.local import trees
 from tff_pfl.runtime.graph.imported import ImportedFunction
@@ -72,7 +72,7 @@ def simulation_process(
         >>> model, local = testing.tiny_model(), testing.tiny_local()
         >>> algorithm = tff_pfl.make("fedper", model, local)
         >>> process = tff_pfl.compose(algorithm, testing.EXAMPLES_TYPE)
-        >>> simulation = tff_pfl.deployment.simulation_process(process, num_clients=4)
+        >>> simulation = tff_pfl.drivers.simulation_process(process, num_clients=4)
         >>> simulation.initialize().clients["head"]["bias"].shape
         (4, 3)
 
