@@ -1,23 +1,28 @@
-"""Applies a function to every client of a shard: compiled, vectorized or in a loop."""
+"""Applies a function to every client of a shard, in the fastest way that takes it."""
 
 import contextlib
 import contextvars
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import absl.logging
-import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_pfl.runtime.graph import (
     client_values,
-    compilation,
     compiled_loops,
     devices,
     groups,
-    loops,
-    pfor_convolutions,
     values,
     vectorization,
+)
+from tff_pfl.runtime.graph.ways import (
+    CompiledLoop,
+    DeferredLoop,
+    Loop,
+    Stacks,
+    UnsuitedError,
+    Way,
+    Work,
 )
 
 AUTO, ALWAYS, NEVER = "auto", "always", "never"
@@ -129,121 +134,41 @@ class ClientMap:
         def call(leaves, alone=False):
             return [values.as_tensor(leaf) for leaf in function(leaves, alone)]
 
-        name, uncompiled = str(work), ""
-        result_types = values.leaf_types(result)
-        if self.compiles_loops([shard.device]):
+        named, task = str(work), Work(call, shard, values.leaf_types(result), work, compiled)
+        reason, uncompiled = f"vectorize={NEVER!r}", ""
+        for way in self._ways(shard.device):
             try:
-                leaves = self._compiled(call, shard, result_types, work, compiled)
+                leaves = way(task)
+            except UnsuitedError as error:
+                reason = str(error) or reason
             except Exception as error:  # TensorFlow's rules fail in many ways
-                self._announce(name, shard.device, f"not compiled by XLA ({_summary(error)})")
+                if way.is_loop:
+                    raise
+                if way.uses_xla:
+                    uncompiled = f"not compiled by XLA ({_summary(error)})"
+                    self._announce(named, shard.device, uncompiled)
+                else:
+                    reason = _summary(error)
             else:
-                if leaves is not None:
-                    self._announce(name, shard.device, "a loop over clients, compiled by XLA")
-                    return leaves, True
-            return self._without_xla()(function, shard, result, work, compiled)
-        reason = self._not_vectorizable(shard, result_types)
-        if reason is None and self.jit_compile:
-            try:
-                leaves = self._vectorized(call, shard, result_types, compiles=True)
-            except Exception as error:  # TensorFlow's rules fail in many ways
-                uncompiled = f"not compiled by XLA ({_summary(error)})"
-                self._announce(name, shard.device, uncompiled)
-            else:
-                self._announce(name, shard.device, f"{_described(shard)}, compiled by XLA")
-                return leaves, True
-        if reason is None and self._vectorize != NEVER:
-            try:
-                leaves = self._vectorized(call, shard, result_types, compiles=False)
-            except Exception as error:
-                reason = _summary(error)
-            else:
-                self._announce(name, shard.device, _described(shard))
-                return leaves, True
-        reason = reason or f"vectorize={NEVER!r}"
-        if self._vectorize == ALWAYS:
-            raise vectorization.NotVectorizableError(
-                f"Client work cannot be vectorized, as vectorize={ALWAYS!r} requires: {reason}. It "
-                f"is {name}{', ' * bool(uncompiled)}{uncompiled}."
-            )
-        self._announce(name, shard.device, f"a loop over clients ({reason})")
-        limit = self._max_concurrent_clients
-        if (
-            any(map(_is_list, shard.leaves))
-            and not any(map(client_values.may_differ, result_types))
-            and work.is_deterministic()
-            and not work.has_loops()
-        ):
-            return loops.deferred(call, shard, result_types, limit), False
-        return loops.looped(call, shard, result_types, limit), False
+                why = f" ({reason})" * way.is_loop
+                self._announce(named, shard.device, way.described(shard) + why)
+                return leaves, not way.is_loop
+        raise vectorization.NotVectorizableError(
+            f"Client work cannot be vectorized, as vectorize={ALWAYS!r} requires: {reason}. It "
+            f"is {named}{', ' * bool(uncompiled)}{uncompiled}."
+        )
 
-    def _compiled(
-        self, call, shard, result_types, work, compiled
-    ) -> tuple[client_values.Leaf, ...] | None:
-        """Adds work to the shard's last loop if it has results of that alone, or to a new one.
-
-        Only the last loop takes work, since later loops may wait for results of earlier ones.
-        Work without loops of its own is not worth a new one.
-        """
-        found = {leaf.loop for leaf in shard.leaves if isinstance(leaf, compiled_loops.Result)}
-        if found and found == {[loop for loop in compiled if loop.is_of(shard)][-1]}:
-            with contextlib.suppress(compilation.NotCompilableError):
-                return found.pop().add(call, shard.leaves, result_types)
-        if shard.groups is None or not work.has_loops():
-            return None
-        loop = compiled_loops.CompiledLoop(shard, self._max_concurrent_clients)
-        leaves = loop.add(call, shard.leaves, result_types)
-        compiled.append(loop)
-        return leaves
-
-    def _not_vectorizable(self, shard, result_types) -> str | None:
-        """Returns the reason why vectorization is not even tried, or `None`."""
-        if self._vectorize == NEVER and not self.jit_compile:
-            return f"vectorize={NEVER!r}"
-        for leaf in shard.leaves:
-            if isinstance(leaf, client_values.Ragged) and not _is_grouped(leaf):
-                return "shapes differ by client"
-            if _is_list(leaf):
-                return "large results of a loop"
-        stacks = [leaf.tensor for leaf in shard.leaves if isinstance(leaf, client_values.Stacked)]
-        if any(isinstance(kind, tff.types.SequenceType) for kind in result_types) or any(
-            stack.dtype == tf.variant for stack in stacks
-        ):
-            return "sequences"
-        return None
-
-    def _vectorized(
-        self, call, shard, result_types, compiles: bool
-    ) -> tuple[client_values.Leaf, ...]:
-        names: dict[str, int] | None = {} if compiles else None
-
-        def one(*rows):
-            rows = iter(rows)
-            return call(leaf.of(rows) for leaf in shard.leaves)
-
-        def vectorized(size, *stacks):
-            return vectorization.vectorize(function, size, stacks, compiles, names)
-
-        specs = [spec for leaf in shard.leaves for spec in leaf.row_specs()]
-        limit = 1 if self._vectorize == NEVER else self._max_concurrent_clients
-        are_grouped = any(map(_is_grouped, shard.leaves))
-        is_gpu = devices.is_gpu(shard.device)
-        ways = [pfor_convolutions.GROUPED] * (compiles or is_gpu)
-        ways += [pfor_convolutions.PATCHES] * (compiles and not is_gpu)
-        with pfor_convolutions.own_filters(*ways):
-            # In separate functions, so that a failure leaves no operations in the graph.
-            function = tf.function(one, autograph=False).get_concrete_function(*specs)
-            mapped = tf.function(vectorized, autograph=False, jit_compile=compiles)
-            if names is not None:
-                graph = mapped.get_concrete_function(*_stack_specs(specs)).graph
-                compilation.check_compilable(graph, shard.device)
-                mapped = compilation.with_few_sizes(mapped, names, are_grouped, limit)
-            if are_grouped:
-                return _in_parts(mapped, shard, specs, result_types, shard.groups.ends)
-            if limit is None:
-                stacks = [stack for leaf in shard.leaves for stack in leaf.stacks()]
-                return tuple(map(client_values.Stacked, mapped(shard.size, *stacks)))
-            ends = _chunk_ends(shard.size, limit)
-            return _in_parts(mapped, shard, specs, result_types, ends)
+    def _ways(self, device: str) -> Iterator[Way]:
+        """Yields the ways to compute work on a device, the fastest first."""
+        limit, never = self._max_concurrent_clients, self._vectorize == NEVER
+        if self.compiles_loops([device]):
+            yield CompiledLoop(limit)
+        elif self.jit_compile:
+            yield Stacks(1 if never else limit, uses_xla=True)
+        if not never:
+            yield Stacks(limit)
+        if self._vectorize != ALWAYS:
+            yield from (DeferredLoop(limit), Loop(limit))
 
     def _announce(self, name, device, method):
         choice = name, device, method
@@ -252,61 +177,6 @@ class ClientMap:
             absl.logging.info("Client work, %s, on %s: %s.", *choice)
 
 
-def _is_list(leaf: client_values.Leaf) -> bool:
-    """Returns whether a leaf has large results of a loop."""
-    return isinstance(leaf, client_values.Stacked) and leaf.is_list
-
-
-def _is_grouped(leaf: client_values.Leaf) -> bool:
-    """Returns whether a leaf can be stacked in each group of clients."""
-    return isinstance(leaf, client_values.Grouped) and leaf.static_shape.rank is not None
-
-
-def _described(shard: client_values.Shard) -> str:
-    """Describes how vectorized client work of a shard is computed."""
-    members = "clients of equal shapes" if any(map(_is_grouped, shard.leaves)) else "clients"
-    return f"vectorized over {members}"
-
-
 def _summary(error: Exception) -> str:
     """Returns the first line of an error's message, without a full stop."""
     return str(error).split("\n", 1)[0].removesuffix(".")
-
-
-def _stack_specs(specs: Iterable[tf.TensorSpec]) -> list[tf.TensorSpec]:
-    """Returns the specs of a number of clients and of the stacks of their tensors."""
-    stacks = [tf.TensorSpec([None, *spec.shape], spec.dtype) for spec in specs]
-    return [tf.TensorSpec([], tf.int32), *stacks]
-
-
-def _chunk_ends(size: tf.Tensor, length: int) -> tf.Tensor:
-    """Returns the ends of the chunks of at most `length` of `size` clients."""
-    return tf.minimum(tf.range(length, size + length, length), size)
-
-
-def _in_parts(function, shard, specs, result_types, ends) -> tuple[client_values.Leaf, ...]:
-    """Calls a function of stacks on the clients up to each of `ends`, one part after the other."""
-    outputs = function.get_concrete_function(*_stack_specs(specs)).structured_outputs
-    differ = any(map(_is_grouped, shard.leaves))
-    columns = [
-        groups.Column(leaf_type, output, tf.size(ends), differ)
-        for leaf_type, output in zip(result_types, outputs, strict=True)
-    ]
-
-    def body(index, first, arrays):
-        last = ends[index]
-        stacks = [stack for leaf in shard.leaves for stack in leaf.stacks(first, last)]
-        results = zip(columns, function(last - first, *stacks), strict=True)
-        cells = [cell for column, stack in results for cell in column.cells(stack)]
-        written = zip(arrays, cells, strict=True)
-        return index + 1, last, [array.write(index, cell) for array, cell in written]
-
-    arrays = [array for column in columns for array in column.arrays]
-    *_, arrays = tf.while_loop(
-        lambda index, *_: index < tf.size(ends),
-        body,
-        (tf.constant(0), tf.constant(0), arrays),
-        parallel_iterations=1,
-    )
-    collected = iter(arrays)
-    return tuple(column.leaf(collected) for column in columns)
