@@ -3,6 +3,15 @@
 import re
 from typing import NamedTuple
 
+EVALUATED_MODELS = (
+    "personalized",
+    "global",
+    "locally_trained",
+    "fine_tuned",
+    "fine_tuned_best_epoch",
+)
+"""The models that are evaluated, with which names of metrics begin."""
+
 # The last words of names of metrics, as patterns.
 _LESS_IS_BETTER = (
     "loss|error|errors|error_rate|entropy|crossentropy|negative_log_likelihood|"

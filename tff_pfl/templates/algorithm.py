@@ -9,6 +9,7 @@ import tensorflow as tf
 from tff_pfl.arguments.digests import described
 from tff_pfl.arguments.kinds import check_kind
 from tff_pfl.arguments.names import IN_PARTS, check_names, is_part
+from tff_pfl.arguments.quantities import EVALUATED_MODELS
 from tff_pfl.local import LocalTraining
 from tff_pfl.models import Model
 from tff_pfl.output.tables import to_html
@@ -19,8 +20,7 @@ from tff_pfl.templates.report import REPORTS
 # Names in the metrics of a round besides the names of its exchanges.
 _NAMES_OF_METRICS = (
     *("round", "bytes_down_per_client", "bytes_up_per_client", "participation"),
-    *("privacy", "personalized", "global", "locally_trained", "fine_tuned"),
-    *("fine_tuned_best_epoch", "num_clients_never_selected"),
+    *("privacy", "num_clients_never_selected", *EVALUATED_MODELS),
 )
 
 

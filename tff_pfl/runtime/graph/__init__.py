@@ -14,7 +14,8 @@ The modules, from the outside to the inside:
     values, client_values, padded
                    structures, sequences, and clients' values: shared, stacked, ragged or padded
     groups         sorts clients into groups of one shape, or into parts of similar ones
-    mapping        applies a function to every client: compiled, vectorized or in a loop
+    mapping        applies a function to every client, in the fastest way that takes it
+    ways           the ways to do so: compiled, vectorized or in a loop
     compiled_loops compiles client work on CPUs as loops over clients
     loops          computes client work in a loop of TensorFlow
     imported       makes the TensorFlow of a TFF computation a function of this process
