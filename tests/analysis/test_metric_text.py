@@ -46,12 +46,6 @@ NAMES = [
         "fine tuned, new clients test",
     ),
     (
-        "fine_tuned_best_epoch/new_clients_test/accuracy_mean",
-        "accuracy of each new client's fine-tuned model after the epoch that was best on these "
-        "on its own test examples, mean over clients",
-        "fine tuned best epoch, new clients test",
-    ),
-    (
         "locally_trained/local_test/accuracy",
         "accuracy of each client's locally trained global model on its own test examples",
         "locally trained",
@@ -102,7 +96,7 @@ def test_words_are_unique_and_without_underscores():
             ),
             (
                 ("new_clients",),
-                ("locally_trained", "fine_tuned", "fine_tuned_best_epoch", "global"),
+                ("locally_trained", "fine_tuned", "global"),
             ),
         )
         for parts in itertools.product(

@@ -20,7 +20,7 @@ UNUSED = [
     ("evaluation.synthetic", {}, "evaluation.generalization", "always"),
     ("new_clients.fine_tune_epochs", {}, "new_clients.number", 2),
     (
-        "new_clients.best_epoch",
+        "new_clients.fine_tune_epochs",
         {"new_clients.number": 2, "new_clients.evaluated": False},
         "new_clients.evaluated",
         True,

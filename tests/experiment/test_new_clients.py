@@ -21,9 +21,8 @@ from tests.marks import slow
 from tests.runs import tiny_config
 from tff_pfl import algorithms, runtime
 from tff_pfl.config import ConfigError, build_dataset
-from tff_pfl.evaluation import ClientMetrics, Evaluation, MetricName
+from tff_pfl.evaluation import Evaluation, MetricName
 from tff_pfl.evaluation.fine_tuning import fine_tuning
-from tff_pfl.evaluation.new_clients import with_best_epoch
 from tff_pfl.experiment import NewClients, train
 from tff_pfl.local import ClientContext, LocalTraining, evaluate, seeds
 from tff_pfl.templates import Client
@@ -110,64 +109,6 @@ def test_evaluation_measures_the_global_model_before_and_after_fine_tuning(datas
     assert_close(list(experiment.new_clients_evaluation.models(state, [1])), [tuned])
 
 
-@pytest.mark.thorough
-def test_best_epoch_has_the_best_mean_over_clients(dataset):
-    """Compares each epoch's model with a training of as many epochs."""
-    optimizer = tff.learning.optimizers.build_sgdm(2.0, 0.99)
-    local = LocalTraining(optimizer, epochs=1, batch_size=4)
-    experiment = stated(dataset, epochs=(epochs := 3), best_epoch=True, local=local)
-    state = experiment.process.initialize()
-    weights = experiment.process.global_weights(state)
-    columns = experiment.new_clients_evaluation(state).columns()
-    after = {"loss": [], "accuracy": []}
-    for i in range(2):
-        examples, test = (experiment.newcomers.examples(i, split) for split in ("train", "test"))
-        models = [
-            local.train(tiny_model(), weights, examples, context_of(i, 0), epochs=n).weights
-            for n in range(epochs + 1)
-        ]
-        totals = [evaluate(tiny_model(), w, test) for w in models]
-        for metric, values in after.items():
-            values.append([float(total[metric].mean) for total in totals])
-    for metric, best in (("loss", np.argmin), ("accuracy", np.argmax)):
-        values = np.array(after[metric])
-        epoch = best(values.mean(0))
-        assert epoch not in (0, epochs)  # else the test could not fail
-        for name, number in (("fine_tuned_best_epoch", epoch), ("fine_tuned", epochs)):
-            actual = columns[f"{name}/new_clients_test/{metric}"]
-            np.testing.assert_allclose(actual, values[:, number], rtol=1e-5)
-
-
-def test_best_epoch_ignores_clients_without_examples_and_diverged_models():
-    def named(model, metric):
-        return MetricName(model, "new_clients_test", metric)
-
-    clients = ClientMetrics(
-        np.arange(3),
-        np.array([5, 0, 5]),
-        {
-            named("global", "loss"): np.array([3.0, np.nan, 3.0]),
-            named("fine_tuned_by_epoch", "loss"): np.array(
-                [[1.0, 2.0, 0.1], [np.nan] * 3, [4.0, 2.0, np.nan]]
-            ),
-            named("global", "accuracy"): np.array([0.2, np.nan, 0.7]),
-            named("fine_tuned_by_epoch", "accuracy"): np.array(
-                [[0.1, 0.2, 0.3], [np.nan] * 3, [0.5, 0.6, 0.5]]
-            ),
-        },
-    )
-    values = with_best_epoch(clients, "global").values
-    expected = {
-        named("global", "loss"): [3.0, np.nan, 3.0],
-        named("fine_tuned", "loss"): [0.1, np.nan, np.nan],
-        named("fine_tuned_best_epoch", "loss"): [2.0, np.nan, 2.0],
-        named("global", "accuracy"): [0.2, np.nan, 0.7],
-        named("fine_tuned", "accuracy"): [0.3, np.nan, 0.5],
-        named("fine_tuned_best_epoch", "accuracy"): [0.2, np.nan, 0.7],
-    }
-    assert_equal(values, {name: np.array(of_clients) for name, of_clients in expected.items()})
-
-
 @pytest.fixture(scope="module")
 def run(dataset, tmp_path_factory):
     """Returns a run of two rounds, which are both evaluated."""
@@ -203,7 +144,7 @@ def test_run_does_not_train_on_new_clients(run):
 def test_new_clients_start_like_clients_that_never_took_part_without_a_global_model(
     dataset, algorithm, options
 ):
-    experiment = stated(dataset, tiny_algorithm(algorithm, **options), best_epoch=True)
+    experiment = stated(dataset, tiny_algorithm(algorithm, **options))
     process = experiment.process
     state = process.initialize()._replace(round_num=np.int32(1))
     columns = experiment.new_clients_evaluation(state).columns()
@@ -215,7 +156,6 @@ def test_new_clients_start_like_clients_that_never_took_part_without_a_global_mo
         tuned = local_sgd().train(tiny_model(), weights, examples, context_of(i, 1), epochs=2)
         models = {"personalized": weights, "fine_tuned": tuned.weights}
         assert_evaluated(experiment, columns, i, models)
-    assert "fine_tuned_best_epoch/new_clients_test/loss" in columns
     assert not any(name.startswith("global/") for name in columns)
 
 
@@ -233,7 +173,7 @@ def test_new_clients_of_a_hypernetwork_fit_an_embedding(dataset, algorithm, crea
     sizes |= {"hidden_width": 8, "hidden_layers": 1}
     evaluation = Evaluation(fine_tune_learning_rate=1.0)
     algorithm = tiny_algorithm(algorithm, **sizes)
-    experiment = stated(dataset, algorithm, evaluation=evaluation, best_epoch=True)
+    experiment = stated(dataset, algorithm, evaluation=evaluation)
     with tff.framework.get_context_stack().install(create_context()):
         state = experiment.process.initialize()._replace(round_num=np.int32(1))
         columns = experiment.new_clients_evaluation(state).columns()

@@ -156,16 +156,6 @@ def test_only_the_given_number_of_steps_is_computed(drop_remainder):
         assert (done, computed) == (expected, expected)
 
 
-def test_orders_are_the_same_if_they_are_drawn_one_after_another():
-    """Compares all orders, drawn before the first step, with those of a pass after another."""
-    expected = scan(make_examples(4, 7), 34, epochs=8)
-    count, labels, _, seeds = scan(
-        make_examples(4, 7), 34, epochs=8, after_epoch=lambda epoch, carry: carry
-    )
-    for found, other in zip((count, labels, seeds), (*expected[:2], expected[3]), strict=True):
-        np.testing.assert_array_equal(found, other)
-
-
 @pytest.mark.parametrize("length", [{"steps": 1000}, {"epochs": 500}])
 def test_graph_does_not_grow_with_the_length(length):
     @tf.function(autograph=False)
@@ -196,32 +186,6 @@ def test_many_epochs_can_be_vectorised():
         with tff.framework.get_context_stack().install(context):
             found.append(visit_all(clients))
     tf.nest.map_structure(np.testing.assert_array_equal, *found)
-
-
-@pytest.mark.parametrize("size", [0, 4])
-def test_after_epoch_is_called_with_each_state(size):
-    """Compares each recorded state with the result of as many epochs."""
-    epochs = 3
-
-    def step(carry, batch):
-        state, recorded = carry
-        return state * 1.5 + tf.reduce_sum(batch.x * batch.weight[:, tf.newaxis]), recorded
-
-    def record(epoch, carry):
-        state, recorded = carry
-        return state, tf.where(tf.range(epochs) == epoch, state, recorded)
-
-    examples = make_examples(size, size + 2)
-    carry, options = (tf.constant(1.0), tf.fill([epochs], np.nan)), {"batch_size": 3, "seed": SEED}
-    state, recorded = scan_batches(
-        step, carry, examples, epochs=epochs, after_epoch=record, **options
-    )
-    expected = [
-        scan_batches(step, (1.0, 0.0), examples, epochs=n + 1, batch_size=3, seed=SEED)[0]
-        for n in range(epochs)
-    ]
-    np.testing.assert_array_equal(recorded, expected)
-    assert state == expected[-1]
 
 
 @pytest.mark.thorough

@@ -40,7 +40,6 @@ _MODELS = {
     "personalized": "{whose} own model",
     "locally_trained": "{whose} locally trained global model",
     "fine_tuned": "{whose} fine-tuned model",
-    "fine_tuned_best_epoch": "{whose} fine-tuned model after the epoch that was best on these",
 }
 # The examples of each pool: for clients' own models, and for one global model.
 _POOLS = {

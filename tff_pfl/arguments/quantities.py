@@ -8,7 +8,6 @@ EVALUATED_MODELS = (
     "global",
     "locally_trained",
     "fine_tuned",
-    "fine_tuned_best_epoch",
 )
 """The models that are evaluated, with which names of metrics begin."""
 

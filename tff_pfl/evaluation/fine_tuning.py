@@ -93,30 +93,14 @@ def fine_tuning(
         weights_of: `(P -> W)`. If given, the parameters `P` are trained instead of the weights.
 
     Returns:
-        `(P or W, D, ClientContext, measure=None) -> W`. With `measure`, `(W -> scalars)` for some
-        structure of scalars, the result is this structure with float32 `[epochs]` instead of each
-        scalar: what is measured after each epoch.
+        `(P or W, D, ClientContext) -> W`.
     """
     gradient, made = _parametrized(model, weights_of)
 
-    def tune(initial, examples, context, measure=None):
-        def record(epoch, trained, recorded):
-            is_epoch = tf.equal(tf.range(epochs), epoch)
-            return tf.nest.map_structure(
-                lambda found, others: tf.where(is_epoch, found, others),
-                measure(made(trained, initial)),
-                recorded,
-            )
-
-        recording = {}
-        if measure is not None:
-            # Only the structure of this measurement is used.
-            first = measure(made(initial, initial))
-            recorded = tf.nest.map_structure(lambda _: tf.zeros([epochs]), first)
-            recording = {"carry": recorded, "after_epoch": record}
-        options = {"epochs": epochs, "optimizer_state": (), "gradient": gradient, **recording}
+    def tune(initial, examples, context):
+        options = {"epochs": epochs, "optimizer_state": (), "gradient": gradient}
         trained = local.train(model, initial, examples, context, **options)
-        return trained.carry if recording else made(trained.weights, initial)
+        return made(trained.weights, initial)
 
     return tune
 

@@ -26,9 +26,8 @@ class MetricName(NamedTuple):
 
     Attributes:
         model: "personalized", "global", "locally_trained" (the global model after the client's
-            training, as in a round), "fine_tuned" (the client's own model after fine-tuning; for a
-            new client, the global model) or "fine_tuned_best_epoch" (for new clients, after the
-            epoch that is best on the same examples). Empty for metrics without a model.
+            training, as in a round) or "fine_tuned" (the client's own model after fine-tuning; for
+            a new client, the global model). Empty for metrics without a model.
         pool: The owner and the split of the examples, such as "local_test", "generalization_test"
             or "new_clients_test". Empty for metrics without a model.
         quantity: The measured quantity, such as "accuracy".

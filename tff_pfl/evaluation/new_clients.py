@@ -22,8 +22,6 @@ from tff_pfl.models import Weights
 from tff_pfl.templates import Client, PersonalizedProcess
 from tff_pfl.tracing.trace import trace
 
-_BY_EPOCH = "fine_tuned_by_epoch"
-
 
 class _Newcomer(NamedTuple):
     """The start of a new client.
@@ -61,7 +59,6 @@ class NewClientsEvaluation:
         *,
         epochs: int,
         fine_tuning: LocalTraining | None = None,
-        best_epoch: bool = False,
         locally_trained: bool = False,
         first_id: int = 0,
         capacity: int | Literal["cohort"] | Ladder | None = None,
@@ -76,7 +73,6 @@ class NewClientsEvaluation:
             seed: The seed of the order of batches.
             epochs: The number of passes over the training examples.
             fine_tuning: The local training of the fine-tuning. `None` means `local`.
-            best_epoch: Whether models are evaluated after each epoch, for `with_best_epoch`.
             locally_trained: Whether models are also evaluated after local training as in a round,
                 for as many steps as clients that take part make.
             first_id: The id of the first new client.
@@ -97,7 +93,6 @@ class NewClientsEvaluation:
             tunings.fine_tuning, self._model, local if fine_tuning is None else fine_tuning, epochs
         )
         self._train = tunings.fine_tuning(self._model, local) if locally_trained else None
-        self._by_epoch = bool(best_epoch and epochs)
         self._dataset, self._options, self._seed, self._first_id = dataset, options, seed, first_id
         client_type, store = _joining(process, first_id)
         self._source = CohortDataSource(dataset, store, client_type, seed=seed, capacity=capacity)
@@ -117,15 +112,13 @@ class NewClientsEvaluation:
 
         Returns:
             Metrics such as `fine_tuned/new_clients_test/accuracy`, of the following models:
-            `fine_tuned`, after all epochs; `locally_trained` and `fine_tuned_best_epoch`, if they
-            were requested; and the model before fine-tuning, `global`, or `personalized` if the
-            algorithm has no global model.
+            `fine_tuned`, after all epochs; `locally_trained`, if it was requested; and the model
+            before fine-tuning, `global`, or `personalized` if the algorithm has no global model.
         """
         split, rows = self._options.split, np.arange(self._dataset.num_clients)
         results = (found["new"] for found in self._measure(server_state, self._source, rows, split))
         clients = metrics_of(results, "new_clients", self._dataset, split, rows)
-        clients = clients._replace(client_ids=rows + self._first_id).of_task(self._model.task)
-        return with_best_epoch(clients, self._start)
+        return clients._replace(client_ids=rows + self._first_id).of_task(self._model.task)
 
     def models(self, server_state: Any, rows: Sequence[int]) -> Iterator[Weights]:
         """Yields the models of new clients after fine-tuning, which are measured as `fine_tuned`.
@@ -192,16 +185,11 @@ class NewClientsEvaluation:
         def measure(weights):
             return measured(model, weights, test, batch_size=batch_size)
 
-        found = collections.OrderedDict()
-        if not self._by_epoch:
-            found["fine_tuned"] = measure(
-                self._fine_tuned(model, newcomer, test, batch_size=batch_size)
-            )
+        tuned = self._fine_tuned(model, newcomer, test, batch_size=batch_size)
+        found = collections.OrderedDict(fine_tuned=measure(tuned))
         if self._train is not None:
             found["locally_trained"] = measure(self._train(weights, data, context))
         found[self._start] = measure(weights)
-        if self._by_epoch:
-            found[_BY_EPOCH] = self._tune(weights_of)(initial, data, context, measure)
         return found
 
 
@@ -228,33 +216,3 @@ def _joining(process, first_id) -> tuple[tff.types.StructType, ClientStateStore]
         Client,
     )
     return stateless, ClientStateStore(lambda ids: [()] * len(ids), stateless.state)
-
-
-def with_best_epoch(clients: ClientMetrics, start: str) -> ClientMetrics:
-    """Replaces the metrics of all epochs by those of the last epoch and of the best epoch.
-
-    PGFed's authors report the epoch with the best mean over clients. It is chosen on the examples
-    of the evaluation, so it is better than any epoch that a user could choose. The model before
-    fine-tuning counts as epoch 0. Each quantity has its own best epoch, the first if several tie.
-
-    Args:
-        clients: Metrics. Values of a model "fine_tuned_by_epoch", float64 `[clients, epochs]`, are
-            replaced by `fine_tuned` and `fine_tuned_best_epoch`.
-        start: The name of the model before fine-tuning, "global" or "personalized".
-    """
-    values, undefined = {}, {}
-    for name in clients.values:
-        if name.model != _BY_EPOCH:
-            values[name], undefined[name] = clients.values[name], ~clients.is_defined(name)
-            continue
-        names = name._replace(model=start), name
-        by_client = np.column_stack([clients.values[it] for it in names])
-        is_defined = np.column_stack([clients.is_defined(it) for it in names])
-        sums, numbers = by_client.sum(0, where=is_defined), is_defined.sum(0)
-        means = np.divide(sums, numbers, out=np.full(len(sums), np.nan), where=numbers > 0)
-        means = clients.quantities[name.quantity].better * means
-        best = np.argmax(np.nan_to_num(means, nan=-np.inf))  # A diverged model is the worst.
-        for model, epoch in (("fine_tuned", -1), ("fine_tuned_best_epoch", int(best))):
-            values[name._replace(model=model)] = by_client[:, epoch]
-            undefined[name._replace(model=model)] = ~is_defined[:, epoch]
-    return clients._replace(values=values, undefined=undefined)

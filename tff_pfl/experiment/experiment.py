@@ -288,7 +288,6 @@ class Experiment:
                 self.seed,
                 epochs=chosen.fine_tune_epochs,
                 fine_tuning=self.fine_tuning(local),
-                best_epoch=chosen.best_epoch,
                 locally_trained="locally_trained" in self.evaluation.further_models,
                 first_id=self.members.num_clients,
                 capacity=self.capacity(self.cohort_size),

@@ -22,12 +22,6 @@ class NewClients:
         changes=RESULTS,
         idle={"evaluated": False},
     )
-    best_epoch: bool = setting(
-        "Whether the best of these epochs is also reported.",
-        default=False,
-        changes=RESULTS,
-        idle={"evaluated": False},
-    )
     evaluated: bool = setting(
         "Whether they are evaluated at the end, not only held out.", default=True
     )

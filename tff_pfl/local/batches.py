@@ -52,7 +52,6 @@ def scan_batches(
     seed: tf.Tensor | None,
     drop_remainder: bool = False,
     halves: bool = False,
-    after_epoch: Callable[[tf.Tensor, Any], Any] | None = None,
 ) -> Any:
     """Runs `carry = step(carry, batch)` over shuffled mini-batches.
 
@@ -82,8 +81,6 @@ def scan_batches(
             kept, so that clients with fewer examples than `batch_size` train too.
         halves: Whether the last batch of a pass has half of the rows where these suffice, for which
             `step` is traced again. It pays for long steps, such as those of convolutions.
-        after_epoch: `(epoch, carry) -> carry`, called after each pass, with epochs from 0. With
-            `epochs`, it is also called for clients without examples.
 
     Returns:
         The final `carry`.
@@ -146,13 +143,12 @@ def scan_batches(
         return tf.while_loop(lambda i, _: i < end, next_step, (tf.constant(0), carry))[1]
 
     masks = tf.reshape(is_example, [-1, batch_size])
-    if epochs == 1 and after_epoch is None:
+    if epochs == 1:
         return run_steps(order(0), end, tf.constant(0), carry)
 
     def next_epoch(epoch, carry):
         last = tf.minimum(pass_steps, end - epoch * pass_steps)
-        carry = run_steps(order(epoch), last, epoch, carry)
-        return epoch + 1, carry if after_epoch is None else after_epoch(epoch, carry)
+        return epoch + 1, run_steps(order(epoch), last, epoch, carry)
 
     def is_left(epoch, _):
         return epoch < epochs if steps is None else epoch * pass_steps < end

@@ -147,7 +147,6 @@ class LocalTraining:
         carry: Any = (),
         learning_rate: float | None = None,
         project: Callable[[Any], Any] | None = None,
-        after_epoch: Callable[[tf.Tensor, Any, Any], Any] | None = None,
         assign: Callable[[Any, Any, Any], Any] | None = None,
     ) -> TrainResult:
         """Trains `weights` on a client's examples.
@@ -170,8 +169,6 @@ class LocalTraining:
             learning_rate: The initial rate, which overrides the optimizer's and decays over rounds
                 in the same way.
             project: A function that maps the weights after each step to the next weights.
-            after_epoch: `(epoch, weights, carry) -> carry`, called after each pass, with epochs
-                from 0, for measurements.
             assign: `(weights, batch, carry) -> weights`, with the moving statistics after a step;
                 it gets the weights before and the carry after `gradient`. Default: those of `model`
                 at `weights`, which must then be weights of the model.
@@ -205,10 +202,6 @@ class LocalTraining:
             totals += tf.stack(tf.nest.flatten(batch_totals))
             return weights, optimizer_state, totals, carry
 
-        def after_pass(epoch, scanned):
-            weights, optimizer_state, totals, carry = scanned
-            return weights, optimizer_state, totals, after_epoch(epoch, weights, carry)
-
         weights, optimizer_state, totals, carry = scan_batches(
             step,
             (weights, optimizer_state, tf.stack(tf.nest.flatten(no_totals)), carry),
@@ -219,7 +212,6 @@ class LocalTraining:
             seed=context.seed,
             drop_remainder=self.drop_remainder,
             halves=trees.have_filters(weights),
-            after_epoch=None if after_epoch is None else after_pass,
         )
         totals = tf.nest.pack_sequence_as(no_totals, tf.unstack(totals))
         return TrainResult(weights, totals, self.kept(optimizer_state), carry)
