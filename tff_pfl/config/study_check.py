@@ -11,10 +11,8 @@ from tff_pfl.analysis.runs import read_record
 from tff_pfl.arguments.settings import NUMBERS
 from tff_pfl.config.study import Study, Training
 from tff_pfl.config.workers import Workers
-from tff_pfl.experiment import Run
 from tff_pfl.experiment.run_directory import changed_settings, has_begun
 from tff_pfl.experiment.run_files import CODE
-from tff_pfl.experiment.versions import other_versions
 from tff_pfl.runtime.startup import prepare_process
 from tff_pfl.shipped import config_file
 
@@ -97,6 +95,9 @@ def first_problem(
 
 def _changes(folder, config) -> str | None:
     """Returns a message if the config of a run, or its code, has changed since the run began."""
+    # The program of a study imports this module, but only its workers import TensorFlow.
+    from tff_pfl.experiment.versions import other_versions
+
     configs.complete(config)
     changes = changed_settings(folder, experiment.resolved(config))
     changed = [str(change) for change in changes if change.what == NUMBERS]
@@ -105,7 +106,7 @@ def _changes(folder, config) -> str | None:
     elif changed := [it for it in other_versions(folder, config.imports) if it.startswith(CODE)]:
         what = "code than its config imports now"
         try:  # an edit of a comment, for example, changes nothing
-            Run(folder, configs.experiment_of(config)).check()
+            experiment.Run(folder, configs.experiment_of(config)).check()
             return None
         except experiment.OutputDirectoryError as error:
             changed.append(str(error))
