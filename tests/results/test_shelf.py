@@ -7,7 +7,16 @@ import pandas as pd
 import pytest
 import tensorflow as tf
 
-from docs.results import command, data, honest, influence, loss_surface, mixtures, timeline
+from docs.results import (
+    best_epoch,
+    command,
+    data,
+    honest,
+    influence,
+    loss_surface,
+    mixtures,
+    timeline,
+)
 from tests.analysis.hand_written import write_run
 from tests.runs import tiny_config, train_run
 from tff_pfl.config import run_of
@@ -171,3 +180,16 @@ def test_pages_have_the_numbers_of_the_papers(page):
     shown = data.pick(page, paper=True).query("study != 'new clients'")["value"].round(4)
     scale = 1 if page == "fedpg" else 100  # of shares and of percent
     assert set(shown) <= set(np.round(tables[np.isfinite(tables)] / scale, 4))
+
+
+@pytest.mark.thorough
+def test_new_clients_are_evaluated_after_each_epoch(tmp_path):
+    config = tiny_config("fedavg", rounds=1)
+    config.new_clients.update(number=2, fine_tune_epochs=2)
+    run = run_of(train_run(tmp_path / "run", config))
+    found, measured = best_epoch.by_epoch(run), run.result.final.metrics
+    assert found["epochs"].tolist() == [0, 1, 2]
+    for epochs, model in ((0, "global"), (2, "fine_tuned")):
+        name = best_epoch.ACCURACY._replace(model=model, statistic="mean")
+        assert found["mean"][epochs] == measured[name]
+    assert best_epoch.by_epoch(run, rate=0.0)["mean"].nunique() == 1
