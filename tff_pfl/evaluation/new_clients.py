@@ -84,8 +84,8 @@ class NewClientsEvaluation:
         if not (_starts_from_server(process) or process.algorithm.personalize.takes_new_clients):
             raise ValueError(
                 "new clients need a global model, or personal models for unknown clients, but this "
-                "algorithm has none. Set config.new_clients.evaluated=False to hold these clients "
-                "out without evaluating them."
+                "algorithm has none. Set evaluated=False to hold these clients out without "
+                "evaluating them."
             )
         self._process, self._model = process, process.evaluated_model
         self._start = "personalized" if process.global_weights is None else GLOBAL

@@ -175,7 +175,7 @@ def _check_checkpoint(directory: RunDirectory) -> None:
     if directory.has("metrics.csv") and not directory.has(os.path.join(CHECKPOINT, "data.mdb")):
         raise OutputDirectoryError(
             f"Cannot resume the run in {directory.path}: its {CHECKPOINT} is missing. Start it "
-            "again with --overwrite or in another directory."
+            "again with --overwrite (in Python, overwrite=True) or in another directory."
         )
 
 

@@ -143,7 +143,8 @@ class Rounds:
             if not clients and runtime.current_devices() is None:
                 raise NobodyReportedError(
                     f"Nobody reported in round {progress.round_num}, which TFF's stock runtime "
-                    "cannot run. Continue with the graph runtime: --runtime=graph --resume."
+                    "cannot run. Continue with the graph runtime: --runtime=graph --resume (in "
+                    "Python, set_graph_context() and resume=True)."
                 )
             with background.doing(write), watch.measuring("compute_seconds"):
                 output = process.next(progress.server_state, clients)

@@ -225,8 +225,8 @@ class RunDirectory:
             if left := [name for name in self._files if self._has_content(name)]:
                 raise OutputDirectoryError(
                     f"{self.path} contains a run ({', '.join(left)}) without its config.json. Put "
-                    "config.json back, pass --overwrite to delete the run, or choose another "
-                    "directory."
+                    "config.json back, pass --overwrite (in Python, overwrite=True) to delete the "
+                    "run, or choose another directory."
                 )
             return
         if not self._resume:
