@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from tff_pfl.arguments.digests import described
 from tff_pfl.arguments.kinds import KindError, check_kind
 from tff_pfl.arguments.ranges import whole
 from tff_pfl.arguments.settings import NOTHING, RESULTS, facts, setting, settings
@@ -34,7 +33,7 @@ from tff_pfl.experiment.capacity import fitted, pays_to_compile, suitable_capaci
 from tff_pfl.experiment.early_stop import EarlyStop
 from tff_pfl.experiment.identity import of_run
 from tff_pfl.experiment.new_clients import NewClients
-from tff_pfl.experiment.recipe import NoRecipeError, recipe
+from tff_pfl.experiment.recipe import recipe_of_experiment, settings_of
 from tff_pfl.local import LocalTraining
 from tff_pfl.models import Model
 from tff_pfl.privacy import Accountant, PrivacyLoss, default_delta
@@ -113,7 +112,7 @@ class Experiment:
         for name, (_, its) in facts(Experiment).items():
             if its.range is None:
                 check_kind(name, getattr(self, name), hints[name], _TIPS.get(name, ""))
-        _ = self._made_of
+        _ = self.ingredients
         if self.new_clients is not None:
             check_kind("new_clients: local", self.new_clients.local, LocalTraining | None)
         with _field("new_clients"):
@@ -145,7 +144,7 @@ class Experiment:
         return self.members.num_clients if size is None else operator.index(size)
 
     @property
-    def _made_of(self) -> Ingredients:
+    def ingredients(self) -> Ingredients:
         """The ingredients of the algorithm."""
         if self.algorithm.made_of is None:
             raise KindError(
@@ -158,12 +157,12 @@ class Experiment:
     @property
     def model(self) -> Model:
         """The model that clients train."""
-        return self._made_of.model
+        return self.ingredients.model
 
     @property
     def local(self) -> LocalTraining:
         """The local training."""
-        return self._made_of.local
+        return self.ingredients.local
 
     @functools.cached_property
     def members(self) -> FederatedDataset:
@@ -364,48 +363,16 @@ class Experiment:
         Raises:
             NoRecipeError: A part has no name: no function of a registry made it.
         """
-        return recipe(self)
+        return recipe_of_experiment(self)
 
     @functools.cached_property
     def settings(self) -> dict[str, Any]:
-        """The settings, as JSON values in the keys of configs, which a run records.
+        """The settings that a run records, as JSON values in the keys of configs.
 
-        An experiment with a recipe has that. Otherwise the settings describe the parts, and
-        `unnamed` says which part has no name.
+        They are the recipe, or without one a description of the parts, in which `unnamed` says
+        which part has no name.
         """
-        try:
-            return self.recipe
-        except NoRecipeError as error:
-            unnamed = str(error)
-        data = self.members
-        sections = {
-            "evaluation": self.evaluation,
-            "participation": self.participation,
-            "early_stop": self.early_stop,
-            "new_clients": self.new_clients,
-        }
-        if loss := self.privacy:
-            values = {"noise_multiplier": loss.noise_multiplier, "delta": loss.accountant.delta}
-            sections["privacy"] = values
-        return {
-            "unnamed": unnamed,
-            "seed": self.seed,
-            "rounds": self.rounds,
-            "clients_per_round": self.cohort_size,
-            "checkpoint_every": self.checkpoint_every,
-            "algorithm": {"name": self.algorithm.name, **described(self._made_of.options)},
-            "model": {"name": self.model.name, "num_weights": self.model.num_weights},
-            "task": {
-                "name": self.model.task.name,
-                "metrics": {it.name: it.better for it in self.model.task.quantities.values()},
-            },
-            "local": self.local.settings(),
-            "data": {
-                "name": data.name,
-                "num_clients": data.num_clients,
-            },
-            **described(sections),
-        }
+        return settings_of(self)
 
 
 @contextlib.contextmanager

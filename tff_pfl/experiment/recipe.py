@@ -69,7 +69,7 @@ class _Names:
         raise NoRecipeError(f"The {part} {type(value).__name__!r} is not registered by a name.")
 
 
-def recipe(experiment: "Experiment") -> dict[str, Any]:
+def recipe_of_experiment(experiment: "Experiment") -> dict[str, Any]:
     """Returns an experiment in the keys of a config, as JSON values.
 
     Raises:
@@ -91,14 +91,51 @@ def recipe(experiment: "Experiment") -> dict[str, Any]:
         if _local(own, experiment.members, names) != sections["local"]:
             raise NoRecipeError("The new clients have a local training of their own.")
         sections["new_clients"] = _fields("new clients", chosen)
+    modules = {"imports": list(names.modules), "import_path": []}
+    return {**modules, **_numbers(experiment), **sections}
+
+
+def settings_of(experiment: "Experiment") -> dict[str, Any]:
+    """Returns the recipe of an experiment, or without one a description of its parts."""
+    try:
+        return recipe_of_experiment(experiment)
+    except NoRecipeError as error:
+        unnamed = str(error)
+    model, data = experiment.model, experiment.members
+    sections = {
+        "evaluation": experiment.evaluation,
+        "participation": experiment.participation,
+        "early_stop": experiment.early_stop,
+        "new_clients": experiment.new_clients,
+    }
+    if loss := experiment.privacy:
+        values = {"noise_multiplier": loss.noise_multiplier, "delta": loss.accountant.delta}
+        sections["privacy"] = values
     return {
-        "imports": list(names.modules),
-        "import_path": [],
+        "unnamed": unnamed,
+        **_numbers(experiment),
+        "algorithm": {
+            "name": experiment.algorithm.name,
+            **described(experiment.ingredients.options),
+        },
+        "model": {"name": model.name, "num_weights": model.num_weights},
+        "task": {
+            "name": model.task.name,
+            "metrics": {it.name: it.better for it in model.task.quantities.values()},
+        },
+        "local": experiment.local.settings(),
+        "data": {"name": data.name, "num_clients": data.num_clients},
+        **described(sections),
+    }
+
+
+def _numbers(experiment) -> dict[str, int]:
+    """Returns the settings that are numbers of the run itself."""
+    return {
         "seed": experiment.seed,
         "rounds": experiment.rounds,
         "clients_per_round": experiment.cohort_size,
         "checkpoint_every": experiment.checkpoint_every,
-        **sections,
     }
 
 
