@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from tff_pfl.arguments.names import UnknownNameError
-from tff_pfl.arguments.ranges import RangeError, at_least, one_of, whole
+from tff_pfl.arguments.ranges import RangeError, among, at_least, whole
 from tff_pfl.arguments.settings import RESULTS, facts, setting, settings
 
 
@@ -18,7 +18,7 @@ class Oven:
     """
 
     minutes: int = setting("The minutes until it is off.", whole(1))
-    mode: str = setting("The heat.", one_of("bake", "grill"), default="bake")
+    mode: str = setting("The heat.", among("bake", "grill"), default="bake")
     degrees: float = setting(
         "The heat in degrees.", at_least(0), default=180.0, idle={"mode": "grill"}
     )

@@ -44,7 +44,7 @@ from tff_pfl.templates import Algorithm, ClientOutput, averaging, last_own_model
 _WINDOW = 10  # the number of passes whose losses are compared
 
 
-class OwnModel(NamedTuple):
+class OwnMixing(NamedTuple):
     """Client state.
 
     Attributes:
@@ -108,7 +108,7 @@ def fedala(
     def client_init(client_id, seed):
         weights = model.init(seed)
         mixing = tf.nest.map_structure(tf.ones_like, parts.split(weights)[1])
-        return OwnModel(weights, mixing, tf.constant(0), local.optimizer_state(weights))
+        return OwnMixing(weights, mixing, tf.constant(0), local.optimizer_state(weights))
 
     def initialize(weights, state, examples, context):
         """Returns `(start, W_i)`."""
@@ -158,7 +158,7 @@ def fedala(
     def client_work(weights, state, examples, context):
         start, mixing = initialize(weights, state, examples, context)
         trained = local.train(model, start, examples, context, optimizer_state=state.optimizer)
-        new = OwnModel(trained.weights, mixing, state.participations + 1, trained.optimizer_state)
+        new = OwnMixing(trained.weights, mixing, state.participations + 1, trained.optimizer_state)
         return ClientOutput(new, trees.subtract(trained.weights, weights), metrics=trained.totals)
 
     def initialized_model(weights, state, examples, context):

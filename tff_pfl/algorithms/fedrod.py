@@ -74,7 +74,7 @@ class Shared(NamedTuple):
     hypernetwork: Weights | tuple
 
 
-class OwnHead(NamedTuple):
+class OwnPredictor(NamedTuple):
     """Client state.
 
     Attributes:
@@ -141,7 +141,7 @@ def fedrod(
         own = trees.zeros_like(head) if personal_init == "zeros" else head
         optimizer = local.optimizer_state((shared.model, shared.hypernetwork or own))
         own_model = (shared, tf.constant(0)) if keeps_model else ()
-        return OwnHead(() if is_hyper else own, optimizer, *own_model)
+        return OwnPredictor(() if is_hyper else own, optimizer, *own_model)
 
     def client_work(shared, state, examples, context):
         prior = class_shares(examples, heads.num_classes)
@@ -171,7 +171,7 @@ def fedrod(
         own_model = (new, state.participations + 1) if keeps_model else ()
         metrics = merged(trained.totals, prefixed("personal", trained.carry))
         return ClientOutput(
-            state=OwnHead(head, trained.optimizer_state, *own_model),
+            state=OwnPredictor(head, trained.optimizer_state, *own_model),
             upload=trees.subtract(new, shared),
             metrics=metrics,
         )

@@ -17,7 +17,7 @@ from tff_pfl.models import Model, Weights
 from tff_pfl.templates import Algorithm, ClientOutput, Exchange, Personalization, no_server_state
 
 
-class OwnModel(NamedTuple):
+class LocalModel(NamedTuple):
     """Client state.
 
     Attributes:
@@ -40,14 +40,14 @@ def local_training(model: Model, local: LocalTraining) -> Algorithm:
 
     def client_init(client_id, seed):
         weights = model.init(seed)
-        return OwnModel(weights, local.optimizer_state(weights))
+        return LocalModel(weights, local.optimizer_state(weights))
 
     def client_work(message, state, examples, context):
         trained = local.train(
             model, state.model, examples, context, optimizer_state=state.optimizer
         )
         return ClientOutput(
-            state=OwnModel(trained.weights, trained.optimizer_state), metrics=trained.totals
+            state=LocalModel(trained.weights, trained.optimizer_state), metrics=trained.totals
         )
 
     return Algorithm(

@@ -156,7 +156,7 @@ class _Names(Range):
         check_names(name.replace("_", " "), [value], self.text.split(", "), error=error)
 
 
-def one_of(*names: str) -> Range:
+def among(*names: str) -> Range:
     """Returns the range of some names."""
     return _Names(", ".join(names), lambda value: value in names)
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from absl import logging
 
-from tff_pfl.arguments.ranges import above, at_least, between, each, one_of, whole
+from tff_pfl.arguments.ranges import above, among, at_least, between, each, whole
 from tff_pfl.arguments.settings import setting, settings
 from tff_pfl.clients.availability import (
     Always,
@@ -117,7 +117,7 @@ class Participation:
         'With "fixed", a cohort of the given size is drawn without replacement. With "poisson", '
         "each client is drawn independently, and the given size is the expected number of clients. "
         "Such a cohort may have any size and may be empty.",
-        one_of(*SAMPLINGS),
+        among(*SAMPLINGS),
         default="fixed",
     )
     over_selection: float = setting(

@@ -16,7 +16,7 @@ import numpy as np
 from ml_collections import config_dict
 
 from tff_pfl import data, models
-from tff_pfl.arguments.ranges import Range, above, at_least, inside, one_of, ranges_of, up_to, whole
+from tff_pfl.arguments.ranges import Range, above, among, at_least, inside, ranges_of, up_to, whole
 from tff_pfl.arguments.settings import NOTHING, Facts, facts, setting, settings
 from tff_pfl.clients import Participation
 from tff_pfl.evaluation import Evaluation
@@ -128,7 +128,7 @@ class Model:
     )
     compute_type: str = setting(
         "The type in which layers compute; weights are float32.",
-        one_of(*COMPUTE_TYPES),
+        among(*COMPUTE_TYPES),
         default="float32",
     )
 
@@ -174,7 +174,7 @@ class Privacy:
     )
     delta: float | None = setting("Delta; None: num_clients ** -1.1.", inside(0, 1), default=None)
     mechanism: str = setting(
-        'The server adds noise ("central"), or clients do.', one_of(*MECHANISMS), default="central"
+        'The server adds noise ("central"), or clients do.', among(*MECHANISMS), default="central"
     )
     bits: int = setting(
         "The bits of each uploaded number, with distributed noise.",
@@ -182,7 +182,7 @@ class Privacy:
         default=20,
         idle={"mechanism": "central"},
     )
-    clipping: str = setting("The clipping of uploads.", one_of(*CLIPPINGS), default="adaptive")
+    clipping: str = setting("The clipping of uploads.", among(*CLIPPINGS), default="adaptive")
     clip_norm: float = setting(
         "The largest norm of an upload, at first if clipping is adaptive.", above(0), default=0.1
     )

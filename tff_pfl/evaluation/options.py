@@ -3,7 +3,7 @@
 import numpy as np
 
 from tff_pfl.arguments.names import check_names
-from tff_pfl.arguments.ranges import at_least, between, each, one_of, whole
+from tff_pfl.arguments.ranges import among, at_least, between, each, whole
 from tff_pfl.arguments.settings import NOTHING, RESULTS, setting, settings
 
 SPLITS = ("test", "validation")
@@ -27,7 +27,7 @@ class Evaluation:
     )
     split: str = setting(
         'The examples to evaluate on: "test", or "validation" for tuning.',
-        one_of(*SPLITS),
+        among(*SPLITS),
         default="test",
     )
     validation: bool = setting(
@@ -78,7 +78,7 @@ class Evaluation:
         "The evaluations in which models are also evaluated on the examples of other clients: "
         '"never", after the "last" round, or "always". This costs about as many times as much as '
         "there are clients.",
-        one_of(*GENERALIZATION),
+        among(*GENERALIZATION),
         default="never",
         changes=RESULTS,
     )

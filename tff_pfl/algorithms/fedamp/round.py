@@ -30,7 +30,7 @@ lambda = 0 (and start="own"): Local, except for the order of batches.
 
 from tff_pfl.aggregators import StackFactory
 from tff_pfl.algorithms.fedamp.server import FedAMPServer, OwnUpload
-from tff_pfl.algorithms.local_training import OwnModel
+from tff_pfl.algorithms.local_training import LocalModel
 from tff_pfl.algorithms.registry import ALGORITHMS, idle_where
 from tff_pfl.arguments.extension import extends
 from tff_pfl.arguments.names import check_names
@@ -67,7 +67,7 @@ def fedamp(
 
     def client_init(client_id, seed):
         weights = model.init(seed)
-        return OwnModel(weights, local.optimizer_state(weights))
+        return LocalModel(weights, local.optimizer_state(weights))
 
     def arrive(message, state, examples, context):
         return ClientOutput(state=state, upload=OwnUpload(context.client_id))
@@ -84,7 +84,7 @@ def fedamp(
             optimizer_state=state.optimizer,
         )
         return ClientOutput(
-            state=OwnModel(trained.weights, trained.optimizer_state),
+            state=LocalModel(trained.weights, trained.optimizer_state),
             upload=OwnUpload(context.client_id, trained.weights),
             metrics=trained.totals,
         )

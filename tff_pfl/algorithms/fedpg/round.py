@@ -55,7 +55,7 @@ from tff_pfl.templates import Algorithm, ClientOutput, Exchange, Personalization
 GRADIENTS = ("full", "pseudo")
 
 
-class OwnModel(NamedTuple):
+class OwnProgress(NamedTuple):
     """Client state.
 
     Attributes:
@@ -106,7 +106,7 @@ def fedpg(model: Model, local: LocalTraining, *, gradient: str = "full", **optio
     server = FedPGServer(local, **options)
 
     def client_init(client_id, seed):
-        return OwnModel(model.init(seed), tf.constant(0), tf.constant(0))
+        return OwnProgress(model.init(seed), tf.constant(0), tf.constant(0))
 
     def gradient_and_totals(weights, examples, context):
         if gradient == "full":

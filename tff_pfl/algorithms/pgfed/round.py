@@ -56,7 +56,7 @@ from tff_pfl.templates import (
 _MOST_CLIENTS_SHOWN = 4096  # a snapshot takes 64 MiB then
 
 
-class OwnModel(NamedTuple):
+class OwnAverage(NamedTuple):
     """Client state.
 
     Attributes:
@@ -145,7 +145,7 @@ def pgfed(
 
     def client_init(client_id, seed):
         weights = model.init(seed)
-        return OwnModel(
+        return OwnAverage(
             model=weights,
             participations=tf.constant(0),
             average=Average(trees.zeros_like(weights), tf.constant(0)) if beta else (),
@@ -187,7 +187,7 @@ def pgfed(
             alpha=trained.carry,
         )
         return ClientOutput(
-            state=OwnModel(
+            state=OwnAverage(
                 model=trained.weights,
                 participations=state.participations + 1,
                 average=average,

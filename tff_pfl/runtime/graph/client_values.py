@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -36,7 +36,7 @@ def row_of_shape(shape: tf.Tensor, length: int) -> tf.Tensor:
 # are those of all clients, or of the clients from `first` to `last - 1`.
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(eq=False)
 class Shared:
     """A value that all clients share; broadcast values are not copied."""
 
@@ -70,7 +70,7 @@ class Shared:
         return Stacked(tf.repeat(self.value[tf.newaxis], size, axis=0))
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(eq=False)
 class Stacked:
     """Tensors of one shape, stacked on a leading axis.
 
@@ -81,7 +81,7 @@ class Stacked:
     """
 
     tensor: tf.Tensor
-    is_list: ClassVar[bool] = False
+    is_list: bool = False
 
     def at(self, index):
         """Returns one client's tensor."""
@@ -123,7 +123,7 @@ class Stacked:
         return Stacked(next(tensors))
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(eq=False)
 class Ragged:
     """Tensors whose shapes differ: their concatenated elements and their shapes.
 
@@ -212,7 +212,7 @@ class Grouped(Ragged):
         return next(rows)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(eq=False)
 class Selected:
     """Sequences of the elements for each client's own keys."""
 

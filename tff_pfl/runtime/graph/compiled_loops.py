@@ -266,14 +266,9 @@ class Result(client_values.Stacked):
         index: The position among all results of the loop.
     """
 
-    loop: CompiledLoop
-    index: int
-    _spec: tf.TensorSpec
-
     def __init__(self, loop: CompiledLoop, index: int, spec: tf.TensorSpec):
         """Makes the leaf."""
-        for name, value in {"loop": loop, "index": index, "_spec": spec}.items():
-            object.__setattr__(self, name, value)
+        self.loop, self.index, self._spec = loop, index, spec
 
     @functools.cached_property
     def tensor(self) -> tf.Tensor:

@@ -87,13 +87,10 @@ class Listed(client_values.Stacked):
     """
 
     is_list = True
-    _array: tf.TensorArray
-    _size: tf.Tensor
 
     def __init__(self, array: tf.TensorArray, size: tf.Tensor):
         """Makes a leaf of the first `size` entries of an array."""
-        object.__setattr__(self, "_array", array)
-        object.__setattr__(self, "_size", size)
+        self._array, self._size = array, size
 
     @functools.cached_property
     def tensor(self) -> tf.Tensor:
@@ -142,13 +139,9 @@ class DeferredLoop:
 class Deferred(client_values.Stacked):
     """A leaf of a deferred loop."""
 
-    _loop: DeferredLoop
-    _index: int
-
     def __init__(self, loop: DeferredLoop, index: int, is_list: bool):
         """Makes the leaf at an index, which is a list if it is large."""
-        for name, value in {"_loop": loop, "_index": index, "is_list": is_list}.items():
-            object.__setattr__(self, name, value)
+        self._loop, self._index, self.is_list = loop, index, is_list
 
     @functools.cached_property
     def tensor(self) -> tf.Tensor:

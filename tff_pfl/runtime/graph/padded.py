@@ -22,18 +22,13 @@ class Padded(client_values.Ragged):
         size: The leaf of the clients' numbers of examples, see `with_sizes`.
     """
 
-    buffer: tf.Tensor
-    capacities: tf.Tensor
-    starts: tf.Tensor
-    rows: tf.Tensor
-    size: client_values.Stacked | None = None
+    size: client_values.Stacked | None
 
     def __init__(self, buffer, capacities, starts, rows, leaf_type):
         """Makes the leaf of a type."""
-        fields = {"buffer": buffer, "capacities": capacities, "starts": starts, "rows": rows}
-        fields["static_shape"] = tf.TensorShape(leaf_type.shape)
-        for name, value in fields.items():
-            object.__setattr__(self, name, value)
+        self.buffer, self.capacities, self.starts, self.rows = buffer, capacities, starts, rows
+        self.static_shape = tf.TensorShape(leaf_type.shape)
+        self.size = None
 
     @functools.cached_property
     def elements(self) -> tf.Tensor:
@@ -108,7 +103,7 @@ def with_sizes(leaves: Iterable[client_values.Leaf]) -> list[client_values.Leaf]
     leaves, size = list(leaves), None
     for leaf in reversed(leaves):
         if isinstance(leaf, Padded):
-            object.__setattr__(leaf, "size", size)
+            leaf.size = size
         elif isinstance(leaf, client_values.Stacked) and leaf.tensor.shape.rank == 1:
             size = leaf
     return leaves
