@@ -10,10 +10,15 @@ from tff_pfl import algorithms, data, datasets, models
 from tff_pfl.arguments.kinds import check_kind
 from tff_pfl.attacks import ATTACKS, attackers_of
 from tff_pfl.compression import COMPRESSORS, compressed
-from tff_pfl.config import parts
 from tff_pfl.config.errors import ConfigError, config_errors
 from tff_pfl.config.options import ERROR_FEEDBACK, FRACTION, TASK
-from tff_pfl.config.parts import build_local, build_optimizer, check_schedule
+from tff_pfl.config.parts import (
+    accountant_of,
+    build_local,
+    build_optimizer,
+    check_schedule,
+    made,
+)
 from tff_pfl.experiment.capacity import fitted
 from tff_pfl.experiment.experiment import Experiment, check_labels
 from tff_pfl.experiment.run_directory import resolved
@@ -211,7 +216,7 @@ def _build_attack(config, dataset):
 
 def _made_private(algorithm, config, num_clients) -> Algorithm:
     """Returns the algorithm with the privacy of a config, or unchanged without privacy."""
-    accountant, noise = parts.accountant(config, num_clients), config.privacy.noise_multiplier
+    accountant, noise = accountant_of(config, num_clients), config.privacy.noise_multiplier
     if accountant is None:
         return algorithm
     with config_errors("privacy"):
@@ -247,13 +252,14 @@ def experiment_of(
         ConfigError: A value is wrong, or values contradict each other.
         DataNotFoundError: See `build_dataset`.
     """
-    dataset, new_clients = build_dataset(config, load), parts.new_clients(config)
+    dataset = build_dataset(config, load)
+    new_clients = made(config, "new_clients", local=build_local(config))
     with config_errors("new_clients"):
         members = dataset if new_clients is None else new_clients.split(dataset)[0]
     settings, config = resolved(config), config.copy_and_resolve_references()
     if config.clients_per_round is None:
         config.clients_per_round = members.num_clients
-    participation = parts.participation(config)
+    participation = made(config, "participation")
     with config_errors("clients_per_round"):
         participation.check(members.num_clients, config.clients_per_round)
     model = build_model(config, members)
@@ -264,11 +270,11 @@ def experiment_of(
             rounds=config.rounds,
             clients_per_round=config.clients_per_round,
             seed=config.seed,
-            evaluation=parts.evaluation(config),
+            evaluation=made(config, "evaluation"),
             participation=participation,
-            early_stop=parts.early_stop(config),
+            early_stop=made(config, "early_stop"),
             new_clients=new_clients,
-            accountant=parts.accountant(config, members.num_clients),
+            accountant=accountant_of(config, members.num_clients),
             checkpoint_every=config.checkpoint_every,
         ).written_as(settings)
     with config_errors("evaluation"):

@@ -8,7 +8,6 @@ import ml_collections
 from tff_pfl.arguments.kinds import signature_of
 from tff_pfl.arguments.names import check_names
 from tff_pfl.arguments.ranges import Range, between, may_be_none, ranges_of
-from tff_pfl.config import parts
 from tff_pfl.config.errors import ConfigError, config_errors
 from tff_pfl.config.imports import import_modules
 from tff_pfl.config.options import (
@@ -21,7 +20,7 @@ from tff_pfl.config.options import (
     default_config,
     value_of,
 )
-from tff_pfl.config.parts import is_private
+from tff_pfl.config.parts import is_private, made
 from tff_pfl.config.sections import keys, own_keys
 from tff_pfl.data import PARTITIONERS
 from tff_pfl.experiment.changes import Change
@@ -39,13 +38,13 @@ def check_config(config: ml_collections.ConfigDict) -> None:
         _check_choice(config, choice)
     for key, range_ in number_ranges(config).items():
         range_.check(f"config.{key}", value_of(config, key), ConfigError)
-    parts.evaluation(config)
-    parts.early_stop(config)
-    chosen = parts.participation(config)
+    made(config, "evaluation")
+    made(config, "early_stop")
+    participation = made(config, "participation")
     if config.attack.get(FRACTION) and config.attack.get("client_ids"):
         raise _both(config, f"attack.{FRACTION}", "attack.client_ids", "both choose the attackers")
     _check_compression(config)
-    _check_privacy(config, chosen)
+    _check_privacy(config, participation)
 
 
 def _check_keys(config) -> None:

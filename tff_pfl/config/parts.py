@@ -1,6 +1,7 @@
 """Builds local training, privacy and other parts of a run from sections of a config."""
 
 import functools
+from typing import Any
 
 import ml_collections
 import numpy as np
@@ -8,12 +9,9 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_pfl.arguments.settings import facts
-from tff_pfl.clients import Participation
 from tff_pfl.config.errors import config_errors
-from tff_pfl.config.options import AUGMENTATION, AVAILABILITY, SCHEDULE, SELECTOR
-from tff_pfl.evaluation import Evaluation
-from tff_pfl.experiment.early_stop import EarlyStop
-from tff_pfl.experiment.new_clients import NewClients
+from tff_pfl.config.options import AUGMENTATION, CHOICES, SCHEDULE
+from tff_pfl.config.sections import SECTIONS
 from tff_pfl.local import OPTIMIZERS, LocalTraining
 from tff_pfl.privacy import Accountant, default_delta
 
@@ -69,45 +67,32 @@ def build_optimizer(
         return OPTIMIZERS[chosen.optimizer](chosen.learning_rate, **options)
 
 
-def evaluation(config: ml_collections.ConfigDict) -> Evaluation:
-    """Returns the evaluation of a config.
+def made(config: ml_collections.ConfigDict, section: str, **values: Any) -> Any:
+    """Makes the value of a section, such as the `Evaluation` of "evaluation".
 
-    Raises:
-        ConfigError: A value is wrong.
-    """
-    with config_errors("evaluation"):
-        return Evaluation(**config.evaluation.to_dict())
+    Args:
+        config: The config.
+        section: The name of a section of one class.
+        **values: Arguments of the class that are not in the section.
 
-
-def new_clients(config: ml_collections.ConfigDict) -> NewClients | None:
-    """Returns the new clients of a config, or `None`."""
-    if not config.new_clients.number:
-        return None
-    with config_errors("new_clients"):
-        return NewClients(**config.new_clients.to_dict(), local=build_local(config))
-
-
-def participation(config: ml_collections.ConfigDict) -> Participation:
-    """Returns the participation of a config: how clients are selected and report.
+    Returns:
+        The value, or `None` if the section is turned off.
 
     Raises:
         ConfigError: A value is wrong, or values contradict each other.
     """
-    with config_errors("participation"):
-        made = {"availability": AVAILABILITY.make(config), "selector": SELECTOR.make(config)}
-        return Participation(**config.participation.to_dict() | made)
+    content = SECTIONS[section]
+    (kind,) = content.kinds
+    if content.switch and not config[section][content.switch]:
+        return None
+    with config_errors(section):
+        return kind(**config[section].to_dict() | _chosen(config, section) | values)
 
 
-def early_stop(config: ml_collections.ConfigDict) -> EarlyStop | None:
-    """Returns the early stop of a config, or `None`.
-
-    Raises:
-        ConfigError: A value is wrong.
-    """
-    with config_errors("early_stop"):
-        if not config.early_stop.patience:
-            return None
-        return EarlyStop(**config.early_stop.to_dict())
+def _chosen(config, section) -> dict[str, Any]:
+    """Returns what a section chooses by names in sections of their own."""
+    inner = {f"{section}.{name}": name for name in SECTIONS[section].sections}
+    return {inner[c.section]: c.make(config) for c in CHOICES if c.section in inner}
 
 
 def is_private(config: ml_collections.ConfigDict) -> bool:
@@ -115,7 +100,7 @@ def is_private(config: ml_collections.ConfigDict) -> bool:
     return config.privacy.epsilon is not None or config.privacy.noise_multiplier is not None
 
 
-def accountant(config: ml_collections.ConfigDict, num_clients: int) -> Accountant | None:
+def accountant_of(config: ml_collections.ConfigDict, num_clients: int) -> Accountant | None:
     """Returns the accountant of a config's rounds, or `None` without privacy.
 
     Args:
