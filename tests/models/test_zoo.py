@@ -121,6 +121,21 @@ def counted(image_shape, num_classes, *, width: int = 4) -> models.Model:
     return models.from_keras(network, input_shape=image_shape, task=task)
 
 
+def batch_normalized(image_shape, num_classes) -> models.Model:
+    """Makes a model whose first layer with weights normalises the pixels of a batch."""
+
+    def network():
+        return tf.keras.Sequential(
+            [
+                tf.keras.layers.Flatten(input_shape=image_shape),
+                tf.keras.layers.BatchNormalization(name="norm"),
+                tf.keras.layers.Dense(num_classes, name="head"),
+            ]
+        )
+
+    return models.from_keras(network, input_shape=image_shape)
+
+
 def unannotated(image_shape, num_classes):
     return counted(image_shape, num_classes)
 
@@ -136,6 +151,7 @@ class TestFunctionsThatReturnAModel:
     def registered(self, monkeypatch):
         variant = functools.partial(counted, width=7)
         functions = {"counted": counted, "wide": variant, "bare": unannotated, "false": annotated}
+        functions["batch_normalized"] = batch_normalized
         for name, function in functions.items():
             monkeypatch.setitem(models.MODELS._registered, name, function)
 
@@ -156,6 +172,14 @@ class TestFunctionsThatReturnAModel:
     def test_options_and_variants_are_passed(self):
         assert models.build("counted", (4, 4, 1), 3, width=5).num_weights == 16 * 5 + 5 + 15 + 3
         assert models.build("wide", (4, 4, 1), 3).num_weights == 16 * 7 + 7 + 21 + 3
+
+    def test_batch_normalisation_is_trained_on_normalised_images(self):
+        images = np.random.default_rng(0).integers(256, size=(5, 4, 4, 1)).astype(np.uint8)
+        model = models.build("batch_normalized", (4, 4, 1), 3, mean=(0.5,), std=(0.25,))
+        weight, seed = tf.ones([5]), tf.zeros([2], tf.int32)
+        _, assigned = model.training_pass(model.init(0), images, weight=weight, seed=seed)
+        expected = 0.01 * np.mean((images / 255 - 0.5) / 0.25, axis=0).ravel()
+        np.testing.assert_allclose(assigned["norm"]["moving_mean"], expected, rtol=1e-4)
 
     def test_options_of_keras_models_are_refused(self):
         for how in ({"segments": 2}, {"compute_type": "bfloat16"}):

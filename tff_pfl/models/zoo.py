@@ -217,7 +217,13 @@ def _with_normalized_inputs(model: Model, normalize: Callable[[Any], Any]) -> Mo
     """Returns a model that normalises its inputs before it applies `model`."""
 
     def composed(function):
-        return lambda weights, x, **options: function(weights, normalize(x), **options)
+        return function and (
+            lambda weights, x, **options: function(weights, normalize(x), **options)
+        )
 
-    features = model.features and composed(model.features)
-    return dataclasses.replace(model, apply=composed(model.apply), features=features)
+    return dataclasses.replace(
+        model,
+        apply=composed(model.apply),
+        features=composed(model.features),
+        training_pass=composed(model.training_pass),
+    )
