@@ -6,7 +6,7 @@ import re
 import pytest
 
 from tests.analysis.hand_written import write_run
-from tff_pfl.analysis import read, runs
+from tff_pfl.analysis import read
 from tff_pfl.config import Study, Variant
 from tff_pfl.experiment import OutputDirectoryError
 
@@ -86,10 +86,3 @@ def test_missing_runs_and_equal_seeds_are_refused(folder, monkeypatch, source, m
     (folder / "empty").mkdir(exist_ok=True)
     with pytest.raises(OutputDirectoryError, match=re.escape(message)):
         read(source)
-
-
-def test_metrics_of_exchanges_are_of_no_model():
-    """An exchange may have any name, and its metrics further parts."""
-    names = {"mix/server/gap": "", "mix/aggregator/clip": "", "global/local_test/loss": "global"}
-    assert {name: runs.split(name).model for name in names} == names
-    assert runs.split("mix/server/gap").quantity == "mix/server/gap"

@@ -30,6 +30,8 @@ from tff_pfl.evaluation import (
             "personalized/local_test/num_nonfinite",
         ),
         (MetricName("", "", "num_clients_never_selected"), "num_clients_never_selected"),
+        (MetricName("", "", "train/loss"), "train/loss"),
+        (MetricName("", "", "mix/aggregator/clip_mean"), "mix/aggregator/clip_mean"),
     ],
 )
 def test_str_and_parse_are_inverse(name, text):

@@ -66,7 +66,8 @@ def in_words(name: MetricName, quantity: Quantity | None = None) -> str:
     """
     measured = _plain(name.quantity)
     if not name.model:
-        return measured.removeprefix("num ")
+        *exchange, measured = measured.removeprefix("num ").split("/")
+        return ", ".join([measured, *exchange])
     if name.quantity == "num_nonfinite":
         measured = "number of clients with a loss that is not finite,"
     whose = "each new client's" if name.pool.startswith("new_clients") else "each client's"

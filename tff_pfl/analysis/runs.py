@@ -19,7 +19,7 @@ from typing import Any
 import pandas as pd
 
 from tff_pfl.arguments.names import unknown_name
-from tff_pfl.arguments.quantities import EVALUATED_MODELS, Quantities, Quantity
+from tff_pfl.arguments.quantities import Quantities, Quantity
 from tff_pfl.evaluation import MetricName
 from tff_pfl.experiment.changes import flatten
 from tff_pfl.experiment.run_directory import (
@@ -239,14 +239,8 @@ class Runs:
 def _named(long: pd.DataFrame, run: Mapping[str, Any], **columns: Any) -> pd.DataFrame:
     """Splits the column `name` into its parts, and adds columns of one value."""
     names = long["name"].unique()
-    parts = pd.DataFrame(list(map(split, names)), names, NAME)
+    parts = pd.DataFrame(list(map(MetricName.parse, names)), names, NAME)
     return long.join(parts, on="name").assign(**run, **columns)
-
-
-def split(text: str) -> MetricName:
-    """Splits the name of a metric; that of a round, such as `train/loss`, is a quantity."""
-    is_of_a_model = text.partition("/")[0] in EVALUATED_MODELS
-    return MetricName.parse(text) if is_of_a_model else MetricName("", "", text)
 
 
 def _joined(frames: Sequence[pd.DataFrame], columns: list[str]) -> pd.DataFrame:

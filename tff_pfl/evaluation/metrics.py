@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from tff_pfl.arguments.quantities import BY_NAME, Quantities
+from tff_pfl.arguments.quantities import BY_NAME, EVALUATED_MODELS, Quantities
 
 if TYPE_CHECKING:  # TensorFlow would delay programs that only read files.
     from tff_pfl.models import Task
@@ -53,14 +53,14 @@ class MetricName(NamedTuple):
     def parse(cls, text: str) -> "MetricName":
         """Parses a name that `str` wrote.
 
-        Raises:
-            ValueError: The text is not the name of a metric.
+        The name of a round's metric, such as `train/loss`, is a quantity without a model.
         """
-        has_no_model = "/" not in text
-        try:
-            model, pool, rest = ("", "", text) if has_no_model else text.split("/", 2)
-        except ValueError as error:
-            raise ValueError(f"{text!r} is not the name of a metric.") from error
+        parts = text.split("/", 2)
+        if len(parts) == 1:
+            parts = ["", "", text]
+        elif len(parts) == 2 or parts[0] not in EVALUATED_MODELS:
+            return cls("", "", text)
+        model, pool, rest = parts
         for statistic in (*STATISTICS, MARGIN):
             if rest.endswith(f"_{statistic}"):
                 return cls(model, pool, rest.removesuffix(f"_{statistic}"), statistic)
@@ -158,11 +158,7 @@ def to_text(metrics: Mapping[MetricName, float]) -> dict[str, float]:
 
 
 def from_text(metrics: Mapping[str, float | None]) -> dict[MetricName, float]:
-    """Returns the metrics that `to_text` wrote to a file; `None`, JSON's null, becomes NaN.
-
-    Raises:
-        ValueError: A key is not the name of a metric.
-    """
+    """Returns the metrics that `to_text` wrote to a file; `None`, JSON's null, becomes NaN."""
     return {
         MetricName.parse(name): math.nan if value is None else value
         for name, value in metrics.items()
