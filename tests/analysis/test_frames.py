@@ -138,8 +138,10 @@ def test_select_leaves_out_clients_and_refuses_unknown_names(runs, caplog):
     assert "No evaluated client has the name or id 77." in caplog.text
     with pytest.raises(OutputDirectoryError, match="exclude_clients leaves out all clients"):
         analysis.select(clients, ACCURACY, exclude_clients=range(3))
-    with pytest.raises(UnknownNameError, match=f"Did you mean '{ACCURACY}'"):
+    with pytest.raises(UnknownNameError, match="Unknown column 'personalised/local_test/acc"):
         analysis.select(clients, "personalised/local_test/accuracy")
+    with pytest.raises(UnknownNameError, match="'acuracy'.* Valid: 'accuracy', 'loss'.$"):
+        analysis.select(clients, "acuracy")
     worst = analysis.select(runs.evaluations, f"{ACCURACY}_worst_5_percent")
     assert worst["value"].iloc[0] == 0.0
 
