@@ -157,25 +157,6 @@ def test_sizes_are_lognormal_or_equal():
     assert np.log(sizes).std() == pytest.approx(1.0, rel=0.05)
 
 
-def test_other_pythons_get_an_environment_without_this_one():
-    own = f"{sys.base_prefix}/lib"
-    given = {"LD_LIBRARY_PATH": f"{own}:/cuda", "PYTHONPATH": "x", "TF_X": "1", "PATH": "/bin"}
-    expected = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "PATH": "/bin"}
-    assert rounds.foreign(given) == expected | {"LD_LIBRARY_PATH": "/cuda"}
-    assert rounds.foreign({"LD_LIBRARY_PATH": own, "PATH": "/bin"}) == expected
-
-
-def test_kernels_that_the_driver_compiled_are_brought_along(tmp_path):
-    cache, archive = tmp_path / "cache", tmp_path / "cache.tar.xz"
-    runner._keep(cache, archive)
-    assert not archive.exists()
-    (cache / "a").mkdir(parents=True)
-    (cache / "a" / "kernel").write_bytes(b"binary")
-    runner._keep(cache, archive)
-    runner._bring(archive, tmp_path / "next")
-    assert (tmp_path / "next" / "a" / "kernel").read_bytes() == b"binary"
-
-
 def test_choices_are_ratios_of_the_cells_that_have_both():
     records = {
         f"{cell}: tensorflow {name}": {"seconds": seconds}
