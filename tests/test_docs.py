@@ -29,7 +29,6 @@ from tests.own_modules import own_modules
 from tests.runs import ROOT, config_of_flags
 from tff_pfl import config as configs
 from tff_pfl import testing
-from tff_pfl.algorithms import ALGORITHMS
 from tff_pfl.config import default_config
 from tff_pfl.config.command_line import parse
 from tff_pfl.config.options import CHOICES, Choice
@@ -37,7 +36,6 @@ from tff_pfl.experiment.metrics_log import TIMINGS
 from tff_pfl.runtime import set_graph_context
 
 EXAMPLES = ROOT / "examples" / "own_method"
-README = ROOT / "README.md"
 
 
 def path_of(guide):
@@ -252,16 +250,6 @@ def test_files_in_documents_equal_the_examples():
         for file, code in python_blocks(document):
             if file and (EXAMPLES / file).exists() and file != "config.py":
                 assert statements(code) == statements((EXAMPLES / file).read_text()), document
-
-
-def test_readme_is_short_and_lists_all_algorithms():
-    text = README.read_text()
-    assert sum(not line.startswith("|") for line in text.splitlines()) <= 119
-    rows = re.findall(r"^\| (`[^|]*`) \|", text, re.MULTILINE)
-    assert sorted(re.findall(r"`(\w+)`", "".join(rows))) == list(ALGORITHMS)
-    parts = {path.stem for path in (ROOT / "tff_pfl" / "algorithms").glob("[!_]*")} - {"registry"}
-    count = f"{len(ALGORITHMS) - 2} of them and two baselines, in {len(parts)} modules"
-    assert count in text
 
 
 def test_table_of_registries_has_all_keys_and_arguments():

@@ -62,16 +62,11 @@ def test_program_writes_results_and_prints_tables(run_dir, tmp_path, run):
 @pytest.mark.thorough
 def test_nogeneralization_leaves_out_other_clients(run_dir, tmp_path):
     output = tmp_path / "evaluated"
-    done = run_main(
-        "evaluate.py", f"--run_dir={run_dir}", f"--output={output}", "--nogeneralization"
-    )
+    flags = (f"--run_dir={run_dir}", f"--output={output}", "--nogeneralization")
+    done = run_main("evaluate.py", *flags)
     assert (done.returncode, done.stderr) == (0, "")
     metrics = json.loads(output.with_suffix(".json").read_text())["metrics"]
-    final = json.loads((run_dir / "summary.json").read_text())["final"]["metrics"]
-    pools = {name.split("/")[1] for name in metrics if "/" in name}
-    assert pools == {"local_test"}
-    name = "personalized/local_test/accuracy_mean"
-    assert metrics[name] == pytest.approx(final[name])
+    assert {name.split("/")[1] for name in metrics if "/" in name} == {"local_test"}
 
 
 @pytest.mark.parametrize(
@@ -79,7 +74,6 @@ def test_nogeneralization_leaves_out_other_clients(run_dir, tmp_path):
     [
         (["--run_dir=RUN", "--synthetic=0.5,1.5"], "config.evaluation.synthetic must be"),
         (["--run_dir=run", "--split=train"], "flag --split=train: value should be"),
-        (["--run_dir=no_run"], "no_run has no config.json of a run"),
         ([], "Flag --run_dir must have a value"),
         (["--run_dir=RUN", "--output=x/"], "x/ is a folder. Add a name for the files: x/NAME."),
     ],
