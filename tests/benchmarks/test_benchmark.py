@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from benchmarks import contenders, fixed_cost, growth, measurements, timing
+from benchmarks import contenders, fixed_cost, measurements, timing
 from benchmarks.workloads import (
     MANY_CLIENTS,
     UNEQUAL_WORKLOADS,
@@ -127,17 +127,6 @@ def test_operations_of_a_round_do_not_grow_with_the_cohort():
     assert plain["calls"] == 1
     assert 3 * plain["bytes_to_device"] == 2 * larger[0]["bytes_to_device"]
     assert 0 < plain["to_device"] == larger[0]["to_device"]
-
-
-def test_federation_of_runs_has_files_without_inputs(tmp_path):
-    """Gives every client its own examples of the right number."""
-    point = growth.Point(LINEAR, 7, rounds=1, warmup=0, cohort_size=2, algorithm="ditto")
-    dataset = growth.memory_mapped_federation(point, tmp_path)
-    sizes = [dataset.sizes(split).tolist() for split in ("train", "validation", "test")]
-    assert sizes == [[4] * 7, [0] * 7, [4] * 7]
-    assert dataset.examples(6, "test").x.shape == (4, 28, 28, 1)
-    assert set(dataset.y) > {0, 1}
-    assert (tmp_path / "x.npy").stat().st_blocks * 512 < dataset.x.nbytes
 
 
 @pytest.mark.slow

@@ -208,7 +208,7 @@ def test_local_training_has_the_schedule_and_augmentation_of_the_config():
     )
     images = tf.ones([20, 3, 3, 1])
     black = tf.reduce_sum(1 - local.augment(images, tf.constant([1, 2])), axis=[1, 2, 3])
-    assert set(black.numpy()) <= {0, 3, 5} and len(set(black.numpy())) == 3
+    assert set(black.numpy()) == {0, 3, 5}
     plain = build_local(default_config())
     assert plain.augment is None
     assert float(plain.learning_rate(tf.constant(7))) == np.float32(0.1)

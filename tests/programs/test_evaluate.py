@@ -38,18 +38,16 @@ def test_program_writes_results_and_prints_tables(run_dir, tmp_path, run):
     assert lines[0] == "round 2 of ditto on digits"
     assert lines[-1] == f"results: {output}.json, {output}_table.csv, {output}.csv"
     result = json.loads(output.with_suffix(".json").read_text())
-    assert result["options"]["subsample"] is True
-    assert result["options"]["fine_tune_epochs"] == 2
-    assert result["options"]["fine_tune_learning_rate"] == 0.05
+    given = {"subsample": True, "fine_tune_epochs": 2, "fine_tune_learning_rate": 0.05}
+    assert result["options"].items() >= given.items()
     assert result["baseline"]["run"] == "ditto on digits"
     final = json.loads((run_dir / "summary.json").read_text())["final"]["metrics"]
     with open(output.with_suffix(".csv"), newline="") as file:
         clients = list(csv.DictReader(file))
     assert len(clients) == 4
-    name = "global/local_test/accuracy_mean"
-    assert result["metrics"][name] == pytest.approx(final[name])
     own = "personalized/local_test/loss_mean"
-    assert result["metrics"][own] == pytest.approx(final[own])
+    for name in (own, "global/local_test/accuracy_mean"):
+        assert result["metrics"][name] == pytest.approx(final[name])
     assert result["metrics"]["fine_tuned/local_test/loss_mean"] < final[own] - 0.01
     for model in ("personalized", "fine_tuned", "global"):
         for pool in ("local_test", "synthetic0_test", "synthetic50_test", "generalization_test"):
