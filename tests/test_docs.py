@@ -29,7 +29,7 @@ from tests.own_modules import own_modules
 from tests.runs import ROOT, config_of_flags
 from tff_pfl import config as configs
 from tff_pfl import testing
-from tff_pfl.config import default_config
+from tff_pfl.config import sections
 from tff_pfl.config.command_line import parse
 from tff_pfl.config.options import CHOICES, Choice
 from tff_pfl.experiment.metrics_log import TIMINGS
@@ -318,20 +318,12 @@ def test_configs_of_documented_commands_are_valid(monkeypatch):
 
 def config_keys():
     """Returns all keys that configs can have, including sections."""
-    keys = set()
-
-    def add(section, prefix):
-        for key in section:
-            keys.add(f"{prefix}{key}")
-            if hasattr(section[key], "keys"):
-                add(section[key], f"{prefix}{key}.")
-
-    add(default_config(), "")
+    known = {*sections.SECTIONS, *map(str, sections.keys()), *(it.key for it in CHOICES)}
     for choice in CHOICES:
         for name in choice.registry:
             section = choice.section.format(name)
-            keys |= {f"{section}.{key}" for key in choice.parameters(name)}
-    return keys
+            known |= {section, *(f"{section}.{key}" for key in choice.parameters(name))}
+    return known
 
 
 def test_documented_keys_of_configs_exist():
