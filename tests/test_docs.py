@@ -29,15 +29,13 @@ from tests.own_modules import own_modules
 from tests.runs import ROOT, config_of_flags
 from tff_pfl import config as configs
 from tff_pfl import testing
-from tff_pfl.algorithms import ALGORITHMS
-from tff_pfl.config import default_config
+from tff_pfl.config import sections
 from tff_pfl.config.command_line import parse
 from tff_pfl.config.options import CHOICES, Choice
 from tff_pfl.experiment.metrics_log import TIMINGS
 from tff_pfl.runtime import set_graph_context
 
 EXAMPLES = ROOT / "examples" / "own_method"
-README = ROOT / "README.md"
 
 
 def path_of(guide):
@@ -254,16 +252,6 @@ def test_files_in_documents_equal_the_examples():
                 assert statements(code) == statements((EXAMPLES / file).read_text()), document
 
 
-def test_readme_is_short_and_lists_all_algorithms():
-    text = README.read_text()
-    assert sum(not line.startswith("|") for line in text.splitlines()) <= 119
-    rows = re.findall(r"^\| (`[^|]*`) \|", text, re.MULTILINE)
-    assert sorted(re.findall(r"`(\w+)`", "".join(rows))) == list(ALGORITHMS)
-    parts = {path.stem for path in (ROOT / "tff_pfl" / "algorithms").glob("[!_]*")} - {"registry"}
-    count = f"{len(ALGORITHMS) - 2} of them and two baselines, in {len(parts)} modules"
-    assert count in text
-
-
 def test_table_of_registries_has_all_keys_and_arguments():
     text = path_of("registries").read_text()
     rows = re.findall(r"^\| `([A-Z]+)` \| (.*?) \| .*?\((.*?)\)", text, re.MULTILINE)
@@ -330,20 +318,12 @@ def test_configs_of_documented_commands_are_valid(monkeypatch):
 
 def config_keys():
     """Returns all keys that configs can have, including sections."""
-    keys = set()
-
-    def add(section, prefix):
-        for key in section:
-            keys.add(f"{prefix}{key}")
-            if hasattr(section[key], "keys"):
-                add(section[key], f"{prefix}{key}.")
-
-    add(default_config(), "")
+    known = {*sections.SECTIONS, *map(str, sections.keys()), *(it.key for it in CHOICES)}
     for choice in CHOICES:
         for name in choice.registry:
             section = choice.section.format(name)
-            keys |= {f"{section}.{key}" for key in choice.parameters(name)}
-    return keys
+            known |= {section, *(f"{section}.{key}" for key in choice.parameters(name))}
+    return known
 
 
 def test_documented_keys_of_configs_exist():

@@ -48,15 +48,6 @@ def test_names_of_the_package_in_a_notebook_exist(path):
             assert value is None or hasattr(value, node.attr), ast.unparse(node)
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=names)
-def test_notebook_says_what_each_picture_shows(path):
-    """Checks that text follows each figure."""
-    cells = jupytext.read(path).cells
-    for cell, after in zip(cells, [*cells[1:], None], strict=True):
-        if "plt.show()" in cell.source or ".plot" in cell.source.splitlines()[-1]:
-            assert after is not None and after.cell_type == "markdown", cell.source
-
-
 def test_page_of_a_notebook_has_a_title_and_offers_the_notebook():
     pages = tutorials.pages(execute=False)
     for path in NOTEBOOKS:

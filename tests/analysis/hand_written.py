@@ -102,15 +102,6 @@ def write_run(
     return path
 
 
-def keep_evaluated_rounds(path: pathlib.Path) -> pathlib.Path:
-    """Drops other rows from `metrics.csv` and `timings.csv`, as in published results."""
-    for name in ("metrics.csv", "timings.csv"):
-        head, *rows = (path / name).read_text().splitlines()
-        kept = [row for row in rows if row.split(",")[0] in ("5", "10")]
-        (path / name).write_text("\n".join([head, *kept, ""]))
-    return path
-
-
 def _evaluation(directory, round_num, share, accuracies, global_accuracies, undefined):
     values: Mapping[MetricName, np.ndarray] = {}
     models = {"personalized": accuracies, "global": global_accuracies}

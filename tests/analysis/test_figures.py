@@ -1,6 +1,5 @@
 """Tests the style of figures, and that they show the numbers of data frames."""
 
-import itertools
 import math
 
 import numpy as np
@@ -9,16 +8,11 @@ import pytest
 from matplotlib.text import Text
 
 from tests.analysis.hand_written import write_run
-from tests.marks import together
 from tff_pfl import analysis
 from tff_pfl.analysis import figures
 from tff_pfl.analysis.distributions import shared_edges, tails
 from tff_pfl.arguments.quantities import Quantity
 from tff_pfl.experiment import OutputDirectoryError
-
-ACCURACY = "personalized/local_test/accuracy"
-LOSS = "personalized/local_test/loss"
-NAMES = ["a$x^{$", "_a", "100 % & <b>"]
 
 
 def texts(figure):
@@ -40,33 +34,23 @@ def frame(label, values, *, run=None, quantity="accuracy", statistic="mean", cli
 def test_many_series_look_different():
     assert len({tuple(figures.series(i).values()) for i in range(252)}) == 252
     first = [figures.series(i) for i in range(7)]
-    assert (
-        len({style["color"] for style in first}) == len({style["marker"] for style in first}) == 7
-    )
+    assert len({style["color"] for style in first}) == 7
+    assert len({style["marker"] for style in first}) == 7
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    "labels", [[f"series {i}" for i in range(30)], ["a very long label " * 4] * 2 + NAMES]
-)
-def test_legend_is_within_the_figure_and_above_the_axes(labels):
-    curves = [frame(f"{label}{i}", {1: i, 2: 1}) for i, label in enumerate(labels)]
-    figure = analysis.plot_curves(pd.concat(curves))
-    figure.draw_without_rendering()
-    legend, axes = figure.legends[0].get_window_extent(), figure.axes[0].get_window_extent()
-    width, height = figure.get_size_inches() * figure.dpi
-    assert legend.x0 >= 0 and legend.x1 <= width and legend.y1 <= height
-    assert legend.y0 >= axes.y1 and axes.height > 0.4 * height
-    shown = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert shown == [f"{label}{i}" for i, label in enumerate(labels)]
+def test_labels_may_have_the_signs_of_matplotlib():
+    names = ["a$x^{$", "_a", "100 % & <b>"]
+    figure = analysis.plot_curves(pd.concat(frame(name, {1: 0.5}) for name in names))
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == names
+    assert b"100 % &amp; &lt;b&gt;" in figures.as_svg(figure)
 
 
 @pytest.mark.thorough
 def test_equal_figures_are_equal_files(tmp_path):
-    drawn = [figures.as_svg(analysis.plot_curves(frame("a$x^{$", {1: 0.5}))) for _ in range(2)]
-    assert drawn[0] == drawn[1]
+    figure, again = (analysis.plot_curves(frame("a", {1: 0.5})) for _ in range(2))
+    assert figures.as_svg(figure) == figures.as_svg(again)
     for name in ("new/folder/figure.svg", "figure.png"):
-        analysis.save(analysis.plot_curves(frame("a", {1: 0.5})), tmp_path / name)
+        analysis.save(figure, tmp_path / name)
     assert "<svg" in (tmp_path / "new/folder/figure.svg").read_text()
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
 
@@ -78,34 +62,11 @@ def test_logarithmic_axes_have_plain_numbers():
     assert labels[1:-1] == ["0.01", "0.1", "1", "10", "100", "1000"]
 
 
-@together(
-    ("rounds", "shown"),
-    [
-        ([5, 10], [5, 10]),
-        ([3], [3]),
-        ([10, 20, 30, 31], [10, 20, 30]),
-        (range(1, 61), range(0, 61, 10)),
-    ],
-)
-def test_few_evaluations_are_the_numbers_on_the_axis(rounds, shown):
-    axes = analysis.plot_curves(frame("a", dict.fromkeys(rounds, 1.0))).axes[0]
-    low, high = axes.get_xlim()
-    assert [tick for tick in axes.get_xticks() if low <= tick <= high] == list(shown)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("ends", [(0.16, 3.4), (12345.0, 1.3e5)])
-def test_numbers_of_neighbouring_panels_do_not_touch(ends):
-    pairs = [pd.DataFrame({"label": label, "own": ends, "local": ends}) for label in "abc"]
-    figure, boxes = analysis.plot_against_local(pd.concat(pairs), Quantity.named("mae")), []
-    figure.draw_without_rendering()
-    for axes in figure.axes:
+def test_few_evaluations_are_the_numbers_on_the_axis():
+    for rounds, shown in (([10, 20, 30, 31], [10, 20, 30]), (range(1, 61), [*range(0, 61, 10)])):
+        axes = analysis.plot_curves(frame("a", dict.fromkeys(rounds, 1.0))).axes[0]
         low, high = axes.get_xlim()
-        for tick in axes.get_xticklabels(which="both"):
-            if tick.get_text() and low <= tick.get_position()[0] <= high:
-                boxes.append(tick.get_window_extent())
-    assert len(boxes) >= 6
-    assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
+        assert [tick for tick in axes.get_xticks() if low <= tick <= high] == shown
 
 
 def test_lines_are_means_over_seeds_and_bands_their_deviations():
@@ -139,15 +100,11 @@ def test_clients_are_averaged_before_seeds_and_can_be_left_out():
     assert "mean over clients except 1" in texts(figure)
 
 
-def test_single_points_have_a_marker_and_long_lines_a_few():
+def test_single_points_have_a_marker():
     both = [frame("one", {5: 1.5}), frame("diverged", {5: np.nan})]
     lines = analysis.plot_curves(pd.concat(both)).axes[0].get_lines()
     assert [line.get_marker() for line in lines] == ["o", "s"]
     assert [line.get_label() for line in lines] == ["one", "diverged (never finite)"]
-    assert lines[1].get_markevery() == (0, 1)
-    long = [frame(label, dict.fromkeys(range(120), 1.0)) for label in "ab"]
-    lines = analysis.plot_curves(pd.concat(long)).axes[0].get_lines()
-    assert [line.get_markevery() for line in lines] == [(0, 10), (1, 10)]
 
 
 def write_seeds(path, *accuracies, **options):
@@ -200,9 +157,7 @@ def test_points_without_privacy_are_separate_at_the_right(tmp_path):
     assert list(line.get_ydata()) == pytest.approx([0.5, 0.7])
     left, middle, right = other.get_xdata()[0], line.get_xdata(), alone.get_xdata()[0]
     assert left < middle[0] < middle[1] < right
-    assert 0 < other.get_xdata()[1] - middle[1] < 0.1  # beside each other
-    for words in ("without\nprivacy", "epsilon of all rounds", "FedPer"):
-        assert words in texts(figure)
+    assert "without\nprivacy" in texts(figure)
 
 
 def test_histograms_and_their_table_show_mean_and_tails(tmp_path):
@@ -292,7 +247,5 @@ def test_errors_against_the_baseline_have_logarithmic_axes():
     drawn = [draw("mse", 20.0), draw("mse", 2.0), draw("r2", 20.0)]
     scales = [(axes.get_xscale(), axes.get_yscale()) for axes in (f.axes[0] for f in drawn)]
     assert scales == [("log", "log"), ("linear", "linear"), ("linear", "linear")]
-    legend = [text.get_text() for text in drawn[0].legends[0].get_texts()]
-    assert legend == ["better than under B, or equal", "worse than under B: hurt"]
     better, worse = (points.get_offsets() for points in drawn[0].axes[0].collections)
     np.testing.assert_array_equal([better[0], worse[0]], [[2.0, 1.0], [10.0, 20.0]])

@@ -85,7 +85,6 @@ def test_page_has_results_settings_and_versions(text):
     assert len([row for row in page.rows if row[0] == "rounds"]) == 1
     assert "Seeds 0, 1." in text
     assert ["python", "3.11.1"] in page.rows and "made by tff_pfl 0.1.0." in text
-    assert "algorithm<wbr>" not in text and "algorithm.<wbr>name" in text
 
 
 def test_page_is_self_contained(text):
@@ -114,10 +113,8 @@ def test_page_without_accuracies_shows_the_first_metric(tmp_path):
     assert page.rows[0][:2] == ["method", "personalized, score"]
     assert "Costs to reach a target" not in text
     assert "Settings that differ between variants" not in text
-    assert (
-        "This comparison needs a finished run of the algorithm local" in text
-        and len(page.pictures()) == 2
-    )
+    assert "This comparison needs a finished run of the algorithm local" in text
+    assert len(page.pictures()) == 2
 
 
 def test_page_says_why_it_has_no_curves_where_runs_have_one_evaluation(tmp_path):

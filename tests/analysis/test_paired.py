@@ -8,7 +8,6 @@ from scipy import stats
 from tests.analysis.hand_written import write_run
 from tff_pfl.analysis import client_values, paired_test, read
 from tff_pfl.analysis.paired import against, gains, holm
-from tff_pfl.arguments.names import UnknownNameError
 from tff_pfl.evaluation import differences
 from tff_pfl.experiment import OutputDirectoryError
 
@@ -25,24 +24,6 @@ def test_p_values_are_uniform_without_a_difference():
     rng = np.random.default_rng(2)
     found = [paired_test(drawn(rng, 2)).p_value for _ in range(300)]
     assert stats.kstest(found, "uniform").pvalue > 0.01
-
-
-@pytest.mark.slow
-def test_other_tests_mistake_the_shift_of_seeds_for_a_difference():
-    """Draws shifts of seeds that are ten times the spread of a mean over clients."""
-    rng = np.random.default_rng(0)
-    p_values = []
-    for _ in range(200):
-        found = 0.1 * rng.normal(size=(2, 1)) + 0.05 * rng.standard_t(4, size=(2, 50))
-        means = [
-            np.mean([rng.choice(found[seed], 50).mean() for seed in rng.integers(2, size=2)])
-            for _ in range(200)
-        ]
-        beyond = np.abs(np.array(means) - found.mean()) >= abs(found.mean())
-        wilcoxon = stats.wilcoxon(found.mean(axis=0)).pvalue
-        p_values.append((paired_test(list(found)).p_value, beyond.mean(), wilcoxon))
-    ours, bootstrap, wilcoxon = np.mean(np.array(p_values) < 0.05, axis=0)
-    assert ours < 0.1 and bootstrap > 0.3 and wilcoxon > 0.7
 
 
 def test_intervals_contain_a_known_difference_with_their_confidence():
@@ -86,8 +67,6 @@ def test_degenerate_differences_have_defined_results():
     one = paired_test([np.array([0.1, 0.3])])
     assert one.difference == pytest.approx(0.2)
     assert np.isnan([one.low, one.high, one.p_value]).all()
-    same = paired_test([np.zeros(4), np.zeros(4)])
-    assert (same.difference, same.low, same.high, same.p_value) == (0, 0, 0, 1)
     shifted = paired_test([np.full(4, 0.5), np.full(4, 0.5)])
     assert (shifted.low, shifted.high, shifted.p_value) == (0.5, 0.5, 0)
     assert np.isnan(paired_test([np.array([np.nan]), np.zeros(1)]).p_value)
@@ -100,15 +79,6 @@ def test_corrected_p_values_agree_with_holms_paper():
     assert np.isnan(found["diverged"])
     np.testing.assert_allclose(holm(pd.Series([0.04, 0.02, 0.03])), 0.06)
     np.testing.assert_allclose(holm(pd.Series([0.7, 0.6])), 1.0)
-
-
-def test_corrected_p_values_seldom_find_a_difference_where_there_is_none():
-    rng, found = np.random.default_rng(4), []
-    for _ in range(300):
-        p_values = [paired_test(drawn(rng, 3)).p_value for _ in range(5)]
-        found.append([min(p_values), holm(pd.Series(p_values)).min()])
-    plain, corrected = np.mean(np.array(found) < 0.05, axis=0)
-    assert plain > 0.15 and corrected < 0.08
 
 
 @pytest.fixture
@@ -154,9 +124,7 @@ def test_client_values_are_indexed_by_seed_and_id(runs):
     np.testing.assert_array_equal(found["b"], [*[np.nan] * 3, 0.5, 0.25, 1, 0, 0, 0])
 
 
-def test_different_clients_and_unknown_columns_are_refused(runs):
-    with pytest.raises(UnknownNameError, match=f"Did you mean '{ACCURACY}'"):
-        client_values(runs, "personalized/local_test/acuracy")
+def test_different_clients_are_refused(runs):
     folders = runs.folders
     table = folders["b"][0] / "clients" / "round_000010.csv"
     whole = table.read_text()

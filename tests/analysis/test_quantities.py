@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tff_pfl.analysis.distributions import tails
 from tff_pfl.analysis.metric_text import best_of, in_short
 from tff_pfl.analysis.paired import hurt_table
 from tff_pfl.analysis.runs import Runs
@@ -44,8 +43,6 @@ def test_runs_state_their_quantities_and_opposite_ones_are_refused(tmp_path):
 def test_tables_follow_the_quantity():
     means = pd.Series({"a": 1.0, "b": 2.0, "c": np.nan})
     assert (best_of(MORE, means), best_of(LESS, means)) == ({"b"}, {"a"})
-    values = np.array([1.0, 2.0, np.nan])
-    assert tails(values, -1)["lowest 5 %"] == 1.0 and np.isnan(tails(values, 1)["lowest 5 %"])
     worst = SCORE._replace(statistic="worst_5_percent")
     assert in_short(worst, LESS) == "personalized, score, top 5 %"
     assert in_short(worst) == "personalized, score, lowest 5 %"

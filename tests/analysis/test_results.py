@@ -75,13 +75,8 @@ def test_table_has_named_columns(runs):
     assert "The best evaluation on test examples is chosen by the accuracy of each" in notes
     short = results_table(runs, ["accuracy_worst_5_percent", "loss", "late_mean:accuracy"])
     assert rows(short)[1][1:4] == [*rows(table)[1][1:3], rows(table)[1][4]]
-    for name, near in (
-        ("personal/local_test/accuracy", ACCURACY),
-        ("acuracy", "accuracy'\\? Valid: 'accuracy', "),
-        (f"best_test:{LOSS}", "best_on"),
-    ):
-        with pytest.raises(UnknownNameError, match=f"Did you mean '{near}"):
-            results_table(runs, [name])
+    with pytest.raises(UnknownNameError, match="Unknown evaluation 'best_test'"):
+        results_table(runs, [f"best_test:{LOSS}"])
 
 
 @pytest.mark.thorough
@@ -98,7 +93,7 @@ def test_labels_are_tested_against_one_label(runs):
     without = results_table(runs, ["global/local_test/accuracy"], against="Local_1")
     assert [row[2:7] for row in rows(without)] == [["-"] * 5] * 3
     assert rows(results_table(runs, [LOSS], against="Local_1"))[0][2] == "-0.208"
-    with pytest.raises(UnknownNameError, match="Did you mean 'Local_1'"):
+    with pytest.raises(UnknownNameError, match="Unknown label with finished runs 'Local'"):
         results_table(runs, against="Local")
     for columns in ([], [f"{ACCURACY}_worst_5_percent"]):
         with pytest.raises(OutputDirectoryError, match="first column, which must be a mean"):
@@ -122,17 +117,14 @@ def test_differences_use_common_seeds(runs):
     assert "both have: none." in " ".join(results_table(none, against="B").notes)
 
 
-def test_notes_report_samples_and_differing_settings(tmp_path):
-    made = [{"local": {"rate": s}, "fingerprints": {"data": f"data of {s}"}} for s in range(2)]
-    other = [write_run(tmp_path / str(s), [0.5], seed=s, **own) for s, own in enumerate(made)]
-    notes = results_table({"A": other}).notes
-    assert "The runs of A differ in more than the seed: in local.rate." in notes
-    assert "sample" not in " ".join(notes)
-    result = read_summary(other[0])
+def test_note_reports_a_sample_of_the_clients(tmp_path):
+    runs = {"A": [write_run(tmp_path / "run", [0.5])]}
+    assert "sample" not in " ".join(results_table(runs).notes)
+    result = read_summary(tmp_path / "run")
     margin = MetricName.parse(f"{ACCURACY}_mean")._replace(statistic=MARGIN)
     final = result.final._replace(metrics={**result.final.metrics, margin: 0.1})
-    write_summary(RunDirectory(other[0], overwrite=True), result._replace(final=final))
-    assert "For A, only a sample of the clients was evaluated." in results_table({"A": other}).notes
+    write_summary(RunDirectory(tmp_path / "run", overwrite=True), result._replace(final=final))
+    assert "For A, only a sample of the clients was evaluated." in results_table(runs).notes
 
 
 @pytest.mark.filterwarnings("error")
@@ -153,6 +145,7 @@ def test_differing_settings_of_one_label_are_found(tmp_path):
     runs = []
     for seed, rate, folder in ((0, 0.1, "/a"), (1, 0.1, "/b"), (2, 0.01, "/a")):
         settings = {"local": {"learning_rate": rate, "epochs": 5}, "data": {"data_dir": folder}}
+        settings["fingerprints"] = {"data": f"data of {seed}"}
         runs.append(write_run(tmp_path / str(seed), [0.5, 1.0], seed=seed, **settings))
     older = write_run(tmp_path / "older", [0.5, 1.0], seed=3)
 
@@ -184,9 +177,8 @@ def test_costs_to_a_target_are_counted(runs, tmp_path):
     assert said in target_table(runs, 0.1).notes[-1]
     assert said not in target_table(runs, 0.4).notes[-1]
     exact = write_run(tmp_path / "run", [0.1 + 0.2] * 3)
-    assert costs_to_target(analysis.read(exact), 0.3)["rounds"].tolist() == [
-        10
-    ]  # rounding errors do not count
+    rounding = costs_to_target(analysis.read(exact), 0.3)  # its error does not count
+    assert rounding["rounds"].tolist() == [10]
     head, *lines = (exact / "timings.csv").read_text().splitlines()
     (exact / "timings.csv").write_text("\n".join([head, lines[-1], ""]))
     costs = costs_to_target(analysis.read(exact), 0.1)  # after round 5, without its seconds

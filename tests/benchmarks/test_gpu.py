@@ -15,7 +15,7 @@ from tests.runs import ROOT, run_python
 
 # A stand-in for a part, in a process without TensorFlow.
 PART = """
-import os, time
+import os
 
 def work(task):
     ACTION
@@ -24,19 +24,6 @@ def work(task):
 def part(report):
     for task in ("a", "b", "c"):
         report.do(task, lambda: work(task))
-"""
-# A stand-in for a contestant, whose method chooses its behaviour.
-SERVER = f"""
-import os, sys, time
-sys.path.insert(0, {str(ROOT / "benchmarks" / "contestants")!r})
-import common
-
-def methods(name, work):
-    if name == "fails":
-        raise ValueError("no such thing")
-    return {{"sleeps": lambda: time.sleep(60), "dies": lambda: os._exit(3)}}.get(name, lambda: 2.5)
-
-common.serve(methods, {{"toy": "1"}}, "CPU")
 """
 
 
@@ -51,7 +38,7 @@ def serve(program, *arguments, errors):
 def check(tmp_path, monkeypatch):
     """Runs two parts, the first with an action in each task; returns exit code and reports."""
 
-    def run(action, minutes=1.0, **options):
+    def run(action):
         modules, parts = tmp_path / "modules", {}
         modules.mkdir(exist_ok=True)
         monkeypatch.setattr(runner, "ROOT", modules)
@@ -62,9 +49,8 @@ def check(tmp_path, monkeypatch):
         for name in ("benchmarks", "tff_pfl"):
             if not (modules / name).exists():
                 (modules / name).symlink_to(ROOT / name)
-        given = {"devices": "CPU", "parts": list(parts), "minutes": minutes} | options
-        code = runner.check(tmp_path / "out", **given)
-        return code, [Report(tmp_path / "out", name, given["devices"]) for name in parts]
+        code = runner.check(tmp_path / "out", devices="CPU", parts=list(parts), minutes=1.0)
+        return code, [Report(tmp_path / "out", name, "CPU") for name in parts]
 
     return run
 
@@ -80,15 +66,6 @@ def test_next_run_resumes_a_failed_part(check):
     assert (code, again.status, list(again.records)) == (0, "complete", ["a", "b", "c"])
     assert again.records["a"] == failed.records["a"]  # not measured again
     assert unchanged.records == other.records
-
-
-@pytest.mark.slow
-def test_part_has_a_time_limit(check, monkeypatch):
-    monkeypatch.setattr(runner, "_SHORTEST_SECONDS", 1.0)
-    code, (late, other) = check("if task == 'b': time.sleep(60)", minutes=0.1)
-    assert (code, late.status, list(late.records)) == (1, "failed", ["a"])
-    assert "it did not end within 3 s (b)" in late.message
-    assert other.status == "complete"
 
 
 def test_results_of_different_devices_are_not_mixed(tmp_path):
@@ -157,25 +134,6 @@ def test_sizes_are_lognormal_or_equal():
     assert np.log(sizes).std() == pytest.approx(1.0, rel=0.05)
 
 
-def test_other_pythons_get_an_environment_without_this_one():
-    own = f"{sys.base_prefix}/lib"
-    given = {"LD_LIBRARY_PATH": f"{own}:/cuda", "PYTHONPATH": "x", "TF_X": "1", "PATH": "/bin"}
-    expected = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "PATH": "/bin"}
-    assert rounds.foreign(given) == expected | {"LD_LIBRARY_PATH": "/cuda"}
-    assert rounds.foreign({"LD_LIBRARY_PATH": own, "PATH": "/bin"}) == expected
-
-
-def test_kernels_that_the_driver_compiled_are_brought_along(tmp_path):
-    cache, archive = tmp_path / "cache", tmp_path / "cache.tar.xz"
-    runner._keep(cache, archive)
-    assert not archive.exists()
-    (cache / "a").mkdir(parents=True)
-    (cache / "a" / "kernel").write_bytes(b"binary")
-    runner._keep(cache, archive)
-    runner._bring(archive, tmp_path / "next")
-    assert (tmp_path / "next" / "a" / "kernel").read_bytes() == b"binary"
-
-
 def test_choices_are_ratios_of_the_cells_that_have_both():
     records = {
         f"{cell}: tensorflow {name}": {"seconds": seconds}
@@ -196,24 +154,6 @@ def test_choices_are_ratios_of_the_cells_that_have_both():
     found = summary.choices(summary.milliseconds(records))
     pd.testing.assert_series_equal(found["cnn"], pd.Series(expected, name="cnn"))
     assert found["linear"].dropna().to_dict() == {"stack groups, do not loop: groups / loop": 2.0}
-
-
-@pytest.mark.slow
-def test_servers_that_hang_or_die_are_started_again(tmp_path):
-    (tmp_path / "server.py").write_text(SERVER)
-    with (
-        open(tmp_path / "errors", "wb") as errors,
-        serve(tmp_path / "server.py", errors=errors) as server,
-    ):
-        assert server.description == {"versions": {"toy": "1"}, "device": "CPU"}
-        assert server.round("works", {}, 60.0)["first"]
-        second = server.round("works", {}, 60.0)
-        assert (second["loss"], second["first"]) == (2.5, False)
-        assert server.round("fails", {}, 60.0) == {"error": "ValueError: no such thing"}
-        assert server.round("sleeps", {}, 0.5) == {"error": "no answer within 0 s"}
-        assert server.round("works", {}, 60.0)["first"]
-        assert server.round("dies", {}, 60.0) == {"error": "the process ended with exit code 3"}
-        assert server.round("works", {"clients": 3}, 60.0)["loss"] == 2.5
 
 
 @pytest.mark.slow

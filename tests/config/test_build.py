@@ -1,9 +1,7 @@
 """Tests that runs are built from the values of their config."""
 
-import dataclasses
 import functools
 import importlib
-import unittest.mock
 
 import ml_collections
 import numpy as np
@@ -12,11 +10,11 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.config.small import algorithm_of, run_client, small
-from tests.federation import leaves
-from tests.marks import slow, together
+from tests.federation import assert_close, leaves
+from tests.marks import together
 from tests.runs import ROOT
 from tff_pfl import algorithms, models
-from tff_pfl.attacks import ATTACKS, drawn_attackers, label_flip
+from tff_pfl.attacks import drawn_attackers
 from tff_pfl.config import (
     ConfigError,
     build_algorithm,
@@ -100,32 +98,19 @@ def test_model_has_the_task_of_the_config():
     with pytest.raises(ConfigError, match="needs labels 0 or 1, but 'digits' has 10 classes"):
         build_model(config, dataset)
     ratings = FederatedDataset(dataset.x, dataset.y / 2, None, dataset.partition, "ratings")
-    with pytest.raises(ConfigError, match="labels of 'ratings' do not fit task 'binary'.*0 or 1"):
-        build_model(config, ratings)
-    with pytest.raises(ConfigError, match="task .classification. takes two logits"):
-        build_model(default_config(), ratings)
+    for wrong in (config, default_config()):
+        with pytest.raises(ConfigError, match="^config.model: .*task '(binary|classification)'"):
+            build_model(wrong, ratings)
 
 
 def test_local_training_has_the_values_of_the_config():
     config = default_config()
-    config.local.update(epochs=3, batch_size=7, momentum=0.9, weight_decay=0.01, steps=5)
-    config.local.update(clip_norm=2.0, drop_remainder=True, persist_optimizer_state=True)
-    config.local.update(learning_rate_decay=0.9, warm_up_rounds=4)
+    values = {"epochs": 3, "batch_size": 7, "weight_decay": 0.01, "steps": 5, "clip_norm": 2.0}
+    values |= {"drop_remainder": True, "persist_optimizer_state": True}
+    values |= {"learning_rate_decay": 0.9, "warm_up_rounds": 4}
+    config.local.update(momentum=0.9, **values)
     local = build_local(config)
-    assert {name: getattr(local, name) for name in config.local if hasattr(local, name)} == {
-        "epochs": 3,
-        "batch_size": 7,
-        "weight_decay": 0.01,
-        "steps": 5,
-        "clip_norm": 2.0,
-        "drop_remainder": True,
-        "persist_optimizer_state": True,
-        "learning_rate_decay": 0.9,
-        "warm_up_rounds": 4,
-        "optimizer": local.optimizer,
-        "schedule": local.schedule,
-        "learning_rate": local.learning_rate,
-    }
+    assert {name: getattr(local, name) for name in values} == values
     state = local.optimizer.initialize(())
     assert local.optimizer.get_hparams(state) == {"learning_rate": 0.1, "momentum": 0.9}
     config.local.optimizer = "adam"
@@ -182,40 +167,17 @@ def test_splits_are_kept_without_merge():
 @together(
     ("changes", "message"),
     [
-        ({"data": {"name": "digit"}}, "config.data: Unknown data set 'digit'. Did you mean 'digi"),
-        (
-            {"data": {"num_clients": 2}},
-            "config.clients_per_round: A cohort of 3 clients .* federation.* 2",
-        ),
+        ({"data": {"name": "digit"}}, "config.data: Unknown data set 'digit'"),
+        ({"data": {"num_clients": 2}}, "config.clients_per_round: A cohort of 3"),
         ({"data": {"normalization": "cifar"}}, "config.data: normalization='cifar' .* 3 channels"),
-        (
-            {"evaluation": {"split": "validation"}},
-            "no client of 'digits' has validation .*before a run",
-        ),
-        ({"evaluation": {"clients": 7}}, "config.evaluation: clients=7 .* only 6 that train"),
-        ({"new_clients": {"number": 6}}, "config.new_clients: number=6, .* only 6 clients"),
-        (
-            {"new_clients": {"number": 4}},
-            "config.clients_per_round: A cohort of 3 .* federation.* 2",
-        ),
-        (
-            {"attack": {"client_ids": (0, -1, 6)}},
-            r"client_ids has \[-1, 6\], .* are 0 to 5",
-        ),
-        (
-            {"participation": {"over_selection": 2.5}},
-            "config.clients_per_round: .*over_selection=2.5.* asks for 8",
-        ),
-        ({"model": {"compute_type": "float16"}}, "config.model: Unknown compute type 'float16'"),
+        ({"evaluation": {"split": "validation"}}, "config.evaluation: .*validation"),
+        ({"new_clients": {"number": 6}}, "config.new_clients: number=6"),
+        ({"new_clients": {"number": 4}}, "config.clients_per_round: A cohort of 3"),
+        ({"attack": {"client_ids": (0, -1, 6)}}, r"client_ids has \[-1, 6\], .* are 0 to 5"),
+        ({"model": {"compute_type": "float16"}}, "config.model: Unknown compute type"),
         ({"local": {"learning_rate": -1.0}}, "config.local: .*learning_rate"),
-        (
-            {"privacy": {"epsilon": 1e-5, "delta": 1e-9}},
-            "config.privacy: epsilon of 20 rounds of 3 of 6 clients must be",
-        ),
-        (
-            {"aggregator": {"name": "mean"}, "algorithm": {"name": "local"}},
-            "config.aggregator: The aggregator of .*cannot be repl",
-        ),
+        ({"privacy": {"epsilon": 1e-5, "delta": 1e-9}}, "config.privacy: epsilon"),
+        ({"aggregator": {"name": "mean"}, "algorithm": {"name": "local"}}, "config.aggregator: "),
         (
             {"server": {"optimizer": "sgd"}, "algorithm": {"name": "fedfomo"}},
             "config.server.optimizer='sgd', but the server of 'fedfomo' does not take steps",
@@ -246,7 +208,7 @@ def test_local_training_has_the_schedule_and_augmentation_of_the_config():
     )
     images = tf.ones([20, 3, 3, 1])
     black = tf.reduce_sum(1 - local.augment(images, tf.constant([1, 2])), axis=[1, 2, 3])
-    assert set(black.numpy()) <= {0, 3, 5} and len(set(black.numpy())) == 3
+    assert set(black.numpy()) == {0, 3, 5}
     plain = build_local(default_config())
     assert plain.augment is None
     assert float(plain.learning_rate(tf.constant(7))) == np.float32(0.1)
@@ -271,14 +233,14 @@ def test_uploads_are_compressed_with_the_options_of_the_config():
 
 
 def test_model_has_the_segments_and_compute_type_of_the_config(monkeypatch):
-    built = unittest.mock.Mock()
-    monkeypatch.setattr(models, "build", built)
+    def own(image_shape, num_classes) -> models.Model:
+        return tiny_normalized_model()
+
+    monkeypatch.setitem(models.MODELS._registered, "own", own)
     config = small()
-    build_model(config, build_dataset(config))
-    assert {"segments": 1, "compute_type": "float32"}.items() <= built.call_args.kwargs.items()
-    config.model.update(segments=3, compute_type="bfloat16")
-    build_model(config, build_dataset(config))
-    assert {"segments": 3, "compute_type": "bfloat16"}.items() <= built.call_args.kwargs.items()
+    config.model = {"name": "own", "options": {}, "segments": 3, "compute_type": "bfloat16"}
+    with pytest.raises(ConfigError, match="config.model: segments=3 and compute_type='bfloat16'"):
+        build_model(config, build_dataset(config))
 
 
 @pytest.mark.thorough
@@ -311,29 +273,12 @@ def test_label_flip_receives_the_classes_of_the_data():
     config = small()
     complete(config, {"attack.name": "label_flip"})
     config.attack.client_ids = (2,)
-    with unittest.mock.patch.dict(ATTACKS._registered):
-        called = unittest.mock.Mock(return_value=algorithm_of("fedavg"))
-        ATTACKS._registered["label_flip"] = functools.wraps(label_flip)(called)
-        dataset = build_dataset(config)
-        build_algorithm(config, build_model(config, dataset), dataset)
-    assert called.call_args.kwargs == {"client_ids": (2,), "num_classes": 10}
-
-
-@pytest.mark.thorough
-def test_own_attack_can_be_chosen_and_removed(monkeypatch):
-    def renamed(algorithm, *, name_of: str = "nobody"):
-        return dataclasses.replace(algorithm, name=name_of)
-
-    monkeypatch.setitem(ATTACKS._registered, "renamed", renamed)
-    config = small()
-    complete(config, {"attack.name": "renamed"})
-    assert config.attack.to_dict() == {"name": "renamed", "name_of": "nobody", "fraction": 0.0}
-    config.attack.name_of = "somebody"
-    check_config(config)
-    assert run_client(config)[-1].name == "somebody"
-    complete(config, {"attack.name": ""})
-    check_config(config)
-    assert run_client(config)[-1].name == "fedavg"
+    config.local.epochs = 1
+    output, received, examples, context, model, _ = run_client(config, 2)
+    honest = algorithms.make("fedavg", model, build_local(config))
+    flipped = examples._replace(y=9 - examples.y)
+    expected = honest.exchanges[0].client_work(received, honest.client_init(2, 0), flipped, context)
+    assert_close(output.upload, expected.upload)
 
 
 def test_server_has_the_optimizer_of_the_config():
@@ -346,21 +291,17 @@ def test_server_has_the_optimizer_of_the_config():
     assert (state["learning_rate"], state["beta_1"], state["beta_2"]) == (1.0, 0.7, 0.999)
 
 
-@pytest.mark.parametrize("name", [slow("robust"), "ddp_secure"])
-def test_algorithm_has_the_aggregator_of_the_config(name, monkeypatch):
-    factory, options = tff.aggregators.MeanFactory(), []
+def test_algorithm_has_the_aggregator_of_the_config(monkeypatch):
+    factory, made = tff.aggregators.MeanFactory(), []
 
-    @functools.wraps(AGGREGATORS[name])
-    def make(**chosen):
-        options.append(chosen)
+    def own(*, clients_per_round, share=0.5):
+        made.append((clients_per_round, share))
         return factory
 
-    monkeypatch.setitem(AGGREGATORS._registered, name, make)
-    chosen = {"name": name, "options": {"zeroing": False} if name == "robust" else {}}
+    monkeypatch.setitem(AGGREGATORS._registered, "own", own)
+    chosen = {"name": "own", "options": {"share": 0.7}}
     (exchange,) = algorithm_of("fedavg", aggregator=chosen).exchanges
-    assert exchange.aggregator is factory
-    expected = {"clients_per_round": 3} if name == "ddp_secure" else {}
-    assert options == [expected | chosen["options"]]
+    assert exchange.aggregator is factory and made == [(3, 0.7)]
 
 
 def test_largest_cohort_is_all_clients_with_poisson_sampling():

@@ -65,15 +65,12 @@ def test_module_may_register_a_name_again(write, tmp_path):
 def test_missing_module_is_refused(tmp_path, monkeypatch, name):
     folder = str(tmp_path / "folder")
     monkeypatch.chdir(tmp_path)
-    start = re.escape(f"config.imports: there is no module {name!r} in {folder}, {tmp_path}")
-    message = f"{start}(, .*)?, nor among the installed packages."
-    with pytest.raises(ConfigError, match=f"^{message}$"):
-        import_modules([name], [folder])
     config = default_config()
     config.update(imports=(name,), import_path=(folder,))
-    with pytest.raises(ConfigError, match=f"^{message}$"):
+    start = re.escape(f"config.imports: there is no module {name!r} in {folder}, {tmp_path}")
+    with pytest.raises(ConfigError, match=f"^{start}(, .*)?, nor among the installed packages.$"):
         check_config(config)
-    with pytest.raises(ConfigError, match=f"^{message}$"):
+    with pytest.raises(ConfigError, match=f"^{start}"):
         config_of_run(resolved(config), trust_imports=True)
 
 
@@ -82,11 +79,6 @@ def test_missing_module_is_refused(tmp_path, monkeypatch, name):
     [
         ("\nnothing.x", r"NameError: name 'nothing' is not defined \(FILE, line 2\)"),
         ("\nx = (", r"SyntaxError: '\(' was never closed \(fails_of_a_user.py, line 2\)"),
-        (
-            MODULE.replace("tiny_of_a_user", "mlp"),
-            "ValueError: fails_of_a_user.tiny cannot be the model 'mlp': tff_pfl.models.zoo.mlp has"
-            r" that name. \(.*\)",
-        ),
     ],
 )
 def test_error_of_a_module_names_its_line(write, tmp_path, text, reason):

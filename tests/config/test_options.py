@@ -95,6 +95,8 @@ def test_another_attack_lacks_the_options_of_the_default_attack():
     check_config(config)
     options = {"fraction": 0.0} | ATTACKS.options(name) | {"client_ids": (0,)}
     assert config.attack.to_dict() == {"name": name} | options
+    complete(config, {"attack.name": ""})
+    check_config(config)
 
 
 def test_complete_replaces_names_of_the_config():
@@ -133,5 +135,5 @@ def test_saved_config_has_all_its_options():
 def test_unknown_name_is_refused():
     config = default_config()
     config.algorithm.name = "neme"
-    with pytest.raises(ConfigError, match="config.algorithm.name: Unknown algorithm 'neme'. Did"):
+    with pytest.raises(ConfigError, match="config.algorithm.name: Unknown algorithm 'neme'"):
         complete(config)

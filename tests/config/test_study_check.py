@@ -36,10 +36,8 @@ def study_of(settings, config=DITTO, **others):
 @pytest.mark.parametrize(
     ("settings", "config", "message"),
     [
-        ({"roundz": 3}, DITTO, "Unknown config key 'roundz'. Did you mean "),
-        ({"data.name": "digit"}, DITTO, "Unknown data set 'digit'. Did you mean 'digits'?"),
-        ({"privacy.epsilon": 1.0}, "configs/digits.py:fedpg", "cannot be replaced"),
-        ({}, "configs/digits.py:dito", "Unknown algorithm 'dito'. Did you mean 'ditto'?"),
+        ({"roundz": 3}, DITTO, "Unknown config key 'roundz'"),
+        ({"privacy.epsilon": 1.0}, "configs/digits.py:fedpg", "config.privacy: "),
     ],
 )
 def test_mistake_is_reported_with_its_run(settings, config, message, tmp_path):
@@ -74,14 +72,6 @@ def test_metric_must_be_measured_by_the_method(tmp_path):
     )
     # The metric compares only trials of FedAvg.
     assert first_problem(runs, tmp_path, {"FedAvg": "global/accuracy"}) is None
-    stops = {
-        "early_stop.patience": 2,
-        "early_stop.metric": "global/loss",
-        "data.fractions": (0.6, 0.2, 0.2),
-    }
-    runs = list(Study("One", {"FedPer": Variant("configs/digits.py:fedper", stops)}).runs())
-    problem = first_problem(runs, tmp_path)
-    assert "config.early_stop: metric='global/loss', but this algorithm has" in problem
 
 
 def test_metric_of_tuning_is_checked(tmp_path, in_this_process):
@@ -138,9 +128,7 @@ def test_begun_run_needs_its_config(tmp_path):
     run = next(study_of({}).runs())
     write_config(tmp_path / run.folder, run.flags)
     run = run._replace(flags=("--config=configs/digits.py:fedavgg",))
-    problem = first_problem([run], tmp_path)
-    assert "FedAvg/seed0 would fail: " in problem
-    assert "Unknown algorithm 'fedavgg'" in problem
+    assert "FedAvg/seed0 would fail: " in first_problem([run], tmp_path)
 
 
 def test_config_file_must_exist(tmp_path):

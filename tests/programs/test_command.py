@@ -24,7 +24,7 @@ def test_help_lists_the_programs(monkeypatch, capsys):
 
 def test_unknown_program_is_refused(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["tff-pfl", "trian"])
-    with pytest.raises(SystemExit, match="error: Unknown program 'trian'. Did you mean 'train'"):
+    with pytest.raises(SystemExit, match="error: Unknown program 'trian'"):
         command.main()
 
 
@@ -32,7 +32,7 @@ def test_program_runs_as_in_a_clone(tmp_path):
     options = ("--config=digits.py:fedavgg", f"--output_dir={tmp_path}")
     ended = run_python("-m", "tff_pfl", "train", *options, folder=tmp_path)
     assert ended.returncode == 1
-    assert "Unknown algorithm 'fedavgg'. Did you mean 'fedavg'" in ended.stderr
+    assert "Unknown algorithm 'fedavgg'" in ended.stderr
     assert ended.stderr.count("\n") == 2  # with the advice to pass --help
 
 

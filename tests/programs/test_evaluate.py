@@ -38,18 +38,16 @@ def test_program_writes_results_and_prints_tables(run_dir, tmp_path, run):
     assert lines[0] == "round 2 of ditto on digits"
     assert lines[-1] == f"results: {output}.json, {output}_table.csv, {output}.csv"
     result = json.loads(output.with_suffix(".json").read_text())
-    assert result["options"]["subsample"] is True
-    assert result["options"]["fine_tune_epochs"] == 2
-    assert result["options"]["fine_tune_learning_rate"] == 0.05
+    given = {"subsample": True, "fine_tune_epochs": 2, "fine_tune_learning_rate": 0.05}
+    assert result["options"].items() >= given.items()
     assert result["baseline"]["run"] == "ditto on digits"
     final = json.loads((run_dir / "summary.json").read_text())["final"]["metrics"]
     with open(output.with_suffix(".csv"), newline="") as file:
         clients = list(csv.DictReader(file))
     assert len(clients) == 4
-    name = "global/local_test/accuracy_mean"
-    assert result["metrics"][name] == pytest.approx(final[name])
     own = "personalized/local_test/loss_mean"
-    assert result["metrics"][own] == pytest.approx(final[own])
+    for name in (own, "global/local_test/accuracy_mean"):
+        assert result["metrics"][name] == pytest.approx(final[name])
     assert result["metrics"]["fine_tuned/local_test/loss_mean"] < final[own] - 0.01
     for model in ("personalized", "fine_tuned", "global"):
         for pool in ("local_test", "synthetic0_test", "synthetic50_test", "generalization_test"):
@@ -62,16 +60,11 @@ def test_program_writes_results_and_prints_tables(run_dir, tmp_path, run):
 @pytest.mark.thorough
 def test_nogeneralization_leaves_out_other_clients(run_dir, tmp_path):
     output = tmp_path / "evaluated"
-    done = run_main(
-        "evaluate.py", f"--run_dir={run_dir}", f"--output={output}", "--nogeneralization"
-    )
+    flags = (f"--run_dir={run_dir}", f"--output={output}", "--nogeneralization")
+    done = run_main("evaluate.py", *flags)
     assert (done.returncode, done.stderr) == (0, "")
     metrics = json.loads(output.with_suffix(".json").read_text())["metrics"]
-    final = json.loads((run_dir / "summary.json").read_text())["final"]["metrics"]
-    pools = {name.split("/")[1] for name in metrics if "/" in name}
-    assert pools == {"local_test"}
-    name = "personalized/local_test/accuracy_mean"
-    assert metrics[name] == pytest.approx(final[name])
+    assert {name.split("/")[1] for name in metrics if "/" in name} == {"local_test"}
 
 
 @pytest.mark.parametrize(
@@ -79,7 +72,6 @@ def test_nogeneralization_leaves_out_other_clients(run_dir, tmp_path):
     [
         (["--run_dir=RUN", "--synthetic=0.5,1.5"], "config.evaluation.synthetic must be"),
         (["--run_dir=run", "--split=train"], "flag --split=train: value should be"),
-        (["--run_dir=no_run"], "no_run has no config.json of a run"),
         ([], "Flag --run_dir must have a value"),
         (["--run_dir=RUN", "--output=x/"], "x/ is a folder. Add a name for the files: x/NAME."),
     ],

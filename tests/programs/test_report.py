@@ -10,7 +10,6 @@ import pytest
 
 from tests.analysis.hand_written import write_run
 from tests.runs import ROOT, run_main
-from tff_pfl.config.command_line import SUBCOMMANDS
 
 
 @pytest.fixture(scope="module")
@@ -98,10 +97,3 @@ def test_closed_output_pipe_is_no_error(runs):
             text=True,
         )
     assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_help_shows_the_docstring_of_each_subcommand():
-    for name, run in SUBCOMMANDS.items():
-        done = run_main("report.py", name, "--help")
-        assert done.returncode == 0
-        assert run.__doc__.split()[:4] == done.stdout.split("\n\n")[1].split()[:4]

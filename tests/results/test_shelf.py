@@ -1,7 +1,5 @@
 """Tests the pictures and tables of single papers."""
 
-import sys
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,7 +7,6 @@ import tensorflow as tf
 
 from docs.results import (
     best_epoch,
-    command,
     data,
     honest,
     influence,
@@ -73,17 +70,6 @@ def test_timeline_shows_when_each_part_of_a_round_begins(run_dir):
     first |= {("update", 8500): 1500, ("evaluate", 10_000): 2000}
     last = {("select", 12_000): 1000, ("compute", 13_000): 5000, ("write", 13_000): 7000}
     assert found == first | last | {("update", 20_500): 1500}
-
-
-def test_command_takes_the_arguments_of_a_picture(run_dir, tmp_path, monkeypatch):
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["x", *map(str, arguments)])
-        command.main(mixtures.draw)
-
-    run(run_dir, tmp_path / "new" / "x.png", "--most_clients=1")
-    assert (tmp_path / "new" / "x.png").read_bytes().startswith(b"\x89PNG")
-    with pytest.raises(SystemExit, match=r"error: .*nowhere.* has no snapshots"):
-        run("nowhere", tmp_path / "y.png")
 
 
 def test_honest_clients_are_averaged(tmp_path):
