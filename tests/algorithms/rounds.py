@@ -30,7 +30,7 @@ def stacked(vectors) -> Any:
     return trees.stack([weights_of(vector, *DIMS) for vector in vectors])
 
 
-def rows(weights) -> np.ndarray:
+def as_rows(weights) -> np.ndarray:
     """Returns the vectors of stacked weights."""
     return np.concatenate([layer["w"] for layer in weights.values()], axis=1)
 

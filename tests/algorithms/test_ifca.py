@@ -6,7 +6,7 @@ import functools
 import numpy as np
 import pytest
 
-from tests.algorithms.rounds import QUADRATIC, each_round, personal, rows, stacked
+from tests.algorithms.rounds import QUADRATIC, as_rows, each_round, personal, stacked
 from tests.federation import (
     COHORTS,
     SIZES,
@@ -124,7 +124,7 @@ def test_rounds_match_numpy_on_quadratics(averaging, weighting):
             sums = (weights * (choices == j)) @ np.array(changes)
             divisor = weights[choices == j] if averaging == "models" else weights
             models[j] = models[j] + sums / np.sum(divisor)
-        found = rows(state.algorithm.models)
+        found = as_rows(state.algorithm.models)
         assert_close(found, models)
         np.testing.assert_array_equal(found[2], START[2])  # no client chose it
         chosen = [found[choice(i, models)] for i in range(N)]
@@ -142,7 +142,7 @@ def test_first_of_equal_models_is_chosen_by_clients_with_examples():
     start = with_models(process.initialize(), models)
     state, _, metrics = process.next(start, [*clients, without_examples(empty)])
     assert shares_of(metrics) == [0, 1, 0]
-    found = rows(state.algorithm.models)
+    found = as_rows(state.algorithm.models)
     np.testing.assert_array_equal(found[[0, 2]], models[[0, 2]])
     assert np.linalg.norm(found[1] - models[1]) > 0.1
 
@@ -196,7 +196,7 @@ def test_initial_models_are_distinct():
     drawn = np.reshape(initial_models(), [6, DIM])
     distances = np.linalg.norm(drawn[:, np.newaxis] - drawn, axis=-1)
     assert np.min(distances[np.triu_indices(6, 1)]) > 0.1
-    found = rows(quadratic_process().initialize().algorithm.models)
+    found = as_rows(quadratic_process().initialize().algorithm.models)
     np.testing.assert_array_equal(found, drawn[:3])
     assert_equal(found[0], vector_of(QUADRATIC.init(SEED)))
 
@@ -218,7 +218,7 @@ def test_models_restart_until_each_has_enough_clients(options, cohorts, restarts
     for t, (now, (cohort, state, _, metrics)) in enumerate(zip(restarts, rounds, strict=True)):
         is_restart = now > before
         expected = initial_models()[now] if is_restart else after_round(expected, cohort, t)
-        assert_close(rows(state.algorithm.models), expected)
+        assert_close(as_rows(state.algorithm.models), expected)
         assert metrics["train"]["server"]["restarts"] == state.algorithm.restarts == now
         assert state.algorithm.settled != is_restart
         share = np.mean([FIXED[i] for i in cohort])

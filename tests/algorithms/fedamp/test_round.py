@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow_federated as tff
 
-from tests.algorithms.rounds import DIMS, QUADRATIC, each_round, personal, rows, stacked
+from tests.algorithms.rounds import DIMS, QUADRATIC, as_rows, each_round, personal, stacked
 from tests.federation import (
     assert_close,
     assert_equal,
@@ -123,7 +123,7 @@ def check_against_numpy(process, expected, tolerance=1e-5, cohorts=COHORTS):
     rounds = each_round(process, clients_of(process), cohorts, server_of(process))
     for t, (cohort, state, clients, metrics) in enumerate(rounds):
         expected.next(cohort, t)
-        models = rows(state.algorithm.models)
+        models = as_rows(state.algorithm.models)
         assert_close(models, expected.w, tolerance)
         assert_close(process.snapshot(state)["xi"], expected.xi, tolerance)
         own = np.mean(np.diag(expected.xi)[list(cohort)])
@@ -193,6 +193,6 @@ def test_distant_models_do_not_disturb_others(options):
     models = START * np.float32([[1.0], [1e25], [1e25], [1.0]])
     process = process_of(**BASE | options)
     state = process.next(server_of(process, models), clients_of(process, models)).state
-    assert np.all(np.isfinite(rows(state.algorithm.models)))
+    assert np.all(np.isfinite(as_rows(state.algorithm.models)))
     assert state.algorithm.xi[0, 3] > 0.01
     np.testing.assert_allclose(np.sum(state.algorithm.xi, axis=1), 1.0, rtol=1e-6)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.algorithms.rounds import DIMS, QUADRATIC, each_round, personal, rows, stacked
+from tests.algorithms.rounds import DIMS, QUADRATIC, as_rows, each_round, personal, stacked
 from tests.federation import (
     assert_close,
     assert_equal,
@@ -147,7 +147,7 @@ def test_rounds_agree_with_numpy(name):
     for t, (cohort, state, clients, metrics) in enumerate(rounds):
         received = received_by(options, before.algorithm, cohort, t)
         helpers = expected.next(received)
-        models = rows(state.algorithm.models)
+        models = as_rows(state.algorithm.models)
         assert_close(models, expected.theta, tolerance=1e-4)
         assert_close(process.snapshot(state)["affinity"], expected.affinity, tolerance=1e-4)
         assert_close(metrics["train"]["server"]["helpers"], helpers)

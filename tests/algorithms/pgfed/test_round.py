@@ -10,7 +10,7 @@ import tensorflow_federated as tff
 
 from tests.algorithms.pgfed import reference
 from tests.algorithms.pgfed.reference import CE, VARIANTS
-from tests.algorithms.rounds import each_round, rows
+from tests.algorithms.rounds import as_rows, each_round
 from tests.federation import (
     assert_close,
     assert_equal,
@@ -166,7 +166,7 @@ def test_step_follows_the_numerical_gradient_of_the_objective(last):
     by_theta = numerical_gradient(lambda theta: objective(theta, alpha), w)
     by_alpha = numerical_gradient(lambda alpha: objective(w, alpha), alpha)[columns]
 
-    g = rows(algorithm.last.gradients)
+    g = as_rows(algorithm.last.gradients)
     assert_close(own.gradient(w) + MU * alpha[columns] @ g, by_theta)
     assert_close(MU * (algorithm.last.intercepts + g @ w), by_alpha)
 
