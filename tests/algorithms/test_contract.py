@@ -151,13 +151,7 @@ UNCOMPOSED = [
     Row("apfl", *AVERAGED, {"adaptive": True}),
     Row("ditto", *AVERAGED),
     Row("fedala", *AVERAGED),
-    Row(
-        "fedamp",
-        *MIXED,
-        {**PULL, "sigma": 1.0, "distance_scale": "median"},
-        MIXING,
-        initial,
-    ),
+    Row("fedamp", *MIXED, {**PULL, "sigma": 1.0, "distance_scale": "median"}, MIXING, initial),
     Row("feddyn", ALL, ALL + NUMBER + WEIGHT),
     Row(
         "fedfomo",

@@ -13,13 +13,7 @@ from tests.federation import (
     trained,
     with_shared,
 )
-from tests.quadratics import (
-    descended,
-    quadratic_examples,
-    quadratic_model,
-    vector_of,
-    weights_of,
-)
+from tests.quadratics import descended, quadratic_examples, quadratic_model, vector_of, weights_of
 
 RATE, STEPS, WINDOW, LOWER = 0.2, 2, 10, 1
 NEVER, AT_ONCE = 0.0, 1e9  # thresholds with which losses settle never, or at once

@@ -165,11 +165,7 @@ VARIANTS = {
         shared_alpha=True, weighting="uniform", alpha_learning_rate=0.9, alpha_epochs=5
     ),
     "persist": Variant(
-        persist=True,
-        momentum=0.7,
-        weight_decay=0.4,
-        alpha_learning_rate=0.4,
-        normalize_step=True,
+        persist=True, momentum=0.7, weight_decay=0.4, alpha_learning_rate=0.4, normalize_step=True
     ),
 }
 

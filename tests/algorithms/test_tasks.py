@@ -110,10 +110,7 @@ def test_methods_that_cannot_train_batch_normalisation_say_so_at_the_start():
     model = mlp(norm=layers.BatchNormalization)
     message = ".* cannot train the batch normalisation"
     assert_refused_by(NO_BATCH_NORMALIZATION, model, message)
-    for name, options in (
-        ("ifca", {"averaging": "gradients"}),
-        ("lg_fedavg", {"alternate": True}),
-    ):
+    for name, options in (("ifca", {"averaging": "gradients"}), ("lg_fedavg", {"alternate": True})):
         with pytest.raises(ValueError, match=f"^{name}{message}"):
             made(name, model, **options)
 

@@ -109,12 +109,7 @@ ROUNDS = {
         {"embedding_momentum": 0.9, "clip_jointly": True},
         (6, 6, 6, 6),
         {"momentum": 0.9, "rate": 0.01, "embedding_rate": 0.01},
-        {
-            "weight_decay": 0.001,
-            "clip_norm": 50.0,
-            "embedding_momentum": 0.9,
-            "clip_jointly": True,
-        },
+        {"weight_decay": 0.001, "clip_norm": 50.0, "embedding_momentum": 0.9, "clip_jointly": True},
     ),
     "pfedhn_pc": (
         {"hidden_layers": 1, "bias": False, "server_momentum": 0.0, "server_learning_rate": 0.05},

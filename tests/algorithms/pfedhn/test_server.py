@@ -159,13 +159,7 @@ def traced_mlp_jacobians(phi, v):
         {},
         {"rho": 0.6},
         {"embedding_learning_rate": 0.0, "weight_decay": 0.1, "rho": 0.6},
-        {
-            "momentum": 0.5,
-            "weight_decay": 0.1,
-            "clip_norm": 0.3,
-            "rho": 0.9,
-            "layer_wise": True,
-        },
+        {"momentum": 0.5, "weight_decay": 0.1, "clip_norm": 0.3, "rho": 0.9, "layer_wise": True},
         {
             "momentum": 0.9,
             "embedding_momentum": 0.9,
