@@ -94,3 +94,10 @@ def linear_network(inputs: int, has_bias: bool) -> Model:
         return linear(weights["head"], features(weights, x))
 
     return Model(init, apply, TASKS["classification"](), name="linear", features=features)
+
+
+def cross_entropy(logits, y) -> tuple[float, np.ndarray]:
+    """Returns the mean over examples, and its gradient by the logits."""
+    p = np.exp(logits - logits.max(axis=1, keepdims=True))
+    p /= p.sum(axis=1, keepdims=True)
+    return -np.mean(np.log(p[range(len(y)), y])), (p - np.eye(p.shape[1])[y]) / len(y)

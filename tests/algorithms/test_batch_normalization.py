@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tests.algorithms.rounds import cross_entropy
 from tests.federation import COHORTS, assert_close, eager, local_sgd, make_client, run_rounds
 from tests.marks import slow
 from tff_pfl import algorithms, runtime
@@ -66,11 +67,6 @@ def outputs(w, x, mean, variance):
     return normal, hidden, hidden @ w["head"]["kernel"] + w["head"]["bias"]
 
 
-def softmax(z):
-    e = np.exp(z - z.max(axis=1, keepdims=True))
-    return e / e.sum(axis=1, keepdims=True)
-
-
 def descended(w, client, round_num, layers=("norm", "head"), pull=0.0, centre=None):
     """Trains `layers`: NumPy's gradient descent, and Keras' rule for their moving statistics."""
     w = copy.deepcopy(w)
@@ -78,7 +74,7 @@ def descended(w, client, round_num, layers=("norm", "head"), pull=0.0, centre=No
         x, y = XS[client][rows].astype(np.float64), YS[client][rows]
         mean, variance = x.mean(axis=0), x.var(axis=0)
         normal, hidden, logits = outputs(w, x, mean, variance)
-        slope = (softmax(logits) - np.eye(3)[y]) / len(y)
+        _, slope = cross_entropy(logits, y)
         upper = slope @ w["head"]["kernel"].T
         gradient = {
             "norm": {"gamma": (upper * normal).sum(axis=0), "beta": upper.sum(axis=0)},
@@ -138,7 +134,7 @@ def test_fedavg_averages_statistics_over_three_rounds(model):
         assert_weights(state.algorithm.weights, shared)
     norm = shared["norm"]
     logits = outputs(shared, XS[1], norm["moving_mean"], norm["moving_variance"])[2]
-    loss = -np.mean(np.log(softmax(logits)[np.arange(SIZES[1]), YS[1]]))
+    loss, _ = cross_entropy(logits, YS[1])
     found = evaluate(model, state.algorithm.weights, EXAMPLES[1], batch_size=4)
     assert_close(found["loss"].mean, loss)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow_federated as tff
 
-from tests.algorithms.rounds import each_round, linear_network
+from tests.algorithms.rounds import cross_entropy, each_round, linear_network
 from tests.federation import (
     COHORTS,
     assert_close,
@@ -83,13 +83,6 @@ class NumPyClients:
 
 def prior(i):
     return np.bincount(LABELS[i], minlength=CLASSES) / len(LABELS[i])
-
-
-def cross_entropy(logits, y):
-    """Returns the mean and its gradient by the logits."""
-    p = np.exp(logits - logits.max(axis=1, keepdims=True))
-    p /= p.sum(axis=1, keepdims=True)
-    return -np.mean(np.log(p[range(len(y)), y])), (p - np.eye(CLASSES)[y]) / len(y)
 
 
 def mean(structures, weights):

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests.algorithms.rounds import each_round, linear_network
+from tests.algorithms.rounds import cross_entropy, each_round, linear_network
 from tests.federation import (
     assert_close,
     eager,
@@ -48,13 +48,6 @@ def drawn_client(i):
     return rng.normal(size=(size, IN)), rng.choice([[0, 1], [0, 1, 2], [1]][i], size)
 
 
-def errors(x, y, body, head):
-    """Computes the gradient of the mean cross-entropy with respect to logits."""
-    logits = x @ body @ head
-    p = np.exp(logits - logits.max(axis=1, keepdims=True))
-    return (p / p.sum(axis=1, keepdims=True) - np.eye(CLASSES)[y]) / len(y)
-
-
 def of_classes(x, y, body):
     return np.eye(CLASSES)[y].T @ (x @ body)
 
@@ -72,11 +65,14 @@ class Federation:
         body, features = self.body.copy(), x @ self.body
         h = of_classes(x, y, body) / len(y)
         v = (np.sum(features**2) / len(y) - np.sum(h**2)) / len(y)
-        head = self.heads[i] - HEAD_RATE * features.T @ errors(x, y, body, self.heads[i])
+        head = (
+            self.heads[i] - HEAD_RATE * features.T @ cross_entropy(features @ self.heads[i], y)[1]
+        )
         for _ in range(STEPS):
             apart = self.known[y][:, np.newaxis] * (x @ body - self.centres[y])
             pull = 2 * LAMBDA / DIM / len(y) * x.T @ apart
-            body = body - RATE * (x.T @ errors(x, y, body, head) @ head.T + pull)
+            error = cross_entropy(x @ body @ head, y)[1]
+            body = body - RATE * (x.T @ error @ head.T + pull)
         return body, head, h, v, of_classes(x, y, body), np.bincount(y, minlength=CLASSES)
 
     def next(self, cohort):
