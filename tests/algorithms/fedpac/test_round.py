@@ -71,7 +71,7 @@ class Federation:
         for _ in range(STEPS):
             apart = self.known[y][:, np.newaxis] * (x @ body - self.centres[y])
             pull = 2 * LAMBDA / DIM / len(y) * x.T @ apart
-            error = cross_entropy(x @ body @ head, y)[1]
+            _, error = cross_entropy(x @ body @ head, y)
             body = body - RATE * (x.T @ error @ head.T + pull)
         return body, head, h, v, of_classes(x, y, body), np.bincount(y, minlength=CLASSES)
 
