@@ -106,10 +106,10 @@ ROUNDS = {
         {"weight_decay": 0.1, "clip_norm": 0.5, "rho": 0.4, "layer_wise": True},
     ),
     "pfedhn-authors": (
-        {"embedding_momentum": 0.9, "clip_jointly": True},
+        {"embedding_momentum": 0.9, "clip_jointly": True, "server_clip_norm": 0.5},
         (6, 6, 6, 6),
         {"momentum": 0.9, "rate": 0.01, "embedding_rate": 0.01},
-        {"weight_decay": 0.001, "clip_norm": 50.0, "embedding_momentum": 0.9, "clip_jointly": True},
+        {"weight_decay": 0.001, "clip_norm": 0.5, "embedding_momentum": 0.9, "clip_jointly": True},
     ),
     "pfedhn_pc": (
         {"hidden_layers": 1, "bias": False, "server_momentum": 0.0, "server_learning_rate": 0.05},

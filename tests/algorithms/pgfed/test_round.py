@@ -34,7 +34,6 @@ SERVER = PGFedServer(N, COHORT_SIZE, N, MU, ALPHA_RATE)
 SIZES = (1, 2, 3, 1, 2, 4)
 # Client 1 takes part in three rounds in a row, 0 and 2 return, 5 comes late.
 COHORTS = ((0, 1, 2), (1, 3), (1, 3, 4), (0,), (5, 0, 2), (2, 1))
-each_variant = pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
 
 
 @functools.cache
@@ -129,7 +128,7 @@ def after(*cohorts, **options):
 
 
 @pytest.mark.thorough_but_one
-@each_variant
+@pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
 def test_rounds_agree_with_numpy(options):
     federation = Federation(**options)
     for cohort in COHORTS:
@@ -178,7 +177,7 @@ def test_step_follows_the_numerical_gradient_of_the_objective(last):
 
 
 @pytest.mark.thorough
-def test_server_makes_as_many_steps_as_the_client_at_once(self):
+def test_server_makes_as_many_steps_as_the_client_at_once():
     sgd, sizes = tff.learning.optimizers.build_sgdm(RATE / 2, 0.9), (6, 9, 5)
     options = {"num_clients": 4, "clients_per_round": 4, "mu": 0.1, **CE}
     local = LocalTraining(sgd, epochs=2, batch_size=4)
