@@ -1,4 +1,4 @@
-"""Tests FedALA: its rounds on quadratics, its passes, its shares, and its personal models."""
+"""Tests FedALA: its rounds on quadratics, its passes, and its personal models."""
 
 import numpy as np
 import pytest
