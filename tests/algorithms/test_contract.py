@@ -140,23 +140,18 @@ ADAPTED = {"starts_global": False}
 NORMALIZED = testing.tiny_normalized_model
 BRANCHES = 5
 
-ROWS = [
-    Row("apfl", *AVERAGED, {"adaptive": True}),
+# Their processes are composed in all tests.
+COMPOSED = [
     Row("constant", 0, 0, traits={**EXACT, "reads_inputs": False}),
+    Row("fedavg", *AVERAGED),
+    Row("pgfed", *PGFED, traits=SINGLE),
+]
+# Other rows cover what composing adds: but for slow tests, their rounds are run block by block.
+UNCOMPOSED = [
+    Row("apfl", *AVERAGED, {"adaptive": True}),
     Row("ditto", *AVERAGED),
     Row("fedala", *AVERAGED),
-    Row(
-        "fedamp",
-        *MIXED,
-        {**PULL, "sigma": 1.0, "distance_scale": "median"},
-        MIXING,
-        initial,
-    ),
-    Row("fedavg", *AVERAGED),
-    Row("fedavg", *AVERAGED, {"personalized": "local", "weighting": "uniform"}),
-    Row("fedbabu", *BODY, traits=ADAPTED),
-    Row("fedbabu", *BODY, {"fine_tune_epochs": 0}),
-    Row("fedbn", *AVERAGED, traits={"model": NORMALIZED}, newcomer=shared_and_initial),
+    Row("fedamp", *MIXED, {**PULL, "sigma": 1.0, "distance_scale": "median"}, MIXING, initial),
     Row("feddyn", ALL, ALL + NUMBER + WEIGHT),
     Row(
         "fedfomo",
@@ -169,80 +164,42 @@ ROWS = [
     Row("fedmgda_plus", *AVERAGED, traits=SINGLE),
     Row("fedpac", *FEDPAC, traits=SINGLE, newcomer=shared_and_initial),
     Row("fedper", *BODY, newcomer=shared_and_initial),
-    Row("fedper", *AVERAGED, {"personal_layers": ()}, newcomer=shared_and_initial),
-    Row("fedper", 0, 0, {"personal_layers": ("dense1", "head")}, newcomer=shared_and_initial),
     Row("fedpg", *FEDPG, traits=EXACT),
-    Row("fedprox", *AVERAGED),
     Row("fedrep", *BODY, newcomer=shared_and_initial),
     Row("fedrod", *AVERAGED),
+    Row("ifca", 2 * ALL, ALL + NUMBER + WEIGHT, traits=SINGLE, newcomer=any_cluster),
+    Row("pfedhn", *GENERATED, {"hidden_width": 8, "hidden_layers": 1}, SINGLE),
+    Row("pfedmb", BRANCHES * ALL, BRANCHES * ALL + BRANCHES * 2 * NUMBER + WEIGHT),
+    Row("pfedme", *AVERAGED, {"lambda_": 1.0}),
+    Row("plgu_lf", *AVERAGED),
+    Row("scaffold", 2 * ALL, 2 * ALL + NUMBER + WEIGHT),
+    Row("splitgp", ALL + HEAD + ALL, ALL + HEAD + WEIGHT),
+]
+# They differ from another row only by an option or a gradient term with separate tests.
+COVERED = [
+    Row("fedavg", *AVERAGED, {"personalized": "local", "weighting": "uniform"}),
+    Row("fedbabu", *BODY, traits=ADAPTED),
+    Row("fedbabu", *BODY, {"fine_tune_epochs": 0}),
+    Row("fedbn", *AVERAGED, traits={"model": NORMALIZED}, newcomer=shared_and_initial),
+    Row("fedper", *AVERAGED, {"personal_layers": ()}, newcomer=shared_and_initial),
+    Row("fedper", 0, 0, {"personal_layers": ("dense1", "head")}, newcomer=shared_and_initial),
+    Row("fedprox", *AVERAGED),
     Row("fedrod", ALL + HYPER, ALL + HYPER + WEIGHT, {"personal_head": "hyper"}, ADAPTED),
     Row("fedsam", *AVERAGED),
     Row("heur_fedamp", *MIXED, PULL, MIXING, initial),
-    Row("ifca", 2 * ALL, ALL + NUMBER + WEIGHT, traits=SINGLE, newcomer=any_cluster),
     Row("lg_fedavg", HEAD, HEAD + WEIGHT, newcomer=shared_and_initial),
     Row("lg_fedavg", HEAD, HEAD + WEIGHT, {"alternate": True}, newcomer=shared_and_initial),
     Row("local", 0, 0, traits=SINGLE, newcomer=initial),
     Row("per_fedavg", *AVERAGED, traits=ADAPTED),
-    Row("pfedhn", *GENERATED, {"hidden_width": 8, "hidden_layers": 1}, SINGLE),
     Row("pfedhn_pc", *(size - HEAD for size in GENERATED), traits=SINGLE),
-    Row("pfedmb", BRANCHES * ALL, BRANCHES * ALL + BRANCHES * 2 * NUMBER + WEIGHT),
-    Row("pfedme", *AVERAGED, {"lambda_": 1.0}),
-    Row("pgfed", *PGFED, traits=SINGLE),
     Row("pgfed_ce", *PGFED_CE, traits=SINGLE),
     Row("pgfedmo", *PGFED, traits=SINGLE),
     Row("pgfedmo_ce", *PGFED_CE, traits=SINGLE),
     Row("plgu_ghn", *GENERATED, traits=SINGLE),
     Row("plgu_grep", *BODY, newcomer=shared_and_initial),
-    Row("plgu_lf", *AVERAGED),
-    Row("scaffold", 2 * ALL, 2 * ALL + NUMBER + WEIGHT),
     Row("s_fedpg", FEDPG[0] + LADDER, FEDPG[1] + LOSSES, traits=EXACT),
-    Row("splitgp", ALL + HEAD + ALL, ALL + HEAD + WEIGHT),
 ]
-# Rows that differ from another row only by an option or a gradient term with separate tests.
-COVERED = (
-    "fedavg-personalized-weighting",
-    "fedbabu",
-    "fedbn",
-    "fedper-personal_layers",
-    "fedprox",
-    "fedrod-personal_head",
-    "fedsam",
-    "heur_fedamp",
-    "lg_fedavg",
-    "lg_fedavg-alternate",
-    "local",
-    "per_fedavg",
-    "pfedhn_pc",
-    "pgfed_ce",
-    "pgfedmo",
-    "pgfedmo_ce",
-    "plgu_ghn",
-    "plgu_grep",
-    "s_fedpg",
-)
-# Rows whose rounds are run block by block, without composing a process. Other rows cover what
-# composing adds.
-UNCOMPOSED = (
-    "apfl-adaptive",
-    "ditto",
-    "fedala",
-    "fedamp-lambda_-alpha-sigma-distance_scale",
-    "feddyn",
-    "fedfomo",
-    "fedmgda_plus",
-    "fedpac",
-    "fedper",
-    "fedpg",
-    "fedrep",
-    "fedrod",
-    "ifca",
-    "pfedhn-hidden_width-hidden_layers",
-    "pfedmb",
-    "pfedme-lambda_",
-    "plgu_lf",
-    "scaffold",
-    "splitgp",
-)
+ROWS = [*COMPOSED, *UNCOMPOSED, *COVERED]
 # Checks that compile a computation, and the algorithms that have them by default. With secure sums,
 # the algorithms of the template `averaging` differ only in client work.
 COSTLY = {
@@ -258,15 +215,12 @@ def _slow(condition):
     return [pytest.mark.slow] if condition else []
 
 
-def _cases(is_chosen=lambda row: True, covered=(*COVERED, *UNCOMPOSED)):
-    return [
-        pytest.param(row, id=row.id, marks=_slow({row.id, row.name} & set(covered)))
-        for row in ROWS
-        if is_chosen(row)
-    ]
+def _cases(always, rows=ROWS):
+    """Returns rows as parameters, of which all but some are slow."""
+    return [pytest.param(row, id=row.id, marks=_slow(row not in always)) for row in rows]
 
 
-@pytest.fixture(scope="module", params=_cases())
+@pytest.fixture(scope="module", params=_cases(COMPOSED))
 def row(request):
     """Returns a row; the module scope runs all its tests together, while its graphs are cached."""
     return request.param
@@ -289,15 +243,22 @@ def test_algorithm_passes_all_checks(row):
     assert not failures, "\n".join(failures)
 
 
-@pytest.mark.parametrize("name", UNCOMPOSED)
-def test_round_block_by_block_passes_checks_of_a_methods_own_work(name):
-    (row,) = [row for row in ROWS if row.id == name]
+def assert_bytes(row, subject):
+    metrics = subject.first_round.metrics
+    found = [metrics[f"bytes_{name}_per_client"] for name in ("down", "up")]
+    assert found == [row.down, row.up]
+
+
+def test_bytes_match_the_row(row):
+    assert_bytes(row, row.subject)
+
+
+@pytest.mark.parametrize("row", _cases(UNCOMPOSED, UNCOMPOSED))
+def test_round_block_by_block_passes_checks_of_a_methods_own_work(row):
     check_partial_batches(row.uncomposed)
     if row.traits.get("needs_uploads"):
         check_empty_client(row.uncomposed)
-    metrics = row.uncomposed.first_round.metrics
-    assert metrics["bytes_down_per_client"] == row.down
-    assert metrics["bytes_up_per_client"] == row.up
+    assert_bytes(row, row.uncomposed)
 
 
 @pytest.mark.thorough_but_one
@@ -314,7 +275,9 @@ def test_algorithm_passes_a_costly_check(check, row):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("row", _cases(lambda row: not row.traits.get("needs_uploads")))
+@pytest.mark.parametrize(
+    "row", _cases(COMPOSED, [row for row in ROWS if not row.traits.get("needs_uploads")])
+)
 def test_noise_of_clients_is_summed_securely(row):
     """Covers all methods that average; `tests/privacy` always composes some of them."""
     options = {"noise_multiplier": 1.0, "clients_per_round": 3}
@@ -338,14 +301,10 @@ def test_training_reduces_the_loss(row):
         assert losses[-1] == losses[0] < np.log(3)
 
 
-def test_bytes_match_the_row(row):
-    metrics = row.subject.first_round.metrics
-    assert metrics["bytes_down_per_client"] == row.down
-    assert metrics["bytes_up_per_client"] == row.up
-
-
 @pytest.mark.thorough_but_one
-@pytest.mark.parametrize("row", _cases(lambda row: row.newcomer is not None, COVERED))
+@pytest.mark.parametrize(
+    "row", _cases([*COMPOSED, *UNCOMPOSED], [row for row in ROWS if row.newcomer])
+)
 def test_new_client_has_the_shared_part_and_an_initial_own_part(row):
     subject, seed = row.subject, testing.contract.SEED
     process = testing.EagerProcess(subject.algorithm, seed)

@@ -3,27 +3,27 @@
 import numpy as np
 import pytest
 
-from tests.federation import (
-    COHORTS,
-    assert_close,
-    assert_equal,
-    eager,
-    local_sgd,
-    make_clients,
-    run_rounds,
-    tiny_model,
+from tests.algorithms.rounds import (
+    COPIES,
+    START,
+    A,
+    C,
+    clients_of,
+    each_round,
+    on_quadratics,
+    personal,
 )
+from tests.federation import assert_close, assert_equal, eager, local_sgd, make_clients, tiny_model
 from tests.marks import slow, together
-from tests.quadratics import objectives, quadratic_clients, quadratic_model, vector_of
+from tests.quadratics import vector_of
 from tff_pfl.algorithms import fedbabu, make
 from tff_pfl.evaluation import fine_tuned
 from tff_pfl.testing import EagerProcess
 
 MODEL = tiny_model()
-DIM, BODY_DIM, RATE, STEPS = 3, 2, 0.2, 3
-A, C = objectives()
-IS_BODY = np.arange(DIM) < BODY_DIM
-SIZES = (1, 3, 2)  # copies of each client's only example, all in one batch
+RATE, STEPS, DECAY = 0.2, 3, 0.5
+LOCAL = local_sgd(RATE, STEPS, max(COPIES), learning_rate_decay=DECAY)
+IS_BODY = np.array([True, True, False])
 
 
 def client_result(i, w, steps=STEPS, moves=IS_BODY, rate=RATE):
@@ -33,30 +33,19 @@ def client_result(i, w, steps=STEPS, moves=IS_BODY, rate=RATE):
     return w
 
 
-def quadratic_process(**options):
-    local = local_sgd(RATE, STEPS, max(SIZES), learning_rate_decay=0.5)
-    return eager("fedbabu", quadratic_model(BODY_DIM, 1), local, **options, seed=2)
-
-
-def quadratic_start():
-    return vector_of(quadratic_model(BODY_DIM, 1).init(2)).astype(np.float64)
-
-
 @pytest.mark.parametrize(
-    ("weighting", "weights"), [("num_examples", SIZES), slow("uniform", (1, 1, 1))]
+    ("weighting", "weights"), [("num_examples", COPIES), slow("uniform", (1, 1, 1))]
 )
 def test_rounds_match_numpy_on_quadratics(weighting, weights):
     """Covers personal models, which are fine-tuned at the rate of the last round."""
-    process = quadratic_process(weighting=weighting, fine_tune_epochs=2)
-    w = quadratic_start()
-    rounds = run_rounds(process, quadratic_clients(process, A, C, SIZES), COHORTS)
-    for t, (cohort, (state, clients)) in enumerate(zip(COHORTS, rounds, strict=True), start=1):
-        ends = [client_result(i, w, rate=RATE * 0.5 ** (t - 1)) for i in cohort]
-        w = np.average(ends, axis=0, weights=[weights[i] for i in cohort])
+    process = on_quadratics("fedbabu", LOCAL, weighting=weighting, fine_tune_epochs=2)
+    w = START
+    for t, (cohort, state, clients, _) in enumerate(each_round(process, clients_of(process))):
+        ends = [client_result(i, w, rate=RATE * DECAY**t) for i in cohort]
+        w = np.average(ends, axis=0, weights=np.take(weights, cohort))
         assert_close(vector_of(process.global_weights(state)), w)
-        # Fine-tuning has the rate of the last round.
-        expected = [client_result(i, w, 2, True, RATE * 0.5 ** (t - 1)) for i in range(3)]
-        assert_close(list(map(vector_of, process.personalize(state, clients))), expected)
+        expected = [client_result(i, w, 2, True, RATE * DECAY**t) for i in range(3)]
+        assert_close(personal(process, state, clients), expected)
 
 
 @together(
@@ -70,13 +59,10 @@ def test_rounds_match_numpy_on_quadratics(weighting, weights):
     ],
 )
 def test_fine_tuning_trains_the_chosen_part(options, expected):
-    """Covers new clients, which fine-tune the global model, or have it unchanged without epochs."""
-    process = quadratic_process(**options)
-    models = process.personalize(process.initialize(), quadratic_clients(process, A, C, SIZES))
-    results = [client_result(i, quadratic_start(), **expected) for i in range(3)]
-    assert_close([vector_of(model) for model in models], results)
-    if not expected["steps"]:
-        assert_equal(models, [process.global_weights(process.initialize())] * 3)
+    """Covers new clients, which fine-tune the global model."""
+    process = on_quadratics("fedbabu", LOCAL, **options)
+    found = personal(process, process.initialize(), clients_of(process))
+    assert_close(found, [client_result(i, START, **expected) for i in range(3)])
 
 
 @pytest.mark.thorough

@@ -1,30 +1,22 @@
 """Tests FedDyn: its rounds on quadratics, and its convergence."""
 
-import functools
-
 import numpy as np
 import pytest
 
-from tests.federation import assert_close, eager, last, local_sgd, run_rounds
-from tests.quadratics import objectives, quadratic_clients, quadratic_model, vector_of, weights_of
+from tests.algorithms.rounds import START, A, C, clients_of, each_round, on_quadratics
+from tests.federation import assert_close, last, local_sgd
+from tests.quadratics import vector_of, weights_of
 
 DIM, RATE, STEPS, ALPHA, NUM = 3, 0.2, 4, 0.7, 4
 EYE = np.eye(DIM)
-A, C = objectives(NUM)
 SIZES = (1, 3, 2, 1)  # copies of each client's only example, all in one batch
 COHORTS = ((0, 1), (1, 2, 3), (0, 2))  # the clients of each round
 OPTIMUM = np.linalg.solve(sum(A), sum(a @ c for a, c in zip(A, C, strict=True)))
 
 
-@functools.cache
-def process_of(rate=RATE, steps=STEPS, **options):
-    local = local_sgd(rate, steps, max(SIZES))
-    options = {"alpha": ALPHA, "num_clients": NUM} | options
-    return eager("feddyn", quadratic_model(2, 1), local, **options, seed=2)
-
-
-def clients_of(process):
-    return quadratic_clients(process, A, C, SIZES)
+def process_of(**options):
+    local = local_sgd(RATE, STEPS, max(SIZES))
+    return on_quadratics("feddyn", local, alpha=ALPHA, num_clients=NUM, **options)
 
 
 def client_result(i, w, h, steps=STEPS):
@@ -48,9 +40,8 @@ def round_of(cohort, w, h, steps=STEPS):
     return mean - np.mean(list(h.values()), axis=0) / ALPHA, h, thetas
 
 
-def start(process):
-    w = vector_of(process.initialize().algorithm.weights).astype(np.float64)
-    return w, {i: np.zeros(DIM) for i in range(NUM)}
+def start():
+    return START, {i: np.zeros(DIM) for i in range(NUM)}
 
 
 def h_of(client):
@@ -60,9 +51,8 @@ def h_of(client):
 def test_rounds_match_numpy_on_quadratics():
     """Clients with different numbers of examples weigh the same."""
     process = process_of(personalized="local")
-    w, h = start(process)
-    rounds = run_rounds(process, clients_of(process), COHORTS)
-    for cohort, (state, clients) in zip(COHORTS, rounds, strict=True):
+    w, h = start()
+    for cohort, state, clients, _ in each_round(process, clients_of(process, SIZES), COHORTS):
         w, h, thetas = round_of(cohort, w, h)
         assert_close(vector_of(state.algorithm.weights), w)
         assert_close([h_of(client) for client in clients], list(h.values()))
@@ -73,20 +63,21 @@ def test_rounds_match_numpy_on_quadratics():
 
 @pytest.mark.thorough
 def test_partial_cohorts_converge_to_the_optimum_and_stay_there():
-    process = process_of()
-    w, h = start(process)
+    w, h = start()
     rng = np.random.default_rng(0)
     assert np.linalg.norm(w - OPTIMUM) > 0.5
     for _ in range(800):
         w, h, _ = round_of(rng.choice(NUM, 2, replace=False), w, h, steps=None)
     np.testing.assert_allclose(w, OPTIMUM, atol=1e-6)
 
+    process = process_of()
     state = process.initialize()
     there = state.algorithm._replace(weights=weights_of(OPTIMUM, 2, 1))
     clients = [
         client._replace(state=client.state._replace(drift=weights_of(-h[i] / ALPHA, 2, 1)))
-        for i, client in enumerate(clients_of(process))
+        for i, client in enumerate(clients_of(process, SIZES))
     ]
-    state, after = last(run_rounds(process, clients, COHORTS, state._replace(algorithm=there)))
+    there = state._replace(algorithm=there)
+    _, state, after, _ = last(each_round(process, clients, COHORTS, there))
     np.testing.assert_allclose(vector_of(state.algorithm.weights), OPTIMUM, atol=1e-5)
     assert_close([h_of(client) for client in after], list(h.values()))

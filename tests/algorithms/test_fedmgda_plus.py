@@ -5,30 +5,23 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests.federation import (
-    COHORTS,
-    assert_close,
-    assert_equal,
-    eager,
-    local_sgd,
-    run_rounds,
-    tiny_model,
-    trained,
+from tests.algorithms.rounds import (
+    COPIES,
+    QUADRATIC,
+    START,
+    A,
+    C,
+    clients_of,
+    each_round,
+    on_quadratics,
 )
-from tests.quadratics import (
-    descended,
-    objectives,
-    quadratic_clients,
-    quadratic_model,
-    vector_of,
-    weights_of,
-)
+from tests.federation import assert_close, assert_equal, local_sgd, tiny_model, trained
+from tests.quadratics import descended, vector_of, weights_of
 from tff_pfl.aggregators import Stack
 from tff_pfl.algorithms import make
 from tff_pfl.local import trees
 from tff_pfl.numerics.min_norm import min_norm_weights
 
-MODEL = tiny_model()
 # Three gradients that oppose each other in pairs.
 GRADIENTS = np.array([(1.0, -0.3, 0.0), (-1.0, 1.0, -0.2), (-1.0, -1.0, 1.0)])
 UNIT = GRADIENTS / np.linalg.norm(GRADIENTS, axis=1, keepdims=True)
@@ -36,8 +29,7 @@ UNIT = GRADIENTS / np.linalg.norm(GRADIENTS, axis=1, keepdims=True)
 
 def step(updates, weight=None, local=None, round_num=0, **options):
     """Returns the step that the server subtracts, and metrics, for updates `u_i`, `[k, 3]`."""
-    model = quadratic_model(2, 1)
-    algorithm = make("fedmgda_plus", model, local or local_sgd(), **options)
+    algorithm = make("fedmgda_plus", QUADRATIC, local or local_sgd(), **options)
     (exchange,) = algorithm.exchanges
     server = algorithm.server_init(0)._replace(weights=weights_of(np.zeros(3), 2, 1))
     weight = tf.cast(np.ones(len(updates)) if weight is None else weight, tf.float32)
@@ -103,14 +95,7 @@ def test_zero_updates_and_clients_of_weight_0_do_not_count(eps):
     assert metrics["num_zero_updates"] == 2
 
 
-RATE, STEPS, SERVER_LR = 0.2, 4, 0.3
-A, C = objectives()
-SIZES = (1, 3, 2)  # copies of each client's only example, all in one batch
-
-
-def updates_of(cohort, w):
-    """Returns `w - w_i`; K steps contract the distance to `c_i` by `(I - eta A_i)^K`."""
-    return [w - descended(w, A[i], C[i], RATE, STEPS) for i in cohort]
+RATE, STEPS, SERVER_LR, EPS = 0.2, 4, 0.3, 0.1
 
 
 def shortest_combination(u, v, prior, eps):
@@ -120,50 +105,33 @@ def shortest_combination(u, v, prior, eps):
 
 
 @pytest.mark.thorough_but_one
-@pytest.mark.parametrize(("eps", "lambda0"), [(0.1, "num_examples"), (0.1, "uniform")])
-def test_rounds_match_numpy_on_quadratics(eps, lambda0):
-    local = local_sgd(RATE, STEPS, max(SIZES))
-    process = eager(
-        "fedmgda_plus",
-        quadratic_model(2, 1),
-        local,
-        eps=eps,
-        lambda0=lambda0,
-        server_lr=SERVER_LR,
-        seed=2,
-    )
-    w = vector_of(process.initialize().algorithm.weights).astype(np.float64)
-    for cohort, (state, clients) in zip(
-        COHORTS, run_rounds(process, quadratic_clients(process, A, C, SIZES), COHORTS), strict=True
-    ):
-        updates = updates_of(cohort, w)
-        for i, update in zip(cohort, updates, strict=True):
-            np.testing.assert_allclose(vector_of(clients[i].state.model), w - update, atol=1e-5)
-        sizes = np.array([SIZES[i] for i in cohort]) if lambda0 == "num_examples" else [1, 1]
-        unit = [u / np.linalg.norm(u) for u in updates]
-        w = w - SERVER_LR * shortest_combination(*unit, sizes[0] / sum(sizes), eps)
-        np.testing.assert_allclose(vector_of(state.algorithm.weights), w, rtol=1e-5, atol=1e-5)
+@pytest.mark.parametrize("lambda0", ["num_examples", "uniform"])
+def test_rounds_match_numpy_on_quadratics(lambda0):
+    options = {"eps": EPS, "lambda0": lambda0, "server_lr": SERVER_LR}
+    process = on_quadratics("fedmgda_plus", local_sgd(RATE, STEPS, max(COPIES)), **options)
+    w = START
+    for cohort, state, clients, _ in each_round(process, clients_of(process)):
+        ends = [descended(w, A[i], C[i], RATE, STEPS) for i in cohort]
+        assert_close([vector_of(clients[i].state.model) for i in cohort], ends)
+        sizes = np.take(COPIES, cohort) if lambda0 == "num_examples" else [1, 1]
+        unit = [(w - end) / np.linalg.norm(w - end) for end in ends]
+        w = w - SERVER_LR * shortest_combination(*unit, sizes[0] / sum(sizes), EPS)
+        assert_close(vector_of(state.algorithm.weights), w)
 
 
 ROUND = {"personalized": "local", "cohorts": ((0, 1, 2),)}
 
 
-def changes(clients):
-    return np.stack(
-        [trees.to_vector(trees.subtract(c.state.model, MODEL.init(1))) for c in clients]
-    )
-
-
 @pytest.mark.thorough
 def test_eps_1_is_mgda_on_the_changes_of_fedavg():
+    start = trees.to_vector(tiny_model().init(1))
     _, state, clients = trained("fedmgda_plus", **ROUND, eps=1.0, server_lr=0.7)
     _, _, expected = trained("fedavg", **ROUND)
     assert_equal([c.state for c in clients], [c.state for c in expected])
-    unit = changes(clients).astype(np.float64)
+    unit = np.array([trees.to_vector(c.state.model) - start for c in clients], np.float64)
     unit /= np.linalg.norm(unit, axis=1, keepdims=True)
     moved = 0.7 * min_norm_weights(unit @ unit.T).numpy() @ unit
-    found = trees.to_vector(trees.subtract(state.algorithm.weights, MODEL.init(1)))
-    np.testing.assert_allclose(found, moved, atol=1e-6)
+    assert_close(trees.to_vector(state.algorithm.weights), start + moved)
 
 
 def test_server_optimizer_takes_the_step():

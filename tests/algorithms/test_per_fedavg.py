@@ -1,16 +1,15 @@
 """Tests Per-FedAvg: its meta-gradients on quadratics, its mini-batches, and adaptation."""
 
-import functools
 import itertools
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.algorithms.rounds import COPIES, START, clients_of, each_round, on_quadratics, personal
 from tests.federation import (
     COHORTS,
     assert_close,
-    eager,
     last,
     local_sgd,
     make_client,
@@ -19,22 +18,19 @@ from tests.federation import (
     tiny_model,
 )
 from tests.marks import slow, together
-from tests.quadratics import descended, objectives, quadratic_examples, quadratic_model, vector_of
+from tests.quadratics import descended, objectives, quadratic_examples, vector_of
 from tff_pfl.algorithms import fedavg, per_fedavg
 from tff_pfl.testing import EagerProcess
 
 MODEL = tiny_model()
-DIM, BETA, STEPS, INNER = 3, 0.2, 2, 0.3
-EYE = np.eye(DIM)
+BETA, STEPS, INNER = 0.2, 2, 0.3
+EYE = np.eye(3)
 A, C = objectives(6)
-QUADRATIC = quadratic_model(2, 1)
-START = vector_of(QUADRATIC.init(2)).astype(np.float64)
 
 
 def quadratic_process(*, local=None, **options):
-    local = local or local_sgd(BETA, STEPS, max(SIZES))
-    options = {"inner_learning_rate": INNER, **options}
-    return eager("per_fedavg", QUADRATIC, local, **options, seed=2)
+    local = local or local_sgd(BETA, STEPS, max(COPIES))
+    return on_quadratics("per_fedavg", local, **{"inner_learning_rate": INNER, **options})
 
 
 def client_of(process, i, rows):
@@ -42,13 +38,6 @@ def client_of(process, i, rows):
     examples = [quadratic_examples(A[j], C[j]) for j in rows]
     x, y = (np.concatenate([getattr(e, name) for e in examples]) for name in "xy")
     return make_client(process, i, examples[0]._replace(x=x, y=y, size=np.int32(len(rows))))
-
-
-SIZES = (1, 3, 2)  # copies of each client's only example, all in one batch
-
-
-def clients_of(process):
-    return [client_of(process, i, [i] * size) for i, size in enumerate(SIZES)]
 
 
 def mean_gradient(rows, w):
@@ -78,19 +67,18 @@ def test_rounds_match_numpy_on_quadratics(variant, delta, weighting):
     """
     process = quadratic_process(variant=variant, delta=delta, weighting=weighting)
     w = START
-    rounds = run_rounds(process, clients_of(process), COHORTS)
-    for cohort, (state, clients) in zip(COHORTS, rounds, strict=True):
+    for cohort, state, clients, _ in each_round(process, clients_of(process)):
         ends = []
         for i in cohort:
             step = EYE - INNER * A[i]
             matrix = A[i] @ step if variant == "first_order" else step @ A[i] @ step
             contraction = np.linalg.matrix_power(EYE - BETA * matrix, STEPS)
             ends.append(C[i] + contraction @ (w - C[i]))
-        weights = [SIZES[i] if weighting == "num_examples" else 1 for i in cohort]
+        weights = np.take(COPIES, cohort) if weighting == "num_examples" else None
         w = np.average(ends, axis=0, weights=weights)
         assert_close(vector_of(process.global_weights(state)), w)
         expected = [w - INNER * A[i] @ (w - C[i]) for i in range(3)]
-        assert_close(list(map(vector_of, process.personalize(state, clients))), expected)
+        assert_close(personal(process, state, clients), expected)
 
 
 def splits(rows, sizes):
@@ -142,27 +130,23 @@ def test_part_without_examples_is_the_first_part():
     assert min(np.max(np.abs(found - way)) for way in ways) < 1e-5
 
 
-@functools.cache
-def global_model(variant=None):
-    """Returns the global model after some rounds of Per-FedAvg with a = 0, or of FedAvg."""
-    sizes, local = (6, 9, 6), local_sgd(batch_size=6)  # no part is empty
-    if variant is None:
-        algorithm = fedavg(MODEL, local, lambda received: {"gradient": second_of_two})
-    else:
-        algorithm = per_fedavg(MODEL, local, variant=variant, inner_learning_rate=0.0)
-    process = EagerProcess(algorithm, seed=1)
-    clients = make_clients(process, sizes)
-    return process.global_weights(last(run_rounds(process, clients, COHORTS))[0])
-
-
-def second_of_two(weights, batch, carry):
-    every_second = batch.weight * tf.cast(tf.range(6) % 2 == 1, tf.float32)
-    return *MODEL.gradient(weights, batch._replace(weight=every_second)), carry
-
-
 @pytest.mark.thorough
 def test_inner_rate_0_equals_fedavg_on_the_second_halves():
-    assert_close(global_model("first_order"), global_model())
+    local = local_sgd(batch_size=6)
+
+    def second_half(weights, batch, carry):
+        is_second = tf.cast(tf.range(6) % 2 == 1, tf.float32)
+        half = batch._replace(weight=batch.weight * is_second)
+        return *MODEL.gradient(weights, half), carry
+
+    found, expected = (
+        last(run_rounds(process, make_clients(process, (6, 9, 6)), COHORTS))[0]
+        for process in (
+            EagerProcess(per_fedavg(MODEL, local, inner_learning_rate=0.0), seed=1),
+            EagerProcess(fedavg(MODEL, local, lambda received: {"gradient": second_half}), seed=1),
+        )
+    )
+    assert_close(found.algorithm.weights, expected.algorithm.weights)
 
 
 class TestAdaptation:
@@ -181,18 +165,18 @@ class TestAdaptation:
         process = quadratic_process(local=local, **options)
         state = process.initialize()._replace(round_num=np.int32(2))
         expected = [descended(START, A[i], C[i], rate, steps) for i in range(3)]
-        models = process.personalize(state, clients_of(process))
-        assert_close(list(map(vector_of, models)), expected)
-        assert steps or np.array_equal(vector_of(models[0]), vector_of(QUADRATIC.init(2)))
+        models = personal(process, state, clients_of(process))
+        assert_close(models, expected)
+        assert steps or np.array_equal(models[0], START)
 
     def test_adaptation_uses_one_batch(self):
         process = quadratic_process(local=local_sgd(BETA, STEPS, batch_size=4))
-        (model,) = process.personalize(process.initialize(), [client_of(process, 0, range(6))])
+        (model,) = personal(process, process.initialize(), [client_of(process, 0, range(6))])
         ways = [
             START - INNER * mean_gradient(rows, START)
             for rows in itertools.combinations(range(6), 4)
         ]
-        distances = np.sort([np.max(np.abs(vector_of(model) - way)) for way in ways])
+        distances = np.sort([np.max(np.abs(model - way)) for way in ways])
         assert distances[0] < 1e-5 < 1e-3 < distances[1]
 
 

@@ -5,31 +5,21 @@ import math
 
 import numpy as np
 import pytest
-import tensorflow_federated as tff
 
-from tests.federation import (
-    COHORTS,
-    assert_close,
-    eager,
-    local_sgd,
-    make_client,
-    make_clients,
-    run_rounds,
-    tiny_model,
-)
+from tests.algorithms.rounds import each_round, personal
+from tests.federation import assert_close, eager, local_sgd, make_clients, tiny_model
 from tests.marks import slow
-from tests.quadratics import objectives, quadratic_examples, quadratic_model, vector_of
-from tff_pfl.local import LocalTraining
+from tests.quadratics import objectives, quadratic_clients, quadratic_model, vector_of
 
 MODEL = tiny_model()
-SIZES = (6, 9, 5)
 
 # The quadratics have a body of two layers, with 3 weights and with 1, and a head with 2.
-N, DIMS, DIM = 3, (3, 1, 2), 6
+N, DIMS = 3, (3, 1, 2)
+QUADRATIC = quadratic_model(*DIMS)
 LAYERS, BODY, HEAD = (slice(0, 3), slice(3, 4)), slice(0, 4), slice(4, 6)
 RATE, DECAY, EPOCHS, RHO = 0.2, 0.5, 2, 0.7
 COPIES = (1, 3, 2)
-A, C = objectives(N, DIM)
+A, C = objectives(N, sum(DIMS))
 
 
 class NumPyPLGUGRep:
@@ -83,26 +73,6 @@ class NumPyPLGUGRep:
         self.body = np.average(bodies, axis=0, weights=[self.sizes[i] for i in cohort])
 
 
-def quadratic_process(rate=RATE, **options):
-    optimizer = tff.learning.optimizers.build_sgdm(rate)
-    return eager(
-        "plgu_grep",
-        quadratic_model(*DIMS),
-        LocalTraining(optimizer, epochs=EPOCHS, batch_size=max(COPIES), learning_rate_decay=DECAY),
-        **{"rho": RHO, **options},
-        seed=2,
-    )
-
-
-def copies(client_id):
-    """Returns all copies of the client's example, which make one batch."""
-    return quadratic_examples(A[client_id], C[client_id], copies=COPIES[client_id])
-
-
-def quadratic_clients(process):
-    return [make_client(process, i, copies(i)) for i in range(N)]
-
-
 @pytest.mark.thorough_but_one
 @pytest.mark.parametrize(
     "options",
@@ -115,28 +85,30 @@ def quadratic_clients(process):
     ids=str,
 )
 def test_rounds_match_numpy_on_quadratics(options):
-    process = quadratic_process(**options)
+    local = local_sgd(RATE, EPOCHS, max(COPIES), learning_rate_decay=DECAY)
+    process = eager("plgu_grep", QUADRATIC, local, **{"rho": RHO, **options}, seed=2)
     options = {"body_steps": EPOCHS} if "body_epochs" in options else options
-    expected = NumPyPLGUGRep(vector_of(quadratic_model(*DIMS).init(2)), **options)
+    expected = NumPyPLGUGRep(vector_of(QUADRATIC.init(2)), **options)
     cohorts = ((0, 1), (1, 2), (0, 1, 2))
-    rounds = run_rounds(process, quadratic_clients(process), cohorts)
-    for t, (cohort, (state, clients)) in enumerate(zip(cohorts, rounds, strict=True)):
+    rounds = each_round(process, quadratic_clients(process, A, C, COPIES), cohorts)
+    for t, (cohort, state, clients, _) in enumerate(rounds):
         expected.next(cohort, RATE * DECAY**t)
         assert_close(vector_of(state.algorithm.weights), expected.body)
         assert_close([vector_of(c.state.head) for c in clients], expected.heads)
-    for i, model in enumerate(process.personalize(state, clients)):
-        assert_close(vector_of(model), np.append(expected.body, expected.heads[i]))
+        models = [np.append(expected.body, head) for head in expected.heads]
+        assert_close(personal(process, state, clients), models)
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("limits", [slow({}), {"clip_norm": 0.2, "weight_decay": 0.1}])
 def test_rho_0_equals_fedrep_with_two_steps_on_each_batch(limits):
     """A batch has all of a client's examples, so that FedRep sees the same batches."""
-    options = {"head_epochs": 3, "weighting": "uniform", "seed": 1}
-    local = dataclasses.replace(local_sgd(learning_rate=0.3, batch_size=max(SIZES)), **limits)
+    sizes, options = (6, 9, 5), {"head_epochs": 3, "weighting": "uniform", "seed": 1}
+    local = local_sgd(0.3, batch_size=max(sizes), **limits)
     twice = eager("fedrep", MODEL, dataclasses.replace(local, steps=2), **options)
     process = eager("plgu_grep", MODEL, local, rho=0.0, **options)
-    pairs = [run_rounds(p, make_clients(p, SIZES), COHORTS) for p in (twice, process)]
-    for (expected, theirs), (state, clients) in zip(*pairs, strict=True):
-        assert_close(state.algorithm.weights, expected.algorithm.weights, tolerance=1e-6)
-        assert_close([c.state for c in clients], [c.state for c in theirs], tolerance=1e-6)
+    pairs = [each_round(p, make_clients(p, sizes)) for p in (twice, process)]
+    for expected, found in zip(*pairs, strict=True):
+        assert_close(found.state.algorithm.weights, expected.state.algorithm.weights, 1e-6)
+        states = ([client.state for client in it.clients] for it in (found, expected))
+        assert_close(*states, tolerance=1e-6)

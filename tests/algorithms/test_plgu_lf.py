@@ -7,24 +7,24 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.algorithms.rounds import each_round
 from tests.federation import (
     COHORTS,
     IMAGE_SHAPE,
     NUM_CLASSES,
     SIZES,
+    assert_close,
     assert_equal,
     eager,
     last,
-    leaves,
     local_sgd,
-    make_client,
     make_clients,
     run_rounds,
     trained,
     with_shared,
 )
 from tests.marks import slow
-from tests.quadratics import quadratic_examples, quadratic_model, spd, vector_of
+from tests.quadratics import quadratic_clients, quadratic_model, spd, vector_of
 from tff_pfl import models
 from tff_pfl.testing import tiny_normalized_model
 
@@ -52,17 +52,10 @@ DEEP = models.build("mlp", IMAGE_SHAPE, NUM_CLASSES, hidden=(5, 4, 3))
 FROZEN = local_sgd(learning_rate=0.0)  # theta keeps its value from the start of the round
 
 
-@functools.cache
-def frozen(**options):
-    process = eager("plgu_lf", DEEP, FROZEN, num_personal_layers=2, **options, seed=1)
-    w = tf.nest.map_structure(np.asarray, DEEP.init(5))
-    return process, with_shared(process.initialize(), w)
-
-
 def client_away(process, state, client_id, distances):
     """Returns a client whose stored model differs from `w` by a distance for each layer."""
     model = {
-        name: tf.nest.map_structure(lambda v, d=distance: v + np.float32(d), layer)
+        name: tf.nest.map_structure(functools.partial(np.add, np.float32(distance)), layer)
         for (name, layer), distance in zip(state.algorithm.weights.items(), distances, strict=True)
     }
     client = make_clients(process, SIZES)[client_id]
@@ -70,24 +63,25 @@ def client_away(process, state, client_id, distances):
     return client._replace(state=own)
 
 
-class TestPersonalLayers:
-    # The distances of the last client have the norms 9.2, 2.9, 1.9 and 0, but per weight the first
-    # layer is only third.
-    DISTANCES = ([1.0, 0.01, 0.02, 0.9], [0.01, 2.0, -3.0, 0.01], [1.0, 0.6, 0.5, 0.0])
-    PERSONAL = ([0, 3], [1, 2], [1, 2])
+# The distances of the last client have the norms 9.2, 2.9, 1.9 and 0, but per weight the first
+# layer is only third.
+DISTANCES = ([1.0, 0.01, 0.02, 0.9], [0.01, 2.0, -3.0, 0.01], [1.0, 0.6, 0.5, 0.0])
+PERSONAL = ([0, 3], [1, 2], [1, 2])
 
-    @pytest.mark.thorough
-    @pytest.mark.parametrize("xi_scale", [1.0, 0.0])
-    def test_client_starts_from_its_own_layers_that_differ_most(self, xi_scale):
-        process, state = frozen(xi_scale=xi_scale)
-        clients = [client_away(process, state, i, d) for i, d in enumerate(self.DISTANCES)]
-        output = process.next(state, clients)
-        assert_equal(output.state.algorithm.weights, state.algorithm.weights)
-        for client, new, personal in zip(clients, output.clients, self.PERSONAL, strict=True):
-            for index, name in enumerate(DEEP.layers):
-                source = client.state.model if index in personal else state.algorithm.weights
-                assert_equal(new.model[name], source[name])
-            assert new.participations == 2
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("xi_scale", [1.0, 0.0])
+def test_client_starts_from_its_own_layers_that_differ_most(xi_scale):
+    process = eager("plgu_lf", DEEP, FROZEN, num_personal_layers=2, xi_scale=xi_scale, seed=1)
+    state = with_shared(process.initialize(), tf.nest.map_structure(np.asarray, DEEP.init(5)))
+    clients = [client_away(process, state, i, d) for i, d in enumerate(DISTANCES)]
+    output = process.next(state, clients)
+    assert_equal(output.state.algorithm.weights, state.algorithm.weights)
+    for client, new, personal in zip(clients, output.clients, PERSONAL, strict=True):
+        for index, name in enumerate(DEEP.layers):
+            source = client.state.model if index in personal else state.algorithm.weights
+            assert_equal(new.model[name], source[name])
+        assert new.participations == 2
 
 
 @pytest.mark.thorough
@@ -95,18 +89,13 @@ def test_norm_belongs_to_the_layer_it_follows():
     """The dense layer is personal too, though only its norm has moved far."""
     process = eager("plgu_lf", tiny_normalized_model(), FROZEN)
     state = process.initialize()
-    (client,) = make_clients(process, (4,))
-    weights, own = state.algorithm.weights, {}
-    for name, distance in {"dense1": 1e-4, "norm": 1.0, "head": 0.1}.items():
-        shift = np.float32(distance)
-        own[name] = tf.nest.map_structure(functools.partial(np.add, shift), weights[name])
-    kept = client.state._replace(model=own, participations=np.int32(1))
-    (new,) = process.next(state, [client._replace(state=kept)]).clients
-    assert {
-        name
-        for name in weights
-        if not all(map(np.array_equal, leaves(new.model[name]), leaves(weights[name])))
-    } == {"dense1", "norm"}
+    weights, client = state.algorithm.weights, client_away(process, state, 0, [1e-4, 1.0, 0.1])
+    assert list(weights) == ["dense1", "norm", "head"]
+    (new,) = process.next(state, [client]).clients
+    assert_equal(new.model["head"], weights["head"])
+    assert_equal(
+        [new.model[layer] for layer in ("dense1", "norm")], list(client.state.model.values())[:2]
+    )
 
 
 # Rounds in NumPy, with a quadratic for each client.
@@ -162,20 +151,11 @@ def rounds(combination):
         yield w, list(thetas), np.mean(losses)
 
 
-def build_quadratic(combination):
-    options = dict(zip(CHOICES, combination, strict=True))
-    model, local = quadratic_model(2, 1), local_sgd(RATE, STEPS, 1)
-    return eager("plgu_lf", model, local, rho=RHO, xi_scale=XI_SCALE, **options, seed=2)
-
-
-def assert_vector(weights, expected):
-    np.testing.assert_allclose(vector_of(weights), expected, rtol=1e-4, atol=1e-5)
-
-
-@functools.cache
-def quadratic_clients():
-    process = build_quadratic(COMBINATIONS[0])
-    return [make_client(process, i, quadratic_examples(A[i], C[i])) for i in range(3)]
+def on_quadratics(name, **options):
+    """Returns a process and its clients, which have one example each."""
+    local = local_sgd(RATE, STEPS, 1, clip_norm=options.pop("clip_norm", None))
+    process = eager(name, quadratic_model(2, 1), local, **options, seed=2)
+    return process, quadratic_clients(process, A, C, (1, 1, 1))
 
 
 def _cases():
@@ -189,26 +169,20 @@ def _cases():
 @pytest.mark.thorough_but_one
 @pytest.mark.parametrize("combination", list(_cases()))
 def test_rounds_match_numpy_on_quadratics(combination):
-    process, clients = build_quadratic(combination), list(quadratic_clients())
-    state = process.initialize()
-    for cohort, (w, thetas, loss) in zip(QUADRATIC_COHORTS, rounds(combination), strict=True):
-        output = process.next(state, [clients[i] for i in cohort])
-        state = output.state
-        for i, own in zip(cohort, output.clients, strict=True):
-            clients[i] = clients[i]._replace(state=own)
-            assert_vector(own.model, thetas[i])
-        assert_vector(state.algorithm.weights, w)
-        np.testing.assert_allclose(output.metrics["train"]["loss"], loss, rtol=1e-4)
+    options = dict(zip(CHOICES, combination, strict=True))
+    arguments = on_quadratics("plgu_lf", rho=RHO, xi_scale=XI_SCALE, **options)
+    found = each_round(*arguments, QUADRATIC_COHORTS)
+    for it, (w, thetas, loss) in zip(found, rounds(combination), strict=True):
+        assert_close(vector_of(it.state.algorithm.weights), w, 1e-4)
+        for i in it.cohort:
+            assert_close(vector_of(it.clients[i].state.model), thetas[i], 1e-4)
+        assert_close(it.metrics["train"]["loss"], loss, 1e-4)
 
 
 def test_gradients_of_both_models_are_clipped_separately():
-    arguments = quadratic_model(2, 1), local_sgd(RATE, STEPS, 1, clip_norm=0.5)
-    ends = []
-    for name, options in (("fedavg", {}), ("plgu_lf", {"rho": 0.0})):
-        process = eager(name, *arguments, **options)
-        state, example = process.initialize(), quadratic_examples(A[0], C[0])
-        start = vector_of(state.algorithm.weights)
-        output = process.next(state, [make_client(process, 0, example)])
-        ends.append(vector_of(output.state.algorithm.weights))
-    assert np.linalg.norm(A[0] @ (start - C[0])) > 0.5
-    np.testing.assert_allclose(*ends, rtol=1e-4, atol=1e-5)
+    assert np.linalg.norm(A[0] @ (vector_of(quadratic_model(2, 1).init(2)) - C[0])) > 0.5
+    found, expected = (
+        next(each_round(*on_quadratics(name, clip_norm=0.5, **options), [(0,)])).state
+        for name, options in (("plgu_lf", {"rho": 0.0}), ("fedavg", {}))
+    )
+    assert_close(found.algorithm.weights, expected.algorithm.weights)

@@ -15,6 +15,7 @@ CHOICES = {
     name: [option for option, default in hyperparameters(name).items() if isinstance(default, str)]
     for name in METHODS
 }
+ALL_LAYERS = ("dense1", "head")
 LAYERS = [
     ("fedbabu", "head_layers"),
     ("fedper", "personal_layers"),
@@ -39,7 +40,7 @@ def test_unknown_choice_is_refused(name):
 
 @together(("name", "option"), LAYERS)
 def test_unknown_layer_is_refused(name, option):
-    with pytest.raises(UnknownNameError, match="'hed'. Did you mean 'head'"):
+    with pytest.raises(UnknownNameError, match="'hed'"):
         made(name, **{option: ("hed",)})
 
 
@@ -48,48 +49,23 @@ def test_unknown_layer_is_refused(name, option):
     [
         ("fedala", {"num_mixed_layers": 3}, "num_mixed_layers must be in 0 to 2, got 3"),
         ("fedbn", {}, "^fedbn keeps .* model 'mlp' has none"),
-        (
-            "fedfomo",
-            {"num_models": 5},
-            "num_models must be in 1 to 4, the number of clients, got 5",
-        ),
+        ("fedfomo", {"num_models": 5}, "num_models must be in 1 to 4, .*, got 5"),
         ("ifca", {"min_share": 0.51}, "min_share must be at most 1 / num_clusters = 0.5"),
-        (
-            "ifca",
-            {"fixed_clusters": (0, 1, 0, 1), "min_share": 0.1},
-            "^min_share=0.1 has no use with fixed_clusters",
-        ),
+        ("ifca", {"fixed_clusters": (0, 1, 0, 1), "min_share": 0.1}, "^min_share=0.1 has no use"),
         ("ifca", {"fixed_clusters": (0, 1)}, r"0 to 1, for each of 4 clients, got \(0, 1\)"),
         ("ifca", {"fixed_clusters": (0, 1, 2, 0)}, r"got \(0, 1, 2, 0\)"),
-        (
-            "pfedhn",
-            {"personal_layers": ("dense1", "head")},
-            "personal_layers has all layers of 'mlp'",
-        ),
-        (
-            "pfedhn",
-            {"embeddings": "one_hot", "embedding_dim": 3},
-            "embedding_dim must be 4, the number of",
-        ),
+        ("pfedhn", {"personal_layers": ALL_LAYERS}, "personal_layers has all layers of 'mlp'"),
+        ("pfedhn", {"embeddings": "one_hot", "embedding_dim": 3}, "embedding_dim must be 4"),
         ("pfedme", {"lambda_": 4.0}, "The learning rate 0.5 times lambda_=4 is 2"),
         (
             "pfedme",
             {"rate": 0.1, "lambda_": 4.0, "personal_learning_rate": 0.5},
             "personal_learning_rate 0.5 times lambda_=4 is 2",
         ),
-        (
-            "plgu_grep",
-            {"personal_layers": ("dense1", "head")},
-            "personal_layers has all layers of 'mlp'",
-        ),
+        ("plgu_grep", {"personal_layers": ALL_LAYERS}, "personal_layers has all layers of 'mlp'"),
         ("plgu_lf", {"num_personal_layers": 3}, "in 0 to 2, the number of layers of 'mlp', got 3"),
     ],
 )
 def test_option_that_does_not_fit_is_refused(name, options, message):
     with pytest.raises(ValueError, match=message):
         made(name, **options)
-
-
-def test_unknown_algorithm_is_refused():
-    with pytest.raises(UnknownNameError, match="Unknown algorithm 'dito'. Did you mean 'ditto'"):
-        made("dito")

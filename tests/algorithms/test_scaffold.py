@@ -1,12 +1,11 @@
 """Tests SCAFFOLD: its rounds on quadratics, its convergence, and its limit FedAvg."""
 
-import functools
-
 import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tests.algorithms.rounds import START, A, C, clients_of, each_round, on_quadratics
 from tests.federation import (
     assert_close,
     assert_equal,
@@ -14,31 +13,22 @@ from tests.federation import (
     leaves,
     local_sgd,
     make_clients,
-    run_rounds,
     tiny_model,
 )
-from tests.quadratics import objectives, quadratic_clients, quadratic_model, vector_of, weights_of
+from tests.quadratics import vector_of, weights_of
 from tff_pfl.local import trees
 
 MODEL = tiny_model()
 DIM, RATE, DECAY, STEPS, NUM = 3, 0.2, 0.9, 4, 4
-A, C = objectives(NUM)
 SIZES = (1, 3, 2, 1)  # copies of each client's only example, all in one batch
 COHORTS = ((0, 1), (1, 2, 3), (0, 2))  # the clients of each round
 OPTIMUM = np.linalg.solve(sum(A), sum(a @ c for a, c in zip(A, C, strict=True)))
 
 
-@functools.cache
-def process_of(server_rate=None, decay=DECAY, **options):
+def process_of(server_rate=1.0, decay=DECAY, **options):
     local = local_sgd(RATE, STEPS, max(SIZES), learning_rate_decay=decay)
-    if server_rate is not None:
-        options["server_optimizer"] = tff.learning.optimizers.build_sgdm(server_rate)
-    options = {"num_clients": NUM} | options
-    return eager("scaffold", quadratic_model(2, 1), local, **options, seed=2)
-
-
-def clients_of(process):
-    return quadratic_clients(process, A, C, SIZES)
+    optimizer = tff.learning.optimizers.build_sgdm(server_rate)
+    return on_quadratics("scaffold", local, num_clients=NUM, server_optimizer=optimizer, **options)
 
 
 def client_round(i, w, c, own, control, rate=RATE):
@@ -62,22 +52,19 @@ def round_of(cohort, w, c, own, control, rate=RATE, server_rate=1.0):
     return w + server_rate * mean, c, own, models
 
 
-def start(process):
-    w = vector_of(process.initialize().algorithm.weights).astype(np.float64)
-    return w, np.zeros(DIM), {i: np.zeros(DIM) for i in range(NUM)}
+def start():
+    return START, np.zeros(DIM), {i: np.zeros(DIM) for i in range(NUM)}
 
 
 @pytest.mark.thorough_but_one
-@pytest.mark.parametrize(("control", "server_rate"), [("path", None), ("gradient", 0.5)])
+@pytest.mark.parametrize(("control", "server_rate"), [("path", 1.0), ("gradient", 0.5)])
 def test_rounds_match_numpy_on_quadratics(control, server_rate):
     """Clients with different numbers of examples weigh the same, and the rate decays."""
     process = process_of(server_rate, control=control, personalized="local")
-    w, c, own = start(process)
-    rounds = run_rounds(process, clients_of(process), COHORTS)
-    for number, (cohort, (state, clients)) in enumerate(zip(COHORTS, rounds, strict=True)):
-        w, c, own, models = round_of(
-            cohort, w, c, own, control, RATE * DECAY**number, server_rate or 1.0
-        )
+    w, c, own = start()
+    rounds = each_round(process, clients_of(process, SIZES), COHORTS)
+    for t, (cohort, state, clients, _) in enumerate(rounds):
+        w, c, own, models = round_of(cohort, w, c, own, control, RATE * DECAY**t, server_rate)
         assert_close(vector_of(state.algorithm.weights), w)
         assert_close(vector_of(state.algorithm.control), c)
         assert_close(c, np.mean(list(own.values()), axis=0))
@@ -90,7 +77,7 @@ def test_rounds_match_numpy_on_quadratics(control, server_rate):
 @pytest.mark.parametrize("control", ["gradient", "path"])
 def test_full_cohorts_converge_to_the_optimum_and_stay_there(control):
     """FedAvg leaves the optimum when it starts there."""
-    w, c, own = start(process_of(control=control, decay=1.0))
+    w, c, own = start()
     assert np.linalg.norm(w - OPTIMUM) > 0.5
     for _ in range(200):
         w, c, own, _ = round_of(range(NUM), w, c, own, control)
@@ -104,7 +91,7 @@ def test_full_cohorts_converge_to_the_optimum_and_stay_there(control):
     there = state.algorithm._replace(weights=weights_of(OPTIMUM, 2, 1))
     clients = [
         client._replace(state=client.state._replace(control=weights_of(own[i], 2, 1)))
-        for i, client in enumerate(clients_of(process))
+        for i, client in enumerate(clients_of(process, SIZES))
     ]
     output = process.next(state._replace(algorithm=there), clients)
     np.testing.assert_allclose(vector_of(output.state.algorithm.weights), OPTIMUM, atol=1e-6)
@@ -113,22 +100,19 @@ def test_full_cohorts_converge_to_the_optimum_and_stay_there(control):
 
 @pytest.mark.thorough
 def test_zero_control_variates_equal_fedavg_with_uniform_weights():
-    cohorts = ((0, 1), (1, 2), (0, 2))
-    processes = [
-        eager("fedavg", MODEL, local_sgd(), weighting="uniform", seed=1),
-        eager("scaffold", MODEL, local_sgd(), num_clients=3, seed=1),
-    ]
-    fedavg, scaffold = (process.initialize() for process in processes)
-    for cohort in cohorts:
-        found = []
-        for process, state in zip(processes, (fedavg, scaffold), strict=True):
-            clients = make_clients(process, (4, 6, 3))  # new clients, with c_i = 0
-            found.append(process.next(state, [clients[i] for i in cohort]).state)
-        fedavg, scaffold = found
-        assert_equal(scaffold.algorithm.weights, fedavg.algorithm.weights)
-        assert all(np.any(leaf) for leaf in leaves(scaffold.algorithm.control)[1:])
-        zero = trees.zeros_like(scaffold.algorithm.control)
-        scaffold = scaffold._replace(algorithm=scaffold.algorithm._replace(control=zero))
+    fedavg = eager("fedavg", MODEL, local_sgd(), weighting="uniform", seed=1)
+    scaffold = eager("scaffold", MODEL, local_sgd(), num_clients=3, seed=1)
+    expected, state = fedavg.initialize(), scaffold.initialize()
+    for cohort in ((0, 1), (1, 2), (0, 2)):
+        # New clients, with c_i = 0.
+        expected, state = (
+            process.next(before, [make_clients(process, (4, 6, 3))[i] for i in cohort]).state
+            for process, before in ((fedavg, expected), (scaffold, state))
+        )
+        assert_equal(state.algorithm.weights, expected.algorithm.weights)
+        assert all(np.any(leaf) for leaf in leaves(state.algorithm.control)[1:])
+        zero = trees.zeros_like(state.algorithm.control)
+        state = state._replace(algorithm=state.algorithm._replace(control=zero))
 
 
 def test_path_is_divided_by_the_number_of_steps():
@@ -147,9 +131,9 @@ def test_path_is_divided_by_the_number_of_steps():
 def test_rate_0_keeps_the_control_variates():
     """The length of the path is 0, so nothing can be divided by it."""
     local = local_sgd(RATE, STEPS, schedule=lambda round_num: tf.cast(round_num < 1.0, tf.float32))
-    process = eager("scaffold", quadratic_model(2, 1), local, num_clients=NUM, seed=2)
-    cohort = tuple(range(NUM))
-    (first, before), (second, after) = run_rounds(process, clients_of(process), [cohort] * 2)
-    assert np.all(vector_of(first.algorithm.control))
-    assert_equal(second.algorithm, first.algorithm)
-    assert_equal([client.state.control for client in after], [c.state.control for c in before])
+    process = on_quadratics("scaffold", local, num_clients=NUM)
+    first, second = each_round(process, clients_of(process, SIZES), [range(NUM)] * 2)
+    assert np.all(vector_of(first.state.algorithm.control))
+    assert_equal(second.state.algorithm, first.state.algorithm)
+    controls = ([client.state.control for client in it.clients] for it in (second, first))
+    assert_equal(*controls)

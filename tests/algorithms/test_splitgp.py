@@ -7,20 +7,17 @@ import numpy as np
 import pytest
 import tensorflow_federated as tff
 
+from tests.algorithms.rounds import QUADRATIC, A, C, clients_of, each_round
 from tests.federation import (
-    COHORTS,
     assert_close,
     assert_equal,
     eager,
     local_sgd,
-    make_client,
     random_examples,
-    run_rounds,
     tiny_model,
     trained,
 )
-from tests.marks import slow
-from tests.quadratics import objectives, quadratic_examples, quadratic_model, vector_of
+from tests.quadratics import vector_of
 from tff_pfl.algorithms import make
 from tff_pfl.evaluation import fine_tuned
 from tff_pfl.local import LocalTraining
@@ -33,11 +30,10 @@ ALL = ((0, 1, 2),) * 2
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("persist", [slow(False), True])
-def test_gamma_and_lambda_0_equal_fedavg_with_full_cohorts(persist):
+def test_gamma_and_lambda_0_equal_fedavg_with_full_cohorts():
     """Covers optimizers that persist."""
     sgd = tff.learning.optimizers.build_sgdm(0.3, momentum=0.9)
-    local = LocalTraining(sgd, batch_size=4, persist_optimizer_state=persist)
+    local = LocalTraining(sgd, batch_size=4, persist_optimizer_state=True)
     process, state, clients = trained("splitgp", cohorts=ALL, local=local, gamma=0.0, lambda_=0.0)
     _, expected, _ = trained("fedavg", cohorts=ALL, local=local)
     found = {layer: state.algorithm.weights[layer] for layer in MODEL.layers}
@@ -62,12 +58,7 @@ def test_gamma_and_lambda_1_make_the_client_exit_local():
 
 
 RATE, STEPS, GAMMA, LAMBDA = 0.2, 3, 0.3, 0.4
-A, C = objectives()
-
-
-def as_classes(model):
-    """Returns the model with a task that SplitGP takes; its gates are not used."""
-    return dataclasses.replace(model, task=dataclasses.replace(model.task, outputs="class_logits"))
+CLIENT_SIDE = [0, 1, 3]
 
 
 def descend(w, a, c):
@@ -83,36 +74,25 @@ def descend(w, a, c):
 @pytest.mark.parametrize("start", ["own", "mean"])
 def test_rounds_match_numpy_on_quadratics(start):
     """Clients start from their own part or, in their first round, from the server's mean."""
-    process = eager(
-        "splitgp",
-        as_classes(quadratic_model(2, 1)),
-        local_sgd(RATE, STEPS, 1),
-        gamma=GAMMA,
-        lambda_=LAMBDA,
-        start=start,
-        weighting="uniform",
-        seed=2,
-    )
-    clients = [make_client(process, i, quadratic_examples(A[i], C[i])) for i in range(3)]
-    client_side = [0, 1, 3]
+    task = dataclasses.replace(QUADRATIC.task, outputs="class_logits")  # gates are not used
+    options = {"gamma": GAMMA, "lambda_": LAMBDA, "start": start, "weighting": "uniform"}
+    model = dataclasses.replace(QUADRATIC, task=task)
+    process = eager("splitgp", model, local_sgd(RATE, STEPS, 1), **options, seed=2)
     shared = vector_of(process.initialize().algorithm.weights).astype(np.float64)
-    parts, seen = [shared[client_side]] * 3, set()
-    for cohort, (state, after) in zip(COHORTS, run_rounds(process, clients, COHORTS), strict=True):
+    parts, seen = [shared[CLIENT_SIDE]] * 3, set()
+    for cohort, state, clients, _ in each_round(process, clients_of(process, (1, 1, 1))):
         trained = {}
         for i in cohort:
             w = shared.copy()
             if start == "own" or i in seen:
-                w[client_side] = parts[i]
+                w[CLIENT_SIDE] = parts[i]
             trained[i] = descend(w, A[i], C[i])
         shared = np.mean(list(trained.values()), axis=0)
         for i in cohort:
-            own = trained[i][client_side]
-            parts[i] = LAMBDA * own + (1 - LAMBDA) * shared[client_side]
+            parts[i] = LAMBDA * trained[i][CLIENT_SIDE] + (1 - LAMBDA) * shared[CLIENT_SIDE]
         seen.update(cohort)
-        found = vector_of(state.algorithm.weights)
-        np.testing.assert_allclose(found, shared, rtol=1e-5, atol=1e-5)
-        for client, part in zip(after, parts, strict=True):
-            np.testing.assert_allclose(vector_of(client.state.part), part, rtol=1e-5, atol=1e-5)
+        assert_close(vector_of(state.algorithm.weights), shared)
+        assert_close([vector_of(client.state.part) for client in clients], parts)
 
 
 @functools.cache

@@ -15,8 +15,6 @@ from tff_pfl.tracing.errors import LabelsError
 layers = tf.keras.layers
 METHODS = sorted(ALGORITHMS.keys())
 NEEDS_CLASS_LOGITS = {"fedpac", "fedrod", "splitgp"}
-# Its constant outputs are not of the model, and as good before the first round.
-CONSTANT = {"constant"}
 NEEDS_LINEAR_HEAD = {"fedpac", "fedrod"}
 NO_BATCH_NORMALIZATION = {
     *NEEDS_CLASS_LOGITS,
@@ -29,8 +27,9 @@ SIZES = (5, 8, 6)
 TOKENS, TIME = 5, 4
 
 
-def made(name, model):
-    return make(name, model, local_sgd(0.05), **FEDERATION, **OPTIONS.get(name, {}))
+def made(name, model, **options):
+    options = FEDERATION | OPTIONS.get(name, {}) | options
+    return make(name, model, local_sgd(0.05), **options)
 
 
 def normalized(hidden):
@@ -38,94 +37,82 @@ def normalized(hidden):
     return layers.ReLU()(layers.LayerNormalization(name="norm")(hidden))
 
 
-def sequential(*middle, outputs=2):
-    network = [layers.Dense(6, name="hidden"), *middle, layers.Dense(outputs, name="head")]
-    return tf.keras.Sequential([tf.keras.Input((3,)), *network])
+def mlp(task="classification", outputs=2, norm=layers.LayerNormalization, last=()):
+    def network():
+        hidden = [layers.Dense(6, name="hidden"), norm(name="norm")]
+        head = layers.Dense(outputs, name="head")
+        return tf.keras.Sequential([tf.keras.Input((3,)), *hidden, head, *last])
+
+    return tff_pfl.from_keras(network, input_shape=(3,), task=task)
 
 
 def sequence():
-    tokens = tf.keras.Input((TIME,), dtype=tf.int32)
-    hidden = normalized(layers.Embedding(TOKENS, 4, name="embedding")(tokens))
-    return tf.keras.Model(tokens, layers.Dense(TOKENS, name="head")(hidden))
+    def network():
+        tokens = tf.keras.Input((TIME,), dtype=tf.int32)
+        hidden = normalized(layers.Embedding(TOKENS, 4, name="embedding")(tokens))
+        return tf.keras.Model(tokens, layers.Dense(TOKENS, name="head")(hidden))
+
+    return tff_pfl.from_keras(network, input_shape=(TIME,), input_dtype=tf.int32, task="sequence")
 
 
-def two_inputs():
-    item = tf.keras.Input((), dtype=tf.int32, name="item")
-    age = tf.keras.Input((1,), name="age")
-    features = tf.concat([layers.Embedding(TOKENS, 4, name="items")(item), age], axis=1)
-    rating = layers.Dense(1, name="head")(normalized(layers.Dense(6, name="hidden")(features)))
-    return tf.keras.Model({"item": item, "age": age}, rating[:, 0])
+def regression():
+    def network():
+        item = tf.keras.Input((), dtype=tf.int32, name="item")
+        age = tf.keras.Input((1,), name="age")
+        features = tf.concat([layers.Embedding(TOKENS, 4, name="items")(item), age], axis=1)
+        hidden = normalized(layers.Dense(6, name="hidden")(features))
+        return tf.keras.Model(
+            {"item": item, "age": age}, layers.Dense(1, name="head")(hidden)[:, 0]
+        )
 
-
-def task_of(name):
-    return tff_pfl.TASKS[name]()
+    return tff_pfl.from_keras(
+        network,
+        input_shape={"item": (), "age": (1,)},
+        input_dtype={"item": tf.int32, "age": tf.float32},
+        task="regression",
+    )
 
 
 MODELS = {
-    "binary": lambda: tff_pfl.from_keras(
-        lambda: sequential(layers.LayerNormalization(name="norm"), outputs=1),
-        input_shape=(3,),
-        task=task_of("binary"),
-    ),
-    "multi_label": lambda: tff_pfl.from_keras(
-        lambda: sequential(layers.LayerNormalization(name="norm")),
-        input_shape=(3,),
-        task=task_of("multi_label"),
-    ),
-    "regression": lambda: tff_pfl.from_keras(
-        two_inputs,
-        input_shape={"item": (), "age": (1,)},
-        input_dtype={"item": tf.int32, "age": tf.float32},
-        task=task_of("regression"),
-    ),
-    "sequence": lambda: tff_pfl.from_keras(
-        sequence, input_shape=(TIME,), input_dtype=tf.int32, task=task_of("sequence")
-    ),
-    "autoencoding": lambda: tff_pfl.from_keras(
-        lambda: sequential(layers.LayerNormalization(name="norm"), outputs=3),
-        input_shape=(3,),
-        task=task_of("autoencoding"),
-    ),
+    "binary": lambda: mlp("binary", 1),
+    "multi_label": lambda: mlp("multi_label"),
+    "regression": regression,
+    "sequence": sequence,
+    "autoencoding": lambda: mlp("autoencoding", 3),
 }
+
+
+def assert_refused_by(names, model, message, others=METHODS):
+    """Asserts that exactly these methods refuse the model, with a message after their name."""
+    for name in others:
+        if name in names:
+            with pytest.raises(ValueError, match=f"^{name}{message}"):
+                made(name, model)
+        else:
+            made(name, model)
 
 
 @pytest.mark.thorough
 @together("task", MODELS)
 def test_methods_that_need_class_logits_say_so_at_the_start(task):
-    model = MODELS[task]()
-    for name in METHODS:
-        if name in NEEDS_CLASS_LOGITS:
-            with pytest.raises(ValueError, match=f"^{name} needs a class label .* is '{task}'"):
-                made(name, model)
-        elif name not in CONSTANT or task != "autoencoding":
-            made(name, model)
+    # The constant outputs of `constant` have no autoencoding.
+    others = [name for name in METHODS if (task, name) != ("autoencoding", "constant")]
+    message = f" needs a class label .* is '{task}'"
+    assert_refused_by(NEEDS_CLASS_LOGITS, MODELS[task](), message, others)
 
 
 def test_methods_that_need_a_linear_head_say_so_at_the_start():
-    def network():
-        return tf.keras.Sequential(
-            [sequential(layers.LayerNormalization(name="norm")), layers.ReLU()]
-        )
-
-    model = tff_pfl.from_keras(network, input_shape=(3,))
-    for name in METHODS:
-        if name in NEEDS_LINEAR_HEAD:
-            with pytest.raises(ValueError, match=f"^{name} needs the inputs of the last layer"):
-                made(name, model)
-        else:
-            made(name, model)
+    model = mlp(last=[layers.ReLU()])
+    assert_refused_by(NEEDS_LINEAR_HEAD, model, " needs the inputs of the last layer")
 
 
 def test_methods_that_cannot_train_batch_normalisation_say_so_at_the_start():
-    model = tff_pfl.from_keras(
-        lambda: sequential(layers.BatchNormalization(name="norm")), input_shape=(3,)
-    )
-    for name in METHODS:
-        if name in NO_BATCH_NORMALIZATION:
-            with pytest.raises(ValueError, match=f"{name}.* cannot train the batch normalisation"):
-                made(name, model)
-        else:
-            made(name, model)
+    model = mlp(norm=layers.BatchNormalization)
+    message = ".* cannot train the batch normalisation"
+    assert_refused_by(NO_BATCH_NORMALIZATION, model, message)
+    for name, options in (("ifca", {"averaging": "gradients"}), ("lg_fedavg", {"alternate": True})):
+        with pytest.raises(ValueError, match=f"^{name}{message}"):
+            made(name, model, **options)
 
 
 @pytest.mark.thorough
@@ -134,19 +121,17 @@ def test_methods_that_cannot_train_batch_normalisation_say_so_at_the_start():
     [("fedavg", (), np.float32), ("fedpac", (4,), np.int32), ("fedrod", (4,), np.int32)],
 )
 def test_labels_that_are_no_classes_are_refused_at_the_start(name, shape, dtype):
-    model = tff_pfl.from_keras(sequential, input_shape=(3,))
     y = np.zeros((6, *shape), dtype)
     client = (np.zeros((6, 3), np.float32), y) * 2
     dataset = tff_pfl.FederatedDataset.from_client_arrays([client, client])
     with pytest.raises(LabelsError, match="^The task needs one int32 or int64 label for each"):
-        tff_pfl.compose(made(name, model), dataset.examples_type)
+        tff_pfl.compose(made(name, mlp()), dataset.examples_type)
 
 
 def test_labels_that_are_no_sequences_are_refused_at_the_start():
-    model = MODELS["sequence"]()
     examples_type = tff_pfl.examples_type((TIME,), np.int32)
     with pytest.raises(LabelsError, match="one int32 or int64 label for each token of an"):
-        tff_pfl.compose(made("fedavg", model), examples_type)
+        tff_pfl.compose(made("fedavg", sequence()), examples_type)
 
 
 @together(
@@ -161,10 +146,9 @@ def test_labels_that_are_no_sequences_are_refused_at_the_start():
     ],
 )
 def test_models_that_do_not_fit_the_data_are_refused_at_the_start(x, message):
-    model = tff_pfl.from_keras(sequential, input_shape=(3,), task="binary")
     dataset = tff_pfl.FederatedDataset.from_client_arrays([(x, np.zeros(6)) * 2])
     with pytest.raises(ValueError, match=message):
-        tff_pfl.compose(made("fedavg", model), dataset.examples_type)
+        tff_pfl.compose(made("fedavg", mlp("binary")), dataset.examples_type)
 
 
 def ratings(client_id, size):
@@ -193,7 +177,8 @@ FAST = {("regression", "fedrep"), ("sequence", "apfl")}
         (task, name) if (task, name) in FAST else slow(task, name)
         for task in DATA
         for name in METHODS
-        if name not in NEEDS_CLASS_LOGITS | CONSTANT
+        # Constant outputs are as good before the first round.
+        if name not in NEEDS_CLASS_LOGITS | {"constant"}
     ],
 )
 def test_a_round_lowers_the_loss_of_the_clients_models(task, name):

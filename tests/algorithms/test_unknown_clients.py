@@ -12,7 +12,7 @@ from tests.federation import (
     random_examples,
     tiny_model,
 )
-from tests.marks import slow, together
+from tests.marks import slow
 from tff_pfl import runtime
 from tff_pfl.algorithms import ALGORITHMS, make
 from tff_pfl.templates import compose
@@ -23,27 +23,8 @@ OPTIONS = {"num_clients": NUM_CLIENTS, "clients_per_round": 2}
 MESSAGE = r"(?s)made for num_clients=5: ids 0 to 4. Client ids:.*0,? {}\b"
 
 
-def composed(name, **options):
-    return compose(make(name, tiny_model(), local_sgd(), **OPTIONS, **options), EXAMPLES_TYPE)
-
-
 def in_blocks(name, **options):
     return eager(name, tiny_model(), local_sgd(), **OPTIONS, **options)
-
-
-def assert_refuses_unknown_clients(process, takes_new_clients):
-    state = process.initialize()
-    for client_id in (NUM_CLIENTS, -1):
-        cohort = [make_client(process, i, random_examples(3)) for i in (0, client_id)]
-        with pytest.raises(Exception, match=MESSAGE.format(client_id)):
-            process.next(state, cohort)
-        if takes_new_clients:
-            assert len(process.personalize(state, cohort)) == 2
-        else:
-            with pytest.raises(Exception, match=MESSAGE.format(client_id)):
-                process.personalize(state, cohort)
-    known = [make_client(process, i, random_examples(3)) for i in (0, NUM_CLIENTS - 1)]
-    assert process.next(state, known).state.round_num == 1
 
 
 # Cohorts of an own loop, with the error that every method has for them.
@@ -55,7 +36,6 @@ WRONG_COHORTS = {
     (0, 2**40): r"A client's client_id: .* int32, found dtype int: 1099511627776",
     (0, 1.5): r"A client's client_id: .* int32, found dtype float: 1.5",
 }
-SMALL = {"hidden_width": 2, "hidden_layers": 1}
 
 
 @pytest.mark.thorough
@@ -71,7 +51,8 @@ SMALL = {"hidden_width": 2, "hidden_layers": 1}
     ],
 )
 def test_every_method_has_the_same_error_for_an_id_that_is_none(name, create_context):
-    process = composed(name, **(SMALL if "hn" in name else {}))
+    options = {**OPTIONS, **({"hidden_width": 2, "hidden_layers": 1} if "hn" in name else {})}
+    process = compose(make(name, tiny_model(), local_sgd(), **options), EXAMPLES_TYPE)
     with tff.framework.get_context_stack().install(create_context()):
         state = process.initialize()
         client = make_client(process, 0, random_examples(3))
@@ -86,27 +67,28 @@ def test_every_method_has_the_same_error_for_an_id_that_is_none(name, create_con
         assert process.next(state, known).state.round_num == 1
 
 
-@pytest.mark.thorough
-@together("name", METHODS)
-def test_blocks_of_every_method_refuse_unknown_clients(name):
-    process = in_blocks(name, **(SMALL if "hn" in name else {}))
+@pytest.mark.parametrize(
+    ("name", "options", "takes_new_clients"),
+    [
+        ("scaffold", {}, True),
+        ("pfedhn", {}, False),  # the server has no embedding of an unknown client
+        ("ifca", {"fixed_clusters": (0, 1, 0, 1, 0)}, False),
+    ],
+)
+def test_blocks_refuse_unknown_clients(name, options, takes_new_clients):
+    process = in_blocks(name, **options)
     state = process.initialize()
-    for ids, message in WRONG_COHORTS.items():
-        if all(isinstance(i, int) and i < 10 for i in ids):
-            cohort = [make_client(process, i, random_examples(3)) for i in ids]
-            with pytest.raises(Exception, match=message):
-                process.next(state, cohort)
-
-
-@pytest.mark.parametrize("name", ["scaffold", "pfedhn"])
-def test_blocks_refuse_unknown_clients(name):
-    # pFedHN's server has no embedding of an unknown client.
-    assert_refuses_unknown_clients(in_blocks(name), takes_new_clients=name == "scaffold")
-
-
-def test_fixed_clusters_exclude_unknown_clients():
-    process = in_blocks("ifca", fixed_clusters=(0, 1, 0, 1, 0))
-    assert_refuses_unknown_clients(process, takes_new_clients=False)
+    for client_id in (NUM_CLIENTS, -1):
+        cohort = [make_client(process, i, random_examples(3)) for i in (0, client_id)]
+        with pytest.raises(Exception, match=MESSAGE.format(client_id)):
+            process.next(state, cohort)
+        if takes_new_clients:
+            assert len(process.personalize(state, cohort)) == 2
+        else:
+            with pytest.raises(Exception, match=MESSAGE.format(client_id)):
+                process.personalize(state, cohort)
+    known = [make_client(process, i, random_examples(3)) for i in (0, NUM_CLIENTS - 1)]
+    assert process.next(state, known).state.round_num == 1
 
 
 def test_methods_for_any_federation_take_any_client():

@@ -6,31 +6,27 @@ import numpy as np
 import pytest
 import tensorflow_federated as tff
 
+from tests.algorithms.rounds import DIMS, QUADRATIC, as_rows, each_round, personal, stacked
 from tests.federation import (
     assert_close,
     assert_equal,
-    eager,
-    last,
-    leaves,
+    differ,
     local_sgd,
     make_client,
-    make_clients,
-    run_rounds,
-    tiny_model,
     traced,
+    trained,
 )
-from tests.marks import slow
-from tests.quadratics import quadratic_examples, quadratic_model, spd, vector_of, weights_of
+from tests.quadratics import quadratic_examples, spd, vector_of, weights_of
 from tff_pfl.local import LocalTraining
 
-N, DIMS, DIM = 4, (2, 1), 3
+N, DIM = 4, 3
 RATE, STEPS = 0.2, 3
 A = [spd(DIM, seed) for seed in range(N)]
 C = [2 * np.random.default_rng(10 + i).normal(size=DIM) for i in range(N)]
 START = np.random.default_rng(5).normal(size=(N, DIM)).astype(np.float32)
 COHORTS = ((0, 1), (1, 2, 3), (3, 0), (2,), (0, 1, 2, 3))
 BASE = {"alpha": 0.5, "sigma": 3.0, "lambda_": 0.4}
-MODEL, SIZES = tiny_model(), (4, 6, 3, 5)
+SIZES = (4, 6, 3, 5)
 
 
 @functools.cache
@@ -41,8 +37,7 @@ def process_of(build="fedamp", momentum=None, **options):
         batch_size=1,
         persist_optimizer_state=momentum is not None,
     )
-    model = quadratic_model(*DIMS)
-    return traced(build, model, local, num_clients=N, **options, seed=2)
+    return traced(build, QUADRATIC, local, num_clients=N, **options, seed=2)
 
 
 def clients_of(process, models=START):
@@ -54,25 +49,9 @@ def clients_of(process, models=START):
     ]
 
 
-def server_of(process, models=START, round_num=0):
+def server_of(process, models=START):
     state = process.initialize()
-    server = state.algorithm._replace(models=stacked(models))
-    return state._replace(algorithm=server, round_num=np.int32(round_num))
-
-
-def stacked(models):
-    first, second = np.split(np.float32(models), [DIMS[0]], axis=1)
-    return {"layer0": {"w": first}, "layer1": {"w": second}}
-
-
-def matrix(weights):
-    """Returns the server's models as a matrix."""
-    return np.concatenate([weights["layer0"]["w"], weights["layer1"]["w"]], axis=1)
-
-
-def run(process, cohorts=COHORTS, models=START, round_num=0):
-    clients = clients_of(process, models)
-    return run_rounds(process, clients, cohorts, server_of(process, models, round_num))
+    return state._replace(algorithm=state.algorithm._replace(models=stacked(models)))
 
 
 class Reference:
@@ -139,13 +118,25 @@ class Reference:
                 self.velocity[i] = 0.0
 
 
+def check_against_numpy(process, expected, tolerance=1e-5, cohorts=COHORTS):
+    """Runs rounds, after which the models of clients are those of the server."""
+    rounds = each_round(process, clients_of(process), cohorts, server_of(process))
+    for t, (cohort, state, clients, metrics) in enumerate(rounds):
+        expected.next(cohort, t)
+        models = as_rows(state.algorithm.models)
+        assert_close(models, expected.w, tolerance)
+        assert_close(process.snapshot(state)["xi"], expected.xi, tolerance)
+        own = np.mean(np.diag(expected.xi)[list(cohort)])
+        assert_close(metrics["arrivals"]["server"]["xi_own"], own, tolerance)
+        assert_equal([vector_of(client.state.model) for client in clients], list(models))
+        assert_equal(personal(process, state, clients), list(models))
+
+
 OPTIONS = {
     "own": {},
-    "mixture": {"start": "mixture"},
     "all": {"neighbours": "all", "alpha": 1.2},
     "num_weights": {"distance_scale": "num_weights"},
     "median": {"distance_scale": "median", "sigma": 1.0},
-    "median of all": {"distance_scale": "median", "sigma": 1.0, "neighbours": "all"},
     "clamped": {"alpha": 50.0, "lambda_": 30.0},
     "decay": {"alpha_decay": 0.7, "alpha_decay_rounds": 2},
     "cosine": {
@@ -155,31 +146,16 @@ OPTIONS = {
         "neighbours": "all",
     },
     "cosine, self": {"similarity": "cosine", "self_weight": 0.3, "start": "mixture"},
+    "momentum": {"momentum": 0.5},  # continues, including the pull to the mixture
 }
-# Other cases, or `test_attention.py`, cover the same code.
-COVERED = ("mixture", "median of all", "cosine")
 
 
 @pytest.mark.thorough_but_one
-@pytest.mark.parametrize("name", [slow(x) if x in COVERED else x for x in OPTIONS])
+@pytest.mark.parametrize("name", OPTIONS)
 def test_rounds_agree_with_numpy(name):
     options = BASE | OPTIONS[name]
-    process, expected = process_of(**options), Reference(**options)
-    clients, state = clients_of(process), server_of(process)
-    for t, cohort in enumerate(COHORTS):
-        output = process.next(state, [clients[i] for i in cohort])
-        for i, client_state in zip(cohort, output.clients, strict=True):
-            clients[i] = clients[i]._replace(state=client_state)
-        state = output.state
-        expected.next(cohort, t)
-        assert_close(matrix(state.algorithm.models), expected.w)
-        assert_close(process.snapshot(state)["xi"], expected.xi)
-        own = np.mean(np.diag(expected.xi)[list(cohort)])
-        assert_close(output.metrics["arrivals"]["server"]["xi_own"], own)
-        for client, row in zip(clients, matrix(state.algorithm.models), strict=True):
-            assert_equal(vector_of(client.state.model), row)
-    for model, client in zip(process.personalize(state, clients), clients, strict=True):
-        assert_equal(model, client.state.model)
+    expected = Reference(**options)
+    check_against_numpy(process_of(**options), expected)
     # The options make a difference.
     assert np.max(np.abs(expected.xi - np.eye(N))) > 0.05
     if name == "clamped":
@@ -190,48 +166,24 @@ def test_rounds_agree_with_numpy(name):
 def test_heur_fedamp_uses_cosines_and_its_own_sigma():
     process = process_of("heur_fedamp", lambda_=0.4, alpha=0.5)
     expected = Reference(alpha=0.5, sigma=25.0, lambda_=0.4, similarity="cosine")
-    state, _ = last(run(process, ((0, 1, 2),)))
-    expected.next((0, 1, 2), 0)
     # Sharp attention loses digits of float32.
-    assert_close(state.algorithm.xi, expected.xi, tolerance=1e-4)
-    assert_close(matrix(state.algorithm.models), expected.w, tolerance=1e-4)
+    check_against_numpy(process, expected, tolerance=1e-4, cohorts=((0, 1, 2),))
 
 
-@functools.cache
-def of_images(build, **options):
-    if build != "local":
-        options["num_clients"] = N
+def on_images(method, **options):
     # One batch of all examples, because the two methods shuffle differently.
-    return eager(build, MODEL, local_sgd(batch_size=max(SIZES)), **options, seed=1)
-
-
-def run_on_images(process):
-    return run_rounds(process, make_clients(process, SIZES), COHORTS)
+    local = local_sgd(batch_size=max(SIZES))
+    return trained(method, local=local, cohorts=COHORTS, sizes=SIZES, **options)
 
 
 @pytest.mark.slow
 def test_lambda_0_equals_local():
     """Tests strong attention, which does not matter unless training starts from mixtures."""
-    options = {"alpha": 1e4, "sigma": 1e4, "lambda_": 0.0}
-    process, local = of_images("fedamp", **options), of_images("local")
-    rounds = zip(run_on_images(process), run_on_images(local), strict=True)
-    for (state, clients), (_, alone) in rounds:
-        models = process.personalize(state, clients)
-        assert_close(models, [client.state.model for client in alone], tolerance=1e-6)
-    assert np.max(np.diag(state.algorithm.xi)) < 1e-3
-    of_mixtures = of_images("fedamp", start="mixture", **options)
-    _, others = last(run_on_images(of_mixtures))
-    assert not np.allclose(leaves(others[0].state.model)[0], leaves(models[0])[0], atol=1e-3)
-
-
-@pytest.mark.thorough
-def test_optimizer_state_persists():
-    """Tests that momentum continues, including the pull to the mixture."""
-    process = process_of(momentum=0.5, **BASE)
-    expected = Reference(**BASE, momentum=0.5)
-    for t, (cohort, (state, _)) in enumerate(zip(COHORTS, run(process), strict=True)):
-        expected.next(cohort, t)
-        assert_close(matrix(state.algorithm.models), expected.w)
+    options = {"num_clients": N, "alpha": 1e4, "sigma": 1e4, "lambda_": 0.0}
+    found, alone = on_images("fedamp", **options), on_images("local")
+    assert_close(found.personal, [own.model for own in alone.client_states], tolerance=1e-6)
+    assert np.max(np.diag(found.state.algorithm.xi)) < 1e-3
+    assert differ(found.personal, on_images("fedamp", start="mixture", **options).personal)
 
 
 @pytest.mark.thorough
@@ -239,7 +191,8 @@ def test_optimizer_state_persists():
 def test_distant_models_do_not_disturb_others(options):
     """Tests models whose squares overflow float32."""
     models = START * np.float32([[1.0], [1e25], [1e25], [1.0]])
-    state, _ = last(run(process_of(**BASE | options), ((0, 1, 2, 3),), models))
-    assert np.all(np.isfinite(matrix(state.algorithm.models)))
+    process = process_of(**BASE | options)
+    state = process.next(server_of(process, models), clients_of(process, models)).state
+    assert np.all(np.isfinite(as_rows(state.algorithm.models)))
     assert state.algorithm.xi[0, 3] > 0.01
     np.testing.assert_allclose(np.sum(state.algorithm.xi, axis=1), 1.0, rtol=1e-6)

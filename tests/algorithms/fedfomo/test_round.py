@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.algorithms.rounds import DIMS, QUADRATIC, as_rows, each_round, personal, stacked
 from tests.federation import (
     assert_close,
     assert_equal,
@@ -13,15 +14,14 @@ from tests.federation import (
     local_sgd,
     make_client,
     make_clients,
-    run_rounds,
     tiny_model,
     traced,
 )
-from tests.quadratics import quadratic_model, spd, vector_of, weights_of
+from tests.quadratics import spd, vector_of, weights_of
 from tff_pfl.algorithms.fedfomo import FedFomoServer
 from tff_pfl.local import Examples, split_examples
 
-N, DIMS, DIM = 4, (2, 1), 3
+N, DIM = 4, 3
 RATE, STEPS, SEED = 0.15, 3, 2
 NUM_EXAMPLES = (5, 8, 10, 6)
 COHORTS = ((0, 1, 2), (1, 3), (0, 1, 2, 3), (2, 0), (3, 1, 2))
@@ -39,8 +39,7 @@ MODEL = tiny_model()
 def process_of(rate=RATE, **options):
     options = {"num_models": N} | options
     local = local_sgd(rate, STEPS, max(NUM_EXAMPLES))  # all examples are one batch
-    model = quadratic_model(*DIMS)
-    return traced("fedfomo", model, local, num_clients=N, **options, seed=SEED)
+    return traced("fedfomo", QUADRATIC, local, num_clients=N, **options, seed=SEED)
 
 
 def examples_of(i):
@@ -61,14 +60,7 @@ def clients_of(process, models=MODELS, references=REFERENCES):
 
 def server_of(process, models=MODELS, **fields):
     state = process.initialize()
-    first, second = np.split(np.float32(models), [DIMS[0]], axis=1)
-    stacked = {"layer0": {"w": first}, "layer1": {"w": second}}
-    return state._replace(algorithm=state.algorithm._replace(models=stacked, **fields))
-
-
-def matrix(weights):
-    """Returns the server's models as a matrix."""
-    return np.concatenate([weights["layer0"]["w"], weights["layer1"]["w"]], axis=1)
+    return state._replace(algorithm=state.algorithm._replace(models=stacked(models), **fields))
 
 
 @functools.cache
@@ -150,24 +142,21 @@ def test_rounds_agree_with_numpy(name):
     process = process_of(**options)
     of_client = ("affinity", "fallback", "validation_share")
     expected = Reference(**{key: options[key] for key in of_client if key in options})
-    clients, state = clients_of(process), server_of(process)
-    numbers, helped = [], []
-    for t, cohort in enumerate(COHORTS):
-        received = received_by(options, state.algorithm, cohort, t)
-        numbers += map(len, received.values())
-        output = process.next(state, [clients[i] for i in cohort])
-        for i, client_state in zip(cohort, output.clients, strict=True):
-            clients[i] = clients[i]._replace(state=client_state)
-        state, helpers = output.state, expected.next(received)
-        assert_close(matrix(state.algorithm.models), expected.theta, tolerance=1e-4)
+    before, numbers, helped = server_of(process), [], []
+    rounds = each_round(process, clients_of(process), COHORTS, before)
+    for t, (cohort, state, clients, metrics) in enumerate(rounds):
+        received = received_by(options, before.algorithm, cohort, t)
+        helpers = expected.next(received)
+        models = as_rows(state.algorithm.models)
+        assert_close(models, expected.theta, tolerance=1e-4)
         assert_close(process.snapshot(state)["affinity"], expected.affinity, tolerance=1e-4)
-        assert_close(output.metrics["train"]["server"]["helpers"], helpers)
+        assert_close(metrics["train"]["server"]["helpers"], helpers)
+        assert_equal(personal(process, state, clients), list(models))
+        references = [vector_of(client.state.reference) for client in clients]
+        assert_close(references, list(expected.ref), tolerance=1e-4)
+        numbers += map(len, received.values())
         helped.append(helpers * len(cohort))
-        for i, client in enumerate(clients):
-            assert_equal(vector_of(client.state.model), matrix(state.algorithm.models)[i])
-            assert_close(vector_of(client.state.reference), expected.ref[i], tolerance=1e-4)
-    for model, client in zip(process.personalize(state, clients), clients, strict=True):
-        assert_equal(model, client.state.model)
+        before = state
     assert set(numbers) == {"two models": {1}, "last_cohort": {0, 1, 2, 3}}.get(name, {3})
     # Some models helped, others did not.
     assert 0 < sum(helped) < sum(numbers) + len(numbers)
@@ -234,28 +223,18 @@ def test_state_determines_the_validation_examples():
     np.testing.assert_array_equal(of_large_seed.initialize_client(3).split_seed, [5, 3])
 
 
-@functools.cache
-def of_images(build, **options):
-    return eager(build, MODEL, local_sgd(), **options, seed=SEED)
-
-
 @pytest.mark.thorough
 def test_own_model_alone_equals_local_on_the_training_part():
     sizes, cohorts = (6, 9, 1, 17), ((0, 1, 2), (3, 1), (0, 3, 2), (0, 1))
-    process = of_images("fedfomo", num_clients=N, num_models=1)
-    local = of_images("local")
-    clients, parts = make_clients(process, sizes), []
+    process = eager("fedfomo", MODEL, local_sgd(), num_clients=N, num_models=1, seed=SEED)
+    local, parts = eager("local", MODEL, local_sgd(), seed=SEED), []
     for i, client in enumerate(make_clients(local, sizes)):
         part, _ = split_examples(Examples(*map(tf.constant, client.data)), 0.2, seed=(SEED, i))
         assert part.size == max(sizes[i] * 4 // 5, 1)
         parts.append(client._replace(data=Examples(*map(np.asarray, part))))
-    rounds = zip(
-        run_rounds(process, clients, cohorts), run_rounds(local, parts, cohorts), strict=True
-    )
-    for (state, found), (_, alone) in rounds:
-        models = process.personalize(state, found)
-        assert_equal(models, [client.state.model for client in alone])
-    metrics = process.next(state, found[:1]).metrics
-    # The upload: the weights, the id, one rating, the weight of the client.
-    assert metrics["bytes_down_per_client"] == 0
-    assert metrics["bytes_up_per_client"] == 4 * MODEL.num_weights + 4 + 4 + 4
+    found = each_round(process, make_clients(process, sizes), cohorts)
+    alone = each_round(local, parts, cohorts)
+    for (_, state, clients, metrics), expected in zip(found, alone, strict=True):
+        models = process.personalize(state, clients)
+        assert_equal(models, [client.state.model for client in expected.clients])
+        assert metrics["bytes_down_per_client"] == 0

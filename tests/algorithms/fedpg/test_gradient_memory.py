@@ -7,7 +7,6 @@ import pytest
 import tensorflow as tf
 
 from tests.marks import slow
-from tff_pfl.algorithms.fedpg import gradient_memory
 from tff_pfl.algorithms.fedpg.gradient_memory import absent, empty_memory, gram_matrices, remember
 
 NUM_CLIENTS = 9
@@ -116,11 +115,11 @@ class TestAbsent:
         assert self.absent(memory, [3, 8, -1], 2, 99.0) == [0, 7]
         assert self.absent(memory, [7, 3, 0], 2, 99.0) == []
 
-    @pytest.mark.parametrize(("window", "last"), [(4.0, 4), (4.75, 4)])
-    def test_gradient_counts_up_to_the_age_of_the_window(self, window, last):
+    @pytest.mark.parametrize("window", [4.0, 4.75])
+    def test_gradient_counts_up_to_the_age_of_the_window(self, window):
         memory = after(2, [3], start=10)
-        assert self.absent(memory, [], 10 + last, window) == [3]
-        assert self.absent(memory, [], 10 + last + 1, window) == []
+        assert self.absent(memory, [], 14, window) == [3]
+        assert self.absent(memory, [], 15, window) == []
 
     @pytest.mark.parametrize("size", [0, 2])
     def test_free_slots_do_not_count(self, size):
@@ -129,16 +128,15 @@ class TestAbsent:
 
 
 class TestGramMatrices:
-    @pytest.mark.parametrize("num_weights", [8, 17])
-    def test_inner_products_are_summed_over_blocks_of_columns(self, num_weights, monkeypatch):
-        monkeypatch.setattr(gradient_memory, "_BLOCK", 8)
+    @pytest.mark.parametrize("num_weights", [16384, 40_000])
+    def test_inner_products_are_summed_over_blocks_of_columns(self, num_weights):
         rng = np.random.default_rng(num_weights)
         new, old = (rng.normal(size=(k, num_weights)).astype(np.float32) for k in (3, 4))
         memory = empty_memory(4, num_weights)._replace(gradients=old, gram=tf.eye(4))
         grams = gram_matrices(tf.constant(new), memory)
         new, old = new.astype(np.float64), old.astype(np.float64)
-        np.testing.assert_allclose(grams.online, new @ new.T, rtol=1e-12)
-        np.testing.assert_allclose(grams.cross, new @ old.T, rtol=1e-12)
+        np.testing.assert_allclose(grams.online, new @ new.T, rtol=1e-10)
+        np.testing.assert_allclose(grams.cross, new @ old.T, rtol=1e-10)
         np.testing.assert_array_equal(grams.absent, np.eye(4))
 
     def test_inner_products_have_double_precision(self):

@@ -36,13 +36,8 @@ class Federation:
         self.client_states = {}
         self.clients = {i: random_objective(dim, seed=i) for i in range(num_clients)}
         options.pop("outlier_ratio", None)
-        self.expected = reference.FedPG(
-            vector_of(self.state.algorithm.weights),
-            RATE,
-            decay=decay,
-            step_search=build == "s_fedpg",
-            **options,
-        )
+        options |= {"decay": decay, "step_search": build == "s_fedpg"}
+        self.expected = reference.FedPG(self.weights, RATE, **options)
 
     def next(self, cohort):
         """Runs a round; returns its output and the NumPy reference's."""
@@ -68,8 +63,18 @@ class Federation:
     def plan(self):
         return self.state.algorithm.plan
 
+    @property
+    def weights(self):
+        return vector_of(self.state.algorithm.weights)
+
     def model(self, client_id):
         return vector_of(self.client_states[client_id].model)
+
+    def set_client(self, client_id, gradient, loss):
+        """Gives a client this gradient and this loss at the current weights."""
+        gradient = np.asarray(gradient, float)
+        centre, offset = self.weights - gradient, loss - 0.5 * gradient @ gradient
+        self.clients[client_id] = np.eye(len(gradient)), centre, offset
 
 
 def random_objective(dim, seed):
@@ -82,12 +87,6 @@ def objective(a, c, b) -> reference.Objective:
     # Rounded to float32, as on the client.
     a, c, b = (np.float64(np.float32(value)) for value in (a, c, b))
     return reference.Objective(lambda w: 0.5 * (w - c) @ a @ (w - c) + b, lambda w: a @ (w - c))
-
-
-def with_gradient(weights, gradient, loss):
-    """Makes a client with this gradient and this loss at `weights`."""
-    gradient = np.asarray(gradient, float)
-    return np.eye(len(gradient)), weights - gradient, loss - 0.5 * gradient @ gradient
 
 
 COHORTS = ((0, 1, 2), (3, 4), (0, 5, 6), (7, 1, 2), (4, 5, 0), (6, 7, 3))
@@ -103,7 +102,7 @@ def check_against_numpy(federation, cohorts=COHORTS, tolerance=2e-4):
         gamma = dict(zip(plan.client_ids.tolist(), plan.gamma.tolist(), strict=True))
         assert gamma == pytest.approx(expected.gamma, abs=tolerance)
         assert plan.step == pytest.approx(expected.step, rel=1e-5)
-        assert_close(vector_of(federation.state.algorithm.weights), expected.weights, tolerance)
+        assert_close(federation.weights, expected.weights, tolerance)
         for client_id in cohort:
             assert_close(federation.model(client_id), expected.models[client_id], tolerance)
         yield output, expected
@@ -155,42 +154,36 @@ def test_s_fedpg_agrees_with_a_sequential_search(options):
 # Golden values; `python -m tests.algorithms.fedpg.reference` prints them.
 
 
-def golden_rounds(absent: bool, **options):
+@pytest.mark.parametrize(
+    ("num_absent", "options", "sigma", "direction", "gamma"),
+    [
+        (0, {}, 4.627475, [-0.043118, -0.106193, -0.238349], [0.011711, 0.008587, 0.015832]),
+        (1, {}, 8.068526, [-0.043059, -0.122004, -0.230667], [0.024618, 0.004943, 0.009142]),
+        (
+            0,
+            {"fairness": False},
+            2.631112,
+            [-0.058961, -0.130522, -0.222338],
+            [0.020415, 0.015005, 0.027513],
+        ),
+    ],
+)
+def test_direction_has_golden_values(num_absent, options, sigma, direction, gamma):
     federation = Federation(dim=3, num_clients=0, **options)
-    if absent:
-        weights = vector_of(federation.state.algorithm.weights)
-        federation.clients[9] = with_gradient(weights, reference.ABSENT, 1.0)
+    if num_absent:
+        federation.set_client(9, reference.ABSENT, 1.0)
         federation.next_here((9,))
-    weights = vector_of(federation.state.algorithm.weights)
     for i, gradient in reference.GRADIENTS.items():
-        federation.clients[i] = with_gradient(weights, gradient, reference.LOSSES[i])
-    before = weights
-    output = federation.next_here((0, 1, 2))
-    own = (federation.model(0) - before) / RATE
-    return federation.plan, output.metrics["train"]["server"], own
-
-
-def test_direction_has_golden_values():
-    plan, metrics, own = golden_rounds(absent=False)
-    assert metrics["sigma"] == pytest.approx(4.627475, abs=1e-4)
-    assert_vector(plan.direction, [-0.043118, -0.106193, -0.238349])
-    assert_vector(plan.gamma, [0.011711, 0.008587, 0.015832])
-    assert_vector(own, [-0.054324, -0.101436, -0.235558])
-
-
-def test_direction_with_an_absent_client_has_golden_values():
-    plan, metrics, _ = golden_rounds(absent=True)
-    assert metrics["num_absent"] == 1
-    assert metrics["sigma"] == pytest.approx(8.068526, abs=1e-3)
-    assert_vector(plan.direction, [-0.043059, -0.122004, -0.230667], 3e-5)
-    assert_vector(plan.gamma, [0.024618, 0.004943, 0.009142], 3e-5)
-
-
-def test_direction_without_fairness_has_golden_values():
-    plan, metrics, _ = golden_rounds(absent=False, fairness=False)
-    assert metrics["sigma"] == pytest.approx(2.631112, abs=1e-4)
-    assert_vector(plan.direction, [-0.058961, -0.130522, -0.222338])
-    assert_vector(plan.gamma, [0.020415, 0.015005, 0.027513])
+        federation.set_client(i, gradient, reference.LOSSES[i])
+    before = federation.weights
+    metrics = federation.next_here((0, 1, 2)).metrics["train"]["server"]
+    assert metrics["num_absent"] == num_absent
+    assert metrics["sigma"] == pytest.approx(sigma, rel=1e-4)
+    assert_close(federation.plan.direction, np.array(direction), 3e-5)
+    assert_close(federation.plan.gamma, np.array(gamma), 3e-5)
+    if not num_absent and not options:
+        own = (federation.model(0) - before) / RATE
+        assert_close(own, np.array([-0.054324, -0.101436, -0.235558]))
 
 
 @pytest.fixture(scope="module")
@@ -204,7 +197,7 @@ def test_random_cohorts_satisfy_the_invariants(fedpg):
     rng = np.random.default_rng(0)
     for _ in range(8):
         cohort = sorted(rng.choice(30, rng.integers(1, 6), replace=False).tolist())
-        weights = vector_of(fedpg.state.algorithm.weights).astype(np.float64)
+        weights = fedpg.weights.astype(np.float64)
         memory = fedpg.state.algorithm.memory
         output, expected = fedpg.next(cohort)
         plan, server = fedpg.plan, output.metrics["train"]["server"]
@@ -244,15 +237,16 @@ def test_random_cohorts_satisfy_the_invariants(fedpg):
 def one_round(clients, **options):
     """Runs a round of clients with given gradients and losses; returns plan, models, metrics."""
     federation = Federation(dim=3, num_clients=0, **options)
-    weights = vector_of(federation.state.algorithm.weights)
-    for i, (gradient, loss) in enumerate(clients):
-        federation.clients[i] = with_gradient(weights, gradient, loss)
+    for i, client in enumerate(clients):
+        federation.set_client(i, *client)
+    weights = federation.weights
     output = federation.next_here(tuple(range(len(clients))))
     models = [federation.model(i) - weights for i in range(len(clients))]
     return federation.plan, models, output.metrics["train"]["server"]
 
 
 G1, G2, G3 = ((1, -0.3, 0), 1.0), ((-1, 1, -0.2), 2.0), ((-1, -1, 1), 3.0)
+ZERO = ((0, 0, 0), 1.0)
 
 
 def times(factor, client):
@@ -268,15 +262,20 @@ def test_equal_gradients_give_their_direction():
     assert server["sigma"] == pytest.approx(1, abs=1e-5)
 
 
-def test_opposite_gradients_are_pareto_stationary():
-    plan, models, server = one_round([G1, times(-1.0, G1)], fairness=False)
+@pytest.mark.parametrize(
+    ("clients", "options"), [([G1, times(-1.0, G1)], {"fairness": False}), ([ZERO, ZERO], {})]
+)
+def test_pareto_stationary_clients_stay(clients, options):
+    """Tests opposite gradients, and gradients of 0."""
+    plan, models, server = one_round(clients, **options)
     assert server["sigma"] == 0
+    assert server["num_zero_gradients"] == clients.count(ZERO)
     assert_equal(plan.direction, np.zeros(3))
     np.testing.assert_array_equal(models, np.zeros([2, 3]))
 
 
 def test_client_with_gradient_0_is_dropped():
-    plan, models, server = one_round([G1, ((0, 0, 0), 5.0), G2])
+    plan, models, server = one_round([G1, ZERO, G2])
     without, _, _ = one_round([G1, G2])
     assert server["num_zero_gradients"] == 1
     assert_vector(plan.direction, without.direction)
@@ -284,47 +283,12 @@ def test_client_with_gradient_0_is_dropped():
     assert_vector(models[1], RATE * plan.direction)
 
 
-def test_client_with_gradient_0_leaves_the_memory():
-    """Tests that round 2 has the columns of absent clients 1 and 4, but not of client 0."""
-    federation = Federation(dim=3, num_clients=0)
-    for cohort, clients in (
-        ((0, 1, 4), (G1, G2, G2)),
-        ((0, 2), (((0, 0, 0), 0.5), G2)),
-        ((2, 3), (G3, G2)),
-    ):
-        weights = vector_of(federation.state.algorithm.weights)
-        for i, (gradient, loss) in zip(cohort, clients, strict=True):
-            federation.clients[i] = with_gradient(weights, gradient, loss)
-        output, expected = federation.next(cohort)
-        direction = federation.plan.direction
-    assert output.metrics["train"]["server"]["num_absent"] == 2
-    assert set(federation.expected.memory) == {1, 2, 3, 4}
-    assert federation.state.algorithm.clients_seen == 4
-    assert_vector(direction, expected.direction, 1e-4)
-
-
-def test_gradients_of_0_move_nothing():
-    plan, models, server = one_round([((0, 0, 0), 1.0), ((0, 0, 0), 2.0)])
-    assert server["num_zero_gradients"] == 2
-    assert_equal(plan.direction, np.zeros(3))
-    np.testing.assert_array_equal(models, np.zeros([2, 3]))
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({"gamma_mode": "constant", "gamma": 0.0}, "global"),
-        ({"personalize": False}, "global"),
-        ({"gamma_mode": "constant", "gamma": 1}, "own step"),
-    ],
-    ids=str,
-)
-def test_constant_gamma_gives_known_models(options, expected):
-    plan, models, _ = one_round([G1, G2, G3], **options)
-    if expected == "global":
-        assert_vector(models, [RATE * plan.direction] * 3)
-    else:
-        assert_vector(models, [-RATE * np.array(gradient) for gradient, _ in (G1, G2, G3)])
+@pytest.mark.parametrize("gamma", [0, 1])
+def test_constant_gamma_gives_the_global_model_or_the_own_step(gamma):
+    clients = [G1, G2, G3]
+    plan, models, _ = one_round(clients, gamma_mode="constant", gamma=gamma)
+    own = [-np.array(gradient) for gradient, _ in clients]
+    assert_vector(models, RATE * np.array(own if gamma else [plan.direction] * 3))
 
 
 @pytest.mark.thorough

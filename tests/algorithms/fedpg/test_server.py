@@ -17,32 +17,21 @@ from tff_pfl.local import LocalTraining
 NUM_WEIGHTS = 40
 
 
-def make_server() -> FedPGServer:
-    local = LocalTraining(tff.learning.optimizers.build_sgdm(1.0))
-    return FedPGServer(local, fairness=False, memory_size=4, outlier_ratio=None)
+LOCAL = LocalTraining(tff.learning.optimizers.build_sgdm(1.0))
+SERVER = FedPGServer(LOCAL, fairness=False, memory_size=4, outlier_ratio=None)
 
 
-def finder(server: FedPGServer):
-    """Makes `(server state, gradients, ids, round, are new) -> (server state, metrics)`."""
-
-    def find(state, gradients, client_ids, round_num, are_new=True):
-        k = len(client_ids)
-        uploads = Upload(
-            client_id=tf.constant(client_ids),
-            is_new=tf.broadcast_to(are_new, [k]),
-            gradient=tf.constant(gradients),
-            loss=tf.ones([k]),
-        )
-        state = server.init({"w": tf.zeros([NUM_WEIGHTS])}) if state is None else state
-        return server.take_direction(state, Stack(uploads, tf.ones([k])), tf.constant(round_num))
-
-    return find
-
-
-@pytest.fixture(scope="module")
-def find_direction():
-    """A `finder` of one server."""
-    return finder(make_server())
+def find_direction(state, gradients, client_ids, round_num, are_new=True):
+    """Returns the server's state and metrics after uploads; `None` is the initial state."""
+    k = len(client_ids)
+    uploads = Upload(
+        client_id=tf.constant(client_ids),
+        is_new=tf.broadcast_to(are_new, [k]),
+        gradient=tf.constant(gradients),
+        loss=tf.ones([k]),
+    )
+    state = SERVER.init({"w": tf.zeros([NUM_WEIGHTS])}) if state is None else state
+    return SERVER.take_direction(state, Stack(uploads, tf.ones([k])), tf.constant(round_num))
 
 
 def nearly_opposite(angle, seed):
@@ -62,7 +51,7 @@ def nearly_opposite(angle, seed):
 @pytest.mark.parametrize("absent", [False, True])
 @pytest.mark.parametrize("seed", [slow(None), 0])
 @pytest.mark.parametrize("angle", [1e-1, 1e-4, 4e-6, 1e-6, 1e-7])
-def test_direction_descends_for_every_gradient(find_direction, angle, seed, absent):
+def test_direction_descends_for_every_gradient(angle, seed, absent):
     gradients = nearly_opposite(angle, seed)
     state = None
     if absent:
@@ -100,7 +89,7 @@ def unit_vectors(*lengths):
 
 
 @pytest.mark.thorough
-def test_client_with_gradient_0_is_not_counted_until_it_returns(find_direction):
+def test_client_with_gradient_0_is_not_counted_until_it_returns():
     """Tests that it also leaves the memory, and that the window depends on the other clients."""
     state, seen, absent = None, [], []
     for round_num, (ids, lengths, are_new) in enumerate(
@@ -120,7 +109,7 @@ def test_client_with_gradient_0_is_not_counted_until_it_returns(find_direction):
     assert absent == [0, 2, 1, 0, 2]
 
 
-def test_client_dropped_from_the_memory_counts_until_its_gradient_is_0(find_direction):
+def test_client_dropped_from_the_memory_counts_until_its_gradient_is_0():
     """Tests six clients with a memory of four."""
     state = None
     for client_id in range(6):
@@ -132,7 +121,7 @@ def test_client_dropped_from_the_memory_counts_until_its_gradient_is_0(find_dire
     assert state.clients_seen == 5
 
 
-def test_client_with_a_false_is_new_does_not_count(find_direction):
+def test_client_with_a_false_is_new_does_not_count():
     """Tests an attacker that sends 0 instead of the gradient it found."""
     state, _ = find_direction(None, unit_vectors(0, 1), [0, 1], 0)
     for round_num in (1, 2):
@@ -142,8 +131,7 @@ def test_client_with_a_false_is_new_does_not_count(find_direction):
 
 def test_plan_of_an_earlier_round_takes_no_step():
     """An earlier plan remains if this round's direction was not finite, and the state was kept."""
-    server = make_server()
-    state, _ = finder(server)(None, unit_vectors(1, 1), [0, 1], 0)
+    state, _ = find_direction(None, unit_vectors(1, 1), [0, 1], 0)
     ladder = make_ladder(tf.constant(1.0), tf.constant(1.0), doublings=1, max_trials=4)
     search = Search(
         ladder,

@@ -7,31 +7,10 @@ import pytest
 import tensorflow as tf
 
 from tests.marks import together
-from tff_pfl.algorithms.fedpg.step_ladder import FAILED, Ladder, choose_step, make_ladder
+from tff_pfl.algorithms.fedpg.step_ladder import FAILED, choose_step, make_ladder
 
 RATE = np.float32(0.1)
 MAX_TRIALS = 30
-
-
-def vector(dtype, rank=1):
-    return tf.TensorSpec([None] * rank, dtype)
-
-
-@tf.function(
-    input_signature=[
-        Ladder(vector(tf.float32), tf.TensorSpec([], tf.int32)),
-        vector(tf.float32),
-        vector(tf.float64),
-        vector(tf.bool),
-        vector(tf.float64),
-        vector(tf.float32, rank=2),
-        tf.TensorSpec([], tf.float64),
-    ]
-)
-def choose(ladder, losses, slopes, live, fairness_gradient, trial_losses, beta):
-    return choose_step(
-        ladder, losses, slopes, live, fairness_gradient, trial_losses, sufficient_decrease=beta
-    )
 
 
 def ladder_of(sigma, doublings=0, max_trials=MAX_TRIALS):
@@ -76,14 +55,14 @@ def choose_simply(losses, slopes, trial_losses, live=None, beta=0.5):
     """Chooses among steps 0.1, 0.05, 0.025; fairness must only not get worse."""
     losses = np.array(losses, np.float32)
     live = np.ones(len(losses), bool) if live is None else np.array(live)
-    index, accepted = choose(
+    index, accepted = choose_step(
         ladder_of(4.0, max_trials=5),
         losses,
         np.array(slopes, np.float64),
         live,
         np.zeros(len(losses)),
         np.pad(np.array(trial_losses, np.float32), [[0, 0], [0, 2]]),
-        beta,
+        sufficient_decrease=beta,
     )
     return index.numpy(), accepted.numpy()
 
@@ -119,8 +98,14 @@ class TestByHand:
         gradient = fairness_gradient(losses, live)
         assert np.sign(gradient @ slopes) == sign
         ladder = ladder_of(2.0, max_trials=2)
-        index, accepted = choose(
-            ladder, np.float32(losses), slopes, live, gradient, np.float32(trials), 0.5
+        index, accepted = choose_step(
+            ladder,
+            np.float32(losses),
+            slopes,
+            live,
+            gradient,
+            np.float32(trials),
+            sufficient_decrease=0.5,
         )
         assert (index, accepted) == (1, True)
 

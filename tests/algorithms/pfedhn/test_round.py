@@ -1,12 +1,11 @@
 """Tests pFedHN and PLGU-GHN: rounds, and equality with Local and FedAvg."""
 
-import functools
-
 import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tests.algorithms.rounds import each_round
 from tests.federation import (
     assert_close,
     assert_equal,
@@ -14,7 +13,6 @@ from tests.federation import (
     local_sgd,
     make_clients,
     random_examples,
-    run_rounds,
     tiny_model,
 )
 from tff_pfl.aggregators import Stack
@@ -39,7 +37,6 @@ PLAIN = {
 }
 
 
-@functools.cache
 def process_of(build="pfedhn", epochs=2, **options):
     if build not in ("fedavg", "local"):
         options = {"num_clients": N, "hidden_width": 6, **options}
@@ -47,8 +44,7 @@ def process_of(build="pfedhn", epochs=2, **options):
 
 
 def run(process, cohorts=COHORTS, state=None):
-    """Returns `(server state, clients)` after each round."""
-    return run_rounds(process, make_clients(process, SIZES), cohorts, state)
+    return each_round(process, make_clients(process, SIZES), cohorts, state)
 
 
 def with_all_rows(state, weights):
@@ -68,11 +64,11 @@ def test_constant_one_hot_embeddings_with_a_linear_hypernetwork_equal_local():
     start = with_all_rows(process.initialize(), MODEL.init(1))
     cohorts = ((0,), (2,), (0,), (1,), (0,))
     pairs = zip(run(process, cohorts, start), run(local, cohorts), strict=True)
-    for (state, clients), (_, alone) in pairs:
-        models = process.personalize(state, clients)
-        assert_close(models, [client.state.model for client in alone], tolerance=1e-6)
+    for found, alone in pairs:
+        models = process.personalize(found.state, found.clients)
+        assert_close(models, [client.state.model for client in alone.clients], tolerance=1e-6)
         assert_equal(models[3], MODEL.init(1))
-        assert_equal(state.algorithm.embeddings, np.eye(N, dtype=np.float32))
+        assert_equal(found.state.algorithm.embeddings, np.eye(N, dtype=np.float32))
 
 
 @pytest.mark.thorough
@@ -80,23 +76,21 @@ def test_single_constant_embedding_equals_uniform_fedavg():
     process = process_of(embeddings="constant", embedding_dim=1, **PLAIN)
     fedavg = process_of("fedavg", weighting="uniform")
     start = with_all_rows(process.initialize(), MODEL.init(1))
-    for (state, clients), (expected, _) in zip(run(process, state=start), run(fedavg), strict=True):
-        for model in process.personalize(state, clients):
-            assert_close(model, expected.algorithm.weights, tolerance=1e-6)
-        assert_equal(state.algorithm.embeddings, np.ones([N, 1], np.float32))
+    for found, expected in zip(run(process, state=start), run(fedavg), strict=True):
+        models = process.personalize(found.state, found.clients)
+        assert_close(models, [expected.state.algorithm.weights] * N, tolerance=1e-6)
+        assert_equal(found.state.algorithm.embeddings, np.ones([N, 1], np.float32))
 
 
-# Options, and the hypernetwork and the server that they should make.
+# Options, the widths of the hypernetwork, and the rates and options of the server they should make.
 ROUNDS = {
     "pfedhn": (
-        "pfedhn",
         {"hidden_width": 100},
-        Hypernetwork(MODEL, 2, (100, 100, 100, 100)),
+        (100, 100, 100, 100),
         {"momentum": 0.9, "rate": 0.01, "embedding_rate": 0.01},
         {"weight_decay": 0.001, "clip_norm": 50.0},
     ),
     "plgu_ghn": (
-        "plgu_ghn",
         {
             "embedding_dim": 3,
             "server_learning_rate": 0.2,
@@ -107,31 +101,19 @@ ROUNDS = {
             "rho": 0.4,
             "layer_wise": True,
         },
-        Hypernetwork(MODEL, 3, (6, 6, 6)),
+        (6, 6, 6),
         {"momentum": 0.5, "rate": 0.2, "embedding_rate": 0.3},
         {"weight_decay": 0.1, "clip_norm": 0.5, "rho": 0.4, "layer_wise": True},
     ),
-    "the authors' trainer": (
-        "pfedhn",
+    "pfedhn-authors": (
         {"embedding_momentum": 0.9, "clip_jointly": True, "server_clip_norm": 0.5},
-        Hypernetwork(MODEL, 2, (6, 6, 6, 6)),
+        (6, 6, 6, 6),
         {"momentum": 0.9, "rate": 0.01, "embedding_rate": 0.01},
-        {
-            "weight_decay": 0.001,
-            "clip_norm": 0.5,
-            "embedding_momentum": 0.9,
-            "clip_jointly": True,
-        },
+        {"weight_decay": 0.001, "clip_norm": 0.5, "embedding_momentum": 0.9, "clip_jointly": True},
     ),
     "pfedhn_pc": (
-        "pfedhn_pc",
-        {
-            "hidden_layers": 1,
-            "bias": False,
-            "server_momentum": 0.0,
-            "server_learning_rate": 0.05,
-        },
-        Hypernetwork(PARTS.shared_model(MODEL, {}), 2, (6,), bias=False),
+        {"hidden_layers": 1, "bias": False, "server_momentum": 0.0, "server_learning_rate": 0.05},
+        (6,),
         {"momentum": None, "rate": 0.05, "embedding_rate": 0.05},
         {"weight_decay": 0.001, "clip_norm": 50.0},
     ),
@@ -142,8 +124,11 @@ ROUNDS = {
 @pytest.mark.parametrize("name", ROUNDS)
 def test_rounds_agree_with_explicit_training(name):
     """Tests that own layers are trained with generated ones, and that absent clients keep them."""
-    build, options, hypernetwork, rates, of_server = ROUNDS[name]
-    process = process_of(build, **options)
+    options, widths, rates, of_server = ROUNDS[name]
+    process, is_pc = process_of(name.split("-")[0], **options), name == "pfedhn_pc"
+    target = PARTS.shared_model(MODEL, {}) if is_pc else MODEL
+    dim = options.get("embedding_dim", 2)
+    hypernetwork = Hypernetwork(target, dim, widths, bias=not is_pc)
     server = HypernetworkServer(
         hypernetwork,
         tff.learning.optimizers.build_sgdm(rates["rate"], rates["momentum"]),
@@ -151,10 +136,10 @@ def test_rounds_agree_with_explicit_training(name):
         **of_server,
     )
     expected = server.init(process.initialize().algorithm.embeddings, 1)
-    generated = hypernetwork.target.layers
-    assert generated == (("dense1",) if build == "pfedhn_pc" else ("dense1", "head"))
+    generated = target.layers
+    assert generated == (("dense1",) if is_pc else ("dense1", "head"))
     own = [split(MODEL.init(1), generated)[1]] * N
-    for t, (cohort, (state, clients)) in enumerate(zip(COHORTS, run(process), strict=True)):
+    for t, (cohort, state, clients, _) in enumerate(run(process)):
         changes = []
         for i in cohort:
             received = server.own(expected, tf.constant(i))
@@ -164,8 +149,8 @@ def test_rounds_agree_with_explicit_training(name):
             )
             shared, own[i] = split(trained.weights, generated)
             changes.append(trees.subtract(shared, received))
-        stacked = tf.nest.map_structure(lambda *rows: tf.stack(rows), *changes)
-        uploads = Stack(OwnChange(tf.constant(cohort), stacked), tf.ones([len(cohort)]))
+        uploads = OwnChange(tf.constant(cohort), trees.stack(changes))
+        uploads = Stack(uploads, tf.ones([len(cohort)]))
         expected, _ = server.finalize(expected, uploads, tf.constant(t))
         assert_close(state.algorithm.phi, expected.phi)
         assert_close(state.algorithm.embeddings, expected.embeddings)
@@ -185,15 +170,13 @@ def split(weights, generated):
 
 
 def test_embeddings_have_initial_values():
-    initial = {
-        name: process_of(embeddings=name).initialize().algorithm.embeddings
+    one_hot, constant = (
+        process_of(embeddings=name).initialize().algorithm.embeddings
         for name in ("one_hot", "constant")
-    }
-    assert_equal(initial["one_hot"], np.eye(N, dtype=np.float32))
-    assert_equal(initial["constant"], np.ones([N, 2], np.float32))
-    normal = eager(
-        "pfedhn", MODEL, local_sgd(), num_clients=203, hidden_width=1, hidden_layers=1
-    ).initialize()
-    assert normal.algorithm.embeddings.shape == (203, 1 + 203 // 4)
-    assert abs(np.mean(normal.algorithm.embeddings)) < 0.02
-    assert abs(np.std(normal.algorithm.embeddings) - 1) < 0.02
+    )
+    assert_equal(one_hot, np.eye(N, dtype=np.float32))
+    assert_equal(constant, np.ones([N, 2], np.float32))
+    normal = process_of(num_clients=203, hidden_layers=1).initialize().algorithm.embeddings
+    assert normal.shape == (203, 1 + 203 // 4)
+    assert abs(np.mean(normal)) < 0.02
+    assert abs(np.std(normal) - 1) < 0.02

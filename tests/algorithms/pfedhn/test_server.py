@@ -17,7 +17,6 @@ DIMS, SIZE, N = (2, 1), 3, 4
 RATE, EMBEDDING_RATE = 0.3, 0.2
 LINEAR = Hypernetwork(quadratic_model(*DIMS), 3, hidden=(), bias=False)
 MLP = Hypernetwork(quadratic_model(*DIMS), 2, hidden=(5, 4))
-each_hypernetwork = pytest.mark.parametrize("hypernetwork", [LINEAR, MLP], ids=["linear", "mlp"])
 # Client 3 never takes part.
 COHORTS = ((2, 0), (1,), (2, 1, 0))
 
@@ -160,13 +159,7 @@ def traced_mlp_jacobians(phi, v):
         {},
         {"rho": 0.6},
         {"embedding_learning_rate": 0.0, "weight_decay": 0.1, "rho": 0.6},
-        {
-            "momentum": 0.5,
-            "weight_decay": 0.1,
-            "clip_norm": 0.3,
-            "rho": 0.9,
-            "layer_wise": True,
-        },
+        {"momentum": 0.5, "weight_decay": 0.1, "clip_norm": 0.3, "rho": 0.9, "layer_wise": True},
         {
             "momentum": 0.9,
             "embedding_momentum": 0.9,
@@ -202,40 +195,26 @@ def test_rounds_agree_with_numpy(hypernetwork, options):
         assert_equal(state.embeddings, first_embeddings)
 
 
-def test_own_weights_are_generated_from_the_own_embedding():
-    server = server_of(MLP)
-    state = start(server)
-    rows = MLP.generate(state.phi, state.embeddings)
-    for i in range(N):
-        own = server.own(state, tf.constant(i))
-        assert_close(own, tf.nest.map_structure(lambda leaf: leaf[i], rows), tolerance=1e-6)  # noqa: B023
-
-
-@each_hypernetwork
-def test_rejected_clients_do_not_count(hypernetwork):
+def test_rejected_clients_do_not_count():
     """Uploads of rejected clients are 0, ids included; client 0 does not take part here."""
-    server = server_of(hypernetwork, momentum=0.9, weight_decay=0.1, rho=0.3)
+    server = server_of(MLP, momentum=0.9, weight_decay=0.1, rho=0.3)
     state = start(server)
-    expected, expected_metrics = finalize(server, state, (1, 2))
+    expected = finalize(server, state, (1, 2))
     value = tf.nest.map_structure(
         lambda leaf: tf.stack([tf.zeros_like(leaf[0]), leaf[0], leaf[1]]), uploads_of((1, 2)).value
     )
     uploads = Stack(value, tf.constant([0.0, 1.0, 1.0]))
-    found, metrics = server.finalize(state, uploads, tf.constant(0))
+    found = server.finalize(state, uploads, tf.constant(0))
     assert_equal(found, expected)
-    assert_equal(metrics, expected_metrics)
-    assert_equal(found.embeddings[0], state.embeddings[0])
+    assert_equal(found[0].embeddings[0], state.embeddings[0])
 
 
-@each_hypernetwork
 @pytest.mark.parametrize("rho", [0.0, 0.5])
-def test_uploads_of_zero_move_nothing(hypernetwork, rho):
-    server = server_of(hypernetwork, momentum=0.9, clip_norm=1.0, rho=rho, layer_wise=True)
-    state = start(server)
-    uploads = tf.nest.map_structure(tf.zeros_like, uploads_of((1, 2)))
-    uploads = uploads._replace(
-        value=uploads.value._replace(client_id=tf.constant([1, 2])), weight=tf.ones([2])
-    )
+def test_uploads_of_zero_move_nothing(rho):
+    server = server_of(MLP, momentum=0.9, clip_norm=1.0, rho=rho, layer_wise=True)
+    state, uploads = start(server), uploads_of((1, 2))
+    change = tf.nest.map_structure(tf.zeros_like, uploads.value.change)
+    uploads = uploads._replace(value=uploads.value._replace(change=change))
     found, metrics = server.finalize(state, uploads, tf.constant(0))
     assert_equal([found.phi, found.embeddings], [state.phi, state.embeddings])
     assert metrics["gradient_norm"] == 0

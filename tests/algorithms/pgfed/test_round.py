@@ -1,6 +1,5 @@
 """Tests PGFed, PGFedMo and PGFed-CE: against NumPy, and invariants."""
 
-import dataclasses
 import functools
 import math
 
@@ -11,10 +10,20 @@ import tensorflow_federated as tff
 
 from tests.algorithms.pgfed import reference
 from tests.algorithms.pgfed.reference import CE, VARIANTS
-from tests.federation import assert_close, assert_equal, eager, make_clients, tiny_model, traced
+from tests.algorithms.rounds import as_rows, each_round
+from tests.federation import (
+    assert_close,
+    assert_equal,
+    eager,
+    local_sgd,
+    make_client,
+    make_clients,
+    tiny_model,
+    traced,
+)
 from tests.quadratics import quadratic_examples, quadratic_model, spd, vector_of, weights_of
 from tff_pfl.algorithms.pgfed.server import PGFedServer
-from tff_pfl.algorithms.pgfed.sparse_matrix import constant, dense, put_entries
+from tff_pfl.algorithms.pgfed.sparse_matrix import constant, dense
 from tff_pfl.local import Examples, LocalTraining, trees
 from tff_pfl.templates import Client
 
@@ -25,21 +34,14 @@ SERVER = PGFedServer(N, COHORT_SIZE, N, MU, ALPHA_RATE)
 SIZES = (1, 2, 3, 1, 2, 4)
 # Client 1 takes part in three rounds in a row, 0 and 2 return, 5 comes late.
 COHORTS = ((0, 1, 2), (1, 3), (1, 3, 4), (0,), (5, 0, 2), (2, 1))
-each_variant = pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
 
 
 @functools.cache
 def quadratic_process(steps=STEPS, **options):
     """Makes a process with all examples of a client in one batch, so that steps are exact."""
-    optimizer = tff.learning.optimizers.build_sgdm(RATE)
+    options |= {"num_clients": N, "clients_per_round": COHORT_SIZE}
     return traced(
-        "pgfed",
-        quadratic_model(*DIMS),
-        LocalTraining(optimizer, epochs=steps, batch_size=max(SIZES)),
-        num_clients=N,
-        clients_per_round=COHORT_SIZE,
-        seed=2,
-        **options,
+        "pgfed", quadratic_model(*DIMS), local_sgd(RATE, steps, max(SIZES)), **options, seed=2
     )
 
 
@@ -126,7 +128,7 @@ def after(*cohorts, **options):
 
 
 @pytest.mark.thorough_but_one
-@each_variant
+@pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
 def test_rounds_agree_with_numpy(options):
     federation = Federation(**options)
     for cohort in COHORTS:
@@ -163,7 +165,7 @@ def test_step_follows_the_numerical_gradient_of_the_objective(last):
     by_theta = numerical_gradient(lambda theta: objective(theta, alpha), w)
     by_alpha = numerical_gradient(lambda alpha: objective(w, alpha), alpha)[columns]
 
-    g = np.concatenate([layer["w"] for layer in algorithm.last.gradients.values()], axis=1)
+    g = as_rows(algorithm.last.gradients)
     assert_close(own.gradient(w) + MU * alpha[columns] @ g, by_theta)
     assert_close(MU * (algorithm.last.intercepts + g @ w), by_alpha)
 
@@ -174,27 +176,24 @@ def test_step_follows_the_numerical_gradient_of_the_objective(last):
     assert_close(slopes.mean(), by_alpha.mean())
 
 
-class TestCommunicationEfficient:
-    @pytest.mark.thorough
-    def test_server_makes_as_many_steps_as_the_client_at_once(self):
-        sgd, sizes = tff.learning.optimizers.build_sgdm(RATE / 2, 0.9), (6, 9, 5)
-        options = {"num_clients": 4, "clients_per_round": 4, "mu": 0.1, **CE}
-        local = LocalTraining(sgd, epochs=2, batch_size=4)
-        process = eager(
-            "pgfed", tiny_model(), local, alpha_learning_rate=ALPHA_RATE, seed=1, **options
-        )
-        state, clients = process.initialize(), make_clients(process, sizes)
-        state = process.next(state, clients[:2]).state
-        state = state._replace(algorithm=state.algorithm._replace(alpha=constant(0.05)))
-        found = dense(process.next(state, clients).state.algorithm.alpha, 4).numpy()
-        shared = PGFedServer(4, 4, 4, 0.1, ALPHA_RATE).shared(state.algorithm)
-        slopes = shared.intercepts[:2] + trees.dot(shared.mean_gradient, shared.weights)
-        alpha = np.full([4, 4], 0.05, np.float32)
-        for i, size in enumerate(sizes):
-            for _ in range(2 * math.ceil(size / 4)):
-                alpha[i, :2] = np.maximum(0, alpha[i, :2] - ALPHA_RATE * slopes)
-        assert_close(found, alpha)
-        assert found[1, :2].tolist() == [0, 0] and found[0, :2].min() > 0
+@pytest.mark.thorough
+def test_server_makes_as_many_steps_as_the_client_at_once():
+    sgd, sizes = tff.learning.optimizers.build_sgdm(RATE / 2, 0.9), (6, 9, 5)
+    options = {"num_clients": 4, "clients_per_round": 4, "mu": 0.1, **CE}
+    local = LocalTraining(sgd, epochs=2, batch_size=4)
+    process = eager("pgfed", tiny_model(), local, alpha_learning_rate=ALPHA_RATE, seed=1, **options)
+    state, clients = process.initialize(), make_clients(process, sizes)
+    state = process.next(state, clients[:2]).state
+    state = state._replace(algorithm=state.algorithm._replace(alpha=constant(0.05)))
+    found = dense(process.next(state, clients).state.algorithm.alpha, 4).numpy()
+    shared = PGFedServer(4, 4, 4, 0.1, ALPHA_RATE).shared(state.algorithm)
+    slopes = shared.intercepts[:2] + trees.dot(shared.mean_gradient, shared.weights)
+    alpha = np.full([4, 4], 0.05, np.float32)
+    for i, size in enumerate(sizes):
+        for _ in range(2 * math.ceil(size / 4)):
+            alpha[i, :2] = np.maximum(0, alpha[i, :2] - ALPHA_RATE * slopes)
+    assert_close(found, alpha)
+    assert found[1, :2].tolist() == [0, 0] and found[0, :2].min() > 0
 
 
 @pytest.mark.thorough
@@ -216,20 +215,17 @@ def test_too_large_cohort_raises():
         Federation().next((0, 1, 2, 3))
 
 
-def test_metrics_cover_all_pairs_of_a_million_clients():
-    server = dataclasses.replace(SERVER, num_clients=10**6)
-    ids, one = np.int32([10**6 - 1]), np.float32([[0.0]])
-    metrics = server._metrics(put_entries(constant(0.25), server.num_clients, ids, ids, one))
-    assert (metrics["alpha_mean"], metrics["alpha_max"]) == (0.25, 0.25)
-    assert float(metrics["alpha_zeros"]) == pytest.approx(1e-12)
-
-
-def test_metrics_cover_a_full_matrix():
-    everyone, values = np.arange(N), np.linspace(0, 0.1, N * N, dtype=np.float32).reshape(N, N)
-    metrics = SERVER._metrics(put_entries(constant(0.5), N, everyone, everyone, values))
-    assert float(metrics["alpha_mean"]) == pytest.approx(0.05)
-    assert metrics["alpha_max"] == values.max()
-    assert float(metrics["alpha_zeros"]) == pytest.approx(1 / N**2)
+@pytest.mark.parametrize("num_clients", [1, 10**6])
+def test_metrics_cover_all_pairs(num_clients):
+    """Tests a pair that is the only one, and one of more pairs than int32 can hold."""
+    options = {"num_clients": num_clients, "clients_per_round": 1, "alpha_learning_rate": 1e3}
+    process = eager("pgfed", quadratic_model(*DIMS), local_sgd(RATE), **options)
+    client = make_client(process, num_clients - 1, examples_of(0, broken=False))
+    _, second = each_round(process, [client], [(0,)] * 2)
+    metrics = second.metrics["train"]["server"]
+    assert float(metrics["alpha_zeros"]) == pytest.approx(1 / num_clients**2)
+    is_only = num_clients == 1
+    assert metrics["alpha_mean"] == metrics["alpha_max"] == (0 if is_only else 1)
 
 
 def test_snapshot_and_metrics_describe_alpha():

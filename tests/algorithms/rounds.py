@@ -1,0 +1,103 @@
+"""Runs rounds, and makes processes and clients with quadratic objectives, and a linear network.
+
+The number of copies of a client's only example is its number of examples; see `tests.quadratics`.
+"""
+
+import collections
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from tests import quadratics
+from tests.federation import COHORTS, eager, make_client
+from tests.quadratics import quadratic_examples, quadratic_model, vector_of, weights_of
+from tff_pfl.local import trees
+from tff_pfl.models import TASKS, Model, linear
+from tff_pfl.templates import Client
+from tff_pfl.testing import EagerProcess
+
+DIMS = (2, 1)
+A, C = quadratics.objectives(4)
+COPIES = (1, 3, 2)
+QUADRATIC = quadratic_model(*DIMS)
+START = vector_of(QUADRATIC.init(2)).astype(np.float64)
+
+
+def stacked(vectors) -> Any:
+    """Returns the weights of `QUADRATIC` for each of some vectors, along a leading axis."""
+    return trees.stack([weights_of(vector, *DIMS) for vector in vectors])
+
+
+def as_rows(weights) -> np.ndarray:
+    """Returns the vectors of stacked weights."""
+    return np.concatenate([layer["w"] for layer in weights.values()], axis=1)
+
+
+class Round(NamedTuple):
+    """A cohort, and the server's state, all clients and the metrics after its round."""
+
+    cohort: Sequence[int]
+    state: Any
+    clients: list[Client]
+    metrics: Any
+
+
+def each_round(process, clients, cohorts=COHORTS, state=None) -> Iterator[Round]:
+    """Yields rounds; clients keep their states."""
+    state, clients = state or process.initialize(), list(clients)
+    for cohort in cohorts:
+        state, states, metrics = process.next(state, [clients[i] for i in cohort])
+        for i, own in zip(cohort, states, strict=True):
+            clients[i] = clients[i]._replace(state=own)
+        yield Round(cohort, state, list(clients), metrics)
+
+
+def on_quadratics(name, local, **options) -> EagerProcess:
+    """Makes a process that starts from `START`."""
+    return eager(name, QUADRATIC, local, **options, seed=2)
+
+
+def clients_of(process, copies=COPIES) -> list[Client]:
+    """Makes clients that have never taken part; client `i` has the objective of `A[i], C[i]`."""
+    return [
+        make_client(process, i, quadratic_examples(A[i], C[i], copies=number))
+        for i, number in enumerate(copies)
+    ]
+
+
+def personal(process, state, clients) -> list[np.ndarray]:
+    """Returns the model of each client as a vector."""
+    return [vector_of(model) for model in process.personalize(state, clients)]
+
+
+def linear_network(inputs: int, has_bias: bool) -> Model:
+    """Makes a network with a body of 2 features and a head of 3 classes, with or without a bias."""
+
+    def init(seed):
+        shapes = {"kernel": (2, 3), "bias": (3,)} if has_bias else {"kernel": (2, 3)}
+        body = tf.random.stateless_normal((inputs, 2), [seed, 0])
+        head = {
+            name: tf.random.stateless_normal(shape, [seed, len(shape)])
+            for name, shape in shapes.items()
+        }
+        layers = {"body": {"kernel": body}, "head": head}
+        return collections.OrderedDict(
+            (name, collections.OrderedDict(layer)) for name, layer in layers.items()
+        )
+
+    def features(weights, x, training=False, seed=None):
+        return x @ weights["body"]["kernel"]
+
+    def apply(weights, x, training=False, seed=None):
+        return linear(weights["head"], features(weights, x))
+
+    return Model(init, apply, TASKS["classification"](), name="linear", features=features)
+
+
+def cross_entropy(logits, y) -> tuple[float, np.ndarray]:
+    """Returns the mean over examples, and its gradient by the logits."""
+    p = np.exp(logits - logits.max(axis=1, keepdims=True))
+    p /= p.sum(axis=1, keepdims=True)
+    return -np.mean(np.log(p[range(len(y)), y])), (p - np.eye(p.shape[1])[y]) / len(y)
