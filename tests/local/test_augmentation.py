@@ -59,10 +59,10 @@ PATTERN = np.random.default_rng(1).normal(size=IMAGES.shape[1:]).astype(np.float
 
 
 def pattern_model(seen):
-    """Returns a model whose loss compares images with a pattern, and which records the images."""
+    """Returns a model whose loss compares images with a pattern, and which records its calls."""
 
     def apply(weights, x, training=False, seed=None):
-        seen.append(x)
+        seen.append((x, seed))
         alike = tf.reduce_mean(PATTERN * tf.cast(x, tf.float32), axis=[1, 2, 3])
         return weights["layer"]["w"] * alike
 
@@ -77,21 +77,23 @@ def local_training(**options):
     return LocalTraining(optimizer, epochs=2, batch_size=20, **options)
 
 
-def train(local, seed=(1, 2), model=None):
+def train(local, seed=(1, 2)):
+    """Returns the trained weight, and the images and the seed of each step and of an evaluation."""
     seen = []
     examples = Examples(IMAGES, np.zeros(40, np.int32), np.int32(40))
     context = ClientContext(tf.constant(0), tf.constant(0), tf.constant(seed))
     # The check for mixed rows runs on another model.
-    model = model or dataclasses.replace(pattern_model(seen), made_of=pattern_model([]))
+    model = dataclasses.replace(pattern_model(seen), made_of=pattern_model([]))
     weights = local.train(model, model.init(0), examples, context).weights
     evaluate(model, weights, examples)
-    return float(weights["layer"]["w"]), [np.asarray(x) for x in seen]
+    images, seeds = zip(*seen, strict=True)
+    return float(weights["layer"]["w"]), [np.asarray(x) for x in images], seeds
 
 
 def test_each_step_is_augmented_anew_and_evaluation_is_not():
     augment = AUGMENTATIONS["crop_and_flip"](padding=1)
-    weight, (*steps, evaluated) = train(local_training(augment=augment))
-    plain_weight, (*plain, _) = train(local_training())
+    weight, (*steps, evaluated), _ = train(local_training(augment=augment))
+    plain_weight, (*plain, _), _ = train(local_training())
     assert len(steps) == len(plain) == 4
     changed = []
     for step, before in zip(steps, plain, strict=True):
@@ -117,21 +119,17 @@ def test_augmentation_must_keep_the_type():
 
 def test_augmentation_and_dropout_draw_different_numbers():
     """Otherwise the augmentation and the first dropout would choose correlated inputs."""
-    seeds = {"augmentation": [], "model": []}
+    augmented = []
 
     def recorded(images, seed):
-        seeds["augmentation"].append(seed)
+        augmented.append(tuple(seed.numpy()))
         return images
 
-    def apply(weights, x, training=False, seed=None):
-        seeds["model"].append(seed)
-        return weights["layer"]["w"] * tf.reduce_mean(tf.cast(x, tf.float32), axis=[1, 2, 3])
-
-    model = dataclasses.replace(pattern_model([]), apply=apply)
-    train(local_training(augment=recorded), model=model)
-    dropout_seeds = [
+    *_, (*of_steps, _) = train(local_training(augment=recorded))
+    dropout_seeds = {
         tuple(tf.random.experimental.stateless_fold_in(seed, number).numpy())
-        for seed in seeds["model"]
+        for seed in of_steps
         for number in range(1, 20)
-    ]
-    assert not {tuple(seed.numpy()) for seed in seeds["augmentation"]} & set(dropout_seeds)
+    }
+    assert len(augmented) == len(of_steps) == 4
+    assert not set(augmented) & dropout_seeds

@@ -3,21 +3,19 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from tests.marks import together
-from tff_pfl import runtime
-from tff_pfl.local import Examples, examples_type, scan_batches
+from tff_pfl.local import Examples, scan_batches
 
 SEED = np.array([3, 4], np.int32)
 # In batches of 3: no example, less than a batch, one batch, one and a part, two batches.
 SIZES = [0, 1, 2, 3, 4, 6]
 
 
-def make_examples(size, capacity=None, padding=np.nan):
+def make_examples(size, capacity=None):
     """Returns examples `k` with label `k` and input `[k, -k]`, and invalid padding."""
     capacity = size if capacity is None else capacity
-    x = np.full([capacity, 2], padding, np.float32)
+    x = np.full([capacity, 2], np.nan, np.float32)
     y = np.full([capacity], -7, np.int32)
     x[:size], y[:size] = np.arange(size)[:, None] * [1, -1], np.arange(size)
     return Examples(tf.constant(x), tf.constant(y), tf.constant(size))
@@ -164,50 +162,6 @@ def test_graph_does_not_grow_with_the_length(length):
 
     graph = visit.get_concrete_function(*make_examples(4)).graph.as_graph_def()
     assert sum(len(function.node_def) for function in graph.library.function) < 600
-
-
-@pytest.mark.thorough
-def test_many_epochs_can_be_vectorised():
-    """Uses the library's rules, since TensorFlow's vectorization changes random numbers."""
-    type_ = examples_type([2], np.float32)
-
-    @tff.tensorflow.computation(type_)
-    def visit(examples):
-        return scan(examples, 18, epochs=9)
-
-    visit_all = tff.federated_computation(
-        lambda clients: tff.federated_map(visit, clients),
-        tff.types.FederatedType(type_, tff.CLIENTS),
-    )
-    clients = [Examples(*map(np.asarray, make_examples(size, 5))) for size in (5, 0, 2)]
-    found = []
-    for vectorize in ("always", "never"):
-        context = runtime.create_graph_context(vectorize=vectorize)
-        with tff.framework.get_context_stack().install(context):
-            found.append(visit_all(clients))
-    tf.nest.map_structure(np.testing.assert_array_equal, *found)
-
-
-@pytest.mark.thorough
-def test_scan_can_be_compiled_by_xla():
-    def compiled(examples, seed):
-        function = tf.function(
-            lambda *fields: scan(Examples(*fields), 6, epochs=2, seed=seed),
-            jit_compile=True,
-            autograph=False,
-        )
-        return function(*examples)
-
-    tf.nest.map_structure(
-        np.testing.assert_array_equal,
-        compiled(make_examples(5, 8), None),
-        scan(make_examples(5), 6, epochs=2, seed=None),
-    )
-    # XLA draws other numbers from a seed than TensorFlow, and thus other orders.
-    padded, exact = compiled(make_examples(5, 8), SEED), compiled(make_examples(5), SEED)
-    tf.nest.map_structure(np.testing.assert_array_equal, padded, exact)
-    visited = epochs_of(padded[1], padded[0], 2)
-    assert [sorted(epoch) for epoch in visited] == [list(range(5))] * 2
 
 
 def test_structures_have_zeros_as_labels_of_surplus_rows():

@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tests.local.test_batches import make_examples
 from tff_pfl.local import Examples, examples_type, sample_examples, split_examples
 from tff_pfl.local.seeds import run_seed
 
@@ -29,14 +30,6 @@ def test_examples_type_is_the_type_of_examples():
     assert fields(Examples(*rows, np.int32(2))) == 2
 
 
-def make_examples(size, padding=0):
-    """Returns examples `k` with label `k` and input `[k, -k]`, and invalid padding."""
-    x = np.full([size + padding, 2], np.nan, np.float32)
-    y = np.full([size + padding], -7, np.int32)
-    x[:size], y[:size] = np.arange(size)[:, np.newaxis] * [1, -1], np.arange(size)
-    return Examples(tf.constant(x), tf.constant(y), tf.constant(size))
-
-
 def labels(examples):
     """Returns the labels in order, and checks that inputs match them."""
     size = int(examples.size)
@@ -59,7 +52,7 @@ def test_split_has_the_documented_sizes_and_all_examples(share):
         assert len(first) == first_size
         assert sorted(first + second) == list(range(size))
         for padding in (1, 200):
-            assert split(make_examples(size, padding), share) == (first, second)
+            assert split(make_examples(size, size + padding), share) == (first, second)
 
 
 def test_split_does_not_round_whole_sizes_down():
@@ -72,7 +65,7 @@ def test_split_does_not_round_whole_sizes_down():
 
 def test_parts_have_the_rows_of_the_largest_client():
     """Compares with a client that has as many examples as rows."""
-    first, second = split_examples(make_examples(3, padding=7), 0.3, seed=(3, 4))
+    first, second = split_examples(make_examples(3, 10), 0.3, seed=(3, 4))
     assert (len(first.y), len(second.y)) == (7, 3)
     assert (first.size, second.size) == (2, 1)
 
@@ -98,13 +91,13 @@ def test_each_example_is_equally_likely_in_the_second_part():
 def test_sample_is_a_part_of_the_examples(padding):
     """Rounds down to at least one example, and draws by the seed, whatever the padding."""
     for size, number in zip(SIZES, (0, 1, 1, 3, 7, 420), strict=True):
-        sampled = sample_examples(make_examples(size, padding), 0.7, seed=(3, 4))
+        sampled = sample_examples(make_examples(size, size + padding), 0.7, seed=(3, 4))
         assert sampled.size == number
         assert len(set(labels(sampled))) == number and set(labels(sampled)) <= set(range(size))
         assert labels(sampled) == labels(sample_examples(make_examples(size), 0.7, seed=(3, 4)))
     assert labels(sampled) != labels(sample_examples(make_examples(600), 0.7, seed=(3, 5)))
-    assert sample_examples(make_examples(10, padding), 1.0, seed=(3, 4)).size == 10
-    assert sample_examples(make_examples(10, padding), 0.0, seed=(3, 4)).size == 1
+    assert sample_examples(make_examples(10, 10 + padding), 1.0, seed=(3, 4)).size == 10
+    assert sample_examples(make_examples(10, 10 + padding), 0.0, seed=(3, 4)).size == 1
 
 
 def test_run_seeds_are_distinct():

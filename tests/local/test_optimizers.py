@@ -46,9 +46,3 @@ def test_sgd_matches_numpy_with_and_without_momentum():
     assert state.keys() == {"learning_rate"}
     with pytest.raises(RangeError, match="momentum must be"):
         OPTIMIZERS["sgd"](0.1, momentum=1.0)
-
-
-def test_numbers_can_be_integers_or_numpy_scalars():
-    expected = two_steps(OPTIMIZERS["adam"](1.0, beta_1=0.0))
-    found = two_steps(OPTIMIZERS["adam"](np.int64(1), beta_1=np.float64(0)))
-    np.testing.assert_array_equal(found, expected)

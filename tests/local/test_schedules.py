@@ -4,8 +4,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests.quadratics import quadratic_examples, quadratic_model, spd, vector_of, weights_of
-from tff_pfl.local import SCHEDULES, ClientContext, LocalTraining
+from tff_pfl.local import SCHEDULES, LocalTraining
 
 SGD = tff.learning.optimizers.build_sgdm(0.5)
 
@@ -43,12 +42,3 @@ def test_schedule_decay_and_warm_up_multiply():
     expected = [0.5 * 0.9**t * min(1, (t + 1) / 4) * 0.1 ** (t // 2) for t in range(8)]
     found = rates(schedule=SCHEDULES["step"](every=2), **options)
     np.testing.assert_allclose(found, expected, rtol=1e-5)
-
-
-def test_training_uses_the_rate_of_its_round():
-    a, c, w = spd(2, seed=0), np.array([1.0, -1.0]), np.array([0.5, 2.0])
-    local = LocalTraining(SGD, epochs=1, schedule=SCHEDULES["cosine"](rounds=4))
-    context = ClientContext(tf.constant(3), tf.constant(0), tf.constant([1, 2]))
-    trained = local.train(quadratic_model(2), weights_of(w, 2), quadratic_examples(a, c), context)
-    expected = w - 0.5 * 0.146447 * a @ (w - c)
-    np.testing.assert_allclose(vector_of(trained.weights), expected, rtol=1e-5)

@@ -127,17 +127,6 @@ class TestLayerScores:
             actual = layer_scores(random_layers(5, scale))
             np.testing.assert_allclose(actual, layer_scores(random_layers(5)), rtol=1e-5)
 
-    def test_scores_and_choices_can_be_vectorised(self):
-        def chosen(difference):
-            scores = layer_scores(difference)
-            return scores, highest_layers(scores, 2)
-
-        clients = [random_layers(6), trees.zeros_like(random_layers(6)), random_layers(7)]
-        actual = tf.function(lambda d: tf.vectorized_map(chosen, d))(trees.stack(clients))
-        scores, choices = zip(*map(chosen, clients), strict=True)
-        np.testing.assert_allclose(actual[0], scores, rtol=1e-6)
-        np.testing.assert_array_equal(actual[1], choices)
-
 
 @together(
     ("scores", "in_order"),

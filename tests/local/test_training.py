@@ -7,23 +7,22 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tests.local.test_training_state import START, A, C, W
 from tests.marks import together
-from tests.quadratics import quadratic_examples, quadratic_model, spd, vector_of, weights_of
+from tests.models.keras.test_adapter import layers, sequential
+from tests.quadratics import descended, quadratic_examples, quadratic_model, vector_of, weights_of
 from tff_pfl.local import AUGMENTATIONS, SCHEDULES, Examples, LocalTraining, trees
 from tff_pfl.models import from_keras
 
-A, C = spd(3, seed=1), np.array([1.0, -2.0, 0.5])
-W = np.array([0.3, 0.2, -0.1])
-ETA, K = 0.3, 5
-EYE = np.eye(3)
+ETA, K, MU = 0.3, 5, 0.4
 
 
-def context(round_num=0, seed=(1, 2)):
-    return types.SimpleNamespace(seed=tf.constant(seed), round_num=tf.constant(round_num))
+def context(seed=(1, 2)):
+    return types.SimpleNamespace(seed=tf.constant(seed), round_num=tf.constant(0))
 
 
-def sgd(learning_rate=ETA, momentum=None, **kwargs):
-    optimizer = tff.learning.optimizers.build_sgdm(learning_rate, momentum)
+def sgd(learning_rate=ETA, **kwargs):
+    optimizer = tff.learning.optimizers.build_sgdm(learning_rate)
     return LocalTraining(**{"optimizer": optimizer, "epochs": K, "batch_size": 2, **kwargs})
 
 
@@ -32,69 +31,40 @@ SCHEDULED = tff.learning.optimizers.schedule_learning_rate(
 )
 
 
-def train_quadratic(local, round_num=0, **kwargs):
-    model, start = quadratic_model(2, 1), weights_of(W, 2, 1)
-    return local.train(model, start, quadratic_examples(A, C, 1.0), context(round_num), **kwargs)
+def train_quadratic(local, **kwargs):
+    examples = quadratic_examples(A, C, 1.0)
+    return local.train(quadratic_model(2, 1), START, examples, context(), **kwargs)
 
 
-def contraction(matrix, power=K, eta=ETA):
-    return np.linalg.matrix_power(EYE - eta * matrix, power)
+TWO_STEPS = {"epochs": None, "steps": 2}
 
 
-def test_train_is_gradient_descent():
-    expected = C + contraction(A) @ (W - C)
-    np.testing.assert_allclose(vector_of(train_quadratic(sgd()).weights), expected, rtol=1e-5)
+@pytest.mark.parametrize(
+    ("options", "given", "steps"),
+    [({}, {}, K), ({}, {"epochs": 2}, 2), ({}, {"epochs": 0}, 0), (TWO_STEPS, {}, 2)],
+)
+def test_train_is_gradient_descent(options, given, steps):
+    trained = train_quadratic(sgd(**options), **given)
+    expected = descended(W, A, C, ETA, steps)
+    np.testing.assert_allclose(vector_of(trained.weights), expected, rtol=1e-5)
+    assert trained.totals["loss"].count == steps
 
 
-def test_epochs_can_be_overridden():
-    expected = C + contraction(A, 2) @ (W - C)
-    actual = train_quadratic(sgd(), epochs=2)
-    np.testing.assert_allclose(vector_of(actual.weights), expected, rtol=1e-5)
-    nothing = train_quadratic(sgd(), epochs=0)
-    np.testing.assert_array_equal(vector_of(nothing.weights), W.astype(np.float32))
-    assert nothing.totals["loss"].count == 0.0
+def proximal(weights):
+    return trees.scale(trees.subtract(weights, START), MU)
 
 
-def test_steps_can_replace_epochs():
-    expected = C + contraction(A, 2) @ (W - C)
-    actual = train_quadratic(sgd(epochs=None, steps=2))
-    np.testing.assert_allclose(vector_of(actual.weights), expected, rtol=1e-5)
-
-
-def test_reg_adds_a_proximal_term():
-    mu, start = 0.7, weights_of(W, 2, 1)
-    actual = train_quadratic(
-        sgd(), reg=lambda weights: trees.scale(trees.subtract(weights, start), mu)
-    )
-    fixed = np.linalg.solve(A + mu * EYE, A @ C + mu * W)
-    expected = fixed + contraction(A + mu * EYE) @ (W - fixed)
-    np.testing.assert_allclose(vector_of(actual.weights), expected, rtol=1e-5)
-
-
-def test_weight_decay_shrinks_weights():
-    decay = 0.4
-    fixed = np.linalg.solve(A + decay * EYE, A @ C)
-    expected = fixed + contraction(A + decay * EYE) @ (W - fixed)
-    actual = train_quadratic(sgd(weight_decay=decay))
-    np.testing.assert_allclose(vector_of(actual.weights), expected, rtol=1e-5)
-
-
-def test_momentum_is_the_heavy_ball_and_starts_anew_in_each_call():
-    w, u = W, np.zeros(3)
-    for _ in range(K):
-        u = 0.9 * u + A @ (w - C)
-        w = w - 0.1 * u
-    local = sgd(0.1, 0.9)
-    for _ in range(2):
-        np.testing.assert_allclose(vector_of(train_quadratic(local).weights), w, rtol=1e-5)
-
-
-def test_rate_decays_with_the_round():
-    local = sgd(learning_rate_decay=0.9)
-    for round_num in [0, 3]:
-        expected = C + contraction(A, eta=ETA * 0.9**round_num) @ (W - C)
-        actual = train_quadratic(local, round_num)
-        np.testing.assert_allclose(vector_of(actual.weights), expected, rtol=1e-5)
+@pytest.mark.parametrize(
+    ("options", "reg", "towards"),
+    [({"weight_decay": MU}, None, np.zeros(3)), ({}, proximal, W)],
+    ids=["weight decay", "a regularizer"],
+)
+def test_weights_are_pulled_towards_a_point(options, reg, towards):
+    pulled = A + MU * np.eye(3)
+    fixed = np.linalg.solve(pulled, A @ C + MU * towards)
+    expected = descended(W, pulled, fixed, ETA, K)
+    trained = train_quadratic(sgd(**options), reg=reg)
+    np.testing.assert_allclose(vector_of(trained.weights), expected, rtol=1e-5)
 
 
 @together(
@@ -123,23 +93,13 @@ def test_totals_are_measured_before_each_step():
     assert totals["loss"].count == K
 
 
-def test_stateful_optimizer_descends():
-    adam = tff.learning.optimizers.build_adam(learning_rate=0.05)
-    result = train_quadratic(LocalTraining(adam, epochs=30, batch_size=1))
-    before, after = W - C, vector_of(result.weights) - C
-    assert after @ A @ after < before @ A @ before
-
-
 SIZE, BATCH = 7, 3
 
 
-def make_examples(capacity=SIZE):
+def make_examples():
     rng = np.random.default_rng(0)
-    x = np.full([capacity, 3], np.nan, np.float32)
-    y = np.full([capacity], -1, np.int32)
-    x[:SIZE] = rng.normal(size=[SIZE, 3])
-    y[:SIZE] = rng.integers(4, size=[SIZE])
-    return Examples(x, y, np.int32(SIZE))
+    x = rng.normal(size=[SIZE, 3]).astype(np.float32)
+    return Examples(x, rng.integers(3, size=[SIZE]).astype(np.int32), np.int32(SIZE))
 
 
 @pytest.mark.parametrize(
@@ -184,32 +144,12 @@ def test_other_totals_of_a_gradient_are_refused(totals, found):
 NO_TOTALS = quadratic_model(1).zero_totals()
 
 
-@pytest.fixture(scope="module")
-def linear():
-    """Builds logistic regression, whose gradient fits in two lines of NumPy."""
-    keras_model_fn = lambda: tf.keras.Sequential(  # noqa: E731
-        [tf.keras.layers.Dense(4, input_shape=(3,), name="head")]
-    )
-    return from_keras(keras_model_fn, input_shape=(3,))
-
-
-@pytest.fixture(scope="module")
-def dropout():
-    keras_model_fn = lambda: tf.keras.Sequential(  # noqa: E731
-        [
-            tf.keras.layers.Dense(8, "relu", input_shape=(3,)),
-            tf.keras.layers.Dropout(0.5),
-            tf.keras.layers.Dense(4),
-        ]
-    )
-    return from_keras(keras_model_fn, input_shape=(3,))
-
-
 @pytest.mark.parametrize("drop_remainder", [False, True])
-def test_partial_batches_are_exact(linear, drop_remainder):
+def test_partial_batches_are_exact(drop_remainder):
+    """Trains logistic regression, whose gradient fits in two lines of NumPy."""
     local = sgd(0.5, epochs=2, batch_size=BATCH, drop_remainder=drop_remainder)
-    weights = linear.init(0)
-    x, y, _ = make_examples()
+    linear = from_keras(sequential(shape=(3,)), input_shape=(3,))
+    weights, (x, y, _) = linear.init(0), make_examples()
 
     kernel, bias = (np.asarray(weights["head"][name], float) for name in ["kernel", "bias"])
     loss, hits, count = 0.0, 0, 0
@@ -222,7 +162,7 @@ def test_partial_batches_are_exact(linear, drop_remainder):
             loss -= np.log(p[np.arange(len(rows)), y[rows]]).sum()
             hits += (logits.argmax(axis=1) == y[rows]).sum()
             count += len(rows)
-            error = (p - np.eye(4)[y[rows]]) / len(rows)
+            error = (p - np.eye(3)[y[rows]]) / len(rows)
             kernel, bias = kernel - 0.5 * x[rows].T @ error, bias - 0.5 * error.sum(axis=0)
 
     in_stored_order = types.SimpleNamespace(seed=None, round_num=0)
@@ -234,20 +174,9 @@ def test_partial_batches_are_exact(linear, drop_remainder):
     assert actual.totals["loss"].count == actual.totals["accuracy"].count == count
 
 
-def assert_equal(a, b):
-    tf.nest.map_structure(np.testing.assert_array_equal, a, b)
-
-
-@pytest.mark.thorough
-def test_result_does_not_depend_on_padding_even_with_dropout(dropout):
-    local, weights = sgd(0.1, 0.9, epochs=3, batch_size=BATCH), dropout.init(0)
-    expected = local.train(dropout, weights, make_examples(), context())
-    assert all(np.all(np.isfinite(leaf)) for leaf in tf.nest.flatten(expected))
-    for capacity in [8, 20]:
-        assert_equal(local.train(dropout, weights, make_examples(capacity), context()), expected)
-
-
-def test_all_randomness_comes_from_the_contexts_seed(dropout):
+def test_all_randomness_comes_from_the_contexts_seed():
+    hidden = lambda: layers.Dense(8, "relu"), lambda: layers.Dropout(0.5)
+    dropout = from_keras(sequential(*hidden, shape=(3,)), input_shape=(3,))
     local, weights = sgd(0.1, batch_size=SIZE, epochs=1), dropout.init(0)
     first, again, other = (
         local.train(dropout, weights, make_examples(), context(seed=seed)).totals["loss"].total

@@ -141,6 +141,10 @@ def test_copies_returns_equal_rows():
     np.testing.assert_array_equal(trees.copies(tf.constant(2.5), 3), [2.5, 2.5, 2.5])
 
 
+def test_stack_is_the_inverse_of_row():
+    assert_rows(trees.stack([trees.row(STACKED, index) for index in (2, 0)]), [2, 0])
+
+
 def test_put_rows_replaces_only_given_rows():
     new = trees.row(STACKED, tf.constant([0, 1]))
     assert_rows(trees.put_rows(STACKED, tf.constant([2, 0]), new), [1, 1, 0])

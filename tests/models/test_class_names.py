@@ -4,7 +4,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import tensorflow as tf
-from absl import logging
 
 import tff_pfl
 from tests.models.test_tasks import linear
@@ -45,15 +44,13 @@ def test_names_of_classes_may_have_any_characters():
     task.check_data(np.array([0, 1]), 2, "survey", ["very low", "(0, 1]"])
 
 
-def test_class_one_of_a_binary_task(monkeypatch):
-    warned = []
-    monkeypatch.setattr(logging, "warning", lambda text, *values: warned.append(text % values))
-    task = TASKS["binary"]()
-    experiment(task, ("case", "control"), 1)
-    assert len(warned) == 1 and "on 'survey' are those of its class 1, 'control'" in warned[0]
+def test_class_one_of_a_binary_task(caplog):
+    experiment(TASKS["binary"](), ("case", "control"), 1)
+    (warned,) = caplog.messages
+    assert "on 'survey' are those of its class 1, 'control'" in warned
     task = TASKS["binary"](classes=["control", "case"])
     experiment(task, pd.Categorical(["case", "control"], ["control", "case"]), 1)
-    assert len(warned) == 1
+    assert caplog.messages == [warned]
     with pytest.raises(ValueError, match="Class 0 is 'control' in task 'binary', but 'case' in"):
         experiment(task, ("case", "control"), 1)
     with pytest.raises(ValueError, match="has two classes, got a, b, c"):

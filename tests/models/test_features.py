@@ -96,10 +96,6 @@ def test_linear_head_needs_no_bias():
             "model 'quadratic' has no `features`",
         ),
         (lambda: quadratic_model(2, 1), "needs a class label and class logits .* is 'outputs'"),
-        (
-            lambda: pure(model_ending_in(lambda: layers.Dense(1)), task=TASKS["binary"]()),
-            "needs a class label and class logits .* is 'binary'",
-        ),
     ],
 )
 def test_linear_head_shape_refuses_other_models(model, message):

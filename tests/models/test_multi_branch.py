@@ -7,9 +7,11 @@ import pytest
 import tensorflow as tf
 
 from tests.federation import assert_close, assert_equal, leaves
+from tests.marks import together
+from tests.models.keras.test_adapter import layers, sequential
 from tests.quadratics import quadratic_model
-from tff_pfl.local import Batch
-from tff_pfl.models import build, distinct_seeds, from_keras, multi_branch
+from tff_pfl.local import Batch, trees
+from tff_pfl.models import distinct_seeds, from_keras, multi_branch
 
 SHAPE, GROUPS, EPSILON, CLASSES, BRANCHES = (6, 6, 2), 2, 1e-3, 3, 3
 LINEAR = ("conv", "dense")
@@ -19,12 +21,12 @@ def network():
     """Builds a convolution, group normalisation, and a dense layer."""
     return tf.keras.Sequential(
         [
-            tf.keras.layers.InputLayer(input_shape=SHAPE),
-            tf.keras.layers.Conv2D(4, 3, name="conv"),
-            tf.keras.layers.GroupNormalization(GROUPS, epsilon=EPSILON, name="norm"),
-            tf.keras.layers.ReLU(),
-            tf.keras.layers.Flatten(),
-            tf.keras.layers.Dense(CLASSES, name="dense"),
+            layers.InputLayer(input_shape=SHAPE),
+            layers.Conv2D(4, 3, name="conv"),
+            layers.GroupNormalization(GROUPS, epsilon=EPSILON, name="norm"),
+            layers.ReLU(),
+            layers.Flatten(),
+            layers.Dense(CLASSES, name="dense"),
         ]
     )
 
@@ -45,38 +47,24 @@ def batch():
     )
 
 
-def sequence(*middle, input_shape=(4, 4, 2)):
-    def keras_model():
-        return tf.keras.Sequential(
-            [
-                tf.keras.layers.InputLayer(input_shape=input_shape),
-                *(layer() for layer in middle),
-                tf.keras.layers.Flatten(),
-                tf.keras.layers.Dense(2, name="head"),
-            ]
-        )
-
-    return from_keras(keras_model, input_shape=input_shape)
-
-
-def layer(kind, *args, **options):
-    return functools.partial(getattr(tf.keras.layers, kind), *args, **options, name="middle")
-
-
 class TestBranchedLayers:
     @pytest.mark.thorough
-    def test_default_is_all_linear_layers(self):
-        for middle, input_shape, linear in (
-            (layer("Dense", 3, use_bias=False), (4,), True),
-            (layer("DepthwiseConv2D", 2), (4, 4, 2), True),
-            (layer("Embedding", 5, 3), (4,), True),
+    @together(
+        ("kind", "args", "shape", "linear"),
+        [
+            (layers.Dense, [3, None, False], (4,), True),
+            (layers.DepthwiseConv2D, [2], (4, 4, 2), True),
+            (layers.Embedding, [5, 3], (4,), True),
             # A product of two kernels.
-            (layer("SeparableConv2D", 3, 2), (4, 4, 2), False),
-            (layer("GroupNormalization", 1, scale=False), (4, 4, 2), False),
-            (layer("SimpleRNN", 3), (4, 2), False),
-        ):
-            branched = multi_branch(sequence(middle, input_shape=input_shape), 2)
-            assert branched.layers == (("middle",) if linear else ()) + ("head",)
+            (layers.SeparableConv2D, [3, 2], (4, 4, 2), False),
+            (layers.GroupNormalization, [1], (4, 4, 2), False),
+            (layers.SimpleRNN, [3], (4, 2), False),
+        ],
+    )
+    def test_default_is_all_linear_layers(self, kind, args, shape, linear):
+        middle = functools.partial(kind, *args, name="middle")
+        model = from_keras(sequential(middle, layers.Flatten, shape=shape), input_shape=shape)
+        assert multi_branch(model, 2).layers == (("middle", "head") if linear else ("head",))
 
     def test_layers_can_be_named(self):
         assert multi_branch(MODEL, BRANCHES).layers == LINEAR
@@ -91,31 +79,24 @@ class TestBranchedLayers:
         assert branched.init(0)["dense"]["bias"].shape == (CLASSES,)
 
     def test_at_least_one_layer_is_required(self):
-        for model, layers in ((quadratic_model(2, 1), None), (MODEL, ())):
+        for model, chosen in ((quadratic_model(2, 1), None), (MODEL, ())):
             with pytest.raises(ValueError, match="has no layer of a kernel and a bias. Name the"):
-                multi_branch(model, 2, layers=layers)
+                multi_branch(model, 2, layers=chosen)
 
 
 class TestInit:
-    def test_one_branch_starts_like_the_model(self):
-        weights, expected = multi_branch(MODEL, 1).init(7), MODEL.init(7)
-        assert list(weights) == list(MODEL.layers)
-        for name in MODEL.layers:
-            for kind, whole in expected[name].items():
-                stacked = whole[tf.newaxis] if name in LINEAR else whole
-                np.testing.assert_array_equal(weights[name][kind], stacked)
-
-    def test_branches_are_models_of_distinct_seeds(self, seed=7):
-        weights, seeds = multi_branch(MODEL, BRANCHES).init(seed), distinct_seeds(seed, BRANCHES)
+    @pytest.mark.parametrize("number", [1, BRANCHES])
+    def test_branches_are_models_of_distinct_seeds(self, number, seed=7):
+        weights, seeds = multi_branch(MODEL, number).init(seed), distinct_seeds(seed, number)
+        assert list(weights) == list(MODEL.layers) and seeds[0] == seed
         assert_equal(weights["norm"], MODEL.init(seed)["norm"])
+        drawn = [MODEL.init(one) for one in seeds]
         for name in LINEAR:
+            assert_equal(weights[name], trees.stack([one[name] for one in drawn]))
             kernels = weights[name]["kernel"].numpy()
-            assert len(kernels) == BRANCHES
-            for b, drawn in enumerate(seeds):
-                np.testing.assert_array_equal(kernels[b], MODEL.init(drawn)[name]["kernel"])
-                for other in kernels[:b]:
-                    assert np.max(np.abs(kernels[b] - other)) > 0.1
-        assert_equal(multi_branch(MODEL, BRANCHES).init(seed), weights)
+            for b, kernel in enumerate(kernels):
+                assert all(np.max(np.abs(kernel - other)) > 0.1 for other in kernels[:b])
+        assert_equal(multi_branch(MODEL, number).init(seed), weights)
 
     def test_init_scale_scales_branched_layers(self):
         plain = multi_branch(MODEL, BRANCHES).init(1)
@@ -123,14 +104,6 @@ class TestInit:
         assert_equal(scaled["norm"], plain["norm"])
         for name in LINEAR:
             assert_close(scaled[name], tf.nest.map_structure(lambda w: 1.75 * w, plain[name]))
-
-    def test_init_scale_of_sqrt_b_keeps_the_scale_of_the_mean(self):
-        """Allows for the random error of 1000 weights."""
-        model = build("mlp", (50,), 2, hidden=(20,))
-        branched = multi_branch(model, 4, init_scale=2.0)
-        kernel = branched.mix(branched.init(0), branched.uniform())["dense1"]["kernel"]
-        expected = np.std(model.init(0)["dense1"]["kernel"])
-        np.testing.assert_allclose(np.std(kernel), expected, rtol=0.1)
 
 
 NETWORK = multi_branch(MODEL, BRANCHES)
@@ -216,21 +189,12 @@ class TestGradients:
             ]
         )
 
-    def test_gradient_of_alpha_is_a_product_with_the_branch(self):
-        model = NETWORK.alpha_model(WEIGHTS)
-        gradient, totals = model.gradient(tf.constant(ALPHA), batch())
-        np.testing.assert_allclose(gradient, self.products(ALPHA), rtol=1e-4, atol=1e-4)
-        assert_close(totals, self.merged(ALPHA)[1])
-
-    def test_gradient_of_one_row_is_the_sum_over_layers(self):
-        gradient, _ = NETWORK.alpha_model(WEIGHTS).gradient(tf.constant(ROW), batch())
-        expected = np.sum(self.products(ROW), axis=0, keepdims=True)
+    @pytest.mark.parametrize("alpha", [ALPHA, ROW])
+    def test_gradient_of_alpha_is_a_product_with_the_branch(self, alpha):
+        """Adds the products of layers that have the same alpha."""
+        gradient, totals = NETWORK.alpha_model(WEIGHTS).gradient(tf.constant(alpha), batch())
+        expected = self.products(alpha)
+        if len(alpha) == 1:
+            expected = np.sum(expected, axis=0, keepdims=True)
         np.testing.assert_allclose(gradient, expected, rtol=1e-4, atol=1e-4)
-
-    def test_gradient_of_logits_is_the_softmax_rule(self):
-        """Checks `da = alpha (g - <alpha, g>)`."""
-        logits = tf.math.log(ROW)
-        model = NETWORK.alpha_model(WEIGHTS, tf.nn.softmax)
-        gradient, _ = model.gradient(logits, batch())
-        g = np.sum(self.products(ROW), axis=0, keepdims=True)
-        np.testing.assert_allclose(gradient, ROW * (g - np.sum(ROW * g)), rtol=1e-3, atol=1e-4)
+        assert_close(totals, self.merged(alpha)[1])

@@ -174,19 +174,25 @@ def test_multi_label_against_scikit_learn():
         assert found[name] == pytest.approx(expected, rel=1e-6), name
 
 
+def assert_counts_tokens(model, y, ids, kept):
+    """Compares with scikit-learn on some tokens; returns the metrics and the probabilities."""
+    found, z = measured(model, X, y), outputs(model, X)
+    p = np.exp(z) / np.exp(z).sum(-1, keepdims=True)
+    loss = sklearn.log_loss(ids[kept], p[kept], labels=range(z.shape[-1]))
+    assert found["loss"] == pytest.approx(loss, rel=1e-5)
+    assert found["accuracy"] == pytest.approx(np.mean(z.argmax(-1)[kept] == ids[kept]))
+    return found, p
+
+
 @pytest.mark.parametrize("mask", [False, True])
 def test_sequence_counts_tokens(mask):
     model = linear(TASKS["sequence"](padding_id=None if mask else 0), 5 * 7, (5, 7))
     ids = RNG.integers(0, 7, (ROWS, 5)).astype(np.int32)
     ids[3] = 0  # a sequence without tokens
     y = {"ids": ids, "mask": (ids > 0).astype(np.uint8)} if mask else ids
-    found, z = measured(model, X, y), outputs(model, X)
-    p = np.exp(z) / np.exp(z).sum(-1, keepdims=True)
     kept = ids > 0
-    loss = sklearn.log_loss(ids[kept], p[kept], labels=range(7))
-    assert found["loss"] == pytest.approx(loss, rel=1e-5)
-    assert found["perplexity"] == pytest.approx(np.exp(loss), rel=1e-5)
-    assert found["accuracy"] == pytest.approx(np.mean(z.argmax(-1)[kept] == ids[kept]))
+    found, p = assert_counts_tokens(model, y, ids, kept)
+    assert found["perplexity"] == pytest.approx(np.exp(found["loss"]), rel=1e-5)
     gradient = exact_gradient(model, model.init(0), padded(X, y, ROWS), batch_size=4).gradient
     residual = np.where(kept[..., np.newaxis], p - np.eye(7)[ids], 0) / kept.sum()
     expected = np.einsum("nd,ntv->dtv", X, residual).reshape(DIM, -1)
@@ -201,11 +207,7 @@ def test_tags_0_count_where_padding_is_something_else(padding_id):
     y = np.where(kept, tags, -100).astype(np.int32)
     y = y if padding_id else {"ids": y, "mask": kept}
     model = linear(TASKS["sequence"](padding_id=padding_id, top=(2,)), 5 * 3, (5, 3))
-    found, z = measured(model, X, y), outputs(model, X)
-    p = np.exp(z) / np.exp(z).sum(-1, keepdims=True)
-    assert found["accuracy"] == pytest.approx(np.mean(z.argmax(-1)[kept] == tags[kept]))
-    loss = sklearn.log_loss(tags[kept], p[kept], labels=range(3))
-    assert found["loss"] == pytest.approx(loss, rel=1e-5)
+    assert_counts_tokens(model, y, tags, kept)
     gradient = exact_gradient(model, model.init(0), padded(X, y, ROWS), batch_size=4).gradient
     assert np.isfinite(gradient["head"]["kernel"]).all()
 
@@ -297,24 +299,12 @@ def test_undefined_metrics_are_nan(size):
     assert np.isnan(found["perplexity"]) and np.isnan(found["loss"])
 
 
-def test_sums_of_clients_add_up_to_those_of_their_pool():
-    model = linear(TASKS["binary"](), 1)
-    y = RNG.integers(0, 2, ROWS).astype(np.int32)
-    parts = [
-        metric_sums(model, model.init(0), padded(X[rows], y[rows], len(rows)))
-        for rows in (np.arange(9), np.arange(9, ROWS))
-    ]
-    added = tf.nest.map_structure(tf.add, *parts)
-    pooled = measured(model, X, y)
-    assert float(model.finalized(added)["auc"].mean) == pytest.approx(pooled["auc"], rel=1e-6)
-
-
 def test_main_metric_comes_first():
     task = TASKS["binary"]()
     others = [name for name in task.metrics if name != "auc"]
     led = task.with_main_metric("auc")
     assert list(led.metrics) == ["auc", *others] and dict(led.metrics) == dict(task.metrics)
-    with pytest.raises(ValueError, match="Unknown metric 'acc'. Did you mean 'auc'"):
+    with pytest.raises(ValueError, match="Unknown metric 'acc'"):
         task.with_main_metric("acc")
 
 
@@ -356,22 +346,25 @@ def as_matrix(y, outputs, weight):
 
 def of_rows(y, outputs, weight):
     """Returns the sums that `counted` and `as_matrix` mean."""
-    return tf.reduce_sum(weight * tf.abs(y - outputs[:, 0])), tf.reduce_sum(weight)
+    error = tf.math.multiply_no_nan(tf.abs(y - outputs[:, 0]), weight)
+    return tf.reduce_sum(error), tf.reduce_sum(weight)
 
 
-def test_sums_that_padding_changes_are_refused():
-    clean = X[:, 0]
-    for sums in (counted, as_matrix, of_rows):
-        metric = Metric(sums, lambda pair: pair[0] / pair[1])
-        model = linear(TASKS["regression"]().with_metrics({"own_mae": metric}), 1)
-        examples = Examples(tf.constant(X), tf.constant(clean), tf.constant(ROWS))
-        if sums is of_rows:
-            found = model.finalized(metric_sums(model, model.init(0), examples, batch_size=4))
-            expected = np.mean(np.abs(clean - outputs(model, X)[:, 0]))
-            assert float(found["own_mae"].mean) == pytest.approx(expected, rel=1e-5)
-        else:
-            with pytest.raises(ValueError, match="'own_mae' do not add up .* outputs\\[:, 0\\]"):
-                metric_sums(model, model.init(0), examples, batch_size=4)
+def with_own_error(sums):
+    metric = Metric(sums, lambda pair: pair[0] / pair[1])
+    return linear(TASKS["regression"]().with_metrics({"own_mae": metric}), 1)
+
+
+@pytest.mark.parametrize("sums", [counted, as_matrix])
+def test_sums_that_padding_changes_are_refused(sums):
+    with pytest.raises(ValueError, match="'own_mae' do not add up .* outputs\\[:, 0\\]"):
+        measured(with_own_error(sums), X, X[:, 0])
+
+
+def test_sums_of_the_rows_that_count_are_a_metric():
+    model = with_own_error(of_rows)
+    found = measured(model, X, X[:, 0])
+    assert found["own_mae"] == pytest.approx(found["mae"], rel=1e-5)
 
 
 def test_labels_of_another_shape_are_not_compared_crosswise():

@@ -8,6 +8,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import tff_pfl
+from tests.federation import local_sgd
 from tests.marks import together
 from tff_pfl.arguments.kinds import KindError
 from tff_pfl.local import Batch, Examples, exact_gradient
@@ -81,6 +82,14 @@ def model_fn(loss=tf.keras.losses.MeanSquaredError):
     )
 
 
+def assert_measures_outputs(model, weights, outputs):
+    """Asserts that the loss and the metric of the rows that count are NumPy's."""
+    batch = BATCH._replace(weight=tf.constant(WEIGHT))
+    sums, errors = model.finalized(model.sums(weights, batch)), (outputs - Y)[WEIGHT > 0]
+    np.testing.assert_allclose(sums["loss"].mean, np.square(errors).mean(), rtol=1e-5)
+    np.testing.assert_allclose(sums["mae"].mean, np.abs(errors).mean(), rtol=1e-5)
+
+
 @pytest.mark.thorough
 def test_model_function_gives_layers_loss_and_metrics():
     model = from_tff(model_fn)
@@ -88,12 +97,7 @@ def test_model_function_gives_layers_loss_and_metrics():
     weights = model.init(0)
     keras_model = network()
     keras_model.set_weights(values(weights))
-    outputs = keras_model(X).numpy()
-    batch = BATCH._replace(weight=tf.constant(WEIGHT))
-    sums = model.finalized(model.sums(weights, batch))
-    rows = WEIGHT > 0
-    np.testing.assert_allclose(sums["loss"].mean, np.square(outputs - Y)[rows].mean(), rtol=1e-5)
-    np.testing.assert_allclose(sums["mae"].mean, np.abs(outputs - Y)[rows].mean(), rtol=1e-5)
+    assert_measures_outputs(model, weights, keras_model(X).numpy())
     assert model.penalty is not None
 
 
@@ -126,16 +130,9 @@ def test_functional_model_gives_weights_loss_and_metrics():
     model = from_tff(functional(loss))
     assert model.layers == ("weight_0", "weight_1")
     assert model.task.quantities["mae"].better == -1
-    batch = BATCH._replace(weight=tf.constant(WEIGHT))
-    outputs = 2 * X @ np.ones([3, 2], np.float32)
-    sums = model.finalized(model.sums(model.init(0), batch))
-    rows = WEIGHT > 0
-    np.testing.assert_allclose(sums["loss"].mean, np.square(outputs - Y)[rows].mean(), rtol=1e-5)
-    np.testing.assert_allclose(sums["mae"].mean, np.abs(outputs - Y)[rows].mean(), rtol=1e-5)
-    local = tff_pfl.LocalTraining(tff.learning.optimizers.build_sgdm(0.1), epochs=1, batch_size=2)
+    assert_measures_outputs(model, model.init(0), 2 * X @ np.ones([3, 2], np.float32))
     examples_type = tff_pfl.FederatedDataset.from_client_arrays([(X, Y, X, Y)]).examples_type
-    process = tff_pfl.compose(tff_pfl.make("fedavg", model, local), examples_type)
-    assert process.global_weights is not None
+    tff_pfl.compose(tff_pfl.make("fedavg", model, local_sgd()), examples_type)
 
 
 @pytest.mark.thorough

@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tests.federation import IMAGE_SHAPE, assert_close, assert_equal, tiny_model
+from tests.models.keras.test_adapter import layers, sequential
 from tff_pfl.local import Batch, trees
 from tff_pfl.models import TASKS, from_keras, two_exits
 
@@ -101,7 +102,6 @@ def test_weight_decay_neither_opens_nor_closes_the_gate(weight_decay):
 
 def test_gated_model_refuses_one_logit():
     def network():
-        layers = tf.keras.layers
         return tf.keras.Sequential([layers.Flatten(input_shape=IMAGE_SHAPE), layers.Dense(1)])
 
     both = two_exits(from_keras(network, input_shape=IMAGE_SHAPE, task=TASKS["binary"]()))
@@ -120,9 +120,6 @@ def test_gated_model_starts_as_the_server_exit():
 
 @pytest.mark.parametrize("taken", ["client_head", "gate"])
 def test_two_exits_refuses_names_that_it_needs(taken):
-    def network():
-        layers = [tf.keras.layers.Dense(3, name=name) for name in (taken, "head")]
-        return tf.keras.Sequential([tf.keras.Input((4,)), *layers])
-
+    network = sequential(lambda: layers.Dense(3, name=taken))
     with pytest.raises(ValueError, match=f"Layer '{taken}' has a name that the second exit needs"):
         two_exits(from_keras(network, input_shape=(4,)))

@@ -171,7 +171,6 @@ def test_exchange_without_uploads_stays_unchanged():
 REFUSED = {
     "pgfed": "each field of its uploads has its own aggregator",
     "fedpg": "every upload by itself",
-    "fedamp": "every upload by itself",
     "local": "clients upload nothing",
 }
 

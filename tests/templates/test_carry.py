@@ -8,21 +8,14 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.federation import assert_equal
-from tests.marks import slow, together
+from tests.marks import together
 from tests.templates.mean_process import Visits, algorithm, clients, compose, examples, mean_value
-from tff_pfl import runtime
 from tff_pfl.aggregators import StackFactory
 from tff_pfl.local import trees
 from tff_pfl.templates import ClientOutput, Exchange, Personalization
 from tff_pfl.testing.eager import EagerProcess
 
 pytestmark = pytest.mark.usefixtures("clients_in_a_loop")
-
-
-@pytest.fixture
-def on_runtime(create):
-    with tff.framework.get_context_stack().install(create()):
-        yield
 
 
 class Kept(NamedTuple):
@@ -46,8 +39,9 @@ def exchange(name, work) -> Exchange:
     )
 
 
-def by_blocks(*exchanges):
-    return EagerProcess(algorithm(*exchanges))
+def three_exchanges(*work):
+    """Makes a process that runs block by block."""
+    return EagerProcess(algorithm(*map(exchange, ("first", "second", "third"), work)))
 
 
 def totals(metrics):
@@ -68,8 +62,7 @@ def next_of(process, *data, ids=None):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("create", [runtime.create_graph_context, slow(runtime.create_cpp_context)])
-@pytest.mark.usefixtures("on_runtime")
+@pytest.mark.usefixtures("each_runtime")
 def test_exchange_receives_the_carry_of_the_previous_one():
     def first(state, data, context):
         about = {"z": context.client_id, "a": [tf.constant(True), tf.fill([2], mean_value(data))]}
@@ -106,21 +99,6 @@ def test_carry_may_differ_in_length_between_clients():
     assert totals(output.metrics) == {"first": 6, "second": 16.0}
 
 
-@pytest.mark.thorough
-def test_carry_is_neither_sent_nor_kept():
-    def first(state, data, context):
-        return ClientOutput(state, mean_value(data), carry=tf.zeros([1000]))
-
-    def second(state, data, context):
-        return ClientOutput(state, tf.reduce_sum(context.carry))
-
-    process = compose(exchange("first", first), exchange("second", second))
-    metrics = next_of(process, examples(1.0)).metrics
-    assert metrics["bytes_up_per_client"] == (4 + 4) + (4 + 4)  # with the weights
-    assert metrics["bytes_down_per_client"] == 0
-    assert str(process.client_state_type) == "<count=int32>"
-
-
 # Rejected clients. Each exchange counts a visit, uploads the mean value and carries it.
 
 
@@ -150,11 +128,7 @@ def log_of_first(data):
     ],
 )
 def test_client_rejected_in_the_first_exchange_is_rejected_in_all(first):
-    process = by_blocks(
-        exchange("first", first),
-        exchange("second", visit()),
-        exchange("third", visit(upload=reciprocal)),
-    )
+    process = three_exchanges(first, visit(), visit(upload=reciprocal))
     output = next_of(process, examples(2.0), examples(-8.0), examples(4.0))
     assert [client.count for client in output.clients] == [3, 0, 3]
     assert counts(output.metrics, "num_nonfinite") == [1, 0, 0]
@@ -166,11 +140,7 @@ def test_client_rejected_in_the_first_exchange_is_rejected_in_all(first):
 
 
 def test_client_rejected_later_keeps_its_state_and_stays_rejected():
-    process = by_blocks(
-        exchange("first", visit()),
-        exchange("second", visit(carry=log_of_first)),
-        exchange("third", visit()),
-    )
+    process = three_exchanges(visit(), visit(carry=log_of_first), visit())
     output = next_of(process, examples(2.0), examples(-8.0), examples(4.0))
     assert [client.count for client in output.clients] == [3, 1, 3]
     assert counts(output.metrics, "num_nonfinite") == [0, 1, 0]
@@ -180,11 +150,7 @@ def test_client_rejected_later_keeps_its_state_and_stays_rejected():
 
 
 def test_client_without_examples_is_empty_in_each_exchange():
-    process = by_blocks(
-        exchange("first", visit()),
-        exchange("second", visit(upload=reciprocal)),
-        exchange("third", visit(upload=reciprocal)),
-    )
+    process = three_exchanges(visit(), visit(upload=reciprocal), visit(upload=reciprocal))
     output = next_of(process, examples(), examples(4.0), examples(np.nan))
     assert [client.count for client in output.clients] == [0, 3, 0]
     assert counts(output.metrics, "num_empty") == [1, 1, 1]
@@ -202,8 +168,7 @@ class Growing(NamedTuple):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("create", [runtime.create_graph_context, slow(runtime.create_cpp_context)])
-@pytest.mark.usefixtures("on_runtime")
+@pytest.mark.usefixtures("each_runtime")
 def test_server_state_may_change_its_length():
     def finalize(server, stack, round_num):
         values = stack.value
@@ -244,8 +209,7 @@ def test_server_state_may_change_its_length():
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("create", [runtime.create_graph_context, slow(runtime.create_cpp_context)])
-@pytest.mark.usefixtures("on_runtime")
+@pytest.mark.usefixtures("each_runtime")
 def test_client_state_may_change_its_length():
     def append(message, state, data, context):
         means = tf.concat([state, [mean_value(data)]], axis=0)

@@ -10,7 +10,6 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.federation import assert_equal, leaves
-from tests.marks import slow
 from tests.templates.mean_process import (
     EXAMPLES_TYPE,
     Visits,
@@ -20,7 +19,7 @@ from tests.templates.mean_process import (
     examples,
     mean_exchange,
 )
-from tff_pfl import runtime, templates
+from tff_pfl import templates
 from tff_pfl.arguments.kinds import KindError
 from tff_pfl.templates import ClientOutput, Exchange, Message, Personalization
 from tff_pfl.testing.eager import EagerProcess
@@ -72,22 +71,6 @@ class TestOneExchange:
             measured = metrics["train"]["server"]
             assert (measured["late"], measured["late"].dtype) == (expected, np.int32)
             assert list(measured["parts"]) == [1, 2.5]
-
-    def test_computations_have_the_documented_types(self, process):
-        tff.test.assert_types_identical(
-            process.initialize_client.type_signature,
-            tff.types.FunctionType(
-                np.int32, tff.types.StructWithPythonType([("count", np.int32)], Visits)
-            ),
-        )
-        weights = tff.types.TensorType(np.float32, [2])
-        tff.test.assert_types_identical(
-            process.global_weights.type_signature.result,
-            weights,
-        )
-        tff.test.assert_types_identical(
-            process.personalize.type_signature.result, tff.types.FederatedType(weights, tff.CLIENTS)
-        )
 
     def test_personalize_and_global_weights_return_models(self, process):
         state = process.initialize()
@@ -142,20 +125,9 @@ def test_exchange_starts_from_the_states_of_the_previous_one():
     assert output.metrics["bytes_up_per_client"] == (8 + 4) + 4
 
 
-# The fast tests use only this runtime.
-ON_GRAPH_RUNTIME = pytest.mark.parametrize(
-    "create", [runtime.create_graph_context, slow(runtime.create_cpp_context)]
-)
-
-
+@pytest.mark.usefixtures("each_runtime")
 class TestMessages:
-    @pytest.fixture(autouse=True)
-    def on_runtime(self, create):
-        with tff.framework.get_context_stack().install(create()):
-            yield
-
     @pytest.mark.thorough
-    @ON_GRAPH_RUNTIME
     def test_clients_receive_their_own_messages(self):
         def client_work(message, state, data, context):
             assert isinstance(message, Message)
@@ -176,9 +148,6 @@ class TestMessages:
         assert output.metrics["bytes_down_per_client"] == 8 + 8 + 4
 
     @pytest.mark.thorough
-    @pytest.mark.parametrize(
-        "create", [runtime.create_graph_context, slow(runtime.create_cpp_context)]
-    )
     def test_selected_message_keeps_its_structure(self):
         """Tests names out of order: TFF's runtime selects by a data set, which reorders them."""
 
@@ -201,7 +170,6 @@ class TestMessages:
         output = process.next(process.initialize(), clients(process, examples(1.0), ids=[3]))
         assert [c.count for c in output.clients] == [7 * 3 + 5 * 30 + 2 * 300]
 
-    @ON_GRAPH_RUNTIME
     def test_personalization_selects_too(self):
         process = compose(
             mean_exchange(),
@@ -267,26 +235,6 @@ class TestSeeds:
         assert output.state.round_num == 7
 
 
-@pytest.mark.thorough
-def test_secure_aggregator_stays_secure():
-    """Checks the computation, because TFF's stock runtime does not execute secure sums."""
-    process = compose(
-        mean_exchange(aggregator=tff.learning.secure_aggregator(zeroing=False, clipping=False))
-    )
-    tff.test.assert_contains_secure_aggregation(process.next)
-
-
-@pytest.mark.thorough
-def test_unweighted_aggregator_averages_uniformly():
-    private = tff.aggregators.DifferentiallyPrivateFactory.gaussian_fixed(
-        noise_multiplier=0.0, clients_per_round=2.0, clip=100.0
-    )
-    process = compose(mean_exchange(aggregator=private))
-    output = process.next(process.initialize(), clients(process, examples(2.0), examples(4.0)))
-    np.testing.assert_allclose(output.state.algorithm, [3.0, 3.0], rtol=1e-6)
-    assert output.metrics["bytes_up_per_client"] == 8
-
-
 def test_measurements_of_aggregators_are_metrics():
     factory = tff.aggregators.add_measurements(
         tff.aggregators.SumFactory(),
@@ -312,17 +260,6 @@ def test_aggregator_keeps_its_state_if_the_server_does():
     assert_equal(kept.aggregators, state.aggregators)
     changed = process.next(state, clients(process, examples(5.0))).state
     assert not all(map(np.array_equal, leaves(changed.aggregators), leaves(state.aggregators)))
-
-
-def test_client_rejected_in_a_later_exchange_keeps_the_state_before_it():
-    def second(server, state, data, context):
-        return ClientOutput(Visits(state.count * 10), server * np.nan)
-
-    process = by_blocks(mean_exchange(), mean_exchange(name="second", client_work=second))
-    output = process.next(process.initialize(), clients(process, examples(3.0)))
-    assert [c.count for c in output.clients] == [1]
-    assert output.metrics["second"]["num_nonfinite"] == 1
-    np.testing.assert_allclose(output.state.algorithm, [3.0, 3.0])
 
 
 def test_metric_without_measurements_is_nan(process):

@@ -52,7 +52,6 @@ ONE = Mean(1.0, 1.0)
         # The result of client work.
         (returns(lambda w, state, data: (state, w)), "returned tuple, not ClientOutput"),
         (changed(weight=[1.0, 2.0]), r"weight must consist of real scalars, found <float32\[2\]>"),
-        (changed(weight=1j), "weight must consist of real scalars, found <complex128>"),
         (changed(metrics=[("loss", ONE)]), "must be a mapping from names to metrics, found list"),
         (changed(metrics={"loss": 1.0}), "metric 'loss' must be a .*Mean.*, found float"),
         (
@@ -60,10 +59,6 @@ ONE = Mean(1.0, 1.0)
             "'num_examples' has a name that the composer uses",
         ),
         (changed(metrics={"server/x": ONE}), "the name of a metric must be .*, found 'server/x'"),
-        (
-            changed(metrics={"loss": Mean([1.0, 2.0], 1.0)}),
-            r"real scalars, found <float32\[2\],float32>",
-        ),
         (
             changed(metrics={"loss": Mean(1.0, np.complex64(1))}),
             "real scalars, found <float32,complex64>",
@@ -165,7 +160,7 @@ def test_models_of_different_types_raise():
         (2, {}, ValueError, r"distinct names; got \['train', 'train'\]"),
         (0, {}, ValueError, "exchanges must be one or more"),
         (1, {"seed": -1}, ValueError, "^seed must be a whole number in 0 to 9"),
-        (1, {"report": "secret"}, ValueError, "Unknown report 'secret'. Did you mean 'secure'"),
+        (1, {"report": "secret"}, ValueError, "Unknown report 'secret'"),
         (
             1,
             {"personalize": lambda server: server},

@@ -7,9 +7,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests.marks import slow
 from tests.templates.mean_process import Visits, clients, compose, examples, mean_exchange
-from tff_pfl import runtime
 from tff_pfl.models import Mean
 from tff_pfl.templates import ClientOutput, Exchange, Personalization
 
@@ -93,8 +91,8 @@ def test_negative_weight_is_rejected(mean_process):
     assert (metrics["num_nonfinite"], metrics["num_empty"]) == (1, 0)
 
 
-@pytest.mark.parametrize("create", [runtime.create_graph_context, slow(runtime.create_cpp_context)])
-def test_size_that_does_not_fit_the_rows_is_rejected(mean_process, create):
+@pytest.mark.usefixtures("each_runtime")
+def test_size_that_does_not_fit_the_rows_is_rejected(mean_process):
     two = examples(4.0, 8.0)
     data = [
         two,
@@ -104,11 +102,9 @@ def test_size_that_does_not_fit_the_rows_is_rejected(mean_process, create):
         two._replace(y=two.y[:1]),
         examples(),
     ]
-    with tff.framework.get_context_stack().install(create()):
-        cohort = clients(mean_process, *data)
-        state = mean_process.initialize()
-        output = mean_process.next(state, cohort)
-        sizes = mean_process.personalize(state, cohort)
+    cohort, state = clients(mean_process, *data), mean_process.initialize()
+    output = mean_process.next(state, cohort)
+    sizes = mean_process.personalize(state, cohort)
     np.testing.assert_allclose(output.state.algorithm, [6.0, 6.0], rtol=1e-6)
     assert [client.count for client in output.clients] == [3, 0, 0, 0, 0, 0]
     metrics = output.metrics["train"]
@@ -118,11 +114,10 @@ def test_size_that_does_not_fit_the_rows_is_rejected(mean_process, create):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("create", [runtime.create_graph_context, slow(runtime.create_cpp_context)])
-def test_client_twice_in_a_cohort_raises(mean_process, create):
-    with tff.framework.get_context_stack().install(create()):
-        state = mean_process.initialize()
-        twice = clients(mean_process, *[examples(1.0)] * 4, ids=[3, 0, 7, 3])
-        with pytest.raises(Exception, match=r"must not be in a cohort twice.*\[3 0 7 3\]"):
-            mean_process.next(state, twice)
-        assert mean_process.next(state, twice[1:]).metrics["train"]["num_clients"] == 3
+@pytest.mark.usefixtures("each_runtime")
+def test_client_twice_in_a_cohort_raises(mean_process):
+    state = mean_process.initialize()
+    twice = clients(mean_process, *[examples(1.0)] * 4, ids=[3, 0, 7, 3])
+    with pytest.raises(Exception, match=r"must not be in a cohort twice.*\[3 0 7 3\]"):
+        mean_process.next(state, twice)
+    assert mean_process.next(state, twice[1:]).metrics["train"]["num_clients"] == 3

@@ -1,5 +1,7 @@
 """Tests how the report of a round is sent: by secure sums, in the clear, or not at all."""
 
+import collections
+
 import numpy as np
 import pytest
 import tensorflow_federated as tff
@@ -65,10 +67,7 @@ class TestSecure:
         ("totals", "expected"),
         [
             slow((0.3, 2e6, np.int32(-7)), (0.3, 2**20, -7)),
-            slow(
-                (0.3, -1e5, 2e6, np.int32(7), np.float64(1.5)),
-                (0.3, -1e5, 2**20, 7, 1.5),
-            ),
+            slow((0.3, -1e5, 2e6, np.int32(7), np.float64(1.5)), (0.3, -1e5, 2**20, 7, 1.5)),
         ],
         ids=["three", "five"],
     )
@@ -123,38 +122,17 @@ class TestNone:
         assert output.metrics["train"]["server_kept"] == 1
 
 
-class ShowingFactory(tff.aggregators.UnweightedAggregationFactory):
-    """Sums uploads securely, and also shows the server another aggregate of them."""
-
-    def __init__(self, show):
-        self.show = show
-
-    def create(self, value_type):
-        sums = SECURE_SUM.create(value_type)
-
-        @tff.federated_computation(tff.types.FederatedType(value_type, tff.CLIENTS))
-        def shown(value):
-            return self.show(value)
-
-        @tff.federated_computation(
-            sums.initialize.type_signature.result, tff.types.FederatedType(value_type, tff.CLIENTS)
-        )
-        def next_sum(state, value):
-            output = sums.next(state, value)
-            measurements = shown(value)
-            return tff.templates.MeasuredProcessOutput(output.state, output.result, measurements)
-
-        return tff.templates.AggregationProcess(sums.initialize, next_sum)
+def showing(show):
+    """Makes a secure sum of uploads, of which the server also sees another aggregate."""
+    return tff.aggregators.add_measurements(
+        SECURE_SUM, client_measurement_fn=lambda values: collections.OrderedDict(seen=show(values))
+    )
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     "aggregator",
-    [
-        tff.aggregators.MeanFactory(),
-        ShowingFactory(tff.federated_sum),
-        ShowingFactory(tff.federated_min),
-    ],
+    [tff.aggregators.MeanFactory(), showing(tff.federated_sum), showing(tff.federated_min)],
     ids=["mean", "sum", "minimum"],
 )
 def test_secure_report_with_uploads_in_the_clear_raises(aggregator):

@@ -158,17 +158,6 @@ def test_views_and_sequences_of_structures_train_alike(clients_in_a_loop):
     assert metrics["total_rounds_metrics"]["num_examples"] == 7
 
 
-def test_per_fedavg_takes_every_second_row_of_each_array():
-    from tff_pfl.algorithms.per_fedavg import _part
-    from tff_pfl.local import Batch
-
-    x, y = tf.nest.map_structure(tf.constant, rows(5, 0))
-    part = _part(Batch(x, y, tf.ones([5]), tf.zeros([2], tf.int32)), 1, 2)
-    np.testing.assert_array_equal(part.x["vector"][:2], x["vector"][1::2])
-    np.testing.assert_array_equal(part.y[1][:2], y[1][1::2])
-    np.testing.assert_array_equal(part.weight, [1, 1, 0])
-
-
 def test_what_needs_classes_or_images_says_so():
     with pytest.raises(TemplateError, match="'label_flip' needs class labels"):
         attacked = label_flip(make("fedavg", MODEL, LOCAL), num_classes=2, client_ids=[0])

@@ -9,10 +9,9 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests.federation import eager, local_sgd, make_client
 from tests.marks import slow
-from tff_pfl.local import Batch, Examples, evaluate
-from tff_pfl.models import TASKS, Metric, Task, from_keras, layer_parts
+from tff_pfl.local import Batch
+from tff_pfl.models import Metric, Task, from_keras, layer_parts
 
 layers = tf.keras.layers
 RNG = np.random.default_rng(0)
@@ -71,17 +70,22 @@ normalized = sequential(
 )
 
 
-def convolutional():
-    return tf.keras.Sequential(
-        [
-            layers.Reshape((2, 2, 1), input_shape=(4,)),
-            layers.Conv2D(3, 2, padding="same", kernel_initializer="he_normal"),
-            layers.DepthwiseConv2D(2, bias_initializer="random_normal"),
-            layers.Flatten(),
-            layers.LayerNormalization(),
-            layers.Dense(3, kernel_initializer="orthogonal"),
-        ]
+# Its kernel is a constant.
+frozen = sequential(
+    lambda: layers.Dense(
+        4, trainable=False, kernel_initializer=tf.keras.initializers.GlorotUniform(seed=3)
     )
+)
+
+convolutional = sequential(
+    lambda: layers.Reshape((2, 2, 1)),
+    lambda: layers.Conv2D(3, 2, padding="same", kernel_initializer="he_normal"),
+    lambda: layers.DepthwiseConv2D(2, bias_initializer="random_normal"),
+    layers.Flatten,
+    layers.LayerNormalization,
+    lambda: layers.Dense(4, kernel_initializer="orthogonal"),
+)
+recurrent = sequential(lambda: layers.Reshape((2, 2)), lambda: layers.SimpleRNN(3))
 
 
 def parts_made_in_reverse():
@@ -118,12 +122,6 @@ class HeadBuiltInInit(tf.keras.Model):
         return self.forward(x)
 
 
-def recurrent():
-    return tf.keras.Sequential(
-        [layers.Reshape((2, 2), input_shape=(4,)), layers.SimpleRNN(3), layers.Dense(3)]
-    )
-
-
 MODELS = {
     mlp: ("body", "head"),
     branches: ("shared", "skip", "head"),
@@ -131,8 +129,8 @@ MODELS = {
     Subclassed: ("mine", "mine/body", "mine/head"),
     deferred: ("dense", "dense_1"),
     normalized: ("head",),
-    convolutional: ("conv2d", "depthwise_conv2d", "layer_normalization", "dense"),
-    recurrent: ("simple_rnn/simple_rnn_cell", "dense"),
+    convolutional: ("conv2d", "depthwise_conv2d", "layer_normalization", "dense", "head"),
+    recurrent: ("simple_rnn/simple_rnn_cell", "head"),
     parts_made_in_reverse: ("hidden", "logits"),
     predictor_made_before_its_encoder: ("hidden", "logits"),
     head_built_first: ("hidden", "logits"),
@@ -191,7 +189,7 @@ def test_outputs_and_gradients_equal_keras(keras_model_fn, names):
         np.testing.assert_allclose(by_shape[tuple(value.shape)].pop(0), value, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize("keras_model_fn", [branches, normalized])
+@pytest.mark.parametrize("keras_model_fn", [branches, normalized, frozen])
 def test_apply_is_the_same_in_a_tff_computation(keras_model_fn):
     model = model_of(keras_model_fn)
     weights, x = model.init(0), RNG.normal(size=(5, 4)).astype(np.float32)
@@ -239,28 +237,6 @@ def test_layers_of_the_same_shape_start_differently():
     assert np.max(np.abs(a)) <= np.sqrt(6 / 8)
 
 
-@pytest.mark.thorough
-def test_preprocess_receives_integers_unchanged():
-    """Learns the parity of large integers, which float32 would round."""
-    base = 2**31
-
-    def network():
-        return tf.keras.Sequential([layers.Dense(1, name="head", input_shape=(1,))])
-
-    model = from_keras(
-        network,
-        input_shape=(1,),
-        preprocess=lambda v: tf.math.floormod(v, 2),
-        task=TASKS["regression"](),
-    )
-    ids = base + np.arange(8)
-    process = eager("fedavg", model, local_sgd(0.4, 20))
-    client = make_client(process, 0, Examples(ids[:, None], np.int32(ids % 2), np.int32(8)))
-    state, _, _ = process.next(process.initialize(), [client])
-    loss = evaluate(model, process.global_weights(state), client.data)["loss"]
-    assert loss.mean < 1e-3
-
-
 def test_preprocess_is_tried_with_input_dtype():
     model = from_keras(
         sequential(shape=(5,)),
@@ -275,22 +251,6 @@ def test_preprocess_is_tried_with_input_dtype():
 def test_open_shapes_of_inputs_are_refused():
     with pytest.raises(ValueError, match=r"in whole numbers, got \(None, 8\)"):
         from_keras(lambda: tf.keras.Sequential([tf.keras.layers.Dense(3)]), input_shape=(None, 8))
-
-
-def test_inputs_are_preprocessed():
-    model = from_keras(
-        sequential(layers.Flatten, shape=(2, 2)),
-        input_shape=(4,),
-        preprocess=lambda x: tf.reshape(x / 255, [-1, 2, 2]),
-    )
-    weights = model.init(0)
-    x = np.array([[0, 51, 102, 255]], np.uint8)
-    expected = np.array([[0.0, 0.2, 0.4, 1.0]]) @ weights["head"]["kernel"]
-    for dtype in [np.uint8, np.int64, np.float16, np.float32, np.float64]:
-        outputs = model.apply(weights, x.astype(dtype))
-        assert outputs.dtype == tf.float32
-        rtol = 5e-3 if dtype is np.float16 else 1e-3  # preprocess computes in float16.
-        np.testing.assert_allclose(outputs, expected, rtol=rtol)
 
 
 def test_num_classes_is_the_number_of_logits():
@@ -319,10 +279,6 @@ def test_loss_and_metrics_can_be_given():
     assert totals["loss"] == (0.5**2 + 2.5**2, 2.0)  # Both probabilities are 1/2.
     assert totals["twice"] == (8.0, 2.0)
     tf.nest.assert_same_structure(totals, model.zero_totals())
-
-
-def normal(shape):
-    return np.random.default_rng().normal(size=shape).astype(np.float32)
 
 
 class MyHead(layers.Layer):

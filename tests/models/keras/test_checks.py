@@ -8,14 +8,19 @@ import pytest
 import tensorflow as tf
 
 from tests.marks import together
-from tests.models.keras.test_adapter import layers, mlp, normal, pure, sequential
+from tests.models.keras.test_adapter import layers, mlp, pure, sequential
 from tff_pfl.arguments.kinds import KindError
+from tff_pfl.arguments.names import UnknownNameError
 from tff_pfl.models import TASKS, from_keras
 
 
 class Unseeded(tf.keras.initializers.Initializer):
     def __call__(self, shape, dtype=None, **kwargs):
         return tf.random.normal(shape, dtype=dtype)
+
+
+def drawn_by_numpy(shape, dtype):
+    return np.random.default_rng().normal(size=shape).astype(np.float32)
 
 
 class Truncated(tf.keras.initializers.Initializer):
@@ -96,12 +101,11 @@ def twins():
             ending_in(lambda: layers.Reshape((2, 2, 1)), lambda: layers.Conv2D(3, 1)),
             r"of shape \(2, 2, 3\) for each example.*Flatten or pool.*another task",
         ),
-        (ending_in(layers.Flatten), "no weights that are trained"),
         (ending_in(lambda: layers.Dense(3, trainable=False)), "no weights that are trained"),
         (Counting, "assigned a value when the model is built or called"),
         (lambda: layers.Dense(3), "tf.keras.Model, got Dense"),
         (
-            sequential(lambda: layers.Dense(4, kernel_initializer=lambda s, dtype: normal(s))),
+            sequential(lambda: layers.Dense(4, kernel_initializer=drawn_by_numpy)),
             "dense/kernel.*tf.keras.initializers",
         ),
         (
@@ -111,15 +115,6 @@ def twins():
         (
             sequential(lambda: layers.Dense(4, kernel_initializer=Truncated())),
             "'TruncatedNormal' draws random numbers, which the round's seed",
-        ),
-        (
-            ending_in(
-                lambda: layers.Reshape((2, 2, 1)),
-                layers.RandomFlip,
-                layers.Flatten,
-                lambda: layers.Dense(4),
-            ),
-            "random layers other than Dropout.*augment",
         ),
         (
             ending_in(
@@ -139,7 +134,7 @@ def twins():
             "'dense/bias:0' has a constraint",
         ),
         (pretrained, "'dense/kernel:0' is assigned a value.*set_weights.*starting_from"),
-        (compiled, r"not weights of the model.*compile\(\)"),
+        (compiled, r"not weights of the model.*compile\(\).*random layers .*augment"),
         (twins, "'kernel' of layer 'a' exists 2 times"),
     ],
 )
@@ -192,7 +187,7 @@ def test_default_task_needs_two_logits():
 def test_task_is_a_name_or_a_task():
     one_logit = ending_in(lambda: layers.Dense(1))
     assert pure(one_logit, task="regression").task.name == "regression"
-    with pytest.raises(ValueError, match="Did you mean 'regression'"):
+    with pytest.raises(UnknownNameError, match="'regresion'"):
         pure(one_logit, task="regresion")
     with pytest.raises(KindError, match="^task must be a Task or a name of one, got <function"):
         pure(one_logit, task=TASKS["regression"])
@@ -206,24 +201,13 @@ def test_input_shape_is_of_stored_inputs():
     assert isinstance(refused.value.__cause__, TypeError)
 
 
-def built_before(model):
-    return lambda: model
-
-
-@together(
-    ("make", "message"),
-    [
-        (mlp, r"must be a function .* not a Sequential: from_keras\(network, ...\), not"),
-        (lambda: "mlp", "must be a function that builds a model, not a str"),
-        (
-            lambda: built_before(mlp()),
-            r"'body/kernel:0', .* existed before the call",
-        ),
-    ],
-)
-def test_from_keras_refuses_built_models(make, message):
-    with pytest.raises(ValueError, match=message):
-        from_keras(make(), input_shape=(4,))
+def test_from_keras_refuses_built_models():
+    for given, kind in ((mlp(), "Sequential"), ("mlp", "str")):
+        with pytest.raises(ValueError, match=rf"not a {kind}: from_keras\(network, ...\), not"):
+            from_keras(given, input_shape=(4,))
+    built_before = mlp()
+    with pytest.raises(ValueError, match="'body/kernel:0', .* existed before the call"):
+        from_keras(lambda: built_before, input_shape=(4,))
 
 
 def test_apply_refuses_a_model_of_an_earlier_call():

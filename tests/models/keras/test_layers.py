@@ -7,11 +7,11 @@ import pytest
 import tensorflow as tf
 
 from tests.federation import assert_close
+from tests.models.keras.test_adapter import layers, sequential
 from tff_pfl.local import Batch
 from tff_pfl.models import Task, from_keras
 from tff_pfl.models.keras.layers import pure_layers
 
-layers = tf.keras.layers
 RNG = np.random.default_rng(0)
 
 SEED = tf.constant([1, 2])
@@ -106,14 +106,9 @@ def test_pure_layers_restores_keras():
     assert np.any(ordinary(x, training=True) != ordinary(x, training=True))
 
 
-def mlp():
-    return tf.keras.Sequential(
-        [
-            layers.Dense(16, "tanh", name="body", input_shape=(8,)),
-            layers.Dropout(0.25),
-            layers.Dense(3, name="head"),
-        ]
-    )
+mlp = sequential(
+    lambda: layers.Dense(16, "tanh", name="body"), lambda: layers.Dropout(0.25), shape=(8,)
+)
 
 
 @functools.cache

@@ -51,9 +51,7 @@ def test_keras_metrics_ignore_padding_and_take_weights():
         slow(kind.Precision(thresholds=0.95), np.nan, np.nan),  # without predicted positives
         slow(kind.Recall(), np.nan, 0.6),
         slow(kind.SensitivityAtSpecificity(0.5), np.nan, np.nan),
-        slow(kind.SpecificityAtSensitivity(0.5), np.nan, np.nan),
         slow(kind.PrecisionAtRecall(0.5), np.nan, 1.0),
-        slow(kind.RecallAtPrecision(0.5), np.nan, 1.0),
         slow(kind.F1Score("micro", 0.5), 0.0, 0.75),
         slow(kind.F1Score("micro", 0.95), np.nan, 0.0),
         (kind.F1Score("weighted", 0.5), np.nan, 0.75),
@@ -176,7 +174,7 @@ def test_directions_follow_the_class():
         Task("own", absolute, made)
     made = keras_metrics([kind.Mean("own")], directions={"own": -1})
     assert Task("own", absolute, made).quantities["own"].better == -1
-    with pytest.raises(ValueError, match="Unknown metric of directions 'won'. Did you mean 'own'"):
+    with pytest.raises(ValueError, match="Unknown metric of directions 'won'"):
         keras_metrics([kind.Mean("own")], directions={"won": -1})
 
 
