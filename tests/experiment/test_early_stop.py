@@ -77,12 +77,12 @@ def test_result_has_the_best_round_on_validation_examples(dataset, tmp_path):
     assert best("validation", split="validation").metrics[WATCHED] == watched.metrics[WATCHED]
 
 
-def config(rounds=5, patience=1):
+def config(rounds=5):
     return tiny_config(
         rounds=rounds,
         evaluation={"every": 1},
         data={"fractions": (0.5, 0.25, 0.25)},
-        early_stop={"patience": patience, "least_gain": 1.0},
+        early_stop={"patience": 1, "least_gain": 1.0},
     )
 
 

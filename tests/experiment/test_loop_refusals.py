@@ -5,6 +5,7 @@ import os
 import shutil
 
 import pytest
+import tensorflow_federated as tff
 
 from tests.experiment.killed import run
 from tests.federation import tiny_algorithm, tiny_experiment
@@ -118,7 +119,9 @@ def test_finished_run_that_is_shown_again_records_no_versions(
     assert "the run continues" not in capsys.readouterr().out
 
 
-def test_stock_runtime_refuses_a_round_without_clients(dataset, tmp_path, monkeypatch):
-    monkeypatch.setattr(runtime, "current_devices", lambda: None)
-    with pytest.raises(NobodyReportedError, match="Nobody reported in round 1.*--runtime=graph"):
+def test_stock_runtime_refuses_a_round_without_clients(dataset, tmp_path):
+    with (
+        tff.framework.get_context_stack().install(runtime.create_cpp_context()),
+        pytest.raises(NobodyReportedError, match="Nobody reported in round 1.*--runtime=graph"),
+    ):
         run(tmp_path, dataset, participation=Participation(dropout=(1.0,)))
