@@ -104,10 +104,4 @@ def test_program_stops_early_and_does_not_repeat_the_run(tmp_path, capsys):
         assert code == 0
         assert repeated.out.strip() in printed.out
     assert (tmp_path / "run" / "metrics.csv").read_bytes() == metrics
-    (tmp_path / "run" / "summary.json").unlink()
-    assert program(config())[0] == 0
-    assert read_summary(tmp_path / "run") == summary
-    code, printed = program(config(rounds=1))
-    assert code == 1
-    assert "has done 2 rounds already, but rounds=1." in printed.err
     assert finished_summary(tmp_path / "run", rounds=7) == summary  # for a study

