@@ -17,8 +17,8 @@ import tensorflow_federated as tff
 
 from tests.algorithms.test_contract import CLIENTS, ROWS
 from tests.deployment.test_sequence_data import as_sequence
-from tests.drivers.simulated_run import ROUNDS, drive, drive_in, tiny_dataset
-from tests.experiment.killed import Killed, rows_of, run, with_validation
+from tests.drivers.simulated_run import ROUNDS, drive, drive_in
+from tests.experiment.killed import Killed, rows_of, run, tiny_dataset, with_validation
 from tests.federation import assert_close, assert_equal, tiny_experiment
 from tests.marks import slow
 from tests.runs import ROOT, run_python, wait_until

@@ -39,10 +39,6 @@ def cut(content):
     return content[: len(content) // 2]
 
 
-def empty(content):
-    return b""
-
-
 def a_list(content):
     return b"[]"
 
@@ -91,7 +87,6 @@ def test_missing_or_damaged_summary_is_written_again(finished, damaged, damage):
     ("name", "damage"),
     [
         ("metrics.csv", None),
-        slow("metrics.csv", empty),
         ("metrics.csv", with_another_digit),
         slow("timings.csv", with_another_digit),
         ("clients/round_000001.csv", with_another_digit),
