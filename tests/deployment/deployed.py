@@ -1,4 +1,4 @@
-"""Runs the coordinator and the devices of the example in one process, and what they deploy."""
+"""Runs the coordinator and the devices of the example in one process, and rounds to compare."""
 
 import functools
 import importlib
