@@ -83,6 +83,8 @@ def test_run_of_other_data_is_not_exported(run_of_ditto, tmp_path):
         message = f"is a run of something else: the fingerprint of its {what}"
         with pytest.raises(OutputDirectoryError, match=message):
             Run(run_of_ditto.folder, changed).export(tmp_path / "refused")
+    with pytest.raises(OutputDirectoryError, match="has no checkpoint"):
+        Run(tmp_path, experiment).export(tmp_path / "refused")
     assert not (tmp_path / "refused").exists()
 
 
