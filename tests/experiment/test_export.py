@@ -121,6 +121,7 @@ def test_new_clients_of_other_classes_are_refused(run_of_ditto, tmp_path):
     ):
         with pytest.raises(ValueError, match=message):
             refusing.export_new_clients(new, tmp_path / "refused", fine_tune_epochs=0)
+    assert with_names.dataset.fingerprint != named(list("badcefghik")).fingerprint
 
 
 def test_impossible_exports_are_refused(run_of_ditto, tmp_path, capsys):
