@@ -1,5 +1,7 @@
 """Tests of `tff_pfl.deployment.sequence_data`."""
 
+import collections
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -21,7 +23,7 @@ from tff_pfl.templates import compose
 from tff_pfl.templates.errors import ProcessSignatureError
 
 pytestmark = pytest.mark.usefixtures("clients_in_a_loop")
-ELEMENT = tff.types.to_type([("x", (np.uint8, IMAGE_SHAPE)), ("y", np.int32)])
+ELEMENT = tff.types.to_type(collections.OrderedDict(x=(np.uint8, IMAGE_SHAPE), y=np.int32))
 FEDAVG = make("fedavg", tiny_model(), local_sgd(), personalized="local")
 
 
@@ -42,7 +44,8 @@ def adapted(process):
 
 def as_sequence(data):
     """Returns a client's examples, without its padding, as a `tf.data.Dataset`."""
-    return tf.data.Dataset.from_tensor_slices({"x": data.x[: data.size], "y": data.y[: data.size]})
+    rows = collections.OrderedDict(x=data.x[: data.size], y=data.y[: data.size])
+    return tf.data.Dataset.from_tensor_slices(rows)
 
 
 def with_datasets(clients):
