@@ -1,4 +1,4 @@
-"""Runs the coordinator and the devices of the example in one process."""
+"""Runs the coordinator and the devices of the example in one process, and rounds to compare."""
 
 import functools
 import importlib
@@ -6,7 +6,11 @@ import pathlib
 import socket
 import sys
 
+from tests.algorithms.test_contract import ROWS
 from tff_pfl.deployment import export_client, export_server, named_tensors
+
+SUBJECTS = {row.id: row.subject for row in ROWS}
+SIZES = (6, 5, 9)  # the number of examples of each client
 
 EXAMPLE = pathlib.Path("examples/deployment")
 sys.path.insert(0, str(EXAMPLE))  # its programs import each other by their names
@@ -14,6 +18,15 @@ exported, coordinator, device = map(importlib.import_module, ("exported", "coord
 
 _side = functools.cache(exported.Side)
 coordinator.Side = device.Side = lambda folder: _side(folder.resolve())
+
+
+def rounds_of_the_process(process, clients):
+    """Yields the server's state, the clients and the metrics after each of three rounds."""
+    state = process.initialize()
+    for _ in range(3):
+        state, states, metrics = process.next(state, clients)
+        clients = [c._replace(state=s) for c, s in zip(clients, states, strict=True)]
+        yield state, clients, metrics
 
 
 def write_folders(folder, process, clients):
@@ -41,6 +54,11 @@ def device_of(folder, client_id):
     return device.Device(folder / f"device_{client_id}")
 
 
+def answer(server, one):
+    """Returns what a device does with its task: its upload, or `None`."""
+    return one.act(server.ask(one.hello()))
+
+
 def run(folder, num_devices, rounds):
     """Runs the rounds, and returns the coordinator."""
     server = coordinator_of(folder, num_devices, rounds)
@@ -48,7 +66,7 @@ def run(folder, num_devices, rounds):
     is_over = False
     while not is_over:
         for one in devices:
-            upload = one.act(server.ask(one.hello()))
+            upload = answer(server, one)
             if upload is not None:
                 server.send(upload)
         server.finish_if_due()

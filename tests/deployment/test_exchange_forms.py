@@ -3,7 +3,7 @@
 import pytest
 import tensorflow_federated as tff
 
-from tests.algorithms.test_contract import ROWS
+from tests.deployment.deployed import SIZES, SUBJECTS, rounds_of_the_process
 from tests.federation import assert_close, assert_equal
 from tests.marks import slow
 from tff_pfl import compose_stateless_view, runtime
@@ -11,8 +11,6 @@ from tff_pfl.arguments.kinds import KindError
 from tff_pfl.deployment import FormError, export_client, forms, named_tensors
 
 mapreduce = tff.backends.mapreduce
-SUBJECTS = {row.id: row.subject for row in ROWS}
-SIZES = (6, 5, 9)
 # The methods with an exchange that gathers uploads at the server, by `tff.federated_aggregate`.
 GATHERING = (
     *("fedamp", "heur_fedamp", "fedmgda_plus", "fedpac", "fedpg", "s_fedpg", "ifca", "fedfomo"),
@@ -22,15 +20,6 @@ GATHERING = (
 
 # TensorFlow arranges operations of these methods differently in computations of forms.
 ROUNDED = ("pfedhn", "pfedhn_pc", "plgu_ghn", "pfedme")
-
-
-def rounds_of_the_process(process, clients):
-    """Yields the server's state, the clients and the metrics after each of three rounds."""
-    state = process.initialize()
-    for _ in range(3):
-        state, states, metrics = process.next(state, clients)
-        clients = [c._replace(state=s) for c, s in zip(clients, states, strict=True)]
-        yield state, clients, metrics
 
 
 def rounds_of_forms(process, clients, next_states):

@@ -5,11 +5,10 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests.federation import EXAMPLES_TYPE, IMAGE_SHAPE, assert_close, random_examples, tiny_model
+from tests.deployment.test_sequence_data import ELEMENT, as_sequence
+from tests.federation import EXAMPLES_TYPE, assert_close, random_examples, tiny_model
 from tff_pfl.deployment import compose_global_evaluation
 from tff_pfl.local import Examples, evaluate
-
-ELEMENT = tff.types.to_type([("x", (np.uint8, IMAGE_SHAPE)), ("y", np.int32)])
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +50,6 @@ def test_totals_count_beyond_float32_precision(evaluation):
 def test_sequences_give_the_same_metrics_as_examples(evaluation):
     sequence_evaluation = compose_global_evaluation(tiny_model(), tff.types.SequenceType(ELEMENT))
     clients = [random_examples(5), random_examples(0), random_examples(8)]
-    sequences = [tf.data.Dataset.from_tensor_slices({"x": c.x, "y": c.y}) for c in clients]
+    sequences = list(map(as_sequence, clients))
     output = sequence_evaluation.next(sequence_evaluation.initialize(), sequences)
     assert_close(output, evaluation.next(evaluation.initialize(), clients))

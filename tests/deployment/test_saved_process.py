@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import io
-import json
 import re
 import shutil
 import subprocess
@@ -16,9 +15,8 @@ import pytest
 import tensorflow_federated as tff
 from tensorflow.python.util import tf_stack
 
-from tests.algorithms.test_contract import ROWS
 from tests.deployment import deployed
-from tests.deployment.deployed import coordinator, exported, free_port
+from tests.deployment.deployed import SIZES, SUBJECTS, answer, coordinator, exported, free_port
 from tests.experiment.killed import Killed
 from tests.federation import EXAMPLES_TYPE, assert_close, assert_equal, local_sgd, tiny_model
 from tests.marks import slow
@@ -28,8 +26,6 @@ from tff_pfl.deployment import FormError, export_client, export_server, named_te
 from tff_pfl.templates import compose
 
 MessageError, NotCountedError = exported.MessageError, coordinator.NotCountedError
-SUBJECTS = {row.id: row.subject for row in ROWS}
-SIZES = (6, 5, 9)
 # TensorFlow fuses operations of these methods, unless `round_as_simulation` was called; pFedMe's it
 # also arranges differently in the simulation's larger graph. pFedMB's last batch of convolutions
 # has half of the rows in the simulation, see `branch_if_alone`, but not in an exported process.
@@ -44,13 +40,11 @@ def test_rounds_equal_those_of_the_process(name, tmp_path):
     process, clients = SUBJECTS[name].process, SUBJECTS[name].clients(SIZES)
     deployed.write_folders(tmp_path, process, clients)
     history = deployed.run(tmp_path, len(clients), rounds=3).history
-    state, all_metrics = process.initialize(), []
     with tff.framework.get_context_stack().install(runtime.create_graph_context(vectorize="never")):
-        for _ in range(3):
-            state, states, metrics = process.next(state, clients)
-            clients = [c._replace(state=s) for c, s in zip(clients, states, strict=True)]
-            all_metrics += [metrics[exchange.name] for exchange in process.exchanges]
+        rounds = list(deployed.rounds_of_the_process(process, clients))
+        state, clients, _ = rounds[-1]
         models = process.personalize(state, clients)
+    all_metrics = [its[exchange.name] for *_, its in rounds for exchange in process.exchanges]
     compare = assert_close if name.partition("-")[0] in ROUNDED else assert_equal
     compare(deployed.tensors(tmp_path / "server/memory.npz"), named_tensors("server", state))
     for i, (client, model) in enumerate(zip(clients, models, strict=True)):
@@ -128,16 +122,15 @@ def folder(template, tmp_path):
 @pytest.mark.thorough
 def test_device_that_is_asked_twice_sends_the_same_bytes(folder):
     server = deployed.coordinator_of(folder, 3, rounds=2)
-    first = deployed.device_of(folder, 0)
+    first, *others = (deployed.device_of(folder, i) for i in range(3))
     task = server.ask(first.hello())
     upload = first.act(task)
     assert first.act(task) == upload == deployed.device_of(folder, 0).act(task)
     server.send(upload)
     server.send(upload)
-    assert exported.Message.unpack(server.ask(first.hello())).header["task"] == "wait"
-    for i in (1, 2):
-        other = deployed.device_of(folder, i)
-        server.send(other.act(server.ask(other.hello())))
+    assert answer(server, first) is None  # it waits
+    for other in others:
+        server.send(answer(server, other))
     assert server.history[0]["client_ids"] == [0, 1, 2]
     assert server.history[0]["metrics"]["metrics__num_clients"] == 3
 
@@ -147,13 +140,13 @@ def test_exchange_ends_without_a_late_device_which_keeps_its_state(folder):
     options = {"exchange_seconds": 0.0, "least_uploads": 2}
     server = deployed.coordinator_of(folder, 3, rounds=2, **options)
     devices = [deployed.device_of(folder, i) for i in range(3)]
-    late = devices[2].act(server.ask(devices[2].hello()))
+    late = answer(server, devices[2])
     for one in devices[:2]:
-        server.send(one.act(server.ask(one.hello())))
+        server.send(answer(server, one))
     assert server.history[0]["client_ids"] == [0, 1]
     with pytest.raises(NotCountedError, match=r"\[0, 0\] is not the current one"):
         server.send(late)
-    assert devices[2].act(server.ask(devices[2].hello())) != late
+    assert answer(server, devices[2]) != late
     memory = deployed.tensors(folder / "device_2/memory.npz")
     before = SUBJECTS["ditto"].client(2, 5).state
     assert_equal(exported.unlabelled("old", memory), named_tensors("state", before))
@@ -185,51 +178,49 @@ def with_header(text):
 REFUSED = {
     "nothing": (lambda data: b"", "damaged"),
     "text": (lambda data: b"GET / HTTP/1.1", "damaged"),
-    "json": (lambda data: json.dumps({"client_id": 0}).encode(), "damaged"),
-    "truncated": (lambda data: data[:-20], "damaged"),
     "flipped": (lambda data: data[:200] + bytes([data[200] ^ 255]) + data[201:], "damaged"),
     "an array": (lambda data: saved(np.save, np.zeros(3)), "damaged"),
     "objects": (lambda data: saved(np.savez, header=np.array([{}])), "damaged"),
     "no header": (lambda data: saved(np.savez, x=np.zeros(3)), "damaged"),
-    "no text": (lambda data: saved(np.savez, header=np.array([255], np.uint8)), "damaged"),
-    "no json": (lambda data: with_header("{client_id: 0}"), "damaged"),
     "deep json": (lambda data: with_header("[" * 100_000), "damaged"),
     "list": (lambda data: with_header("[0]"), "is a list, not an object"),
-    "null": (lambda data: with_header("null"), "is a NoneType, not an object"),
     "other process": (lambda data: changed(data, {"process": "other"}), "process other, not"),
-    "no process": (lambda data: changed(data, {"process": REMOVED}), "process None, not"),
     "no id": (lambda data: changed(data, {"client_id": REMOVED}), "no device None: 0 to 2"),
     **{
         f"id {value!r}": (
             lambda data, value=value: changed(data, {"client_id": value}),
             "There is no device .*: 0 to 2",
         )
-        for value in (True, 1.0, 0.5, float("nan"), -1, 3, 10**30, "0", "", None, [0], {"0": 0})
+        for value in (True, 1.0, -1, 3, "0", [0])
     },
 }
 
 
-def test_requests_that_no_device_sends_are_refused(folder):
+@pytest.fixture(scope="module")
+def asked(template, tmp_path_factory):
+    """Returns a coordinator, and the request and the upload of a device."""
+    folder = shutil.copytree(template, tmp_path_factory.mktemp("asked") / "ditto", symlinks=True)
     server, one = deployed.coordinator_of(folder, 3, rounds=1), deployed.device_of(folder, 0)
     hello = one.hello()
-    upload = one.act(server.ask(hello))
-    for change, message in REFUSED.values():
-        for call, data in ((server.ask, hello), (server.send, upload)):
-            with pytest.raises(MessageError, match=message):
-                call(change(data))
-    assert deployed.run(folder, 3, rounds=1).history[0]["client_ids"] == [0, 1, 2]
+    return server, hello, one.act(server.ask(hello))
+
+
+@pytest.mark.parametrize(("change", "message"), REFUSED.values(), ids=REFUSED)
+def test_requests_that_no_device_sends_are_refused(asked, change, message):
+    server, hello, upload = asked
+    for call, data in ((server.ask, hello), (server.send, upload)):
+        with pytest.raises(MessageError, match=message):
+            call(change(data))
+    assert exported.Message.unpack(server.ask(hello)).header["task"] == "work"
 
 
 KERNEL = "upload__2__head__kernel"
 WRONG_TENSORS = [
     (KERNEL, REMOVED, f"missing, or too many: {KERNEL}"),
     ("more", np.zeros(1), "missing, or too many: more"),
-    ("upload__0", np.int32(1), "missing, or too many: upload__0"),
     (KERNEL, np.zeros((5, 3)), r"is float64\[5, 3\], not float32\[5, 3\]"),
     (KERNEL, np.zeros((3, 5), np.float32), r"is float32\[3, 5\], not"),
-    (KERNEL, np.array("text"), "is str"),
     (KERNEL, np.full((5, 3), np.nan, np.float32), f"{KERNEL} has NaN or infinite numbers"),
-    ("upload__3", np.float32(np.inf), "upload__3 has NaN or infinite numbers"),
 ]
 
 
@@ -237,10 +228,10 @@ WRONG_TENSORS = [
 def test_round_continues_without_a_wrong_upload(name, value, message, folder):
     server = deployed.coordinator_of(folder, 3, rounds=2)
     devices = [deployed.device_of(folder, i) for i in range(3)]
-    wrong, *uploads = (one.act(server.ask(one.hello())) for one in devices)
+    wrong, *uploads = (answer(server, one) for one in devices)
     with pytest.raises(NotCountedError, match=f"^Device 0: .*{message}"):
         server.send(changed(wrong, {}, {name: value}))
-    assert devices[0].act(server.ask(devices[0].hello())) is None  # it waits for the next exchange
+    assert answer(server, devices[0]) is None  # it waits for the next exchange
     for upload in uploads:
         server.send(upload)
     [finished] = server.history
@@ -249,13 +240,13 @@ def test_round_continues_without_a_wrong_upload(name, value, message, folder):
     assert finished["metrics"]["metrics__server_kept"] == 0
     [reason] = finished["left_out"]
     assert re.search(message, reason)
-    assert devices[0].act(server.ask(devices[0].hello())) is not None
+    assert answer(server, devices[0]) is not None
 
 
 def test_uploads_of_other_exchanges_are_not_counted(folder):
     server, one = deployed.coordinator_of(folder, 3, rounds=1), deployed.device_of(folder, 0)
-    upload = one.act(server.ask(one.hello()))
-    for position in (REMOVED, None, 0, [0], [-1, 0], [1, 0], [0, 1], ["0", "0"], "0_0", {}):
+    upload = answer(server, one)
+    for position in (REMOVED, None, 0, [1, 0], [0, 1], ["0", "0"], {}):
         with pytest.raises(NotCountedError, match="is not the current one"):
             server.send(changed(upload, {"position": position}))
     assert deployed.run(folder, 3, rounds=1).history[0]["client_ids"] == [0, 1, 2]
@@ -263,8 +254,7 @@ def test_uploads_of_other_exchanges_are_not_counted(folder):
 
 def test_device_goes_on_after_an_upload_that_is_not_counted(folder, capsys):
     server, one = deployed.coordinator_of(folder, 3, rounds=1), deployed.device_of(folder, 0)
-    upload = one.act(server.ask(one.hello()))
-    port = free_port()
+    upload, port = answer(server, one), free_port()
     running = coordinator.serve(server, port)
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
         send = functools.partial(
@@ -282,8 +272,7 @@ def test_device_goes_on_after_an_upload_that_is_not_counted(folder, capsys):
 def test_round_of_wrong_uploads_alone_keeps_the_state_of_the_server(folder):
     server = deployed.coordinator_of(folder, 3, rounds=2)
     for i in range(3):
-        one = deployed.device_of(folder, i)
-        upload = one.act(server.ask(one.hello()))
+        upload = answer(server, deployed.device_of(folder, i))
         with pytest.raises(NotCountedError):
             server.send(changed(upload, {}, {"upload__3": np.float32(np.nan)}))
     server.finish_if_due()
@@ -298,7 +287,7 @@ def test_upload_that_cannot_be_aggregated_does_not_end_rounds(tmp_path):
     deployed.write_folders(tmp_path, subject.process, subject.clients((3, 4)))
     server = deployed.coordinator_of(tmp_path, 2, rounds=2)
     devices = [deployed.device_of(tmp_path, i) for i in range(2)]
-    uploads = [one.act(server.ask(one.hello())) for one in devices]
+    uploads = [answer(server, one) for one in devices]
     [own_id] = [name for name in exported.Message.unpack(uploads[0]).tensors if "client_id" in name]
     with pytest.raises(
         NotCountedError, match=r"Device 0: update_train failed: [^$]*10000 is not in"
@@ -312,7 +301,7 @@ def test_device_in_another_state_than_the_counted_one_is_refused(folder):
     shutil.copytree(folder / "device_0", folder / "copy", symlinks=True)
     deployed.run(folder, 3, rounds=1)
     server = deployed.coordinator_of(folder, 3, rounds=2)
-    assert deployed.device_of(folder, 0).act(server.ask(deployed.device_of(folder, 0).hello()))
+    assert answer(server, deployed.device_of(folder, 0))
     shutil.rmtree(folder / "device_0")
     shutil.move(folder / "copy", folder / "device_0")
     with pytest.raises(MessageError, match=r"Device 0 is not in the state after its last counted"):
@@ -324,11 +313,11 @@ def test_second_device_of_an_id_is_refused(folder):
     examples.write_bytes(changed(examples.read_bytes(), {"client_id": 0}))
     server = deployed.coordinator_of(folder, 1, rounds=2)
     first, second = (deployed.device_of(folder, i) for i in range(2))
-    upload, late = (one.act(server.ask(one.hello())) for one in (first, second))
+    upload, late = (answer(server, one) for one in (first, second))
     server.send(upload)
     with pytest.raises(NotCountedError):
         server.send(late)
-    assert first.act(server.ask(first.hello()))
+    assert answer(server, first)
     with pytest.raises(MessageError, match="Device 0 .* two devices have this id"):
         server.ask(second.hello())
 

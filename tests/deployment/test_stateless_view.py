@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tests.deployment.test_sequence_data import as_sequence
 from tests.federation import assert_equal, random_examples
 from tests.templates.mean_process import EXAMPLES_TYPE, examples, mean_value
 from tff_pfl import algorithms, testing
@@ -44,11 +45,6 @@ def process():
 @pytest.fixture(scope="module")
 def view(process):
     return compose_stateless_view(process)
-
-
-def as_sequence(data):
-    size = int(data.size)
-    return tf.data.Dataset.from_tensor_slices({"x": data.x[:size], "y": data.y[:size]})
 
 
 @pytest.mark.thorough

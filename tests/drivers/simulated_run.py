@@ -4,17 +4,12 @@ import sys
 
 import tensorflow_federated as tff
 
-from tests.federation import random_examples, tiny_experiment
+from tests.experiment.killed import tiny_dataset
+from tests.federation import tiny_experiment
 from tff_pfl import runtime
-from tff_pfl.data import FederatedDataset
 from tff_pfl.drivers import Simulation
 
 ROUNDS = 12
-
-
-def tiny_dataset():
-    data = [random_examples(5 + i, seed=i) for i in range(5)]
-    return FederatedDataset.from_client_arrays([(d.x, d.y, d.x, d.y) for d in data], 3)
 
 
 def drive(experiment, metrics_manager, **options):

@@ -33,10 +33,6 @@ def test_cohorts_equal_the_cohorts_of_the_source(source):
         assert_equal(iterator.select(2), [client.data for client in expected.select(2)])
 
 
-def test_split_may_be_chosen(source):
-    assert [len(d.y) for d in ExamplesDataSource(source, "test").iterator().select(3)] == [2] * 3
-
-
 def test_sequences_have_the_same_examples(source):
     sequence_source = ExamplesDataSource(source, as_sequences=True)
     examples = ExamplesDataSource(source).iterator().select(2)
@@ -51,12 +47,7 @@ def test_sequences_have_the_same_examples(source):
 
 @pytest.mark.parametrize(
     "options",
-    [
-        {"split": "test"},
-        {"as_sequences": True},
-        {"with_ids": True},
-        {"with_ids": True, "test_split": "test"},
-    ],
+    [{"split": "test"}, {"as_sequences": True}, {"with_ids": True, "test_split": "test"}],
 )
 def test_restored_and_copied_iterators_continue_independently(source, options):
     iterator = ExamplesDataSource(source, **options).iterator()
@@ -96,7 +87,6 @@ def test_restored_iterator_does_not_change_client_states():
     known = source.store.known_clients()
     ExamplesDataSource(source).iterator().from_bytes(buffer)
     assert source.store.known_clients() == known != []
-    assert len(ExamplesDataSource(source).iterator().to_bytes()) == len(buffer)
 
 
 def test_damaged_and_foreign_bytes_are_refused(source):

@@ -61,14 +61,10 @@ def test_changed_or_deleted_file_is_refused(directory, path, content):
 
 
 @pytest.mark.usefixtures("path")
-def test_damaged_checksums_are_refused(directory):
+def test_damaged_or_missing_checksums_are_refused(directory):
     directory.write_json("checksums.json", {})
     with pytest.raises(OutputDirectoryError, match="checksums.json is damaged: '3'"):
         load(directory)
-
-
-@pytest.mark.usefixtures("path")
-def test_missing_checksums_are_refused(directory):
     directory.delete("checksums.json")
     with pytest.raises(OutputDirectoryError, match="its checksums.json is missing. Put it back"):
         load(directory)

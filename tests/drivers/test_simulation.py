@@ -16,8 +16,9 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.algorithms.test_contract import CLIENTS, ROWS
-from tests.drivers.simulated_run import ROUNDS, drive, drive_in, tiny_dataset
-from tests.experiment.killed import Killed, rows_of, run, with_validation
+from tests.deployment.test_sequence_data import as_sequence
+from tests.drivers.simulated_run import ROUNDS, drive, drive_in
+from tests.experiment.killed import Killed, rows_of, run, tiny_dataset, with_validation
 from tests.federation import assert_close, assert_equal, tiny_experiment
 from tests.marks import slow
 from tests.runs import ROOT, run_python, wait_until
@@ -146,11 +147,8 @@ def test_killed_run_resumes_to_the_same_numbers(dataset, tmp_path):
 
 @pytest.mark.slow
 def test_run_ended_by_sigkill_resumes_to_the_same_numbers(dataset, tmp_path):
-    program, killed, whole = (
-        "tests.drivers.simulated_run",
-        tmp_path / "killed",
-        tmp_path / "whole",
-    )
+    program = "tests.drivers.simulated_run"
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
     process = subprocess.Popen(
         [sys.executable, "-m", program, killed],
         cwd=ROOT,
@@ -253,8 +251,3 @@ def test_evaluation_takes_examples_and_sequences_of_known_clients():
 def test_evaluation_takes_examples_and_sequences_in_each_runtime(create):
     with tff.framework.get_context_stack().install(create()):
         test_evaluation_takes_examples_and_sequences_of_known_clients()
-
-
-def as_sequence(data):
-    rows = {"x": data.x[: data.size], "y": data.y[: data.size]}
-    return tf.data.Dataset.from_tensor_slices(rows)

@@ -3,10 +3,8 @@
 import pytest
 import tensorflow_federated as tff
 
-from tests.experiment.killed import run
-from tests.federation import random_examples
+from tests.experiment.killed import run, tiny_dataset
 from tests.runs import tiny_config, train_run
-from tff_pfl.data import FederatedDataset
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -16,9 +14,7 @@ def in_a_loop(clients_in_a_loop):
 
 @pytest.fixture(scope="session")
 def dataset():
-    """Makes five clients with five to nine examples, which are also their test examples."""
-    data = [random_examples(5 + i, seed=i) for i in range(5)]
-    return FederatedDataset.from_client_arrays([(d.x, d.y, d.x, d.y) for d in data], 3)
+    return tiny_dataset()
 
 
 @pytest.fixture(scope="session")

@@ -5,13 +5,19 @@ import csv
 import numpy as np
 import pytest
 
-from tests.federation import tiny_experiment
+from tests.federation import random_examples, tiny_experiment
 from tff_pfl.data import FederatedDataset, Partition
 from tff_pfl.experiment import Result, RunDirectory, train
 
 
 class Killed(BaseException):
     """An exception that stands in for a kill in the middle of a run."""
+
+
+def tiny_dataset() -> FederatedDataset:
+    """Makes five clients with five to nine examples, which are also their test examples."""
+    data = [random_examples(5 + i, seed=i) for i in range(5)]
+    return FederatedDataset.from_client_arrays([(d.x, d.y, d.x, d.y) for d in data], 3)
 
 
 def run(

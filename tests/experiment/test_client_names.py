@@ -1,12 +1,12 @@
 """Tests that a run's tables, its evaluation, its analysis and its export name the clients."""
 
-import csv
 import pathlib
 
 import numpy as np
 import pyarrow.parquet
 import pytest
 
+from tests.experiment.killed import rows_of
 from tests.federation import tiny_experiment
 from tests.marks import slow
 from tests.runs import tiny_config
@@ -14,7 +14,6 @@ from tff_pfl import analysis
 from tff_pfl.config import build_dataset, experiment_of
 from tff_pfl.data import FederatedDataset, Partition
 from tff_pfl.experiment import NewClients, RunFiles, train
-from tff_pfl.models import ModelSaver
 
 NAMES = ["user_17", "a, b", "1000003", "x/y"]
 
@@ -32,22 +31,24 @@ def named_run(request, dataset, tmp_path_factory):
     return train(experiment, tmp_path_factory.mktemp("named")), request.param
 
 
-def column_of(path):
-    with open(path, newline="") as file:
-        return [row["client_id"] for row in csv.DictReader(file)]
+def names_in(folder, name):
+    return [row["client_id"] for row in rows_of(folder, name)]
 
 
 @pytest.mark.thorough
 def test_tables_have_names_instead_of_ids(named_run, tmp_path):
     run, names = named_run
     folder = pathlib.Path(run.folder)
-    assert column_of(folder / "clients" / "round_000002.csv") == list(map(str, names[:3]))
-    assert column_of(folder / "new_clients.csv") == [str(names[3])]
+    assert names_in(folder, "clients/round_000002.csv") == list(map(str, names[:3]))
+    assert names_in(folder, "new_clients.csv") == [str(names[3])]
+    sampled = run.evaluate(clients=2)
+    ids = sampled.clients.client_ids
+    assert sampled.columns()["client_id"].tolist() == [names[i] for i in ids]
+    assert len(ids) == 2
     found = run.evaluate(predictions=True)
     assert found.columns()["client_id"].tolist() == names[:3]
-    assert found.was_selected.shape == (3,)
     paths = found.write(str(tmp_path / "out"))
-    assert column_of(tmp_path / "out_new_clients.csv") == [str(names[3])]
+    assert names_in(tmp_path, "out_new_clients.csv") == [str(names[3])]
     predicted = pyarrow.parquet.read_table(paths[-1])["client_id"].to_numpy(zero_copy_only=False)
     sizes = found.clients.num_examples
     assert predicted.tolist() == np.repeat(np.array(names[:3]), sizes).tolist()
@@ -66,8 +67,7 @@ def test_frames_have_names_and_leave_out_clients_by_name(named_run):
 
 
 @pytest.mark.thorough
-def test_clients_are_selected_by_name(named_run, tmp_path, monkeypatch):
-    monkeypatch.setattr(ModelSaver, "save", lambda saver, weights, path: path.mkdir())
+def test_clients_are_selected_by_name(named_run, tmp_path):
     run, names = named_run
     with run.restored() as restored:
         clients = restored.source.select_clients([names[2], names[0]])
@@ -92,15 +92,6 @@ def test_names_of_digits_stay_text(tmp_path):
     for names in (["250", "17"], [250, 17]):
         partition.named(names).save(tmp_path / "partition.npz")
         assert RunFiles(tmp_path).clients().numbers["client_id"].tolist() == names
-
-
-@pytest.mark.thorough
-def test_samples_are_named(named_run):
-    run, names = named_run
-    found = run.evaluate(clients=2)
-    ids = found.clients.client_ids
-    assert found.columns()["client_id"].tolist() == [names[i] for i in ids]
-    assert len(ids) == 2
 
 
 def test_a_named_partition_gives_a_run_its_clients(tmp_path):

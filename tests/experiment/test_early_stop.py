@@ -77,12 +77,12 @@ def test_result_has_the_best_round_on_validation_examples(dataset, tmp_path):
     assert best("validation", split="validation").metrics[WATCHED] == watched.metrics[WATCHED]
 
 
-def config(rounds=5, patience=1):
+def config(rounds=5):
     return tiny_config(
         rounds=rounds,
         evaluation={"every": 1},
         data={"fractions": (0.5, 0.25, 0.25)},
-        early_stop={"patience": patience, "least_gain": 1.0},
+        early_stop={"patience": 1, "least_gain": 1.0},
     )
 
 
@@ -104,10 +104,4 @@ def test_program_stops_early_and_does_not_repeat_the_run(tmp_path, capsys):
         assert code == 0
         assert repeated.out.strip() in printed.out
     assert (tmp_path / "run" / "metrics.csv").read_bytes() == metrics
-    (tmp_path / "run" / "summary.json").unlink()
-    assert program(config())[0] == 0
-    assert read_summary(tmp_path / "run") == summary
-    code, printed = program(config(rounds=1))
-    assert code == 1
-    assert "has done 2 rounds already, but rounds=1." in printed.err
     assert finished_summary(tmp_path / "run", rounds=7) == summary  # for a study

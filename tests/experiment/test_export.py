@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 
 import numpy as np
 import pytest
@@ -10,34 +11,16 @@ import tensorflow as tf
 from tests.federation import assert_close
 from tests.marks import slow
 from tff_pfl.arguments.names import UnknownNameError
-from tff_pfl.arguments.ranges import each, takes, whole
 from tff_pfl.config import export_program, run_of
 from tff_pfl.data import FederatedDataset
 from tff_pfl.experiment import OutputDirectoryError, Run
 from tff_pfl.experiment.export import in_path
 from tff_pfl.local import ClientContext, seeds
-from tff_pfl.models import MODELS, ModelSaver
-
-
-@MODELS.register("batch_normalized")
-@takes(hidden=each(whole(1)))
-def batch_normalized(image_shape, num_classes, *, hidden=(4,)):
-    return tf.keras.Sequential(
-        [
-            tf.keras.layers.Flatten(input_shape=image_shape),
-            *(tf.keras.layers.Dense(width, "relu") for width in hidden),
-            tf.keras.layers.BatchNormalization(name="norm"),
-            tf.keras.layers.Dense(num_classes, name="head"),
-        ]
-    )
 
 
 @pytest.fixture(scope="module")
 def folder_of(finished_run):
-    models = {"fedbn": {"model": {"name": "batch_normalized"}}}
-    return lambda algorithm: finished_run(
-        algorithm, evaluation={"fine_tune_epochs": 1}, **models.get(algorithm, {})
-    )
+    return lambda algorithm: finished_run(algorithm, evaluation={"fine_tune_epochs": 1})
 
 
 @pytest.fixture(scope="module")
@@ -45,9 +28,7 @@ def run_of_ditto(folder_of):
     return run_of(folder_of("ditto"))
 
 
-@pytest.mark.parametrize(
-    "algorithm", ["ditto", *map(slow, ["splitgp", "pfedmb", "local", "fedbn"])]
-)
+@pytest.mark.parametrize("algorithm", ["ditto", *map(slow, ["splitgp", "pfedmb", "local"])])
 def test_exported_models_have_the_accuracy_of_the_run(folder_of, tmp_path, algorithm):
     run_dir, output = folder_of(algorithm), tmp_path / "new" / "models"
     run = run_of(run_dir)
@@ -57,7 +38,7 @@ def test_exported_models_have_the_accuracy_of_the_run(folder_of, tmp_path, algor
     has_global = run.experiment.process.global_weights is not None
     names = [*["global"] * has_global, *(f"client_{client}" for client in range(4))]
     assert exported == (f"{algorithm} on digits", 2, names)
-    assert {path.name for path in output.iterdir()} == {*names, "models.json"}
+    assert set(os.listdir(output)) == {*names, "models.json"}
     description = json.loads((output / "models.json").read_text())
     assert description["models"] == names
     assert (description["input_shape"], description["input_dtype"]) == ([8, 8, 1], "uint8")
@@ -76,21 +57,21 @@ def test_exported_models_have_the_accuracy_of_the_run(folder_of, tmp_path, algor
 
 @pytest.mark.thorough
 def test_program_exports_the_given_clients(run_of_ditto, tmp_path, capsys):
-    output, clients = tmp_path / "models", ["3", "0", "3"]
-    assert export_program(run_of_ditto.folder, str(output), clients=clients) == 0
-    assert {path.name for path in output.iterdir()} == {
-        *("global", "client_0", "client_3", "models.json")
-    }
+    output = tmp_path / "models"
+
+    def export(*clients, **options):
+        return export_program(run_of_ditto.folder, str(output), clients=clients, **options)
+
+    assert export("3", "0", "3") == 0
+    assert set(os.listdir(output)) == {"global", "client_0", "client_3", "models.json"}
     assert capsys.readouterr().out == (
         f"3 models of round 2 of ditto on digits\nresults: {output}\n"
     )
-    assert export_program(run_of_ditto.folder, str(output), clients=clients) == 1
+    assert export("3") == 1
     assert "models already contains models. Pass --overwrite to delete" in capsys.readouterr().err
     (output / "notes.txt").write_text("mine")
-    assert export_program(run_of_ditto.folder, str(output), clients=["1"], overwrite=True) == 0
-    assert {path.name for path in output.iterdir()} == {
-        *("global", "client_1", "models.json", "notes.txt")
-    }
+    assert export("1", overwrite=True) == 0
+    assert set(os.listdir(output)) == {"global", "client_1", "models.json", "notes.txt"}
 
 
 def test_run_of_other_data_is_not_exported(run_of_ditto, tmp_path):
@@ -102,15 +83,13 @@ def test_run_of_other_data_is_not_exported(run_of_ditto, tmp_path):
         message = f"is a run of something else: the fingerprint of its {what}"
         with pytest.raises(OutputDirectoryError, match=message):
             Run(run_of_ditto.folder, changed).export(tmp_path / "refused")
-    with pytest.raises(OutputDirectoryError, match="has no checkpoint of a run"):
+    with pytest.raises(OutputDirectoryError, match="has no checkpoint"):
         Run(tmp_path, experiment).export(tmp_path / "refused")
     assert not (tmp_path / "refused").exists()
 
 
 @pytest.mark.slow
-def test_new_clients_fine_tune_the_global_model(run_of_ditto, tmp_path, monkeypatch):
-    saved = {}
-    monkeypatch.setattr(ModelSaver, "save", lambda _, of, path: saved.update({path.name: of}))
+def test_new_clients_fine_tune_the_global_model(run_of_ditto, tmp_path):
     experiment = run_of_ditto.experiment
     new = experiment.dataset.of([3, 1])
     found = run_of_ditto.export_new_clients(new, tmp_path / "new", fine_tune_epochs=2)
@@ -119,9 +98,11 @@ def test_new_clients_fine_tune_the_global_model(run_of_ditto, tmp_path, monkeypa
         weights = experiment.process.global_weights(restored.server_state)
     seed = seeds.client_seed(seeds.run_seed(0, seeds.FINE_TUNING), np.int32(2), np.int32(1))
     context = ClientContext(np.int32(2), np.int32(1), seed).of_evaluation()
-    local, model = experiment.local, experiment.model
-    tuned = local.train(model, weights, new.examples(1), context, epochs=2).weights
-    assert_close([saved["global"], saved["client_5"]], [weights, tuned])
+    model, examples = experiment.model, new.examples(1)
+    tuned = experiment.local.train(model, weights, examples, context, epochs=2).weights
+    for name, expected in (("global", weights), ("client_5", tuned)):
+        saved = tf.saved_model.load(str(tmp_path / "new" / name))
+        assert_close(saved(examples.x), model.apply(expected, examples.x))
 
 
 def test_new_clients_of_other_classes_are_refused(run_of_ditto, tmp_path):
@@ -130,29 +111,22 @@ def test_new_clients_of_other_classes_are_refused(run_of_ditto, tmp_path):
     def named(names):
         return FederatedDataset(digits.x, np.array(names)[digits.y], 10, digits.partition)
 
-    run = Run(
-        run_of_ditto.folder, dataclasses.replace(experiment, dataset=named(list("badcefghij")))
-    )
+    with_names = dataclasses.replace(experiment, dataset=named(list("badcefghij")))
+    run = Run(run_of_ditto.folder, with_names)
     more = FederatedDataset(digits.x, digits.y + 1, 11, digits.partition)
     for refusing, new, message in (
         (run, named(list("badcefghik")), "Class 9 is 'j' in the run .*, but 'k' in the data 'cust"),
-        (
-            run_of_ditto,
-            named(list("abcdefghij")),
-            "Class 0 is missing in .* pass numbers as labels",
-        ),
+        (run_of_ditto, with_names.dataset, "Class 0 is missing in .* pass numbers as labels"),
         (run, more, "has 10 logits, but the data have 11 classes"),
     ):
         with pytest.raises(ValueError, match=message):
             refusing.export_new_clients(new, tmp_path / "refused", fine_tune_epochs=0)
-    assert run.experiment.dataset.fingerprint != named(list("badcefghik")).fingerprint
+    assert with_names.dataset.fingerprint != named(list("badcefghik")).fingerprint
 
 
 def test_impossible_exports_are_refused(run_of_ditto, tmp_path, capsys):
-    for ids, message in (([0, 4], r"Client 4 does not exist: ids are 0\.\.3"), (["x"], "x")):
-        with pytest.raises(UnknownNameError, match=message):
-            run_of_ditto.export(tmp_path / "models", ids)
-    assert not (tmp_path / "models").exists()
+    with pytest.raises(UnknownNameError, match=r"Client 4 does not exist: ids are 0\.\.3"):
+        run_of_ditto.export(tmp_path / "models", [0, 4])
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputDirectoryError, match="is not empty. Choose an empty or a new folder"):
         run_of_ditto.export(tmp_path, overwrite=True)
@@ -161,8 +135,7 @@ def test_impossible_exports_are_refused(run_of_ditto, tmp_path, capsys):
     assert f"{tmp_path / 'file'} is a file" in capsys.readouterr().err
     assert export_program(run_of_ditto.folder, str(tmp_path / "models"), clients=["4"]) == 1
     assert "Client '4' does not exist" in capsys.readouterr().err
-    assert export_program(str(tmp_path), str(tmp_path / "models")) == 1
-    assert "has no config.json of a run" in capsys.readouterr().err
+    assert not (tmp_path / "models").exists()
 
 
 def test_folder_of_a_client_has_a_name_that_file_systems_take():

@@ -1,6 +1,5 @@
 """Tests that everything a run's numbers depend on is noticed when a run is resumed."""
 
-import dataclasses
 import functools
 
 import numpy as np
@@ -11,9 +10,7 @@ import tensorflow_federated as tff
 from tests.federation import IMAGE_SHAPE, local_sgd, tiny_experiment
 from tests.marks import slow
 from tff_pfl import Metric, algorithms, from_keras
-from tff_pfl.arguments.digests import described
 from tff_pfl.arguments.settings import facts
-from tff_pfl.clients import Participation, Selector
 from tff_pfl.evaluation import Evaluation
 from tff_pfl.experiment import Experiment
 from tff_pfl.experiment.changes import Change, changes_of, differences
@@ -21,19 +18,12 @@ from tff_pfl.models import tasks
 
 
 @functools.cache
-def model(scale=255.0, dropout=0.0, penalty=0.0, power=1, direction=-1, smoothing=0.0):
+def model(scale=255.0, power=1, direction=-1, smoothing=0.0):
     """Returns a linear model of 3 classes, whose parts differ by these numbers."""
 
     def network():
-        return tf.keras.Sequential(
-            [
-                tf.keras.layers.Flatten(input_shape=IMAGE_SHAPE),
-                tf.keras.layers.Dropout(dropout),
-                tf.keras.layers.Dense(
-                    3, kernel_regularizer=tf.keras.regularizers.L2(penalty) if penalty else None
-                ),
-            ]
-        )
+        layers = tf.keras.layers
+        return tf.keras.Sequential([layers.Flatten(input_shape=IMAGE_SHAPE), layers.Dense(3)])
 
     def error(y, z):
         return tf.abs(tf.cast(y, tf.float32) - z[:, 0]) ** power
@@ -59,27 +49,14 @@ def identity_of(dataset, made=None, local=None, fields=(), **method):
 
 EDITS = {
     "rate": ({"local": local_sgd(0.05)}, "rounds"),
-    "epochs": ({"local": local_sgd(epochs=2)}, "rounds"),
-    "batch size": ({"local": local_sgd(batch_size=2)}, "rounds"),
-    "clipping": ({"local": local_sgd(clip_norm=1.0)}, "rounds"),
     "option of the method": ({"mu": 10.0}, "rounds"),
     "loss": ({"made": model(smoothing=0.1)}, "rounds"),
-    "regularizer": ({"made": model(penalty=0.1)}, "rounds"),
-    "dropout": ({"made": model(dropout=0.5)}, "rounds"),
     "preprocess": ({"made": model(scale=16.0)}, "rounds"),
-    "server optimizer": (
-        {"server_optimizer": tff.learning.optimizers.build_sgdm(0.5)},
-        "rounds",
-    ),
-    "aggregator": (
-        {"aggregator": tff.aggregators.UnweightedMeanFactory()},
-        "rounds",
-    ),
+    "aggregator": ({"aggregator": tff.aggregators.UnweightedMeanFactory()}, "rounds"),
     "metric": ({"made": model(power=2)}, "evaluation"),
     "direction": ({"made": model(direction=1)}, "quantities"),
     "seed": ({"fields": {"seed": 4}}, "rounds"),
     "split": ({"fields": {"evaluation": Evaluation(every=2, validation=True)}}, "evaluate"),
-    "schedule of evaluations": ({"fields": {"evaluation": Evaluation(every=1)}}, "evaluate"),
     "cohort": ({"fields": {"clients_per_round": 3}}, "clients_per_round"),
 }
 
@@ -106,22 +83,7 @@ def test_same_script_has_the_same_identity(dataset, unchanged):
     free = Evaluation(every=2, generalization="last", late_share=0.5)
     now = identity_of(dataset, fields={"evaluation": free, "rounds": 9, "checkpoint_every": 2})
     assert differences(unchanged, now) == []
-
-
-def test_code_of_selectors_is_a_part_of_how_cohorts_are_drawn():
-    def first(self, clients, number, rng):
-        return clients.client_ids[:number]
-
-    def last(self, clients, number, rng):
-        return clients.client_ids[-number:]
-
-    def selector(choose):
-        kind = type("Own", (Selector,), {"__call__": choose})
-        return described(Participation(selector=dataclasses.dataclass(frozen=True)(kind)()))
-
-    assert selector(first) == selector(first) != selector(last)
-    assert described(Participation()) == described(Participation())
-    assert "code" not in described(Participation())["selector"]
+    assert "code" not in now["participation"]["selector"]  # it is the library's
 
 
 def test_ignored_keys_are_not_compared():

@@ -1,7 +1,6 @@
 """Tests the files of a run, and the order in which it computes and writes."""
 
 import asyncio
-import contextlib
 import dataclasses
 import threading
 
@@ -16,23 +15,17 @@ from tests.runs import wait_until
 from tff_pfl.clients import ClientStateStore
 from tff_pfl.data import FederatedDataset, Partition
 from tff_pfl.evaluation import Evaluation
-from tff_pfl.experiment import read_summary, table
-from tff_pfl.experiment.background import Background
+from tff_pfl.experiment import read_summary
 from tff_pfl.experiment.metrics_log import PART_SECONDS, WHOLE_SECONDS
-from tff_pfl.experiment.summary import NUM_CLIENTS_NEVER_SELECTED
 from tff_pfl.templates import ClientOutput, Exchange, Personalization, PersonalizedProcess
 
 
 @pytest.mark.thorough
-def test_run_writes_metrics_and_timings(uninterrupted):
+def test_run_measures_seconds_apart_from_metrics(uninterrupted):
     path, result = uninterrupted
-    rows = rows_of(path)
-    assert [row["round"] for row in rows] == list("123456")
+    rows, timings = rows_of(path), rows_of(path, "timings.csv")
     assert float(rows[-1]["train/loss"]) < float(rows[0]["train/loss"])
-    evaluated = [row["round"] for row in rows if row["personalized/local_test/accuracy_mean"]]
-    assert evaluated == list("246")
-    assert "round_seconds" not in rows[0]
-    timings = rows_of(path, "timings.csv")
+    assert not rows[0].keys() & {*WHOLE_SECONDS, *PART_SECONDS}
     whole = [float(row[name] or 0) for row in timings for name in WHOLE_SECONDS]
     assert result.seconds == pytest.approx(sum(whole))
     for seconds in timings:
@@ -42,14 +35,9 @@ def test_run_writes_metrics_and_timings(uninterrupted):
         assert compute > 0 and write >= 0
 
 
-def test_run_writes_tables_partition_and_tensorboard(uninterrupted, dataset):
-    path, result = uninterrupted
-    clients = rows_of(path, "clients/round_000006.csv")
-    assert [row["client_id"] for row in clients] == list("01234")
-    accuracies = [float(row["personalized/local_test/accuracy"]) for row in clients]
-    assert np.mean(accuracies) == pytest.approx(result.final.mean("accuracy"))
-    saved = Partition.load(path / "partition.npz", labels=dataset.y)
-    assert_equal(saved.train, dataset.partition.train)
+def test_run_writes_partition_and_tensorboard(uninterrupted, dataset):
+    path, _ = uninterrupted
+    assert_equal(Partition.load(path / "partition.npz").train, dataset.partition.train)
     assert list((path / "tensorboard").iterdir())
     assert not (path / "snapshots").exists()  # Ditto takes no snapshots
 
@@ -61,21 +49,15 @@ def test_summary_has_the_result(uninterrupted):
     assert result.best_on_validation is None  # validation examples were not evaluated
     assert result.late_mean.rounds == (6,)
     summary = read_summary(path)
-    assert (summary.final, summary.late_mean) == (result.final, result.late_mean)
-    text = table(summary)
-    assert text.startswith("ditto on custom, ")
-    (row,) = [r for r in text.split("\nbest on")[0].splitlines() if "global/local_test" in r]
-    assert f"{result.final.mean('accuracy', 'global'):.4f}" in row
+    assert summary.seconds == pytest.approx(result.seconds, abs=1e-3)
+    assert summary == result._replace(seconds=summary.seconds, server_state=None)
 
 
 def test_evaluate_every_zero_evaluates_only_the_last_round(dataset, tmp_path):
     numbers = {"clients_per_round": np.int64(2), "seed": np.int32(3)}
-    result = run(tmp_path, dataset, rounds=1, evaluation=Evaluation(every=np.int8(0)), **numbers)
+    result = run(tmp_path, dataset, rounds=2, evaluation=Evaluation(every=np.int8(0)), **numbers)
     assert result.final == result.best_on_test
-    assert len(list((tmp_path / "clients").iterdir())) == 1
-    assert result.final.metrics[NUM_CLIENTS_NEVER_SELECTED] == 3
-    trained = [row["was_selected"] for row in rows_of(tmp_path, "clients/round_000001.csv")]
-    assert sorted(trained) == list("00011")
+    assert [path.name for path in (tmp_path / "clients").iterdir()] == ["round_000002.csv"]
 
 
 def test_round_is_written_while_the_next_is_computed(dataset, tmp_path, monkeypatch):
@@ -95,17 +77,6 @@ def test_round_is_written_while_the_next_is_computed(dataset, tmp_path, monkeypa
     monkeypatch.setattr(PersonalizedProcess, "next", property(next_and_tell))
     run(tmp_path, dataset, rounds=3)
     assert len(written) == 3 and not set(written) & set(computed)
-
-
-def test_background_writing_does_not_change_numbers(uninterrupted, dataset, tmp_path, monkeypatch):
-    @contextlib.contextmanager
-    def first(self, work):
-        work()
-        yield
-
-    monkeypatch.setattr(Background, "doing", first)
-    run(tmp_path, dataset, checkpoint_every=3)
-    assert numbers_of(tmp_path) == numbers_of(uninterrupted[0])
 
 
 @pytest.mark.thorough
@@ -139,11 +110,7 @@ def test_run_records_measurements_of_aggregators_inside_an_event_loop(dataset, t
     assert first["train/server/mean/1"] == first["train/server/parts/0/1"] == "0.5"
     assert any(name.startswith("train/aggregator/") for name in first)
     assert (first["train/server_kept"], second["train/server_kept"]) == ("0", "1")
-    printed = capsys.readouterr().out
-    assert (
-        "round 2: train: 2 of 2 clients left out, because of a result that is not finite" in printed
-    )
-    assert "; the server keeps its state. Lower the learning rate or scale x and y" in printed
+    assert "round 2: train: 2 of 2 clients left out" in capsys.readouterr().out
 
 
 @pytest.mark.thorough

@@ -4,14 +4,16 @@ import dataclasses
 import os
 import shutil
 
+import numpy as np
 import pytest
+import tensorflow_federated as tff
 
 from tests.experiment.killed import run
 from tests.federation import tiny_algorithm, tiny_experiment
 from tff_pfl import runtime
 from tff_pfl.clients import ForeignStateError, Participation
 from tff_pfl.data import FederatedDataset, Partition
-from tff_pfl.experiment import NobodyReportedError, OutputDirectoryError, train, versions
+from tff_pfl.experiment import NobodyReportedError, OutputDirectoryError, train
 from tff_pfl.experiment import checkpoint as checkpoints
 
 
@@ -40,14 +42,9 @@ def trained(dataset, tmp_path_factory):
         ({"rounds": 1}, "has done 2 rounds already, but rounds=1"),
         ({"dataset": other_partition}, r"the fingerprint of its data .* \(partition.npz\): "),
         (
-            {"dataset": lambda data: FederatedDataset(255 - data.x, data.y, 3, data.partition)},
-            "the fingerprint of its inputs",
-        ),
-        (
             {"participation": Participation(over_selection=1.5)},
             "participation.over_selection: 1.0 then, 1.5 now",
         ),
-        ({"clients_per_round": 3}, "clients_per_round: 2 then, 3 now"),
         ({"format": 7}, "the format of its checkpoint: 6 then, 7 now"),
         ({"checkpoint": None}, "Cannot resume the run in .*: its checkpoint is missing"),
         (
@@ -105,20 +102,20 @@ def test_run_of_its_own_folder_stays_the_same_run_when_it_is_resumed_there(
 
 
 @pytest.mark.thorough
-def test_finished_run_that_is_shown_again_records_no_versions(
-    dataset, tmp_path, monkeypatch, capsys
-):
+def test_finished_run_that_is_shown_again_records_no_versions(dataset, tmp_path, capsys):
     experiment = tiny_experiment(dataset, "fedavg", rounds=1)
     train(experiment, tmp_path)
-    before = (tmp_path / "versions.json").read_bytes()
-    now = {**versions.current_versions(), "numpy": "1.0"}
-    monkeypatch.setattr(versions, "current_versions", lambda: now)
+    recorded = tmp_path / "versions.json"
+    others = recorded.read_text().replace(np.__version__, "1.0")
+    recorded.write_text(others)
     train(experiment, tmp_path, resume=True)
-    assert (tmp_path / "versions.json").read_bytes() == before
+    assert recorded.read_text() == others
     assert "the run continues" not in capsys.readouterr().out
 
 
-def test_stock_runtime_refuses_a_round_without_clients(dataset, tmp_path, monkeypatch):
-    monkeypatch.setattr(runtime, "current_devices", lambda: None)
-    with pytest.raises(NobodyReportedError, match="Nobody reported in round 1.*--runtime=graph"):
+def test_stock_runtime_refuses_a_round_without_clients(dataset, tmp_path):
+    with (
+        tff.framework.get_context_stack().install(runtime.create_cpp_context()),
+        pytest.raises(NobodyReportedError, match="Nobody reported in round 1.*--runtime=graph"),
+    ):
         run(tmp_path, dataset, participation=Participation(dropout=(1.0,)))

@@ -25,17 +25,15 @@ OPTIONS = {"pfedme": {"lambda_": 1.0}}  # suits the learning rate of the tiny fe
 HYPERNETWORKS = ("pfedhn", "pfedhn_pc", "plgu_ghn")
 
 
+def algorithm_for(name, num_clients, **options):
+    model = testing.tiny_normalized_model() if name == "fedbn" else MODEL
+    options |= {"num_clients": num_clients, "clients_per_round": 5}
+    return make(name, model, testing.tiny_local(), **options)
+
+
 def state_bytes(name, num_clients, **options):
     """Returns the bytes of the initial server state, in which axes of the cohort are empty."""
-    model = testing.tiny_normalized_model() if name == "fedbn" else MODEL
-    algorithm = make(
-        name,
-        model,
-        testing.tiny_local(),
-        num_clients=num_clients,
-        clients_per_round=5,
-        **options,
-    )
+    algorithm = algorithm_for(name, num_clients, **options)
     specs = tf.function(lambda: algorithm.server_init(0)).get_concrete_function()
     return sum(
         spec.dtype.size * int(np.prod([length or 0 for length in spec.shape]))
@@ -63,16 +61,9 @@ def test_embeddings_grow_quadratically_unless_their_length_is_given(name):
     assert (many - few) % (4 * 990 * 8) == 0 and (many - few) // (4 * 990 * 8) in (1, 2)
 
 
-def process_of(num_clients):
-    algorithm = make(
-        "fedamp", MODEL, testing.tiny_local(), num_clients=num_clients, clients_per_round=5
-    )
-    return compose(algorithm, testing.EXAMPLES_TYPE)
-
-
 @pytest.mark.thorough
 def test_limit_counts_all_copies():
-    process = process_of(100)
+    process = compose(algorithm_for("fedamp", 100), testing.EXAMPLES_TYPE)
     size = OF_CLIENTS["fedamp"](100) + 4  # 4 bytes for the number of the round
     memory.check_server_memory(process, 5 * size)
     message = r"state takes 0.00 GiB \(algorithm/.*needs 5 copies or more, but .* has 0.00 GiB of"

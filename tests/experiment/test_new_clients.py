@@ -1,14 +1,13 @@
 """Tests clients that do not train, but fine-tune the global model at the end."""
 
-import csv
 import dataclasses
-import json
 import pathlib
 
 import numpy as np
 import pytest
 import tensorflow_federated as tff
 
+from tests.experiment.killed import rows_of
 from tests.federation import (
     assert_close,
     assert_equal,
@@ -24,6 +23,7 @@ from tff_pfl.config import ConfigError, build_dataset
 from tff_pfl.evaluation import Evaluation, MetricName
 from tff_pfl.evaluation.fine_tuning import fine_tuning
 from tff_pfl.experiment import NewClients, train
+from tff_pfl.experiment.summary import NUM_CLIENTS_NEVER_SELECTED
 from tff_pfl.local import ClientContext, LocalTraining, evaluate, seeds
 from tff_pfl.templates import Client
 
@@ -118,17 +118,14 @@ def run(dataset, tmp_path_factory):
 @pytest.mark.thorough
 def test_run_does_not_train_on_new_clients(run):
     result, folder = run.result, pathlib.Path(run.folder)
-    with open(folder / "new_clients.csv") as file:
-        rows = list(csv.DictReader(file))
+    rows = rows_of(folder, "new_clients.csv")
     assert [row["client_id"] for row in rows] == ["3", "4"]
     name = MetricName("fine_tuned", "new_clients_test", "accuracy")
     mean = np.mean([float(row[str(name)]) for row in rows])
     assert result.final.metrics[name._replace(statistic="mean")] == pytest.approx(mean)
-    final = json.loads((folder / "summary.json").read_text())["final"]["metrics"]
-    assert final["num_clients_never_selected"] == 0  # all training clients took part
+    assert result.final.metrics[NUM_CLIENTS_NEVER_SELECTED] == 0  # of those that train
     # Only the last round evaluates new clients.
-    with open(folder / "metrics.csv") as file:
-        column = [row["global/new_clients_test/loss_mean"] for row in csv.DictReader(file)]
+    column = [row["global/new_clients_test/loss_mean"] for row in rows_of(folder)]
     assert [bool(value) for value in column] == [False, True]
 
 
@@ -212,5 +209,5 @@ def test_baseline_may_hold_out_new_clients_without_evaluating_them(dataset, run,
     assert compared.final.metrics[name._replace(statistic="mean")] == of_clients.mean()
     assert "new_clients" not in compared.gains()
     assert compared.write(str(tmp_path / "x"))[3:] == [f"{tmp_path / 'x'}_new_clients.csv"]
-    with open(tmp_path / "x_new_clients.csv", newline="") as file:
-        assert [float(client[str(name)]) for client in csv.DictReader(file)] == list(of_clients)
+    written = [float(client[str(name)]) for client in rows_of(tmp_path, "x_new_clients.csv")]
+    assert written == list(of_clients)

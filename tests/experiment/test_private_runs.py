@@ -18,13 +18,7 @@ from tff_pfl.experiment import (
     resolved,
     table,
 )
-from tff_pfl.privacy import (
-    Accountant,
-    PrivacyLoss,
-    default_delta,
-    with_distributed_privacy,
-    with_privacy,
-)
+from tff_pfl.privacy import Accountant, PrivacyLoss, default_delta, with_privacy
 
 
 def private(rounds=2, algorithm="fedavg", **changes):
@@ -35,9 +29,13 @@ def private(rounds=2, algorithm="fedavg", **changes):
     return config
 
 
+def train(path, rounds, **changes):
+    return train_run(path, private(rounds, noise_multiplier=1.0, **changes), resume=True)
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    return train_run(tmp_path_factory.mktemp("private") / "run", private(3, noise_multiplier=1.0))
+    return train(tmp_path_factory.mktemp("private") / "run", 3)
 
 
 ACCOUNTANT = Accountant(30, 20, default_delta(30))
@@ -53,20 +51,6 @@ def test_metrics_have_epsilon_and_the_summary_its_parameters(run):
     assert f"differential privacy of clients: epsilon {spent[-1]:.4g}" in table(summary)
 
 
-@pytest.mark.parametrize("mechanism", ["central", "distributed"])
-def test_everybody_reports_to_an_algorithm_whose_clients_add_the_noise(dataset, mechanism):
-    """Without one client's part of the noise, the server would keep its state in each round."""
-    add_noise = {"central": with_privacy, "distributed": with_distributed_privacy}[mechanism]
-    algorithm = add_noise(tiny_algorithm("fedavg"), noise_multiplier=0.1, clients_per_round=2)
-    participation = Participation(dropout=(0.2,))
-    if mechanism == "central":
-        tiny_experiment(dataset, algorithm, participation=participation)
-        return
-    with pytest.raises(ValueError, match=r"dropout=\(0.2,\), but .* has to report") as raised:
-        tiny_experiment(dataset, algorithm, participation=participation)
-    assert raised.value.field == "participation"
-
-
 @pytest.mark.thorough
 def test_metrics_of_clients_are_not_released(run):
     assert "train/num_clients" not in RunFiles(run).metrics
@@ -74,29 +58,27 @@ def test_metrics_of_clients_are_not_released(run):
     assert "train/server_kept" in RunFiles(run).metrics
 
 
+def assert_resumed_with_the_same_noise(whole, path, **mechanism):
+    for rounds in (1, 3):
+        train(path, rounds, **mechanism)
+    # The first round was evaluated as the last one.
+    found, expected = ((run / "metrics.csv").read_bytes().splitlines() for run in (path, whole))
+    assert found[2:] == expected[2:]
+
+
 @pytest.mark.thorough
 def test_resumed_run_has_the_same_noise(run, tmp_path):
-    for rounds in (1, 3):
-        train_run(tmp_path / "parts", private(rounds, noise_multiplier=1.0), resume=rounds > 1)
-    whole, parts = ((path / "metrics.csv").read_bytes() for path in (run, tmp_path / "parts"))
-    assert whole.splitlines()[2:] == parts.splitlines()[2:]
+    assert_resumed_with_the_same_noise(run, tmp_path)
 
 
 @pytest.mark.slow
 def test_resumed_run_has_the_same_distributed_noise(tmp_path):
-    def distributed(rounds):
-        return private(rounds, noise_multiplier=1.0, mechanism="distributed", clipping="fixed")
-
-    for name, parts in (("whole", (2,)), ("parts", (1, 2))):
-        for rounds in parts:
-            train_run(tmp_path / name, distributed(rounds), resume=rounds != parts[0])
-    whole, parts = (
-        (tmp_path / name / "metrics.csv").read_bytes().splitlines() for name in ("whole", "parts")
-    )
-    assert whole[2:] == parts[2:]
-    metrics = RunFiles(tmp_path / "whole").metrics
-    assert metrics["privacy/epsilon"].iloc[-1] == pytest.approx(ACCOUNTANT.epsilon(1.0, rounds=2))
-    assert list(metrics["train/aggregator/withheld"]) == [0, 0]
+    distributed = {"mechanism": "distributed", "clipping": "fixed"}
+    whole = train(tmp_path / "whole", 3, **distributed)
+    assert_resumed_with_the_same_noise(whole, tmp_path / "parts", **distributed)
+    metrics = RunFiles(whole).metrics
+    assert metrics["privacy/epsilon"].iloc[-1] == pytest.approx(ACCOUNTANT.epsilon(1.0, rounds=3))
+    assert list(metrics["train/aggregator/withheld"]) == [0, 0, 0]
 
 
 @pytest.mark.thorough

@@ -11,9 +11,8 @@ import tensorflow_federated as tff
 from tff_pfl.analysis import figures
 from tff_pfl.analysis.runs import read as read_runs
 from tff_pfl.clients import ClientStateStore
-from tff_pfl.config import default_config
 from tff_pfl.datasets import sources
-from tff_pfl.experiment import OutputDirectoryError, RunDirectory, check_writable, resolved
+from tff_pfl.experiment import OutputDirectoryError, RunDirectory, check_writable
 from tff_pfl.experiment.export import check_folder
 from tff_pfl.experiment.run_files import RunFiles
 from tff_pfl.output.files import whole_file
@@ -31,10 +30,13 @@ def write_rounds(directory, *rounds):
         file.writelines(f"{line}\n" for line in ("round", *rounds))
 
 
+def settings_in(path):
+    return json.loads((path / "config.json").read_text())
+
+
 def test_new_directory_has_the_settings(tmp_path):
-    directory = start(tmp_path / "a" / "b")
-    with open(directory.file("config.json")) as file:
-        assert json.load(file) == SETTINGS
+    start(tmp_path / "a" / "b")
+    assert settings_in(tmp_path / "a" / "b") == SETTINGS
     start(tmp_path / "c", resume=True)  # starts a new run, because the directory does not exist
 
 
@@ -60,24 +62,23 @@ def test_paths_start_in_the_home_directory(tmp_path, monkeypatch):
 
 def test_directory_is_not_created_or_deleted_before_the_run_starts(tmp_path):
     RunDirectory(tmp_path / "a", SETTINGS)
-    assert not os.path.exists(tmp_path / "a")
+    assert not (tmp_path / "a").exists()
     start(tmp_path / "b")
     RunDirectory(tmp_path / "b", {"rounds": 7}, overwrite=True)
-    with open(tmp_path / "b" / "config.json") as file:
-        assert json.load(file) == SETTINGS
+    assert settings_in(tmp_path / "b") == SETTINGS
 
 
 def test_run_is_overwritten_only_with_overwrite(tmp_path):
-    directory = start(tmp_path)
-    for name in ("metrics.csv", "notes.txt"):
-        with open(directory.file(name), "w") as file:
-            file.write("mine")
+    start(tmp_path)
+    metrics, notes = tmp_path / "metrics.csv", tmp_path / "notes.txt"
+    for file in (metrics, notes):
+        file.write_text("mine")
     with pytest.raises(OutputDirectoryError, match="already contains a run. Pass --resume"):
         start(tmp_path)
-    assert os.path.exists(directory.file("metrics.csv"))
+    assert metrics.exists()
     start(tmp_path, overwrite=True)
-    assert not os.path.exists(directory.file("metrics.csv"))
-    assert os.path.exists(directory.file("notes.txt"))  # not a file of the run
+    assert not metrics.exists()
+    assert notes.exists()  # not a file of the run
 
 
 def test_run_that_failed_in_its_first_round_starts_over_with_other_settings(tmp_path):
@@ -85,8 +86,7 @@ def test_run_that_failed_in_its_first_round_starts_over_with_other_settings(tmp_
     write_rounds(directory)
     start(tmp_path, {"seed": 7}, resume=True)
     assert not directory.has("metrics.csv")
-    with open(directory.file("config.json")) as file:
-        assert json.load(file) == {"seed": 7}
+    assert settings_in(tmp_path) == {"seed": 7}
 
 
 def test_directory_of_other_files_is_refused(tmp_path):
@@ -138,45 +138,38 @@ def test_run_killed_during_create_can_be_started_again(tmp_path):
 
 
 def test_run_without_settings_is_neither_resumed_nor_new(tmp_path):
-    left = "clients/round_000001.csv"
     directory = start(tmp_path)
     directory.delete("config.json")
-    (tmp_path / left).parent.mkdir(exist_ok=True)
-    (tmp_path / left).write_text("a run's")
-    name = left.partition("/")[0]
+    table = tmp_path / "clients" / "round_000001.csv"
+    table.write_text("a run's")
     for options in ({}, {"resume": True}):
-        message = rf"contains a run \({name}\) without its config.json.*--overwrite"
+        message = r"contains a run \(clients\) without its config.json.*--overwrite"
         with pytest.raises(OutputDirectoryError, match=message):
             start(tmp_path, **options)
-        assert not (tmp_path / "config.json").exists()
+        assert not directory.has("config.json")
     start(tmp_path, overwrite=True)
-    assert not (tmp_path / left).exists()
+    assert not table.exists()
 
 
 def test_run_is_resumed_only_with_its_own_settings(tmp_path):
     write_rounds(start(tmp_path), 1)
-    start(tmp_path, resume=True)
-    longer = start(tmp_path, SETTINGS | {"rounds": 9}, resume=True)
-    assert json.loads((tmp_path / "config.json").read_text()) == SETTINGS
+    elsewhere = {"name": "digits", "data_dir": "/elsewhere"}
+    longer = start(tmp_path, SETTINGS | {"rounds": 9, "data": elsewhere}, resume=True)
+    assert settings_in(tmp_path) == SETTINGS
     longer.write_settings()  # now the run continues
-    start(
-        tmp_path,
-        SETTINGS | {"rounds": 9, "data": {"name": "digits", "data_dir": "/elsewhere"}},
-        resume=True,
-    ).write_settings()
     more = RunDirectory(tmp_path, SETTINGS | {"rounds": 12}, resume=True)
     changes = ["rounds: 9 then, 12 now", "data.data_dir: '/elsewhere' then, '' now"]
     assert list(map(str, more.changes)) == changes
     other = SETTINGS | {"seed": 1, "data": {"name": "mnist", "data_dir": ""}, "new": True}
-    prints = {"fingerprints": {"rounds": "digest"}}
-    start(tmp_path / "compared", SETTINGS | prints)
-    kept = start(tmp_path / "compared", SETTINGS, resume=True)
-    assert kept.settings == SETTINGS | prints
-    with pytest.raises(
-        OutputDirectoryError,
-        match="(?s)seed: 0 then, 1 now.*data.name: 'digits' then, 'mnist' now.*new: None then",
-    ):
+    message = "(?s)seed: 0 then, 1 now.*data.name: 'digits' then, 'mnist' now.*new: None then"
+    with pytest.raises(OutputDirectoryError, match=message):
         start(tmp_path, other, resume=True)
+
+
+def test_resumed_run_keeps_fingerprints(tmp_path):
+    prints = {"fingerprints": {"rounds": "digest"}}
+    start(tmp_path, SETTINGS | prints)
+    assert start(tmp_path, SETTINGS, resume=True).settings == SETTINGS | prints
 
 
 def test_check_writable_refuses_unwritable_paths(tmp_path, monkeypatch):
@@ -184,34 +177,18 @@ def test_check_writable_refuses_unwritable_paths(tmp_path, monkeypatch):
     check_writable("results")
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "file").write_text("")
-    with pytest.raises(
-        OutputDirectoryError, match="file/new/x cannot be written: .*file is a file"
-    ):
-        check_writable(tmp_path / "file" / "new" / "x")
-    with pytest.raises(
-        OutputDirectoryError, match="new/ is a folder. Add a name for the files: .*NAME"
-    ):
-        check_writable(f"{tmp_path}/new/")
     monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)
-    with pytest.raises(OutputDirectoryError, match=f"no permission in {tmp_path}"):
-        check_writable(tmp_path / "new" / "x")
-
-
-def test_settings_of_a_config_are_json(tmp_path):
-    settings = resolved(default_config("ditto"))
-    assert settings["algorithm"] == {
-        "name": "ditto",
-        "lambda_": 0.1,
-        "personal_epochs": None,
-        "weighting": "num_examples",
-    }
-    start(tmp_path, settings)
-    start(tmp_path, settings, resume=True)
+    for path, message in (
+        (tmp_path / "file" / "new" / "x", "file/new/x cannot be written: .*file is a file"),
+        (f"{tmp_path}/new/", "new/ is a folder. Add a name for the files: .*NAME"),
+        (tmp_path / "new" / "x", f"no permission in {tmp_path}"),
+    ):
+        with pytest.raises(OutputDirectoryError, match=message):
+            check_writable(path)
 
 
 def test_numpy_settings_are_numbers(tmp_path):
-    numbers = {"rounds": np.int64(3), "rate": np.float32(0.5), "shape": np.arange(2)}
-    directory = start(tmp_path, numbers)
-    with open(directory.file("config.json")) as file:
-        assert json.load(file) == {"rounds": 3, "rate": 0.5, "shape": [0, 1]}
-    start(tmp_path, {"rounds": 3, "rate": 0.5, "shape": [0, 1]}, resume=True)
+    start(tmp_path, {"rounds": np.int64(3), "rate": np.float32(0.5), "shape": np.arange(2)})
+    numbers = {"rounds": 3, "rate": 0.5, "shape": [0, 1]}
+    assert settings_in(tmp_path) == numbers
+    start(tmp_path, numbers, resume=True)

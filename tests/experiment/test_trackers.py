@@ -19,7 +19,7 @@ ACCURACY = "personalized/local_test/accuracy_mean"
 
 def test_missing_package_and_unknown_tracker_are_one_sentence(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "wandb", None)
-    refused = {"wandb": "pip install tff_pfl[wandb]", "wandbb": "Did you mean 'wandb'"}
+    refused = {"wandb": "pip install tff_pfl[wandb]", "wandbb": "Unknown tracker 'wandbb'"}
     for tracker, message in refused.items():
         assert run_program(tiny_config(), str(tmp_path / "run"), tracker=tracker) == 1
         (line,) = capsys.readouterr().err.splitlines()
