@@ -216,23 +216,24 @@ def scalars_and_clients(x):
     return tff.federated_value(3, tff.SERVER), tff.federated_value("x", tff.SERVER), x
 
 
-COMPUTED = {
-    "deep copy": copy.deepcopy,
-    "pickled": lambda x: pickle.loads(pickle.dumps(x)),
-    "view": lambda x: x[::-1],
-}
+def pickled(array):
+    return pickle.loads(pickle.dumps(array))
 
 
-@together("name", COMPUTED)
-def test_derived_arrays_do_not_keep_the_tensor(installed, name):
+@together("derive", [copy.deepcopy, pickled, lambda array: array[::-1]])
+def test_derived_arrays_do_not_keep_the_tensor(installed, derive):
     installed()
-    result = identity(np.random.default_rng(0).normal(size=1000).astype(np.float32))
-    computed = COMPUTED[name](result)
-    assert getattr(computed, "tensor", None) is None
-    np.testing.assert_array_equal(identity(computed), np.array(computed))
-    if name in ("deep copy", "pickled"):
-        computed += 1
-        np.testing.assert_array_equal(identity(computed), np.array(result) + 1)
+    derived = derive(identity(np.random.default_rng(0).normal(size=1000).astype(np.float32)))
+    assert getattr(derived, "tensor", None) is None
+    np.testing.assert_array_equal(identity(derived), np.array(derived))
+
+
+@together("copied", [copy.deepcopy, pickled])
+def test_copies_can_be_changed(installed, copied):
+    installed()
+    array = copied(identity(np.ones(1000, np.float32)))
+    array += 1
+    np.testing.assert_array_equal(identity(array), np.full(1000, 2))
 
 
 @together("view", [lambda x: x, lambda x: x[3:], np.asarray])
@@ -245,8 +246,8 @@ def test_results_are_read_only(installed, view):
         view(result).flags.writeable = True
 
 
-@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.float32, np.float16, bool, object])
-@pytest.mark.parametrize("shape", [(), (3,), (2, 0), (5, 2)])
+@pytest.mark.parametrize("dtype", [np.int32, np.float16, bool, object])
+@pytest.mark.parametrize("shape", [(), (2, 0), (5, 2)])
 def test_tensors_of_copies(dtype, shape):
     memory_of_all = np.zeros(100, dtype)[1:]  # not aligned, as tensors must be
     array = memory_of_all[: np.prod(shape, dtype=int)].reshape(shape)
@@ -258,12 +259,3 @@ def test_tensors_of_copies(dtype, shape):
     assert tensor.dtype == stack.dtype == (tf.string if dtype is object else dtype)
     np.testing.assert_array_equal(tf.identity(tensor), np.full(shape, value))
     np.testing.assert_array_equal(stack, np.full((2, *shape), value))
-
-
-def test_argument_may_change_after_a_call(installed):
-    installed()
-    argument = np.ones(1000, np.float32)
-    result = identity(argument)
-    argument[:] = 2
-    np.testing.assert_array_equal(result, np.ones(1000))
-    np.testing.assert_array_equal(identity(result), np.ones(1000))
