@@ -11,7 +11,7 @@ import tensorflow_federated as tff
 from google.protobuf import any_pb2
 
 from tests.federation import assert_close, assert_equal
-from tests.marks import slow, together
+from tests.marks import together
 from tests.runtime.conformance.cases import at_clients, identity, mapped, tensor
 from tests.runtime.graph.vectorizing import run
 from tff_pfl import runtime
@@ -30,34 +30,23 @@ def log(caplog):
     caplog.set_level(logging.INFO, logger="absl")
 
 
-def loop(condition):
-    def work(x):
-        step = lambda i, x: (i + 1, 2 * tf.abs(x) + 1)  # noqa: E731
-        _, x = tf.while_loop(condition, step, (0, x))
-        return x, tf.reduce_sum(x)
-
-    return mapped(work, VECTOR)
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize(("vectorize", "max_concurrent_clients"), [("always", 3), ("never", 1)])
 def test_max_concurrent_clients_does_not_change_results(vectorize, max_concurrent_clients):
-    train = loop(lambda i, x: tf.reduce_sum(x) < 100.0)  # some clients need more steps
+    """Uses clients that need different numbers of steps."""
+
+    def work(x):
+        step = lambda x: [2 * tf.abs(x) + 1]  # noqa: E731
+        (x,) = tf.while_loop(lambda x: tf.reduce_sum(x) < 100.0, step, [x])
+        return x, tf.reduce_sum(x)
+
+    train = mapped(work, VECTOR)
     options = {"vectorize": vectorize, "max_concurrent_clients": max_concurrent_clients}
     assert_close(run(train, CLIENTS, **options), run(train, CLIENTS))
 
 
 # Vectorized client work that XLA compiles, as on GPUs.
 XLA = {"vectorize": "always", "jit_compile": True}
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("options", [{"vectorize": "always"}, {}, slow({"vectorize": "never"})])
-def test_xla_does_not_change_results(caplog, options):
-    train = loop(lambda i, x: i < 4)
-    expected = run(train, CLIENTS, vectorize="never")
-    assert_close(run(train, CLIENTS, jit_compile=True, **options), expected)
-    assert any(message.endswith(", compiled by XLA.") for message in caplog.messages)
 
 
 def checked(x):
@@ -294,8 +283,6 @@ STRUCT = tff.types.to_type([("b", np.float32), ("a", np.int32)])
     ("value", "expected"),
     [
         ({"a": 1, "b": 2.5}, (2.5, 1)),
-        ({"x": 2.5, "y": 1}, (2.5, 1)),
-        ((2.5, 1), (2.5, 1)),
         ({"a": np.int64(7), "b": 2.5}, (2.5, 7)),
     ],
 )
