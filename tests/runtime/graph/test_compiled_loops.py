@@ -76,9 +76,7 @@ def one_round(weights, clients):
     total = tff.federated_sum(tff.federated_map(weighted, (trained["change"], sizes)))
     again = tff.federated_map(train, (tff.federated_broadcast(total), clients))
     loss = tff.federated_broadcast(tff.federated_sum(again["loss"]))
-    late = tff.federated_map(
-        moved, (trained["kernel"], loss)
-    )  # of the first loop, after the second
+    late = tff.federated_map(moved, (trained["kernel"], loss))  # the first loop's, after the second
     return trained["kernel"], tff.federated_sum(trained["loss"]), total, again["loss"], late
 
 
@@ -187,8 +185,8 @@ def test_draws_in_branches_are_those_of_each_client(caplog):
         return halved(number + 1)
 
     work, cohort = mapped(draw, np.int32), [np.int32(number) for number in range(4)]
-    compiled = run(work, cohort, jit_compile=True)
-    np.testing.assert_allclose(compiled, run(work, cohort, vectorize="never"), rtol=1e-6)
+    expected = run(work, cohort, vectorize="never")
+    np.testing.assert_allclose(run(work, cohort, jit_compile=True), expected, rtol=1e-6)
     assert caplog.messages[-1].endswith(f"CPU:0: {COMPILED}.")
 
 
