@@ -18,58 +18,54 @@ pytestmark = pytest.mark.usefixtures("clients_in_a_loop")
 BRANCHES, NUM_CLIENTS = 3, 4
 WEIGHT = tff.types.to_type(np.float32)
 WEIGHTS = list(np.float32([3, 0, 1, 7]))
+
+
+def zeros(*shape):
+    return np.zeros(shape, np.float32)
+
+
 # In `alone`, each tensor has its own share; in `grid`, each entry of the first two axes has one.
-SHAPES = collections.OrderedDict(
-    dense=collections.OrderedDict(kernel=[BRANCHES, 2, 4], bias=[BRANCHES, 4]),
-    norm=collections.OrderedDict(gamma=[5], beta=[]),
-    alone=collections.OrderedDict(scalar=[], rows=[2, 3]),
-    grid=[2, 3, 2],
+VALUE = collections.OrderedDict(
+    dense=collections.OrderedDict(kernel=zeros(BRANCHES, 2, 4), bias=zeros(BRANCHES, 4)),
+    norm=collections.OrderedDict(gamma=zeros(5), beta=zeros()),
+    alone=collections.OrderedDict(scalar=zeros(), rows=zeros(2, 3)),
+    grid=zeros(2, 3, 2),
 )
-SHARES = collections.OrderedDict(
-    dense=[BRANCHES],
-    norm=[],
-    alone=collections.OrderedDict(scalar=[], rows=[2]),
-    grid=[2, 3],
+SHARE = collections.OrderedDict(
+    dense=zeros(BRANCHES),
+    norm=zeros(),
+    alone=collections.OrderedDict(scalar=zeros(), rows=zeros(2)),
+    grid=zeros(2, 3),
 )
-ALL, DENSE = tuple(SHAPES), ("dense",)  # The layers; other aggregators than a sum take one.
+# Aggregators other than a sum take one layer.
+UPLOADS = {"all": Shares(VALUE, SHARE), "dense": Shares(VALUE["dense"], SHARE["dense"])}
 
 
-def map_shapes(shapes, fn):
-    if isinstance(shapes, list):
-        return fn(shapes)
-    return collections.OrderedDict((key, map_shapes(value, fn)) for key, value in shapes.items())
+def upload_type(upload):
+    types = tf.nest.map_structure(lambda x: tff.types.TensorType(x.dtype, x.shape), upload)
+    return tff.types.StructWithPythonType(list(types._asdict().items()), Shares)
 
 
-def upload_type(value, share, dtype=np.float32):
-    value = map_shapes(value, functools.partial(tff.types.TensorType, dtype))
-    share = map_shapes(share, functools.partial(tff.types.TensorType, np.float32))
-    return tff.types.StructWithPythonType([("value", value), ("share", share)], Shares)
-
-
-def layers(keys):
-    """Returns the shapes of some layers, and of their shares."""
-    return [collections.OrderedDict((key, tree[key]) for key in keys) for tree in (SHAPES, SHARES)]
-
-
-def uploads(num_clients=NUM_CLIENTS, share=None, keys=ALL):
+def uploads(num_clients=NUM_CLIENTS, share=None, layers="all"):
     rng = np.random.default_rng(num_clients)
-    value_shapes, share_shapes = layers(keys)
 
-    def normal(shape):
-        return rng.normal(size=shape).astype(np.float32)
+    def normal(leaf):
+        return rng.normal(size=leaf.shape).astype(np.float32)
 
-    def uniform(shape):
-        return rng.uniform(size=shape).astype(np.float32)
+    def uniform(leaf):
+        return rng.uniform(size=leaf.shape).astype(np.float32)
 
+    map_leaves = tf.nest.map_structure
+    value, shares = UPLOADS[layers]
     return [
-        Shares(map_shapes(value_shapes, normal), map_shapes(share_shapes, share or uniform))
+        Shares(map_leaves(normal, value), map_leaves(share or uniform, shares))
         for _ in range(num_clients)
     ]
 
 
 @functools.cache
-def process_of(*options, keys=ALL):
-    return BranchMeanFactory(*options).create(upload_type(*layers(keys)), WEIGHT)
+def process_of(*options, layers="all"):
+    return BranchMeanFactory(*options).create(upload_type(UPLOADS[layers]), WEIGHT)
 
 
 def run(process, values, weights=WEIGHTS):
@@ -90,7 +86,7 @@ def times(share, value):
 def pairs(values):
     """Returns `(s_i v_i, s_i)` of each client."""
     pairs = [Shares(times(upload.share, upload.value), upload.share) for upload in values]
-    return tf.nest.map_structure(np.float32, pairs)
+    return tf.nest.map_structure(np.float64, pairs)
 
 
 def quotient(sums):
@@ -99,21 +95,18 @@ def quotient(sums):
     return tf.nest.map_structure(np.divide, sums.value, times(sums.share, ones))
 
 
-def mean(values, weights=WEIGHTS):
+def mean(values):
     """Computes `sum n s v / sum n s`."""
     return quotient(
-        tf.nest.map_structure(
-            lambda *leaves: sum(n * leaf for n, leaf in zip(weights, leaves, strict=True)),
-            *pairs(values),
-        )
+        tf.nest.map_structure(lambda *rows: np.tensordot(WEIGHTS, rows, 1), *pairs(values))
     )
 
 
 def test_process_has_the_documented_types():
-    process = process_of(keys=DENSE)
-    value = "<dense=<kernel=float32[3,2,4],bias=float32[3,4]>>"
+    process = process_of(layers="dense")
+    value = "<kernel=float32[3,2,4],bias=float32[3,4]>"
     assert str(process.next.type_signature) == (
-        f"(<state=<>@SERVER,value={{<value={value},share=<dense=float32[3]>>}}@CLIENTS,"
+        f"(<state=<>@SERVER,value={{<value={value},share=float32[3]>}}@CLIENTS,"
         f"weight={{float32}}@CLIENTS> -> "
         f"<state=<>@SERVER,result={value}@SERVER,measurements=<>@SERVER>)"
     )
@@ -121,13 +114,13 @@ def test_process_has_the_documented_types():
 
 def test_branch_mean_matches_numpy():
     result = run(process_of(), uploads()).result
-    assert list(result) == list(SHAPES)
+    assert list(result) == list(VALUE)
     assert_close(result, mean(uploads()))
 
 
 def test_equal_shares_give_the_weighted_mean():
     """Uses several shares that are equal for all clients."""
-    plain = tff.aggregators.MeanFactory().create(upload_type(SHAPES, SHARES).value, WEIGHT)
+    plain = tff.aggregators.MeanFactory().create(upload_type(UPLOADS["all"]).value, WEIGHT)
     share = uploads(1)[0].share
     found = run(process_of(), [upload._replace(share=share) for upload in uploads()]).result
     assert_close(found, run(plain, [upload.value for upload in uploads()]).result)
@@ -152,7 +145,7 @@ def test_mean_of_nobody_is_0(weights):
 
 @pytest.mark.parametrize(("share", "known"), [(1e-10, True), (1e-13, False)])
 def test_small_shares_count_down_to_a_limit(share, known):
-    values = uploads(2, share=lambda shape: np.full(shape, share, np.float32))
+    values = uploads(2, share=lambda leaf: np.full_like(leaf, share))
     result = run(process_of(), values, [np.float32(1), np.float32(3)]).result
     expected = tf.nest.map_structure(
         lambda a, b: known * (a + 3 * b) / 4, *[upload.value for upload in values]
@@ -167,11 +160,11 @@ def test_nan_shares_give_nan():
 
 
 def test_shares_can_have_another_data_type_than_values():
-    process = BranchMeanFactory().create(upload_type(SHAPES, SHARES, np.float64), WEIGHT)
     values = [
         upload._replace(value=tf.nest.map_structure(np.float64, upload.value))
         for upload in uploads()
     ]
+    process = BranchMeanFactory().create(upload_type(values[0]), WEIGHT)
     result = run(process, values).result
     assert {leaf.dtype for leaf in leaves(result)} == {np.dtype(np.float64)}
     assert_close(result, mean(values))
@@ -186,15 +179,15 @@ def test_uploads_with_other_fields_are_refused(value_type):
 @together(
     ("value", "share", "message"),
     [
-        ([BRANCHES, 2], [2], r"Shares of shape \(2,\) do not fit a tensor of \("),
-        ([2], [2, 1], r"Shares of shape \(2, 1\) do not fit a tensor of \("),
-        ({"a": [2]}, {"b": [2]}, "Shares do not fit the value: "),
-        ({"a": [2], "b": [2]}, {"a": [2]}, "Shares do not fit the value: "),
+        (zeros(3, 2), zeros(2), r"Shares of shape \(2,\) do not fit a tensor of \("),
+        (zeros(2), zeros(2, 1), r"Shares of shape \(2, 1\) do not fit a tensor of \("),
+        ({"a": zeros(2)}, {"b": zeros(2)}, "Shares do not fit the value: "),
+        ({"a": zeros(2), "b": zeros(2)}, {"a": zeros(2)}, "Shares do not fit the value: "),
     ],
 )
 def test_shares_that_do_not_fit_are_refused(value, share, message):
     with pytest.raises(TypeError, match=message):
-        BranchMeanFactory().create(upload_type(value, share), WEIGHT)
+        BranchMeanFactory().create(upload_type(Shares(value, share)), WEIGHT)
 
 
 # The tests below are of aggregators that replace the sum of the pairs.
@@ -207,12 +200,15 @@ def test_pairs_are_clipped_as_one():
         tff.aggregators.PrivateQuantileEstimationProcess.no_noise(1.0, 0.5, 1.0),
         tff.aggregators.SumFactory(),
     )
-    process, alone = process_of(clipped, keys=DENSE), clipped.create(upload_type(*layers(DENSE)))
+    process, alone = (
+        process_of(clipped, layers="dense"),
+        clipped.create(upload_type(UPLOADS["dense"])),
+    )
     state = alone.initialize()
     for cohort in (slice(0, 3), slice(1, 4)):
-        values = uploads(keys=DENSE)[cohort]
+        values = uploads(layers="dense")[cohort]
         output = process.next(state, values, WEIGHTS[cohort])
-        expected = alone.next(state, pairs(values))
+        expected = alone.next(state, tf.nest.map_structure(np.float32, pairs(values)))
         assert_close(output.state, expected.state)
         assert_close(output.measurements, expected.measurements)
         assert_close(output.result, quotient(expected.result))
@@ -221,18 +217,18 @@ def test_pairs_are_clipped_as_one():
 
 
 def test_mean_receives_the_weights():
-    found = run(process_of(tff.aggregators.MeanFactory(), keys=DENSE), uploads(keys=DENSE))
-    assert_close(found.result, mean(uploads(keys=DENSE)))
+    found = run(process_of(tff.aggregators.MeanFactory(), layers="dense"), uploads(layers="dense"))
+    assert_close(found.result, mean(uploads(layers="dense")))
 
 
 @pytest.mark.parametrize(("noise", "limit"), [(0.05, 0.1), (0.5, 1 / 3)])
 def test_noisy_shares_below_a_limit_do_not_divide(noise, limit):
     """Uses two standard deviations, or the share of equal branches, as the limit."""
     share = np.float32([0.7, 0.2, -0.01])  # Noise may make shares negative.
-    (upload,) = uploads(1, share=lambda shape: share, keys=DENSE)
-    process = process_of(tff.aggregators.MeanFactory(), noise, keys=DENSE)
+    (upload,) = uploads(1, share=lambda leaf: share, layers="dense")
+    process = process_of(tff.aggregators.MeanFactory(), noise, layers="dense")
     found = run(process, [upload], WEIGHTS[:1]).result
-    assert_close(found, times({"dense": share / np.maximum(share, limit)}, upload.value))
+    assert_close(found, times(share / np.maximum(share, limit), upload.value))
 
 
 @pytest.mark.parametrize("noise", [0.05, 0.9])
@@ -249,8 +245,8 @@ def test_limit_is_relative_to_the_largest_norm_of_shares(noise):
 @pytest.mark.thorough
 def test_secure_sums_give_the_same_mean():
     sum_ = tff.aggregators.SecureSumFactory(64.0, -64.0)
-    secure = process_of(tff.aggregators.MeanFactory(sum_, sum_), keys=DENSE)
+    secure = process_of(tff.aggregators.MeanFactory(sum_, sum_), layers="dense")
     tff.test.assert_not_contains_unsecure_aggregation(secure.next)
     tff.test.assert_contains_secure_aggregation(secure.next)
-    found = run(secure, uploads(keys=DENSE)).result
-    assert_close(found, mean(uploads(keys=DENSE)), tolerance=1e-5)
+    found = run(secure, uploads(layers="dense")).result
+    assert_close(found, mean(uploads(layers="dense")), tolerance=1e-5)
