@@ -17,67 +17,55 @@ pytestmark = pytest.mark.usefixtures("clients_in_a_loop")
 
 BRANCHES, NUM_CLIENTS = 3, 4
 WEIGHT = tff.types.to_type(np.float32)
+WEIGHTS = list(np.float32([3, 0, 1, 7]))
+
+
+def zeros(*shape):
+    return np.zeros(shape, np.float32)
+
+
 # In `alone`, each tensor has its own share; in `grid`, each entry of the first two axes has one.
-SHAPES = collections.OrderedDict(
-    dense=collections.OrderedDict(kernel=[BRANCHES, 2, 4], bias=[BRANCHES, 4]),
-    norm=collections.OrderedDict(gamma=[5], beta=[]),
-    alone=collections.OrderedDict(scalar=[], rows=[2, 3]),
-    grid=[2, 3, 2],
+VALUE = collections.OrderedDict(
+    dense=collections.OrderedDict(kernel=zeros(BRANCHES, 2, 4), bias=zeros(BRANCHES, 4)),
+    norm=collections.OrderedDict(gamma=zeros(5), beta=zeros()),
+    alone=collections.OrderedDict(scalar=zeros(), rows=zeros(2, 3)),
+    grid=zeros(2, 3, 2),
 )
-SHARES = collections.OrderedDict(
-    dense=[BRANCHES],
-    norm=[],
-    alone=collections.OrderedDict(scalar=[], rows=[2]),
-    grid=[2, 3],
+SHARE = collections.OrderedDict(
+    dense=zeros(BRANCHES),
+    norm=zeros(),
+    alone=collections.OrderedDict(scalar=zeros(), rows=zeros(2)),
+    grid=zeros(2, 3),
 )
+# Aggregators other than a sum take one layer.
+UPLOADS = {"all": Shares(VALUE, SHARE), "dense": Shares(VALUE["dense"], SHARE["dense"])}
 
 
-def is_shape(value):
-    return isinstance(value, list)
+def upload_type(upload):
+    types = tf.nest.map_structure(lambda x: tff.types.TensorType(x.dtype, x.shape), upload)
+    return tff.types.StructWithPythonType(list(types._asdict().items()), Shares)
 
 
-def map_shapes(shapes, fn):
-    if is_shape(shapes):
-        return fn(shapes)
-    return collections.OrderedDict((key, map_shapes(value, fn)) for key, value in shapes.items())
-
-
-def upload_type(value=SHAPES, share=SHARES, dtype=np.float32):
-    types = [
-        map_shapes(s, lambda shape: tff.types.TensorType(dtype, shape)) for s in (value, share)
-    ]
-    return tff.types.StructWithPythonType(zip(Shares._fields, types, strict=True), Shares)
-
-
-def part(tree, keys):
-    return collections.OrderedDict((key, tree[key]) for key in keys)
-
-
-def uploads(num_clients=NUM_CLIENTS, share=None, keys=tuple(SHAPES)):
+def uploads(num_clients=NUM_CLIENTS, share=None, layers="all"):
     rng = np.random.default_rng(num_clients)
 
-    def normal(shape):
-        return rng.normal(size=shape).astype(np.float32)
+    def normal(leaf):
+        return rng.normal(size=leaf.shape).astype(np.float32)
 
-    def uniform(shape):
-        return rng.uniform(size=shape).astype(np.float32)
+    def uniform(leaf):
+        return rng.uniform(size=leaf.shape).astype(np.float32)
 
+    map_leaves = tf.nest.map_structure
+    value, shares = UPLOADS[layers]
     return [
-        Shares(
-            map_shapes(part(SHAPES, keys), normal), map_shapes(part(SHARES, keys), share or uniform)
-        )
+        Shares(map_leaves(normal, value), map_leaves(share or uniform, shares))
         for _ in range(num_clients)
     ]
 
 
-WEIGHTS = list(np.float32([3, 0, 1, 7]))
-
-
 @functools.cache
-def process_of(*options, keys=tuple(SHAPES)):
-    return BranchMeanFactory(*options).create(
-        upload_type(part(SHAPES, keys), part(SHARES, keys)), WEIGHT
-    )
+def process_of(*options, layers="all"):
+    return BranchMeanFactory(*options).create(upload_type(UPLOADS[layers]), WEIGHT)
 
 
 def run(process, values, weights=WEIGHTS):
@@ -95,89 +83,72 @@ def times(share, value):
     )
 
 
-def mean(values, weights=WEIGHTS):
+def pairs(values):
+    """Returns `(s_i v_i, s_i)` of each client."""
+    pairs = [Shares(times(upload.share, upload.value), upload.share) for upload in values]
+    return tf.nest.map_structure(np.float64, pairs)
+
+
+def quotient(sums):
+    """Divides the two sums, branch by branch; 0 / 0 is not a number."""
+    ones = tf.nest.map_structure(np.ones_like, sums.value)
+    return tf.nest.map_structure(np.divide, sums.value, times(sums.share, ones))
+
+
+def mean(values):
     """Computes `sum n s v / sum n s`."""
-
-    def summed(trees):
-        return tf.nest.map_structure(lambda *leaves: sum(leaves), *trees)
-
-    ones = tf.nest.map_structure(np.ones_like, values[0].value)
-    shares = [scaled(upload.share, n) for upload, n in zip(values, weights, strict=True)]
-    above = summed([times(s, upload.value) for s, upload in zip(shares, values, strict=True)])
-    below = summed([times(s, ones) for s in shares])
-    return tf.nest.map_structure(np.divide, above, below)
-
-
-def scaled(share, factor):
-    return tf.nest.map_structure(lambda s: factor * s, share)
+    return quotient(
+        tf.nest.map_structure(lambda *rows: np.tensordot(WEIGHTS, rows, 1), *pairs(values))
+    )
 
 
 def test_process_has_the_documented_types():
-    process = process_of()
-    assert process.is_weighted
-    signature = process.next.type_signature
-    tff.test.assert_types_identical(
-        signature.parameter.value, tff.types.FederatedType(upload_type(), tff.CLIENTS)
+    process = process_of(layers="dense")
+    value = "<kernel=float32[3,2,4],bias=float32[3,4]>"
+    assert str(process.next.type_signature) == (
+        f"(<state=<>@SERVER,value={{<value={value},share=float32[3]>}}@CLIENTS,"
+        f"weight={{float32}}@CLIENTS> -> "
+        f"<state=<>@SERVER,result={value}@SERVER,measurements=<>@SERVER>)"
     )
-    assert str(signature.parameter.weight) == "{float32}@CLIENTS"
-    tff.test.assert_types_identical(
-        signature.result.result, tff.types.FederatedType(upload_type().value, tff.SERVER)
-    )
-    assert str(signature.result.state) == "<>@SERVER"
-    assert str(signature.result.measurements) == "<>@SERVER"
 
 
 def test_branch_mean_matches_numpy():
     result = run(process_of(), uploads()).result
-    assert list(result) == list(SHAPES)
+    assert list(result) == list(VALUE)
     assert_close(result, mean(uploads()))
 
 
 def test_equal_shares_give_the_weighted_mean():
     """Uses several shares that are equal for all clients."""
-    plain = tff.aggregators.MeanFactory().create(upload_type().value, WEIGHT)
-    expected = run(plain, [upload.value for upload in uploads()]).result
-    rng = np.random.default_rng(9)
-    ones = map_shapes(SHARES, lambda shape: np.ones(shape, np.float32))
-    row = map_shapes(SHARES, lambda shape: rng.uniform(0.1, 2, size=shape).astype(np.float32))
-    for share in (ones, row):
-        found = run(process_of(), [upload._replace(share=share) for upload in uploads()]).result
-        assert_close(found, expected)
+    plain = tff.aggregators.MeanFactory().create(upload_type(UPLOADS["all"]).value, WEIGHT)
+    share = uploads(1)[0].share
+    found = run(process_of(), [upload._replace(share=share) for upload in uploads()]).result
+    assert_close(found, run(plain, [upload.value for upload in uploads()]).result)
 
 
-@together("nobody", ["share", "weight", "cohort"])
-def test_parts_without_shares_are_0(nobody):
-    values, weights = uploads(), WEIGHTS
-    if nobody == "share":
-        for upload in values:
-            upload.share["dense"][1] = 0.0
-            upload.share["norm"] = np.float32(0)
-    elif nobody == "weight":
-        weights = [np.float32(0)] * NUM_CLIENTS
-    else:
-        values = weights = []
-    result = run(process_of(), values, weights).result
-    if nobody != "share":
-        for leaf in leaves(result):
-            np.testing.assert_array_equal(leaf, np.zeros_like(leaf))
-        return
+def test_parts_without_shares_are_0():
+    values = uploads()
+    for upload in values:
+        upload.share["dense"][1] = 0.0
+        upload.share["norm"] = np.float32(0)
     with np.errstate(invalid="ignore"):
-        expected = mean(values)
-    for part in ("kernel", "bias"):
-        assert np.all(np.isnan(expected["dense"][part][1]))
-        np.testing.assert_array_equal(result["dense"][part][1], 0.0 * result["dense"][part][1])
-    expected = tf.nest.map_structure(np.nan_to_num, expected)
-    assert np.count_nonzero(expected["dense"]["kernel"][[0, 2]]) == 2 * 8
-    assert_close(result, expected)
+        expected = tf.nest.map_structure(np.nan_to_num, mean(values))
+    assert np.count_nonzero(expected["dense"]["kernel"]) == 2 * 8
+    assert_close(run(process_of(), values).result, expected)
+
+
+@together("weights", [[np.float32(0)] * NUM_CLIENTS, []])
+def test_mean_of_nobody_is_0(weights):
+    for leaf in leaves(run(process_of(), uploads()[: len(weights)], weights).result):
+        np.testing.assert_array_equal(leaf, np.zeros_like(leaf))
 
 
 @pytest.mark.parametrize(("share", "known"), [(1e-10, True), (1e-13, False)])
 def test_small_shares_count_down_to_a_limit(share, known):
-    values = uploads(2, share=lambda shape: np.full(shape, share, np.float32))
+    values = uploads(2, share=lambda leaf: np.full_like(leaf, share))
     result = run(process_of(), values, [np.float32(1), np.float32(3)]).result
-    scale = 1.0 if known else 0.0
     expected = tf.nest.map_structure(
-        lambda a, b: scale * (a + 3 * b) / 4, *[upload.value for upload in values]
+        lambda a, b: known * (a + 3 * b) / 4, *[upload.value for upload in values]
     )
     assert_close(result, expected)
 
@@ -189,115 +160,93 @@ def test_nan_shares_give_nan():
 
 
 def test_shares_can_have_another_data_type_than_values():
-    value, share = (upload_type(dtype=d) for d in (np.float64, np.float32))
-    mixed = tff.types.StructWithPythonType([("value", value.value), ("share", share.share)], Shares)
-    process = BranchMeanFactory().create(mixed, WEIGHT)
     values = [
         upload._replace(value=tf.nest.map_structure(np.float64, upload.value))
         for upload in uploads()
     ]
+    process = BranchMeanFactory().create(upload_type(values[0]), WEIGHT)
     result = run(process, values).result
     assert {leaf.dtype for leaf in leaves(result)} == {np.dtype(np.float64)}
     assert_close(result, mean(values))
 
 
-@pytest.mark.parametrize(
-    "value_type",
-    [np.float32, collections.OrderedDict(share=np.float32, value=np.float32)],
-    ids=lambda value_type: str(tff.types.to_type(value_type)),
-)
+@together("value_type", [np.float32, collections.OrderedDict(share=np.float32, value=np.float32)])
 def test_uploads_with_other_fields_are_refused(value_type):
-    value_type = tff.types.to_type(value_type)
-    with pytest.raises(TypeError, match="^A branch mean takes the fields .* found ") as e:
-        BranchMeanFactory().create(value_type, WEIGHT)
-    assert str(value_type) in str(e.value)
+    with pytest.raises(TypeError, match="^A branch mean takes the fields .* found .*float32"):
+        BranchMeanFactory().create(tff.types.to_type(value_type), WEIGHT)
 
 
 @together(
     ("value", "share", "message"),
     [
-        ([BRANCHES, 2], [2], r"Shares of shape \(2,\) do not fit a tensor of \("),
-        ([2], [2, 1], r"Shares of shape \(2, 1\) do not fit a tensor of \("),
-        ({"a": [BRANCHES, 2], "b": [2]}, [BRANCHES], "Shares of shape"),
-        ({"a": [2]}, {"b": [2]}, "Shares do not fit the value: "),
-        ({"a": [2], "b": [2]}, {"a": [2]}, "Shares do not fit the value: "),
+        (zeros(3, 2), zeros(2), r"Shares of shape \(2,\) do not fit a tensor of \("),
+        (zeros(2), zeros(2, 1), r"Shares of shape \(2, 1\) do not fit a tensor of \("),
+        ({"a": zeros(2)}, {"b": zeros(2)}, "Shares do not fit the value: "),
+        ({"a": zeros(2), "b": zeros(2)}, {"a": zeros(2)}, "Shares do not fit the value: "),
     ],
 )
 def test_shares_that_do_not_fit_are_refused(value, share, message):
     with pytest.raises(TypeError, match=message):
-        BranchMeanFactory().create(upload_type(value, share), WEIGHT)
+        BranchMeanFactory().create(upload_type(Shares(value, share)), WEIGHT)
 
 
-DENSE = ("dense",)  # The only layer in tests of aggregators other than a sum.
+# The tests below are of aggregators that replace the sum of the pairs.
 
 
-def pairs(values):
-    """Returns `(s_i v_i, s_i)` of each client."""
-    pairs = [Shares(times(upload.share, upload.value), upload.share) for upload in values]
-    return tf.nest.map_structure(np.float32, pairs)
+@pytest.mark.thorough
+def test_pairs_are_clipped_as_one():
+    """Uses two rounds, which have different clipping norms."""
+    clipped = tff.aggregators.clipping_factory(
+        tff.aggregators.PrivateQuantileEstimationProcess.no_noise(1.0, 0.5, 1.0),
+        tff.aggregators.SumFactory(),
+    )
+    process, alone = (
+        process_of(clipped, layers="dense"),
+        clipped.create(upload_type(UPLOADS["dense"])),
+    )
+    state = alone.initialize()
+    for cohort in (slice(0, 3), slice(1, 4)):
+        values = uploads(layers="dense")[cohort]
+        output = process.next(state, values, WEIGHTS[cohort])
+        expected = alone.next(state, tf.nest.map_structure(np.float32, pairs(values)))
+        assert_close(output.state, expected.state)
+        assert_close(output.measurements, expected.measurements)
+        assert_close(output.result, quotient(expected.result))
+        assert leaves(output.state) != leaves(state)
+        state = output.state
 
 
-class TestAnotherAggregator:
-    """Tests aggregators that replace the sum of the pairs."""
-
-    @pytest.mark.thorough
-    def test_pairs_are_clipped_as_one(self):
-        """Uses two rounds, which have different clipping norms."""
-        clipped = tff.aggregators.clipping_factory(
-            tff.aggregators.PrivateQuantileEstimationProcess.no_noise(1.0, 0.5, 1.0),
-            tff.aggregators.SumFactory(),
-        )
-        process = process_of(clipped, keys=DENSE)
-        state = process.initialize()
-        alone = clipped.create(upload_type(part(SHAPES, DENSE), part(SHARES, DENSE)))
-        expected_state = alone.initialize()
-        for cohort in (slice(0, 3), slice(1, 4)):
-            values, weights = uploads(keys=DENSE)[cohort], WEIGHTS[cohort]
-            output = process.next(state, values, weights)
-            expected = alone.next(expected_state, pairs(values))
-            assert_close(output.state, expected.state)
-            assert_close(output.measurements, expected.measurements)
-            assert_close(output.result, quotient(expected.result))
-            assert leaves(output.state) != leaves(state)
-            state, expected_state = output.state, expected.state
-
-    def test_mean_receives_the_weights(self):
-        found = run(process_of(tff.aggregators.MeanFactory(), keys=DENSE), uploads(keys=DENSE))
-        assert_close(found.result, mean(uploads(keys=DENSE)))
-
-    @pytest.mark.parametrize(("noise", "limit"), [(0.05, 0.1), (0.5, 1 / 3)])
-    def test_noisy_shares_below_a_limit_do_not_divide(self, noise, limit):
-        """Uses two standard deviations, or the share of equal branches, as the limit."""
-        share = np.float32([0.7, 0.2, -0.01])  # Noise may make shares negative.
-        (upload,) = uploads(1, share=lambda shape: share, keys=DENSE)
-        process = process_of(tff.aggregators.MeanFactory(), noise, keys=DENSE)
-        found = run(process, [upload], WEIGHTS[:1]).result
-        faster = share / np.maximum(share, limit)
-        assert_close(found, times({"dense": faster}, upload.value))
-
-    def test_limit_is_relative_to_the_largest_norm_of_shares(self):
-        """Uses two tensors, with the norm sqrt(2), one of which is a scalar."""
-        ones = {"w": tf.ones([4]), "v": tf.ones([])}
-        sums = Shares(ones, {"w": tf.constant([0.5, 0.2, 0.1, 0.0]), "v": tf.constant(0.2)})
-        for noise in (0.05, 0.9):
-            deviation = noise * np.sqrt(2)
-            found = mean_of_sums(sums, noise)
-            w = 1 / np.maximum([0.5, 0.2, 0.1, 0.0], min(2 * deviation, 1 / 4))
-            np.testing.assert_allclose(found["w"], w, rtol=1e-6)
-            np.testing.assert_allclose(found["v"], 1 / max(0.2, min(2 * deviation, 1)), rtol=1e-6)
+def test_mean_receives_the_weights():
+    found = run(process_of(tff.aggregators.MeanFactory(), layers="dense"), uploads(layers="dense"))
+    assert_close(found.result, mean(uploads(layers="dense")))
 
 
-class TestSecureSums:
-    @pytest.mark.thorough
-    def test_secure_sums_give_the_same_mean(self):
-        sum_ = tff.aggregators.SecureSumFactory(64.0, -64.0)
-        secure = process_of(tff.aggregators.MeanFactory(sum_, sum_), keys=DENSE)
-        tff.test.assert_not_contains_unsecure_aggregation(secure.next)
-        tff.test.assert_contains_secure_aggregation(secure.next)
-        found = run(secure, uploads(keys=DENSE)).result
-        assert_close(found, mean(uploads(keys=DENSE)), tolerance=1e-5)
+@pytest.mark.parametrize(("noise", "limit"), [(0.05, 0.1), (0.5, 1 / 3)])
+def test_noisy_shares_below_a_limit_do_not_divide(noise, limit):
+    """Uses two standard deviations, or the share of equal branches, as the limit."""
+    share = np.float32([0.7, 0.2, -0.01])  # Noise may make shares negative.
+    (upload,) = uploads(1, share=lambda leaf: share, layers="dense")
+    process = process_of(tff.aggregators.MeanFactory(), noise, layers="dense")
+    found = run(process, [upload], WEIGHTS[:1]).result
+    assert_close(found, times(share / np.maximum(share, limit), upload.value))
 
 
-def quotient(sums):
-    """Divides the two sums, branch by branch."""
-    return times(tf.nest.map_structure(lambda s: 1.0 / s, sums.share), sums.value)
+@pytest.mark.parametrize("noise", [0.05, 0.9])
+def test_limit_is_relative_to_the_largest_norm_of_shares(noise):
+    """Uses two tensors, with the norm sqrt(2), one of which is a scalar."""
+    ones = {"w": tf.ones([4]), "v": tf.ones([])}
+    sums = Shares(ones, {"w": tf.constant([0.5, 0.2, 0.1, 0.0]), "v": tf.constant(0.2)})
+    found, limit = mean_of_sums(sums, noise), 2 * noise * np.sqrt(2)
+    w = 1 / np.maximum([0.5, 0.2, 0.1, 0.0], min(limit, 1 / 4))
+    np.testing.assert_allclose(found["w"], w, rtol=1e-6)
+    np.testing.assert_allclose(found["v"], 1 / max(0.2, min(limit, 1)), rtol=1e-6)
+
+
+@pytest.mark.thorough
+def test_secure_sums_give_the_same_mean():
+    sum_ = tff.aggregators.SecureSumFactory(64.0, -64.0)
+    secure = process_of(tff.aggregators.MeanFactory(sum_, sum_), layers="dense")
+    tff.test.assert_not_contains_unsecure_aggregation(secure.next)
+    tff.test.assert_contains_secure_aggregation(secure.next)
+    found = run(secure, uploads(layers="dense")).result
+    assert_close(found, mean(uploads(layers="dense")), tolerance=1e-5)

@@ -84,39 +84,12 @@ def run(process, values, weights):
     return output.result
 
 
-def test_process_has_the_documented_types(vectors, uploads):
+def test_process_has_the_documented_types(vectors):
     assert vectors.is_weighted
     assert str(vectors.next.type_signature) == (
         "(<state=<>@SERVER,value={float32[2]}@CLIENTS,weight={float32}@CLIENTS> -> "
         "<state=<>@SERVER,result=<value=float32[?,2],weight=float32[?]>@SERVER,"
         "measurements=<>@SERVER>)"
-    )
-    result = uploads.next.type_signature.result.result
-    tff.test.assert_types_identical(
-        result.member,
-        tff.types.StructWithPythonType(
-            [
-                (
-                    "value",
-                    tff.types.StructWithPythonType(
-                        [
-                            ("client_id", tff.types.TensorType(np.int32, [None])),
-                            ("big", tff.types.TensorType(np.float64, [None, 2, 3])),
-                            (
-                                "a",
-                                collections.OrderedDict(
-                                    z=tff.types.TensorType(np.bool_, [None]),
-                                    b=[tff.types.TensorType(np.int64, [None, 1])],
-                                ),
-                            ),
-                        ],
-                        Upload,
-                    ),
-                ),
-                ("weight", tff.types.TensorType(np.float32, [None])),
-            ],
-            Stack,
-        ),
     )
 
 
@@ -135,14 +108,14 @@ def test_only_tensors_of_known_shapes_can_be_stacked(value_type):
 
 @pytest.mark.usefixtures("on_each_runtime")
 class TestOnEachRuntime:
-    def test_rows_are_in_the_order_of_the_cohort(self, vectors):
-        for num_clients in (7, 0, 1):
-            rng = np.random.default_rng(num_clients)
-            values = rng.normal(size=(num_clients, 2)).astype(np.float32)
-            weights = rng.uniform(size=num_clients).astype(np.float32)
-            stack = run(vectors, list(values), weights)
-            np.testing.assert_array_equal(stack.value, values)
-            np.testing.assert_array_equal(stack.weight, weights)
+    @together("num_clients", [7, 0, 1])
+    def test_rows_are_in_the_order_of_the_cohort(self, vectors, num_clients):
+        rng = np.random.default_rng(num_clients)
+        values = rng.normal(size=(num_clients, 2)).astype(np.float32)
+        weights = rng.uniform(size=num_clients).astype(np.float32)
+        stack = run(vectors, list(values), weights)
+        np.testing.assert_array_equal(stack.value, values)
+        np.testing.assert_array_equal(stack.weight, weights)
 
     def test_strings_can_be_stacked(self):
         stack = run(create(tff.types.to_type([np.str_])), [["b"], ["a"]], [1.0, 2.0])
@@ -150,11 +123,10 @@ class TestOnEachRuntime:
 
     @pytest.mark.thorough
     def test_structures_are_kept(self, uploads):
-        cohort = [5, 0, 8]
-        value = run(uploads, list(map(upload, cohort)), [1.0, 2.0, 3.0]).value
+        clients = list(map(upload, [5, 0, 8]))
+        value = run(uploads, clients, [1.0, 2.0, 3.0]).value
         assert isinstance(value, Upload)
         assert list(value.a) == ["z", "b"]
-        clients = list(map(upload, cohort))
         expected = tf.nest.map_structure(lambda *rows: np.stack(rows), *clients)
         for actual, leaf in zip(tf.nest.flatten(value), tf.nest.flatten(expected), strict=True):
             assert actual.dtype == leaf.dtype
@@ -168,46 +140,27 @@ class TestOnEachRuntime:
         assert np.shape(stack.value.a["b"][0]) == (0, 1)
 
 
-def test_graph_adds_clients_without_a_loop(uploads, monkeypatch):
-    """Prevents a loop, which would copy all earlier rows for each client."""
+@together(
+    ("ids", "weights", "expected"),
+    [
+        ([30, 2, 1], [1.0, 1.0, 1.0], [1, 2, 30]),
+        ([5, 0, 7, 3], [1.0, 0.0, 0.5, 1e-30], [3, 5, 7]),
+        ([4, 3], [0.0, 0.0], []),
+        ([], [], []),
+    ],
+)
+def test_accepted_drops_weight_zero_and_sorts_by_id(ids, weights, expected):
+    ids = tf.constant(ids, tf.int32)
+    value = {"rows": [tf.stack([ids, 10 * ids], axis=1)]}
+    accepted = Stack(value, tf.constant(weights, tf.float32)).accepted(ids)
+    np.testing.assert_array_equal(accepted["rows"][0], np.outer(expected, [1, 10]))
 
-    def refuse(*args, **kwargs):
-        raise AssertionError("The graph has a loop.")
 
-    monkeypatch.setattr(tf, "while_loop", refuse)
-    context = runtime.create_graph_context(vectorize="always")
-    with tff.framework.get_context_stack().install(context):
-        stack = run(uploads, list(map(upload, range(3))), np.ones(3))
-    np.testing.assert_array_equal(stack.value.client_id, [0, 1, 2])
-
-
-class TestAccepted:
-    def accept(self, ids, weights):
-        ids = tf.constant(ids, tf.int32)
-        value = {"id": ids, "rows": [tf.stack([ids, 10 * ids], axis=1)]}
-        return Stack(value, tf.constant(weights, tf.float32)).accepted(ids)
-
-    def test_accepted_drops_weight_zero_and_sorts_by_id(self):
-        for ids, weights, expected in (
-            ([30, 2, 1], [1.0, 1.0, 1.0], [1, 2, 30]),
-            ([5, 0, 7, 3], [1.0, 0.0, 0.5, 1e-30], [3, 5, 7]),
-            ([4, 3], [0.0, 0.0], []),
-            ([], [], []),
-        ):
-            accepted = self.accept(ids, weights)
-            np.testing.assert_array_equal(accepted["id"], expected)
-            expected = np.array(expected, np.int32)
-            np.testing.assert_array_equal(accepted["rows"][0], np.outer(expected, [1, 10]))
-
-    def test_accepted_sorts_by_the_given_ids(self):
-        stack = Stack(tf.constant([10.0, 20.0, 30.0]), tf.ones([3]))
-        np.testing.assert_array_equal(stack.accepted(tf.constant([2, 0, 1])), [20.0, 30.0, 10.0])
-
-    def test_other_ids_are_refused(self):
-        stack = Stack(tf.constant([10.0, 20.0]), tf.ones([2]))
-        for ids in ([], (), None, tf.constant(3), [1, 2, 3]):
-            with pytest.raises(ValueError, match=r"^client_ids must be the ids of all clients of"):
-                stack.accepted(ids)
+@together("ids", [[], (), None, tf.constant(3), [1, 2, 3]])
+def test_other_ids_are_refused(ids):
+    stack = Stack(tf.constant([10.0, 20.0]), tf.ones([2]))
+    with pytest.raises(ValueError, match=r"^client_ids must be the ids of all clients of"):
+        stack.accepted(ids)
 
 
 def test_uploads_are_not_folded_within_other_aggregators():

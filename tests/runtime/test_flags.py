@@ -25,22 +25,15 @@ def test_remote_runtime_needs_a_worker(parse):
         flags.set_context_from_flags()
 
 
+GRAPH = {"devices": None, "jit_compile": None}
+
+
 @pytest.mark.parametrize(
     ("arguments", "kind", "given", "unused"),
     [
-        ([], "graph", [("devices", None), ("jit_compile", None)], None),
-        (
-            ["--devices=CPU:0", "--nojit_compile"],
-            "graph",
-            [("devices", ["CPU:0"]), ("jit_compile", False)],
-            None,
-        ),
-        (
-            ["--tff_worker=a:1", "--jit_compile"],
-            "graph",
-            [("devices", None), ("jit_compile", True)],
-            "tff_worker",
-        ),
+        ([], "graph", GRAPH, None),
+        (["--devices=CPU:0"], "graph", GRAPH | {"devices": ["CPU:0"]}, None),
+        (["--tff_worker=a", "--jit_compile"], "graph", GRAPH | {"jit_compile": True}, "tff_worker"),
         (["--runtime=cpp", "--devices=CPU:0"], "cpp", [], "devices"),
         (["--runtime=remote", "--tff_worker=a:1"], "remote", ["a:1"], None),
     ],
@@ -49,7 +42,7 @@ def test_flags_select_the_context(parse, monkeypatch, caplog, arguments, kind, g
     calls = []
 
     def record(*args, **options):
-        calls.append([*args, *options.items()])
+        calls.append(options or [*args])
 
     for verb in ("set", "create_async"):
         monkeypatch.setattr(runtime, f"{verb}_{kind}_context", record, raising=False)

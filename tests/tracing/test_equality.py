@@ -7,7 +7,6 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-import tff_pfl
 from tests.federation import (
     EXAMPLES_TYPE,
     assert_close,
@@ -19,8 +18,10 @@ from tests.federation import (
 )
 from tests.marks import together
 from tff_pfl.aggregators import StackRuleFactory
+from tff_pfl.algorithms import make
 from tff_pfl.deployment import compose_global_evaluation
 from tff_pfl.local import evaluate
+from tff_pfl.templates import compose
 from tff_pfl.testing import EagerProcess
 from tff_pfl.tracing import errors
 from tff_pfl.tracing.equality import elementwise_equality
@@ -115,35 +116,13 @@ def masked_loss(y, outputs):
     return tf.where(y == 0, 0.0, losses)
 
 
-def counting(model, local):
-    """Makes a method whose clients train only in their first round."""
-
-    def client_work(weights, state, examples, context):
-        result = local.train(model, weights, examples, context)
-        is_first = tf.where(state["rounds"] == 0, 1.0, 0.0)
-        change = tff_pfl.trees.subtract(result.weights, weights)
-        return tff_pfl.ClientOutput(
-            state={"rounds": state["rounds"] + 1},
-            upload=tff_pfl.trees.scale(change, is_first),
-            metrics=result.totals,
-        )
-
-    return tff_pfl.averaging(
-        model.init,
-        client_work,
-        lambda weights, state, examples, context: weights,
-        lambda client_id, seed: {"rounds": tf.constant(0)},
-        global_weights=lambda weights: weights,
-    )
-
-
 @pytest.mark.thorough
 def test_methods_and_models_that_compare_train_as_in_eager_mode():
-    """Covers comparisons of states, in a schedule and in a loss."""
+    """Covers comparisons in a schedule and in a loss."""
     local = dataclasses.replace(local_sgd(), schedule=lambda t: tf.where(t == 1, 0.5, 1.0))
     model = dataclasses.replace(tiny_model(), task=tiny_model().task.with_loss(masked_loss))
-    algorithm = counting(model, local)
-    process = tff_pfl.compose(algorithm, EXAMPLES_TYPE)
+    algorithm = make("fedavg", model, local)
+    process = compose(algorithm, EXAMPLES_TYPE)
     clients, cohorts = make_clients(process, (4, 6)), [(0, 1), (0,)]
     found, expected = (
         last(run_rounds(either, clients, cohorts))[0].algorithm

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests.marks import slow, together
+from tests.marks import together
 from tests.templates.mean_process import compose, mean_exchange
 from tff_pfl.tracing import errors
 from tff_pfl.tracing.trace import trace
@@ -35,16 +35,7 @@ def draw():
 
 UNSEEDED = {
     "RandomUniform": lambda x: tf.random.uniform(SHAPE),
-    "RandomUniformInt": lambda x: tf.random.uniform(SHAPE, maxval=3, dtype=tf.int32),
-    "RandomStandardNormal": lambda x: tf.random.normal(SHAPE, seed=1),
-    "TruncatedNormal": lambda x: tf.random.truncated_normal(SHAPE),
     "RandomShuffle": lambda x: tf.random.shuffle(tf.range(4), seed=7),
-    "Multinomial": lambda x: tf.random.categorical([[0.0, x]], 2),
-    "RandomGamma": lambda x: tf.random.gamma(SHAPE, 2.0),
-    "RandomPoissonV2": lambda x: tf.random.poisson(SHAPE, 2.0),
-    "ParameterizedTruncatedNormal": lambda x: tf.raw_ops.ParameterizedTruncatedNormal(
-        shape=SHAPE, means=[x], stdevs=[1.0], minvals=[-1.0], maxvals=[1.0]
-    ),
     "UniformCandidateSampler": lambda x: tf.random.uniform_candidate_sampler(
         tf.constant([[1]], tf.int64), 1, 2, True, 5
     )[0],
@@ -57,7 +48,6 @@ UNSEEDED = {
         x * tf.ones([1, 4, 4, 1]), [1, 1.4, 1.4, 1], pseudo_random=True
     )[0],
 }
-FREQUENT = ("RandomUniform", "RandomShuffle", "RngReadAndSkip", "EagerPyFunc", "ShuffleDataset")
 NESTED = {
     "a loop": in_loop,
     "a map": lambda x: tf.map_fn(lambda y: y * draw(), x * tf.ones(SHAPE)),
@@ -82,7 +72,7 @@ def graph_has_a_seed():
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("kind", [k if k in FREQUENT else slow(k) for k in UNSEEDED])
+@pytest.mark.parametrize("kind", UNSEEDED)
 def test_operations_without_a_seed_raise(kind):
     with pytest.raises(errors.RandomnessError, match=f"(?s)^a block: .*of type '{kind}.*stateless"):
         trace("a block", UNSEEDED[kind], np.float32)

@@ -5,6 +5,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.marks import together
+from tests.runtime.conformance.cases import mapped, tensor
 from tff_pfl import runtime
 from tff_pfl.runtime.graph import loops
 
@@ -84,12 +85,7 @@ def test_loops_with_unknown_channels_are_sequential(function, shape, expected):
 def test_rows_of_clients_of_different_sizes_are_normalized():
     rng = np.random.default_rng(0)
     clients = [rng.normal(size=(size, 3)).astype(np.float32) for size in [1, 40, 7, 23] * 10]
-    function = tff.tensorflow.computation(normalize, tff.types.TensorType(np.float32, ROWS))
-
-    @tff.federated_computation(tff.types.FederatedType((np.float32, ROWS), tff.CLIENTS))
-    def run(values):
-        return tff.federated_map(function, values)
-
+    run = mapped(normalize, tensor(np.float32, *ROWS))
     context = runtime.create_graph_context()
     with tff.framework.get_context_stack().install(context):
         for _ in range(10):

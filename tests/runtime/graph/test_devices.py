@@ -3,6 +3,7 @@
 import itertools
 import signal
 import socket
+from unittest import mock
 
 import pytest
 import tensorflow as tf
@@ -61,10 +62,7 @@ def test_default_is_all_gpus_or_one_cpu(saved, kind):
     assert saved["default"] == {"Lgamma": names, "Digamma": names[:1], "Erfinv": [HOST]}
 
 
-@together(
-    "devices",
-    ["CPU:0", ["cpu:0"], [HOST]],
-)
+@together("devices", ["CPU:0", ["cpu:0"], [HOST]])
 def test_device_may_have_several_names(devices):
     try:
         set_graph_context(devices=devices)
@@ -100,21 +98,13 @@ def test_worker_that_cannot_listen_raises():
     assert not answers(worker)
 
 
-def test_ctrl_c_ends_a_worker(monkeypatch):
+def test_ctrl_c_ends_a_worker():
     """Checks the default handler, since C++ waits and would not call a Python handler."""
-    handlers = []
-
-    class Server:
-        def __init__(self, *_, **__):
-            pass
-
-        def join(self):
-            handlers.append(signal.getsignal(signal.SIGINT))
-
-    monkeypatch.setattr(tf.distribute, "Server", Server)
-    before = signal.getsignal(signal.SIGINT)
-    try:
-        lend_devices(["localhost:8470"], 0)
-    finally:
-        signal.signal(signal.SIGINT, before)
+    before, handlers = signal.getsignal(signal.SIGINT), []
+    with mock.patch.object(tf.distribute, "Server") as server:
+        server.return_value.join = lambda: handlers.append(signal.getsignal(signal.SIGINT))
+        try:
+            lend_devices(["localhost:8470"], 0)
+        finally:
+            signal.signal(signal.SIGINT, before)
     assert handlers == [signal.SIG_DFL]

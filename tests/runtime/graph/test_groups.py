@@ -9,13 +9,11 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.federation import assert_close
-from tests.marks import slow
+from tests.marks import slow, together
 from tests.runtime.conformance.cases import at_clients, at_server, mapped, tensor
-from tff_pfl import algorithms, runtime, testing
-from tff_pfl.clients import Ladder, pad_examples
-from tff_pfl.runtime.graph import compilation, executor, mapping
+from tests.runtime.graph.vectorizing import run
+from tff_pfl.runtime.graph import compilation, mapping
 from tff_pfl.runtime.graph.groups import Rows, are_on_a_ladder, grouped
-from tff_pfl.templates import Client
 
 VECTOR = tensor(np.float32, None)
 NUMBERED = tff.types.to_type((VECTOR, np.int32))
@@ -25,46 +23,35 @@ def clients(*lengths):
     return [(np.arange(n, dtype=np.float32) + i, np.int32(i)) for i, n in enumerate(lengths)]
 
 
-def installed(**options):
-    context = runtime.create_graph_context(**options)
-    return tff.framework.get_context_stack().install(context)
-
-
-def run(computation, *args, **options):
-    with installed(**options):
-        return computation(*args)
+def way_of(caplog, computation, *args, **options):
+    """Returns how the log says that clients were computed, and the result."""
+    with caplog.at_level(logging.INFO, logger="absl"):
+        result = run(computation, *args, **options)
+    (message,) = [m for m in caplog.messages if m.startswith("Client work")]
+    return message.rpartition("CPU:0: ")[2], result
 
 
 @pytest.fixture(scope="module")
 def round_of_several_steps():
-    """Maps clients twice and aggregates them, in ways that show their order."""
+    """Maps clients twice and aggregates them, in a way that shows their order."""
 
     @tff.tensorflow.computation(NUMBERED)
     def double(x, number):
         return 2 * x, number, tf.reduce_sum(x)
 
-    doubled = double.type_signature.result
-
-    @tff.tensorflow.computation(VECTOR, doubled)
-    def append(rows, client):
-        return tf.concat([rows, client[0] + tf.cast(client[1], tf.float32)], axis=0)
-
-    @tff.tensorflow.computation(np.int32, doubled)
+    @tff.tensorflow.computation(np.int32, double.type_signature.result)
     def write_number(number, client):
         return 10 * number + client[1]
 
-    concatenate = tff.tensorflow.computation(lambda x, y: tf.concat([x, y], 0), (VECTOR, VECTOR))
     join = tff.tensorflow.computation(lambda x, y: 10_000 * x + y, (np.int32, np.int32))
-    nothing = tff.tensorflow.computation(lambda: tf.ensure_shape(tf.zeros([0]), [None]))
-    same = [tff.tensorflow.computation(lambda x: x, kind) for kind in (VECTOR, np.int32)]
+    report = tff.tensorflow.computation(lambda x: x, np.int32)
 
     @tff.federated_computation(at_clients(NUMBERED))
     def work(cohort):
         once = tff.federated_map(double, cohort)
         twice = tff.federated_map(double, tff.federated_zip((once[0], once[1])))
-        rows = tff.federated_aggregate(twice, nothing(), append, concatenate, same[0])
-        numbers = tff.federated_aggregate(once, np.int32(0), write_number, join, same[1])
-        return once, twice, rows, numbers, tff.federated_mean(once[2])
+        numbers = tff.federated_aggregate(once, np.int32(0), write_number, join, report)
+        return once, twice, numbers, tff.federated_mean(once[2])
 
     return work
 
@@ -81,21 +68,8 @@ def round_of_several_steps():
 def test_results_equal_those_of_a_loop_in_order(round_of_several_steps, options):
     cohort = clients(3, 1, 3, 0, 1, 3, 1, 3)
     expected = run(round_of_several_steps, cohort, vectorize="never")
-    assert expected[3] == 1234567
+    assert expected[2] == 1234567
     assert_close(run(round_of_several_steps, cohort, vectorize="always", **options), expected)
-
-
-@pytest.mark.thorough
-def test_cohorts_of_other_shapes_share_a_graph(round_of_several_steps):
-    trace = executor.Program._trace
-    with (
-        installed(vectorize="always"),
-        mock.patch.object(executor.Program, "_trace", autospec=True, side_effect=trace) as traced,
-    ):
-        for lengths in ((2, 1, 2), (5, 5, 0, 7, 5, 9), (1, 2, 3)):
-            found = round_of_several_steps(clients(*lengths))
-            assert [len(x) for x, *_ in found[0]] == list(lengths)
-    assert traced.call_count == 1
 
 
 def test_groups_are_sorted_and_cut():
@@ -106,36 +80,37 @@ def test_groups_are_sorted_and_cut():
     assert found.in_order("abcdefg") == list("cadebfg")
 
 
+SUMS = mapped(lambda x, i: tf.reduce_sum(x), NUMBERED)
+LOOP = "a loop over clients (shapes differ by client)."
+
+
 @pytest.mark.parametrize(
     ("lengths", "method"),
     [
-        ([1, 2] * 8, "vectorized over clients of equal shapes"),
-        ([1, 2] * 7, "a loop over clients (shapes differ by client)"),
-        ([2] * 7, "vectorized over clients"),
+        ([1, 2] * 8, "vectorized over clients of equal shapes."),
+        ([1, 2] * 7, LOOP),
+        ([2] * 7, "vectorized over clients."),
     ],
 )
 def test_few_clients_of_each_shape_are_looped(caplog, lengths, method):
-    with caplog.at_level(logging.INFO, logger="absl"):
-        run(mapped(lambda x, i: tf.reduce_sum(x), NUMBERED), clients(*lengths), devices="CPU:0")
-    (message,) = [m for m in caplog.messages if m.startswith("Client work")]
-    assert message.endswith(f"CPU:0: {method}.")
+    found, _ = way_of(caplog, SUMS, clients(*lengths), devices="CPU:0")
+    assert found == method
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("lengths", "method"),
     [
-        ([4, 2, 6], "vectorized over clients of equal shapes, compiled by XLA"),
-        ([1, 2, 5], "a loop over clients (shapes differ by client)"),
+        ([4, 2, 6], "vectorized over clients of equal shapes, compiled by XLA."),
+        ([1, 2, 5], LOOP),
     ],
 )
 def test_only_shapes_of_other_cohorts_are_compiled(caplog, lengths, method):
-    work, cohort = mapped(lambda x, i: tf.reduce_sum(x), NUMBERED), clients(*lengths)
-    as_on_gpus = mock.patch.object(mapping.ClientMap, "compiles_loops", return_value=False)
-    with as_on_gpus, caplog.at_level(logging.INFO, logger="absl"):
-        assert run(work, cohort, jit_compile=True) == [x.sum() for x, _ in cohort]
-    (message,) = [m for m in caplog.messages if m.startswith("Client work")]
-    assert message.endswith(f"{method}.")
+    cohort = clients(*lengths)
+    with mock.patch.object(mapping.ClientMap, "compiles_loops", return_value=False):  # as on GPUs
+        found, sums = way_of(caplog, SUMS, cohort, devices="CPU:0", jit_compile=True)
+    assert found == method
+    assert sums == [x.sum() for x, _ in cohort]
 
 
 @pytest.mark.parametrize(
@@ -161,11 +136,18 @@ def test_compiled_work_is_called_with_few_sizes(are_groups, limit, sizes):
         assert doubled.numpy().tolist() == [2 * i for i in range(count)]
 
 
-def test_clients_on_a_ladder():
-    for rows in ([20, 40, 60, 120], [0, 7], [1, 2, 3, 64, 96], [5]):
-        assert are_on_a_ladder([((n, 4), (n,)) for n in rows]), rows
-    for rows in ([20, 100], [20, 40, 41]):
-        assert not are_on_a_ladder([((n, 4), (n,)) for n in rows]), rows
+@together(
+    ("rows", "expected"),
+    [
+        ([20, 40, 60, 120], True),
+        ([0, 7], True),
+        ([1, 2, 3, 64, 96], True),
+        ([20, 100], False),
+        ([20, 40, 41], False),
+    ],
+)
+def test_clients_on_a_ladder(rows, expected):
+    assert are_on_a_ladder([((n, 4), (n,)) for n in rows]) == expected
 
 
 def test_clients_with_large_tensors_are_looped_on_cpus(caplog):
@@ -179,10 +161,9 @@ def test_clients_with_large_tensors_are_looped_on_cpus(caplog):
     def work(cohort, weights):
         return tff.federated_map(add, (cohort, tff.federated_broadcast(weights)))
 
-    with caplog.at_level(logging.INFO, logger="absl"):
-        run(work, clients(*[1, 2] * 8), np.zeros([1 << 15], np.float32), devices="CPU:0")
-    (message,) = [m for m in caplog.messages if m.startswith("Client work")]
-    assert message.endswith("a loop over clients (shapes differ by client).")
+    cohort, weights = clients(*[1, 2] * 8), np.zeros([1 << 15], np.float32)
+    found, _ = way_of(caplog, work, cohort, weights, devices="CPU:0")
+    assert found == LOOP
 
 
 def test_work_that_cannot_be_vectorized_is_looped():
@@ -190,33 +171,3 @@ def test_work_that_cannot_be_vectorized_is_looped():
     found = run(mapped(lambda x, i: (x, tf.strings.as_string(i)), NUMBERED), cohort)
     assert [int(text) for _, text in found] == list(range(16))
     assert [len(x) for x, _ in found] == [1, 2] * 8
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["fedavg", "ditto", "fedpg"])
-def test_rounds_of_groups_equal_those_of_a_loop(name):
-    """Covers client states and, with FedPG, a second exchange that carries on the first one."""
-    process = algorithms.build(
-        name,
-        testing.tiny_model(),
-        testing.EXAMPLES_TYPE,
-        testing.tiny_local(),
-        num_clients=7,
-        clients_per_round=7,
-        seed=1,
-    )
-    ladder = Ladder(batch_size=4)
-
-    def rounds(**options):
-        with installed(**options):
-            state, cohort = process.initialize(), []
-            for i, size in enumerate([3, 9, 4, 0, 12, 1, 5]):
-                data = pad_examples(testing.tiny_examples(size), ladder.capacity(size))
-                cohort.append(Client(np.int32(i), process.initialize_client(np.int32(i)), data))
-            for _ in range(2):
-                output = process.next(state, cohort)
-                state = output.state
-                cohort = [c._replace(state=s) for c, s in zip(cohort, output.clients, strict=True)]
-        return output.state, output.clients
-
-    assert_close(rounds(vectorize="always"), rounds(vectorize="never"))

@@ -9,6 +9,7 @@ from tff_pfl.runtime.graph import imported, values
 from tff_pfl.tracing.alone import alone_or, branch_if_alone
 
 SCALAR = tf.TensorSpec([])
+IMAGES = tf.constant(np.random.default_rng(0).normal(size=(2, 4, 4, 3)), tf.float32)
 
 
 def thrice(step, *specs, alone=False):
@@ -70,37 +71,31 @@ def pooled_gradient(x):
     return x - 0.1 * tape.gradient(loss, x)
 
 
-def test_steps_with_max_pooling_are_functions_where_clients_are_computed_alone():
-    images = np.random.default_rng(0).normal(size=(2, 4, 4, 3)).astype(np.float32)
-    expected = tf.constant(images)
-    for _ in range(3):
-        expected = pooled_gradient(expected)
-    for alone in (True, False):
-        function, functions = thrice(
-            lambda i, x: (i + 1, pooled_gradient(x)), tf.TensorSpec(images.shape), alone=alone
-        )
-        assert len(operations_of(functions, "MaxPoolGrad")) == 1
-        assert len(operations_of(functions, "PartitionedCall")) == alone
-        np.testing.assert_allclose(function(tf.constant(images))[0], expected, rtol=1e-6)
+@together("alone", [True, False])
+def test_steps_with_max_pooling_are_functions_where_clients_are_computed_alone(alone):
+    spec = tf.TensorSpec(IMAGES.shape)
+    function, functions = thrice(lambda i, x: (i + 1, pooled_gradient(x)), spec, alone=alone)
+    assert len(operations_of(functions, "MaxPoolGrad")) == 1
+    assert len(operations_of(functions, "PartitionedCall")) == alone
+    expected = pooled_gradient(pooled_gradient(pooled_gradient(IMAGES)))
+    np.testing.assert_allclose(function(IMAGES)[0], expected, rtol=1e-6)
 
 
-def test_branches_with_max_pooling_are_functions_where_clients_are_computed_alone():
+@together("alone", [True, False])
+def test_branches_with_max_pooling_are_functions_where_clients_are_computed_alone(alone):
     def step(i, x):
         first, rest = x[:1], lambda: pooled_gradient(x)
         some = lambda: tf.concat([pooled_gradient(first), x[1:]], axis=0)  # noqa: E731
         return i + 1, branch_if_alone(i < 2, some, rest)
 
-    images = np.random.default_rng(0).normal(size=(2, 4, 4, 3)).astype(np.float32)
-    for alone in (True, False):
-        function, functions = thrice(step, tf.TensorSpec(images.shape), alone=alone)
-        assert len(operations_of(functions, "MaxPoolGrad")) == 1 + alone
-        assert len(operations_of(functions, "PartitionedCall")) == 2 * alone
-        rows = [tf.constant(images[:1]), tf.constant(images[1:])]
-        for row, steps in enumerate([3, 1 if alone else 3]):
-            for _ in range(steps):
-                rows[row] = pooled_gradient(rows[row])
-        found = function(tf.constant(images))[0]
-        np.testing.assert_allclose(found, tf.concat(rows, axis=0), rtol=1e-6)
+    function, functions = thrice(step, tf.TensorSpec(IMAGES.shape), alone=alone)
+    assert len(operations_of(functions, "MaxPoolGrad")) == 1 + alone
+    assert len(operations_of(functions, "PartitionedCall")) == 2 * alone
+    rows = [IMAGES[:1], IMAGES[1:]]
+    for row, steps in enumerate([3, 1 if alone else 3]):
+        for _ in range(steps):
+            rows[row] = pooled_gradient(rows[row])
+    np.testing.assert_allclose(function(IMAGES)[0], tf.concat(rows, axis=0), rtol=1e-6)
 
 
 @together(("alone", "expected"), [(True, 3.0), (False, 4.0)])

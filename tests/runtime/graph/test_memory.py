@@ -1,6 +1,5 @@
 """Tests the memory of long runs: graphs are reused, and values are not copied."""
 
-import contextlib
 import copy
 import gc
 import itertools
@@ -50,9 +49,8 @@ def run_another(factor):
 
 
 @pytest.mark.thorough
-def test_old_computations_leave_no_functions(installed, monkeypatch):
+def test_old_computations_leave_no_functions(monkeypatch):
     monkeypatch.setattr(executor, "_MAX_PROGRAMS", 2)
-    installed()
     numbers = []
     gc.freeze()  # spares the collection TensorFlow's many objects, which take seconds
     for index in range(6):
@@ -95,16 +93,16 @@ def total_of_all(x):
     return tff.federated_sum(tff.federated_map(total, x))
 
 
-@pytest.fixture
-def installed():
-    """Installs contexts on the CPU, whose memory can be inspected."""
-    with contextlib.ExitStack() as stack:
+def installed(**options):
+    """Installs a context on the CPU, whose memory can be inspected."""
+    context = create_graph_context(devices=["CPU:0"], **options)
+    return tff.framework.get_context_stack().install(context)
 
-        def install(**options):
-            context = create_graph_context(devices=["CPU:0"], **options)
-            stack.enter_context(tff.framework.get_context_stack().install(context))
 
-        yield install
+@pytest.fixture(autouse=True)
+def on_the_cpu():
+    with installed():
+        yield
 
 
 @pytest.fixture
@@ -125,21 +123,20 @@ def address(array_or_tensor):
 
 
 @pytest.mark.parametrize("vectorize", ["auto", "never"])
-def test_cohorts_and_clients_of_all_sizes_share_a_graph(installed, traces, vectorize):
-    installed(vectorize=vectorize)
-    for size, rows in [(3, 4), (1, 4), (7, 4), (2, 9), (40, 0)]:
-        assert total_of_all([np.ones(rows, np.float32)] * size) == size * rows
-    assert len(traces) == 1
-    for sizes in [(1, 2), (0, 3, 5)]:  # shapes differ by client
-        assert total_of_all([np.ones(rows, np.float32) for rows in sizes]) == sum(sizes)
-    assert len(traces) == 2
-    assert total_of_all([]) == 0
-    assert len(traces) == 3
+def test_cohorts_and_clients_of_all_sizes_share_a_graph(traces, vectorize):
+    with installed(vectorize=vectorize):
+        for size, rows in [(3, 4), (1, 4), (7, 4), (2, 9), (40, 0)]:
+            assert total_of_all([np.ones(rows, np.float32)] * size) == size * rows
+        assert len(traces) == 1
+        for sizes in [(1, 2), (0, 3, 5)]:  # shapes differ by client
+            assert total_of_all([np.ones(rows, np.float32) for rows in sizes]) == sum(sizes)
+        assert len(traces) == 2
+        assert total_of_all([]) == 0
+        assert len(traces) == 3
 
 
-def test_leaves_whose_shapes_differ_share_a_graph(installed, traces):
+def test_leaves_whose_shapes_differ_share_a_graph(traces):
     """Tries all subsets of leaves in which clients differ."""
-    installed()
     parts = tff.types.to_type([UNKNOWN] * 3)
 
     @tff.tensorflow.computation(parts)
@@ -181,8 +178,7 @@ def test_normalizations_leave_no_graphs_behind():
     assert graph() is None
 
 
-def test_arrays_tensors_lists_and_variables_share_a_graph(installed, traces):
-    installed()
+def test_arrays_tensors_lists_and_variables_share_a_graph(traces):
     ones = np.ones(1000, np.float32)
     state, _ = next_state(ones, [np.float32(1)])
     for value in (state, state.tensor, state + 1, list(ones), tf.Variable(ones)):
@@ -190,8 +186,7 @@ def test_arrays_tensors_lists_and_variables_share_a_graph(installed, traces):
     assert len(traces) == 1
 
 
-def test_state_is_not_copied(installed):
-    installed()
+def test_state_is_not_copied():
     state = identity(np.arange(1000, dtype=np.float32))
     for _ in range(3):
         before = state
@@ -200,14 +195,14 @@ def test_state_is_not_copied(installed):
         np.testing.assert_array_equal(state, before + 1)
 
 
-def test_kept_tensors_are_not_copied(installed):
-    installed(keep_tensors=True)
-    state = identity(np.zeros(1000, np.float32))
-    after, given = next_state(state, [np.float32(1)])
+def test_kept_tensors_are_not_copied():
+    with installed(keep_tensors=True):
+        state = identity(np.zeros(1000, np.float32))
+        after, given = next_state(state, [np.float32(1)])
+        count, text, clients = scalars_and_clients([np.float32(1.5)])
     assert isinstance(after, tf.Tensor)
     assert address(given) == address(state)
     np.testing.assert_array_equal(after, np.ones(1000))
-    count, text, clients = scalars_and_clients([np.float32(1.5)])
     assert (type(count), text, type(clients[0])) == (np.int32, b"x", np.float32)
 
 
@@ -216,28 +211,26 @@ def scalars_and_clients(x):
     return tff.federated_value(3, tff.SERVER), tff.federated_value("x", tff.SERVER), x
 
 
-COMPUTED = {
-    "deep copy": copy.deepcopy,
-    "pickled": lambda x: pickle.loads(pickle.dumps(x)),
-    "view": lambda x: x[::-1],
-}
+def pickled(array):
+    return pickle.loads(pickle.dumps(array))
 
 
-@together("name", COMPUTED)
-def test_derived_arrays_do_not_keep_the_tensor(installed, name):
-    installed()
-    result = identity(np.random.default_rng(0).normal(size=1000).astype(np.float32))
-    computed = COMPUTED[name](result)
-    assert getattr(computed, "tensor", None) is None
-    np.testing.assert_array_equal(identity(computed), np.array(computed))
-    if name in ("deep copy", "pickled"):
-        computed += 1
-        np.testing.assert_array_equal(identity(computed), np.array(result) + 1)
+@together("derive", [copy.deepcopy, pickled, lambda array: array[::-1]])
+def test_derived_arrays_do_not_keep_the_tensor(derive):
+    derived = derive(identity(np.random.default_rng(0).normal(size=1000).astype(np.float32)))
+    assert getattr(derived, "tensor", None) is None
+    np.testing.assert_array_equal(identity(derived), np.array(derived))
+
+
+@together("copied", [copy.deepcopy, pickled])
+def test_copies_can_be_changed(copied):
+    array = copied(identity(np.ones(1000, np.float32)))
+    array += 1
+    np.testing.assert_array_equal(identity(array), np.full(1000, 2))
 
 
 @together("view", [lambda x: x, lambda x: x[3:], np.asarray])
-def test_results_are_read_only(installed, view):
-    installed()
+def test_results_are_read_only(view):
     result = identity(np.ones(1000, np.float32))
     with pytest.raises(ValueError, match="read-only"):
         view(result)[5] = 2
@@ -245,8 +238,8 @@ def test_results_are_read_only(installed, view):
         view(result).flags.writeable = True
 
 
-@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.float32, np.float16, bool, object])
-@pytest.mark.parametrize("shape", [(), (3,), (2, 0), (5, 2)])
+@pytest.mark.parametrize("dtype", [np.int32, np.float16, bool, object])
+@pytest.mark.parametrize("shape", [(), (2, 0), (5, 2)])
 def test_tensors_of_copies(dtype, shape):
     memory_of_all = np.zeros(100, dtype)[1:]  # not aligned, as tensors must be
     array = memory_of_all[: np.prod(shape, dtype=int)].reshape(shape)
@@ -258,12 +251,3 @@ def test_tensors_of_copies(dtype, shape):
     assert tensor.dtype == stack.dtype == (tf.string if dtype is object else dtype)
     np.testing.assert_array_equal(tf.identity(tensor), np.full(shape, value))
     np.testing.assert_array_equal(stack, np.full((2, *shape), value))
-
-
-def test_argument_may_change_after_a_call(installed):
-    installed()
-    argument = np.ones(1000, np.float32)
-    result = identity(argument)
-    argument[:] = 2
-    np.testing.assert_array_equal(result, np.ones(1000))
-    np.testing.assert_array_equal(identity(result), np.ones(1000))

@@ -1,9 +1,17 @@
-"""Applies functions to all clients together, and to each client alone."""
+"""Runs computations, and applies functions to all clients together and to each client alone."""
 
 import numpy as np
 import tensorflow as tf
+import tensorflow_federated as tff
 
+from tff_pfl import runtime
 from tff_pfl.runtime.graph import compilation, vectorization
+
+
+def run(computation, *args, **options):
+    """Runs a computation in a graph context with these options."""
+    with tff.framework.get_context_stack().install(runtime.create_graph_context(**options)):
+        return computation(*args)
 
 
 def vectorize(function, *stacks, jit_compile=False):
