@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tff_pfl.data import FederatedDataset, federate, partition_file
+from tff_pfl.data import FederatedDataset, federate
 from tff_pfl.data.labelled_images import LabelledImages
 from tff_pfl.data.partition import PartitionError
 from tff_pfl.data.partition_file import SPLITS, Partition, PartitionFileError
@@ -58,8 +58,7 @@ def test_damaged_and_foreign_files_are_refused(tmp_path):
             Partition.load(tmp_path / name)
     np.save(tmp_path / "array.npy", np.arange(3))
     np.savez(tmp_path / "other.npz", x=np.arange(3))
-    np.savez(tmp_path / "version.npz", format="tff_pfl.data.Partition/0")
-    for name in ("array.npy", "other.npz", "version.npz"):
+    for name in ("array.npy", "other.npz"):
         with pytest.raises(PartitionFileError, match="is not a partition"):
             Partition.load(tmp_path / name)
     with pytest.raises(FileNotFoundError):
@@ -79,7 +78,7 @@ def write(path, **changes):
         ({"train": np.zeros(40)}, r"rows must be integers of shape .*, got float64"),
         ({"test": np.array([None])}, "Object arrays cannot be loaded"),
         ({"metadata": "{"}, "Expecting property name"),
-        ({"format": np.arange(3)}, "its format is"),
+        ({"format": "tff_pfl.data.Partition/0"}, "its format is"),
     ],
     ids=range(5),
 )
@@ -104,22 +103,6 @@ def test_error_for_missing_rows_names_the_file(tmp_path):
     write(tmp_path / "q.npz", train=make().flat()["train"] + 1000)
     with pytest.raises(PartitionFileError, match="q.npz: Client 0, train: rows 10"):
         Partition.load(tmp_path / "q.npz", LABELS)
-
-
-def test_failed_save_leaves_the_old_file(tmp_path, monkeypatch):
-    path = tmp_path / "p.npz"
-    make().save(path)
-    old = path.read_bytes()
-
-    def fail(file, arrays):
-        file.write(b"half")
-        raise OSError("disk full")
-
-    monkeypatch.setattr(partition_file, "save_compressed", fail)
-    with pytest.raises(OSError, match="disk full"):
-        make().save(path)
-    assert path.read_bytes() == old
-    assert [p.name for p in tmp_path.iterdir()] == ["p.npz"]
 
 
 def test_splits_must_have_the_same_number_of_clients():
