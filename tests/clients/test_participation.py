@@ -245,8 +245,8 @@ class TestDropoutAndDeadline:
         ),
         ({"availability": lambda round_num, devices: 1}, "an instance of a frozen dataclass"),
         ({"class_shares": (0.0,)}, "class_shares=.* must not all be 0"),
-        ({"dropout": (1.5,)}, "dropout must be"),
-        ({"over_selection": 0.5}, "over_selection must be"),
+        ({"selector": BySize}, "a frozen dataclass that extends"),
+        ({"selector": BySize(), "sampling": "poisson"}, r"BySize\(\) has no meaning with samp"),
     ],
 )
 def test_contradictory_options_are_refused(options, message):
@@ -287,31 +287,21 @@ def test_check_refuses_cohorts_larger_than_the_federation(size, over_selection, 
 
 
 @together(
-    ("options", "message"),
+    ("options", "everybody_reports", "message"),
     [
-        ({"over_selection": 1.2}, "over_selection=1.2, but .* must not depend on others"),
-        ({"selector": BySize()}, r"BySize\(\), but with privacy .* same probability"),
-        ({"availability": Diurnal()}, "availability=Diurnal.*Set sampling to 'poisson'"),
+        ({"over_selection": 1.2}, False, "over_selection=1.2, but .* must not depend on others"),
+        ({"selector": BySize()}, False, r"BySize\(\), but with privacy .* same probability"),
+        ({"availability": Diurnal()}, False, "availability=Diurnal.*Set sampling to 'poisson'"),
+        ({"sampling": "poisson"}, True, "sampling='poisson', but .* has to report.* to 'fixed'"),
+        ({"dropout": (0.1,)}, True, r"dropout=.* has to report.* to \(0.0,\)"),
+        ({"median_seconds": (1.0,), "deadline": 2.0}, True, "deadline=2.0, but .* to None"),
     ],
 )
-def test_private_cohorts_have_a_known_probability(options, message):
+def test_cohorts_that_privacy_does_not_account_for_are_refused(options, everybody_reports, message):
+    with pytest.raises(ValueError, match=message):
+        Participation(**options).check_private(everybody_reports=everybody_reports)
+
+
+def test_cohorts_of_known_probability_are_private():
     Participation(sampling="poisson", dropout=(0.2,), availability=Diurnal()).check_private()
-    with pytest.raises(ValueError, match=message):
-        Participation(**options).check_private()
-
-
-@together(
-    ("options", "message"),
-    [
-        ({"sampling": "poisson"}, "sampling='poisson', but .* has to report.* to 'fixed'"),
-        (
-            {"dropout": (0.0, 0.1), "class_shares": (1, 1)},
-            r"dropout=.* has to report.* to \(0.0,\)",
-        ),
-        ({"median_seconds": (1.0,), "deadline": 2.0}, "deadline=2.0, but .* to None"),
-    ],
-)
-def test_everybody_reports_if_clients_add_the_noise(options, message):
     Participation().check_private(everybody_reports=True)
-    with pytest.raises(ValueError, match=message):
-        Participation(**options).check_private(everybody_reports=True)

@@ -123,17 +123,6 @@ class TestParticipation:
         with pytest.raises(ValueError, match=message):
             Participation(selector=Returns(ids)).participants(0, 0, 40, 2, everybody)
 
-    @together(
-        ("options", "message"),
-        [
-            ({"selector": BySize}, "a frozen dataclass that extends"),
-            ({"selector": BySize(), "sampling": "poisson"}, r"BySize\(\) has no meaning with samp"),
-        ],
-    )
-    def test_contradictory_options_are_refused(self, options, message):
-        with pytest.raises(ValueError, match=message):
-            Participation(**options)
-
     def test_candidates_must_be_enough_for_the_selected_clients(self):
         participation = Participation(selector=PowerOfChoice(candidates=5), over_selection=1.5)
         participation.check(20, 3)
