@@ -157,33 +157,6 @@ def test_labels_and_writers_may_have_any_integer_type(type_, merge):
         assert dataset.examples(0).y.dtype == np.int32
 
 
-def test_federate_checks_the_examples():
-    images = IMAGES._replace(y=LABELS + 1)
-    with pytest.raises(ExamplesError, match="toy: label 5 of example 4"):
-        federate(images, num_clients=2, partitioner="iid", seed=0)
-    dataset = federate(IMAGES, num_clients=2, partitioner="iid", seed=0)
-    with pytest.raises(
-        ExamplesError, match="or the LabelledImages .* got FederatedDataset toy: 2 clients"
-    ):
-        federate(dataset, num_clients=2, partitioner="iid", seed=0)
-
-
-@together(
-    ("changes", "message"),
-    [
-        ({"num_train": 601}, "num_train must be a whole number in 1 to 600, got 601"),
-        ({"num_train": 0}, "num_train must be .*, got 0"),
-        ({"writer": WRITER[:-1]}, r"writer must be integers .* \[600\], .*int32 of shape \(599,\)"),
-        ({"writer": WRITER.astype(float)}, "writer must be integers .* got float64"),
-        ({"writer": WRITER - 1}, r"writers -1\.\.5 of 600 rows must .* without gaps"),
-        ({"writer": WRITER + 594}, r"writers 594\.\.600 of 600 rows must .* without gaps"),
-    ],
-)
-def test_federate_checks_the_splits_and_the_writers(changes, message):
-    with pytest.raises(ExamplesError, match=f"toy: {message}"):
-        federate(IMAGES._replace(**changes), partitioner="natural", merge=False, seed=0)
-
-
 def test_original_split_is_not_needed_with_fractions():
     images = IMAGES._replace(num_train=0)
     dataset = federate(images, num_clients=3, partitioner="iid", fractions=(4, 1, 1), seed=0)
@@ -193,23 +166,39 @@ def test_original_split_is_not_needed_with_fractions():
         federate(empty, partitioner="natural", fractions=(4, 1, 1), seed=0)
 
 
+NATURAL = {"partitioner": "natural", "num_clients": None, "merge": False}
+
+
 @together(
-    ("how", "message"),
+    ("changes", "how", "message"),
     [
-        ({"partitioner": "dirichlett"}, "partitioner 'dirichlett'"),
-        ({**DIRICHLET, "partition_args": {"alfa": 1}}, "partitioner 'dirichlet' 'alfa'"),
-        ({"partitioner": "natural"}, "leave num_clients None"),
-        ({"partitioner": "iid", "num_validation": 5}, "num_validation has no effect"),
-        ({"partitioner": "iid", "merge": False, "fractions": (1, 0, 1)}, "fractions has no effect"),
-        (
-            {"partitioner": "iid", "merge": False, "num_validation": 500},
-            "num_validation=500 must be fewer",
-        ),
+        ({"y": LABELS + 1}, {}, "toy: label 5 of example 4"),
+        ({"num_train": 601}, {}, "toy: num_train must be a whole number in 1 to 600, got 601"),
+        ({"num_train": 0}, {}, "toy: num_train must be .*, got 0"),
+        ({"writer": WRITER[:-1]}, NATURAL, r"toy: writer must be integers .*int32 of shape \(599,"),
+        ({"writer": WRITER.astype(float)}, NATURAL, "toy: writer must be integers .* got float64"),
+        ({"writer": WRITER - 1}, NATURAL, r"writers -1\.\.5 of 600 rows must .* without gaps"),
+        ({"writer": WRITER + 594}, NATURAL, r"writers 594\.\.600 of 600 rows must .* without gaps"),
+        ({}, {"partitioner": "dirichlett"}, "partitioner 'dirichlett'"),
+        ({}, {"partition_args": {"alfa": 1}}, "partitioner 'iid' 'alfa'"),
+        ({}, {"partitioner": "natural"}, "leave num_clients None"),
+        ({}, {"num_validation": 5}, "num_validation has no effect"),
+        ({}, {"merge": False, "fractions": (1, 0, 1)}, "fractions has no effect"),
+        ({}, {"merge": False, "num_validation": 500}, "num_validation=500 must be fewer"),
     ],
 )
-def test_federate_refuses_contradictory_arguments(how, message):
+def test_federate_refuses_wrong_images_and_contradictions(changes, how, message):
     with pytest.raises(ValueError, match=message):
-        federate(IMAGES, **{"num_clients": 4, "seed": 0, **how})
+        federate(
+            IMAGES._replace(**changes), **{"partitioner": "iid", "num_clients": 4, "seed": 0} | how
+        )
+
+
+def test_federate_refuses_a_data_set_that_is_federated():
+    dataset = federate(IMAGES, num_clients=2, partitioner="iid", seed=0)
+    message = "or the LabelledImages .* got FederatedDataset toy: 2 clients"
+    with pytest.raises(ExamplesError, match=message):
+        federate(dataset, num_clients=2, partitioner="iid", seed=0)
 
 
 @pytest.fixture

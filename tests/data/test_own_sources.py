@@ -165,38 +165,31 @@ def test_other_examples_of_client_data_are_refused(preprocess, message):
         FederatedDataset.from_client_data(client_data(TRAIN), preprocess=preprocess)
 
 
-def test_data_sets_of_different_types_are_refused():
-    datasets = {
-        name: tf.data.Dataset.from_tensor_slices((np.zeros([2, 1], kind), np.zeros([2])))
-        for name, kind in (("a", np.float32), ("b", np.int32))
-    }
-    with pytest.raises(ExamplesError, match="client 'a' has .*float32.* client 'b' has .*int32"):
-        FederatedDataset.from_datasets(datasets)
+def of_ann(x, y):
+    return {"ann": tf.data.Dataset.from_tensor_slices((x, y))}
+
+
+UINT8, FLOAT32 = of_ann(np.uint8([[255]]), [1]), of_ann(np.float32([[0.1]]), [0])
+MIXED = {**UINT8, "bob": FLOAT32["ann"]}
 
 
 @together(
-    ("x", "y", "num_classes", "message"),
+    ("train", "test", "num_classes", "message"),
     [
-        (np.float32([[0.1]]), [0], 2, r"inputs are float32 .*\(1,\), but .* of train are uint8"),
-        (np.uint8([[1, 2]]), [0], 2, r"test: inputs .*\(2,\), but inputs of train .*\(1,\)"),
-        ({"a": np.uint8([[1]])}, [0], 2, "inputs are uint8 .* 'a', but"),
-        (np.uint8([[1]]), [0.5], None, "test: labels are float32 .* of train are int32"),
+        (UINT8, FLOAT32, 2, r"inputs are float32 .*\(1,\), but .* of train are uint8"),
+        (UINT8, of_ann(np.uint8([[1, 2]]), [0]), 2, r"test: inputs .*\(2,\), but inputs of train "),
+        (UINT8, of_ann({"a": np.uint8([[1]])}, [0]), 2, "inputs are uint8 .* 'a', but"),
+        (UINT8, of_ann(np.uint8([[1]]), [0.5]), None, "labels are float32 .* train are int32"),
+        (MIXED, None, 2, "client 'ann' has .*uint8.* client 'bob' has .*float32"),
     ],
 )
-def test_test_examples_unlike_training_examples_are_refused(x, y, num_classes, message):
-    train, test = (
-        {"ann": tf.data.Dataset.from_tensor_slices(pair)}
-        for pair in ((np.uint8([[255]]), [1]), (x, y))
-    )
+def test_examples_of_different_types_are_refused(train, test, num_classes, message):
     with pytest.raises(ExamplesError, match=message):
         FederatedDataset.from_datasets(train, test, num_classes=num_classes)
 
 
 def test_class_labels_may_be_integers_of_several_types():
-    parts = [
-        {"ann": tf.data.Dataset.from_tensors((1.0, tf.constant(1, kind)))}
-        for kind in (tf.int64, tf.int32)
-    ]
+    parts = of_ann([1.0], np.int64([1])), of_ann([1.0], np.int32([1]))
     assert FederatedDataset.from_datasets(*parts, num_classes=2).y.tolist() == [1, 1]
 
 

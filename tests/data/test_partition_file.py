@@ -98,27 +98,27 @@ def test_load_accepts_other_integer_types_and_no_clients(tmp_path):
     assert Partition.load(tmp_path / "empty.npz").num_clients == 0
 
 
+NONE = arrays(0, 0)
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ((arrays(1, 1), arrays(0), arrays(1, 1)), "'train': 2, 'validation': 1, 'test': 2"),
+        ((NONE, NONE, ([0], [4, 60])), r"Client 1, test: rows 4..60 .* within 0..59"),
+        ((([-1], []), NONE, NONE), r"Client 0, train: rows -1..-1"),
+        ((([0, 3], []), NONE, ([], [3])), r"Row 3 .* 2 times: by client 0 \(train\), client 1"),
+    ],
+)
+def test_rows_must_exist_and_be_used_once(parts, message):
+    with pytest.raises(PartitionError, match=message):
+        FederatedDataset(IMAGES.x, IMAGES.y, 3, Partition(*parts))
+
+
 def test_error_for_missing_rows_names_the_file(tmp_path):
-    make().save(tmp_path / "p.npz")
     write(tmp_path / "q.npz", train=make().flat()["train"] + 1000)
     with pytest.raises(PartitionFileError, match="q.npz: Client 0, train: rows 10"):
         Partition.load(tmp_path / "q.npz", LABELS)
-
-
-def test_splits_must_have_the_same_number_of_clients():
-    with pytest.raises(PartitionError, match=r"'train': 2, 'validation': 1, 'test': 2"):
-        Partition(arrays(1, 1), arrays(0), arrays(1, 1))
-
-
-def test_rows_must_exist_and_be_used_once():
-    none = arrays(0, 0)
-    with pytest.raises(PartitionError, match=r"Client 1, test: rows 4..5 .* within 0..4"):
-        Partition(none, none, (np.array([0]), np.array([4, 5]))).check(5)
-    with pytest.raises(PartitionError, match=r"Client 0, train: rows -1..-1"):
-        Partition((np.array([-1]), none[0]), none, none).check(5)
-    leak = Partition((np.array([0, 3]), none[0]), none, (none[0], np.array([3])))
-    with pytest.raises(PartitionError, match=r"Row 3 .* 2 times: by client 0 \(train\), client 1"):
-        FederatedDataset(IMAGES.x, IMAGES.y, 3, leak)
 
 
 def test_selection_from_a_selection_records_the_original_ids():
