@@ -108,16 +108,6 @@ def test_dataclasses_can_have_ranges():
     assert (Batches(3).size, ranges_of(Batches).keys()) == (3, {"size"})
 
 
-def test_extending_builder_has_the_ranges_of_the_other():
-    @extends(build, without=["steps"])
-    @takes(own=whole(0))
-    def build_more(model, *, own=1, **options):
-        return build(model, **options)
-
-    assert ranges_of(build_more).keys() == {"own", "rate"}
-    assert ranges_of(build).keys() == {"rate", "steps"}
-
-
 def test_annotations_may_be_text():
     """Covers annotations under `from __future__ import annotations`."""
 

@@ -2,8 +2,8 @@
 
 import dataclasses
 import gc
+import weakref
 
-from tff_pfl.arguments import recipes
 from tff_pfl.arguments.recipes import Recipe, recipe_of, remembering
 
 
@@ -41,12 +41,14 @@ def test_function_that_returns_its_argument_leaves_its_recipe():
 
 
 def test_recipes_are_forgotten_with_their_values():
-    before = len(recipes._RECIPES)
-    made = [wide((2,)) for _ in range(9)]
-    assert len(recipes._RECIPES) == before + 9
+    argument = Network(1)
+    made, forgotten = unchanged(argument), weakref.ref(argument)
+    del argument
+    gc.collect()
+    assert recipe_of(made).arguments["network"] is forgotten()
     del made
     gc.collect()
-    assert len(recipes._RECIPES) == before
+    assert forgotten() is None
 
 
 def test_values_without_references_have_no_recipe():

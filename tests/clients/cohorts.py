@@ -53,9 +53,9 @@ def make_store(path=None, **options):
     return ClientStateStore(initialize, STATE_TYPE, path, **options)
 
 
-def make_source(store=None, seed=1, **kwargs):
-    store = make_store() if store is None else store
-    return CohortDataSource(FakeDataset(), store, client_type(), seed=seed, **kwargs)
+def make_source(store=None, *, dataset=None, type_=None, seed=1, **options):
+    dataset, store = dataset or FakeDataset(), store or make_store()
+    return CohortDataSource(dataset, store, type_ or client_type(), seed=seed, **options)
 
 
 def train(clients):

@@ -3,10 +3,9 @@
 import collections
 
 import numpy as np
-import pytest
 import tensorflow_federated as tff
 
-from tff_pfl.clients import ClientStateStore, records
+from tff_pfl.clients import ClientStateStore
 
 STATE_TYPE = tff.types.to_type(collections.OrderedDict(w=(np.float32, [None]), n=np.int32))
 MIB = 1 << 20
@@ -27,12 +26,6 @@ def open_store(path=None, state_type=STATE_TYPE, **options):
 
 def numbers(store, ids):
     return [int(s["n"]) for s in store.get(ids)]
-
-
-@pytest.fixture(autouse=True)
-def small_first_map(monkeypatch):
-    """Makes the first map 8 MiB large, so that small states make it grow."""
-    monkeypatch.setattr(records, "_INITIAL_MAP_SIZE", 8 * MIB)
 
 
 def filled(path):

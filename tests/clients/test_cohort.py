@@ -27,24 +27,15 @@ from tff_pfl.templates.values import Client
 
 PINNED = [1, 2, 9]
 OTHER_STATES = tff.types.to_type(collections.OrderedDict(w=np.float64))
-SEQUENCES = tff.types.StructType(
-    [("client_id", np.int32), ("state", STATE_TYPE), ("data", tff.SequenceType(np.int32))]
-)
-
-
-def inputs_of(shape, dtype=np.uint8):
-    fields = [("client_id", np.int32), ("state", STATE_TYPE), ("data", examples_type(shape, dtype))]
-    return tff.types.StructWithPythonType(fields, Client)
+SEQUENCES = Client(client_id=np.int32, state=STATE_TYPE, data=tff.SequenceType(np.int32))
+OTHER_INPUTS = Client(client_id=np.int32, state=STATE_TYPE, data=examples_type([2]))
 
 
 class TestSource:
-    def test_source_is_a_tff_data_source(self):
+    def test_source_and_iterator_have_the_type_of_clients(self):
         source = make_source()
-        iterator = source.iterator()
-        assert isinstance(source, tff.program.FederatedDataSource)
-        assert isinstance(iterator, tff.program.FederatedDataSourceIterator)
         expected = tff.types.FederatedType(client_type(), tff.CLIENTS)
-        assert source.federated_type == iterator.federated_type == expected
+        assert source.federated_type == source.iterator().federated_type == expected
 
     @together(
         ("capacity", "rows"),
@@ -64,35 +55,14 @@ class TestSource:
         assert [c.client_id for c in clients] == [4, 2, 9]
         assert clients[1].data.y[:3].tolist() == [20, 21, 22]
 
-    def test_select_clients_refuses_repeated_ids(self):
-        with pytest.raises(ValueError, match=r"must not occur twice in a cohort.* twice: \[2, 4\]"):
-            make_source().select_clients([4, 2, 4, 9, 2])
+    def test_only_examples_are_selected_twice(self):
+        with pytest.raises(ValueError, match="twice"):
+            make_source().select_clients([4, 2, 4])
         assert len(make_source().select_examples([4, 2, 4], "train")) == 3
 
     def test_error_names_the_client_over_the_capacity(self):
         with pytest.raises(ValueError, match="Client 7 has 4 train examples.*capacity of 3"):
             make_source(capacity=3).select_clients([4, 7])
-
-    def test_ids_must_be_integers(self):
-        with pytest.raises(TypeError, match="'float' object cannot be interpreted as an int"):
-            make_source().select_clients([1.9])
-        [client] = make_source().select_clients(np.array([4], np.int64))
-        assert client.client_id == 4
-
-    def test_selected_clients_have_their_type(self):
-        @tff.tensorflow.computation(client_type())
-        def first_pixels(client):
-            return client.client_id, client.data.x[:, 0, 0], client.state["n"]
-
-        @tff.federated_computation(tff.types.FederatedType(client_type(), tff.CLIENTS))
-        def first_pixels_of_all(clients):
-            return tff.federated_map(first_pixels, clients)
-
-        result = first_pixels_of_all(make_source().iterator().select(3))
-        assert [int(r[0]) for r in result] == PINNED
-        assert [r[1].tolist() for r in result] == [
-            [10 * i + j for j in range(i % 4 + 1)] for i in PINNED
-        ]
 
     def test_numpy_integers_are_accepted(self):
         source = make_source(seed=np.int64(1), capacity=np.int32(4))
@@ -107,22 +77,16 @@ class TestSource:
             (STATE_TYPE, {}, TypeError, "Expected a client type"),
             (SEQUENCES, {}, TypeError, "Expected a client type"),
             (client_type(OTHER_STATES), {}, TypeError, r"<w=float64>\s*Store: *<w=float32"),
-            (
-                inputs_of([2, 2], np.float32),
-                {},
-                TypeError,
-                r"of float32\[2,2\], but .*uint8\[2,2\]",
-            ),
-            (inputs_of([2]), {}, TypeError, r"inputs of uint8\[2\], but .* of uint8\[2,2\]"),
+            (OTHER_INPUTS, {}, TypeError, r"inputs of uint8\[2\], but .* of uint8\[2,2\]"),
             (client_type(capacity=4), {"capacity": 5}, ValueError, "4 rows, but capacity is 5"),
             (client_type(), {"seed": -1}, ValueError, "found -1"),
             (client_type(), {"capacity": "cohrt"}, ValueError, "'cohort' or a whole number of at"),
-            (client_type(), {"capacity": 0}, ValueError, "at least 1, got 0"),
         ],
     )
     def test_source_refuses_wrong_arguments(self, type_, options, error, message):
+        type_, options = tff.types.to_type(type_), {"seed": 0} | options
         with pytest.raises(error, match=message):
-            CohortDataSource(FakeDataset(), make_store(), type_, **{"seed": 0} | options)
+            CohortDataSource(FakeDataset(), make_store(), type_, **options)
 
 
 class TestIterator:
@@ -131,18 +95,10 @@ class TestIterator:
         iterator = make_source().iterator()
         run_rounds(iterator, 1)
         copied = copy.deepcopy(iterator)
-        assert copied == iterator
-        ids = [int(client.client_id) for client in iterator.select(3)]
+        iterator.select(3)
         assert copied.round_num == 1 < iterator.round_num
-        assert [int(client.client_id) for client in copied.select(3)] == ids
-
-    def test_iterator_has_the_participants_of_the_last_round(self):
-        iterator = make_source(participation=Participation(dropout=(0.5,))).iterator()
-        assert iterator.participants is None
-        clients = iterator.select(5)
-        found = iterator.participants
-        assert [client.client_id for client in clients] == found.reported.tolist()
-        assert len(clients) == 5 - len(found.dropped) < 5
+        copied.select(3)
+        assert copied == iterator
 
     def test_client_that_does_not_report_keeps_its_state(self):
         source = make_source(participation=Participation(dropout=(0.5,)))
@@ -151,12 +107,9 @@ class TestIterator:
             found = source.participation.participants(1, round_num, 10, 3)
             assert clients == [(i, taken[i]) for i in found.reported.tolist()]
             taken.update(found.reported.tolist())
+        np.testing.assert_equal(iterator.participants, found)
         assert iterator.cohort.tolist() == found.reported.tolist()
         assert source.store.known_clients() == sorted(taken)
-
-    def test_select_without_size_selects_all_clients(self):
-        clients = make_source().iterator().select()
-        assert [c.client_id for c in clients] == list(range(10))
 
     def test_update_takes_one_state_for_each_client_once(self):
         iterator = make_source().iterator()
@@ -165,7 +118,7 @@ class TestIterator:
         states = train(iterator.select(3))
         with pytest.raises(ValueError, match="each of the 3 clients .* found 2"):
             iterator.update(states[:2])
-        with pytest.raises(TypeError, match="at 'n'"):
+        with pytest.raises(TypeError):
             iterator.update([*states[:2], {"w": np.zeros([2], np.float32), "n": 0.5}])
         iterator.update(states)
         with pytest.raises(RuntimeError, match="select"):
@@ -178,7 +131,7 @@ class TestIterator:
             iterator.select(3)
         assert iterator.round_num == 1
         iterator.update(states)
-        assert iterator.select(3)
+        assert [client.client_id for client in iterator.select()] == list(range(10))
 
     def test_failed_select_stays_at_its_round(self):
         iterator = make_source(capacity=3).iterator()
@@ -229,23 +182,11 @@ class TestBytes:
         rest = run_rounds(iterator, 4 if outstanding else 5)
         assert rest == reference[-len(rest) :]
 
-    def test_iterator_and_states_on_disk_are_one_generation(self, tmp_path):
-        reference = run_rounds(make_source().iterator(), 9)
-
-        with make_store(tmp_path) as store:
-            source = make_source(store)
-            iterator = source.iterator()
-            run_rounds(iterator, 4)
-            store.commit({"iterator": iterator.to_bytes()})
-            run_rounds(iterator, 2)  # killed before its commit
-        with make_store(tmp_path) as store:
-            source = make_source(store)
-            iterator = CohortIterator.from_bytes(store.attachment("iterator"))
-            assert run_rounds(iterator, 5) == reference[4:]
-
     @pytest.mark.parametrize("is_on_disk", [False, True])
-    @together("leaving", [[PINNED[0]], range(10)])
+    @together("leaving", [[], [PINNED[0]], range(10)])
     def test_program_resumes_after_clients_were_forgotten(self, tmp_path, is_on_disk, leaving):
+        """Ends the program some rounds after the last commit, also when nobody was forgotten."""
+
         def open_store():
             return make_store(tmp_path / str(len(leaving)) if is_on_disk else None)
 
@@ -271,50 +212,41 @@ class TestBytes:
         with make_store(tmp_path) as store:
             source = make_source(store)
             iterator = source.iterator()
-            saved, digests = [iterator.to_bytes()], [0]
-            for _ in range(2):
+            saved = [iterator.to_bytes()]
+            for round_num in range(3):
                 run_rounds(iterator, 1)
                 saved.append(iterator.to_bytes())
-                digests.append(store.digest)
                 assert CohortIterator.from_bytes(saved[-1]) == iterator
-                store.commit()
-                assert iterator.to_bytes() == saved[-1]
-            run_rounds(iterator, 1)
-            saved.append(iterator.to_bytes())
-            digests.append(store.digest)
-        assert len(set(digests)) == 4
+                if round_num < 2:
+                    store.commit()
+                    assert iterator.to_bytes() == saved[-1]
         with make_store(tmp_path, read_only=True) as store:
             source = make_source(store)
-            for round_num in (0, 1, 3):
-                saved_digest, digest = digests[round_num], digests[2]
-                message = f"of digest {saved_digest:08x}, .* {tmp_path} have digest {digest:08x}"
-                with pytest.raises(ForeignStateError, match=message):
-                    CohortIterator.from_bytes(saved[round_num])
             assert CohortIterator.from_bytes(saved[2]).to_bytes() == saved[2]
-            message = f"states in memory of digest .*, but the states in {tmp_path} have"
-            with pytest.raises(ForeignStateError, match=message):
-                CohortIterator.from_bytes(in_memory)
+            message = f"of digest .*, but the states in {tmp_path} have digest {store.digest:08x}"
+            for other in (saved[0], saved[1], saved[3], in_memory):
+                with pytest.raises(ForeignStateError, match=message):
+                    CohortIterator.from_bytes(other)
         source = make_source()
         with pytest.raises(ForeignStateError, match="states in memory have digest 00000000"):
             CohortIterator.from_bytes(saved[2])
         assert source.store.known_clients() == []
 
-    @together("change", ["dataset", "type", "seed", "participation"])
+    @together(
+        "change",
+        [
+            {"dataset": FakeDataset("other")},
+            {"type_": client_type(capacity=4), "capacity": 4},
+            {"seed": 2},
+            {"participation": Participation(dropout=(0.5,))},
+        ],
+    )
     def test_iterator_of_another_run_is_refused(self, change):
         source = make_source()
         buffer = source.iterator().to_bytes()
         del source
         gc.collect(1)  # collects young objects only, to be fast
-        dataset = FakeDataset("other" if change == "dataset" else "fake")
-        capacity = 4 if change == "type" else None
-        source = CohortDataSource(
-            dataset,
-            make_store(),
-            client_type(capacity=capacity),
-            seed=2 if change == "seed" else 1,
-            capacity=capacity,
-            participation=Participation(dropout=(0.5 if change == "participation" else 0.0,)),
-        )
+        source = make_source(**change)
         with pytest.raises(UnknownCohortSourceError):
             CohortIterator.from_bytes(buffer)
-        assert source.iterator().federated_type == source.federated_type
+        assert source.iterator().to_bytes() != buffer

@@ -15,19 +15,25 @@ import numpy as np
 import pytest
 import tensorflow_federated as tff
 
-from tests.clients.stores import (
-    FLOATS,
-    MIB,
-    STATE_TYPE,
-    filled,
-    numbers,
-    open_store,
-    small_first_map,  # noqa: F401
-    state,
-)
+from tests.clients.stores import FLOATS, MIB, STATE_TYPE, filled, numbers, open_store, state
 from tests.permissions import permissions_hold, read_only
 from tff_pfl.clients import CorruptStateError, ForeignStateError, StateStoreError, records
 from tff_pfl.clients.records import DiskRecords
+
+
+@pytest.fixture(autouse=True)
+def small_first_map(monkeypatch):
+    """Makes the first map 8 MiB large, so that small states make it grow."""
+    monkeypatch.setattr(records, "_INITIAL_MAP_SIZE", 8 * MIB)
+
+
+def test_commit_writes_only_changed_states(tmp_path):
+    data = filled(tmp_path)
+    before = data.stat().st_blocks * 512
+    with open_store(tmp_path) as store:
+        store.put([3], [state(3)])
+        store.commit({"round": b"18"})
+    assert before > 10 * MIB > MIB > data.stat().st_blocks * 512 - before
 
 
 def test_map_grows_and_file_is_sparse(tmp_path):

@@ -36,18 +36,7 @@ class TestPadExamples:
             pad_examples(examples, 8)
 
 
-@together(
-    ("sizes", "capacity"),
-    [
-        ([], 0),
-        ([1, 1], 1),
-        ([3, 1], 3),
-        ([5], 6),
-        ([7], 8),
-        ([9], 12),
-        (np.array([5, 9]), 12),
-    ],
-)
+@together(("sizes", "capacity"), [([], 0), ([3, 1], 3), ([5], 6), ([7], 8), (np.array([5, 9]), 12)])
 def test_shared_capacity_is_the_next_step(sizes, capacity):
     assert shared_capacity(sizes) == capacity
 

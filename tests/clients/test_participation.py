@@ -22,36 +22,15 @@ def rounds_of(participation, rounds=ROUNDS, seed=5):
     ]
 
 
-def cohort(seed, round_num, num_clients, cohort_size):
-    """Returns the cohort of a round in which all selected clients report."""
-    return EVERYBODY_REPORTS.participants(seed, round_num, num_clients, cohort_size).reported
-
-
 def assert_share(hits, trials, probability):
     """Asserts that a binomial count is within 4.5 standard deviations; seeds prevent flakiness."""
     deviation = math.sqrt(trials * probability * (1 - probability))
     assert abs(hits - trials * probability) <= 4.5 * deviation
 
 
-class TestCohortsWithoutDropout:
-    def test_cohort_is_a_pure_function_of_seed_and_round(self):
-        np.testing.assert_array_equal(cohort(3, 5, 100, 10), cohort(3, 5, 100, 10))
-        cohorts = {tuple(cohort(s, r, 100, 10)) for s in range(10) for r in range(10)}
-        assert len(cohorts) == 100
-
-    def test_cohort_equals_the_golden_value(self):
-        # np.sort(np.random.default_rng([1, 0, 0xC0403]).choice(10, 3, replace=False))
-        assert cohort(1, 0, 10, 3).tolist() == [1, 2, 9]
-        assert cohort(1, 0, 10, 3).dtype == np.int32
-
-    def test_cohort_is_uniform_without_replacement(self):
-        counts = np.zeros(10)
-        for round_num in range(5000):
-            client_ids = cohort(0, round_num, 10, 3)
-            assert len(set(client_ids.tolist())) == 3
-            counts[client_ids] += 1
-        # Each count is Binomial(5000, 0.3): mean 1500, standard deviation 32.4.
-        assert np.abs(counts - 1500).max() < 4.5 * 32.4
+def test_cohort_equals_the_golden_value():
+    # np.sort(np.random.default_rng([1, 0, 0xC0403]).choice(10, 3, replace=False))
+    assert EVERYBODY_REPORTS.participants(1, 0, 10, 3).reported.tolist() == [1, 2, 9]
 
 
 def test_all_selected_clients_report_by_default():
@@ -130,14 +109,6 @@ class TestSampling:
             np.testing.assert_array_equal(in_time.reported, found.reported)
             np.testing.assert_array_equal(in_time.late, found.surplus)
 
-    def test_over_selection_draws_the_first_clients_without_times(self):
-        over = Participation(over_selection=2.0)
-        counts = np.zeros(NUM_CLIENTS)
-        for found in rounds_of(over):
-            counts[found.reported] += 1
-        for count in counts:
-            assert_share(count, ROUNDS, COHORT_SIZE / NUM_CLIENTS)
-
     def test_over_selection_ignores_rounding_errors(self):
         assert len(Participation(over_selection=1.1).participants(0, 0, 60, 50).selected) == 55
 
@@ -164,6 +135,35 @@ class FromRound:
         return np.full(len(devices.classes), value)
 
 
+def test_few_available_clients_are_all_selected_and_awaited():
+    """Includes a round in which no client is available."""
+    rare = Participation(
+        availability=ByClass(probabilities=(0.1,)), median_seconds=(3.0,), deadline=5.0
+    )
+    few = [found for found in rounds_of(rare, 200) if len(found.available) < COHORT_SIZE]
+    for found in few:
+        np.testing.assert_array_equal(found.selected, found.available)
+        np.testing.assert_array_equal(found.reported, found.available)
+        assert found.seconds == (3.0 if len(found.available) else 0.0)
+    assert {0, 1, 2} < {len(found.available) for found in few}
+
+
+def test_availability_and_dropout_depend_on_the_class():
+    participation = Participation(
+        class_shares=(1, 1), availability=ByClass(probabilities=(0.2, 0.8)), dropout=(0.1, 0.6)
+    )
+    classes = participation.devices(5, NUM_CLIENTS).classes
+    found = rounds_of(participation)
+    available, selected, dropped = (
+        sum(np.bincount(classes[getattr(one, name)], minlength=2) for one in found)
+        for name in ("available", "selected", "dropped")
+    )
+    for device_class, (probability, dropout) in enumerate([(0.2, 0.1), (0.8, 0.6)]):
+        trials = ROUNDS * np.sum(classes == device_class)
+        assert_share(available[device_class], trials, probability)
+        assert_share(dropped[device_class], selected[device_class], dropout)
+
+
 class TestAvailability:
     @pytest.mark.parametrize("value", [-0.1, math.nan])
     def test_availability_must_return_probabilities(self, value):
@@ -174,18 +174,6 @@ class TestAvailability:
         with pytest.raises(ValueError, match=rf"FromRound\(.*\) returns {value} in round 3"):
             participation.participants(0, 3, 10, 5)
 
-    def test_by_class_uses_the_probability_of_the_class(self):
-        participation = Participation(
-            class_shares=(1, 1), availability=ByClass(probabilities=(0.2, 0.8))
-        )
-        classes = participation.devices(5, NUM_CLIENTS).classes
-        available = np.array(
-            [np.isin(range(NUM_CLIENTS), found.available) for found in rounds_of(participation)]
-        )
-        for device_class, probability in enumerate((0.2, 0.8)):
-            of_class = available[:, classes == device_class]
-            assert_share(of_class.sum(), of_class.size, probability)
-
     def test_diurnal_has_its_best_and_worst_time(self):
         diurnal = Diurnal(rounds_per_day=24, least=0.1, most=0.9)
         devices = Participation().devices(5, NUM_CLIENTS)._replace(phases=np.array([0.0, 0.25]))
@@ -193,20 +181,6 @@ class TestAvailability:
         assert diurnal(6, devices) == pytest.approx([0.5, 0.9])
         assert diurnal(12, devices) == pytest.approx([0.1, 0.5])
         assert diurnal(24, devices) == pytest.approx(diurnal(0, devices))
-
-    def test_too_few_available_clients_are_all_selected(self):
-        rare = Participation(availability=ByClass(probabilities=(0.1,)))
-        found = rounds_of(rare, 50)
-        few = [f for f in found if len(f.available) < COHORT_SIZE]
-        assert len(few) > 40
-        for f in few:
-            np.testing.assert_array_equal(f.selected, f.available)
-
-    def test_round_may_have_no_available_clients(self):
-        never = Participation(availability=ByClass(probabilities=(0.0,)), median_seconds=(1.0,))
-        (found,) = rounds_of(never, 1)
-        assert [len(ids) for ids in found[:-1]] == [0] * 6
-        assert found.seconds == 0.0
 
 
 class TestDevices:
@@ -224,16 +198,6 @@ class TestDevices:
 
 
 class TestDropoutAndDeadline:
-    def test_dropout_depends_on_the_class(self):
-        participation = Participation(class_shares=(1, 1), dropout=(0.1, 0.6))
-        classes = participation.devices(5, NUM_CLIENTS).classes
-        selected, dropped = np.zeros(2), np.zeros(2)
-        for found in rounds_of(participation):
-            selected += np.bincount(classes[found.selected], minlength=2)
-            dropped += np.bincount(classes[found.dropped], minlength=2)
-        assert_share(dropped[0], selected[0], 0.1)
-        assert_share(dropped[1], selected[1], 0.6)
-
     def test_higher_dropout_and_earlier_deadline_lose_the_same_and_further_clients(self):
         for losing in ("dropout", "deadline"):
             less, more = {"dropout": ((0.2,), (0.4,)), "deadline": (20.0, 8.0)}[losing]
@@ -265,19 +229,11 @@ class TestDropoutAndDeadline:
         assert {found.seconds for found in rounds_of(over, 20)} == {3.0}
         assert rounds_of(late, 1)[0].metrics()["participation/seconds"] == 5.0
 
-    def test_round_ends_when_all_selected_clients_have_reported(self):
-        rare = Participation(
-            availability=ByClass(probabilities=(0.1,)), median_seconds=(3.0,), deadline=5.0
-        )
-        found = rounds_of(rare, 50)
-        few = [clients for clients in found if 0 < len(clients.selected) < COHORT_SIZE]
-        assert {clients.seconds for clients in few} == {3.0}
-
 
 @together(
     ("options", "message"),
     [
-        ({"sampling": "poison"}, "Unknown sampling 'poison'. Did you mean 'poisson'"),
+        ({"sampling": "poison"}, "sampling 'poison'"),
         (
             {"sampling": "poisson", "over_selection": 1.5},
             "over_selection=1.5 has no meaning with sampling='poisson', .* Set over_selection=1 or",
@@ -289,13 +245,15 @@ class TestDropoutAndDeadline:
         ),
         ({"availability": lambda round_num, devices: 1}, "an instance of a frozen dataclass"),
         ({"class_shares": (0.0,)}, "class_shares=.* must not all be 0"),
-        ({"dropout": (1.5,)}, r"dropout must be 1 or more numbers, each .* in \[0, 1\], got"),
-        ({"over_selection": 0.5}, "over_selection must be a finite number of at least 1, got 0.5"),
+        ({"selector": BySize}, "a frozen dataclass that extends"),
+        ({"selector": BySize(), "sampling": "poisson"}, r"BySize\(\) has no meaning with samp"),
     ],
 )
 def test_contradictory_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         Participation(**options)
+    with pytest.raises(ValueError, match="least=0.9 must not be above most=0.1"):
+        Diurnal(least=0.9, most=0.1)
 
 
 def test_numbers_of_classes_may_be_lists():
@@ -313,16 +271,10 @@ def test_spread_and_deadline_have_no_effect_without_times():
         assert found.seconds is None
 
 
-def test_diurnal_least_must_not_exceed_most():
-    with pytest.raises(ValueError, match="least=0.9 must not be above most=0.1"):
-        Diurnal(least=0.9, most=0.1)
-
-
 @together(
     ("size", "over_selection", "message"),
     [
         (0, 1.0, "The size of a cohort must be a whole number of at least 1, got 0"),
-        (2.5, 1.0, "The size of a cohort must be a whole number of at least 1, got 2.5"),
         (9, 1.0, "cohort of 9 clients was asked for, but the federation has only 8"),
         (6, 1.5, "over_selection=1.5 asks for 9 clients, but the federation has only 8"),
     ],
@@ -335,31 +287,21 @@ def test_check_refuses_cohorts_larger_than_the_federation(size, over_selection, 
 
 
 @together(
-    ("options", "message"),
+    ("options", "everybody_reports", "message"),
     [
-        ({"over_selection": 1.2}, "over_selection=1.2, but .* must not depend on others"),
-        ({"selector": BySize()}, r"BySize\(\), but with privacy .* same probability"),
-        ({"availability": Diurnal()}, "availability=Diurnal.*Set sampling to 'poisson'"),
+        ({"over_selection": 1.2}, False, "over_selection=1.2, but .* must not depend on others"),
+        ({"selector": BySize()}, False, r"BySize\(\), but with privacy .* same probability"),
+        ({"availability": Diurnal()}, False, "availability=Diurnal.*Set sampling to 'poisson'"),
+        ({"sampling": "poisson"}, True, "sampling='poisson', but .* has to report.* to 'fixed'"),
+        ({"dropout": (0.1,)}, True, r"dropout=.* has to report.* to \(0.0,\)"),
+        ({"median_seconds": (1.0,), "deadline": 2.0}, True, "deadline=2.0, but .* to None"),
     ],
 )
-def test_private_cohorts_have_a_known_probability(options, message):
+def test_cohorts_that_privacy_does_not_account_for_are_refused(options, everybody_reports, message):
+    with pytest.raises(ValueError, match=message):
+        Participation(**options).check_private(everybody_reports=everybody_reports)
+
+
+def test_cohorts_of_known_probability_are_private():
     Participation(sampling="poisson", dropout=(0.2,), availability=Diurnal()).check_private()
-    with pytest.raises(ValueError, match=message):
-        Participation(**options).check_private()
-
-
-@together(
-    ("options", "message"),
-    [
-        ({"sampling": "poisson"}, "sampling='poisson', but .* has to report.* to 'fixed'"),
-        (
-            {"dropout": (0.0, 0.1), "class_shares": (1, 1)},
-            r"dropout=.* has to report.* to \(0.0,\)",
-        ),
-        ({"median_seconds": (1.0,), "deadline": 2.0}, "deadline=2.0, but .* to None"),
-    ],
-)
-def test_everybody_reports_if_clients_add_the_noise(options, message):
     Participation().check_private(everybody_reports=True)
-    with pytest.raises(ValueError, match=message):
-        Participation(**options).check_private(everybody_reports=True)

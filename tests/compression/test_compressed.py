@@ -35,15 +35,9 @@ METHODS = ("fedavg", "scaffold", "pgfed")
 COVERED = ("pfedmb", "feddyn", "fedpac", "fedper")
 
 
-def made(name, model=None, local=None, **options):
+def made(name):
     federation = {"num_clients": 8, "clients_per_round": 3}
-    return make(
-        name,
-        model or testing.tiny_model(),
-        local or testing.tiny_local(),
-        **federation,
-        **options,
-    )
+    return make(name, testing.tiny_model(), testing.tiny_local(), **federation)
 
 
 def rounds_of(algorithm, number=2, sizes=SIZES):
@@ -86,7 +80,6 @@ def test_compression_sends_less_and_learns_almost_the_same(name="fedavg"):
     plain = plain_rounds_of(name)
     found = rounds_of(compressed(made(name), quantized(bits=12)))
     assert found.metrics["bytes_up_per_client"] < plain.metrics["bytes_up_per_client"]
-    assert found.metrics["bytes_down_per_client"] == plain.metrics["bytes_down_per_client"]
     assert_close(found.state.algorithm, plain.state.algorithm, 0.01)
 
 
@@ -231,13 +224,13 @@ def test_error_feedback_reaches_the_optimum_of_a_quadratic():
     assert max(fed_back[-20:]) < 0.25
 
 
-REFUSED = {"fedpg": "the aggregator is StackFactory", "local": "clients upload nothing"}
-
-
-def test_methods_without_averages_are_refused():
-    for name, message in REFUSED.items():
-        with pytest.raises(errors.AggregatorError, match=f"Uploads of {name}.*{message}"):
-            compressed(made(name), ALL)
+@together(
+    ("name", "reason"),
+    [("fedpg", "the aggregator is StackFactory"), ("local", "clients upload nothing")],
+)
+def test_methods_without_averages_are_refused(name, reason):
+    with pytest.raises(errors.AggregatorError, match=f"Uploads of {name}.*{reason}"):
+        compressed(made(name), ALL)
 
 
 @pytest.mark.thorough
@@ -247,31 +240,28 @@ def test_plain_mean_of_branches_can_be_compressed():
     assert_close(found.state.algorithm, plain_rounds_of("pfedmb", 1).state.algorithm, 1e-5)
 
 
-def test_compression_refuses_other_aggregators_and_attacks():
-    fedavg = made("fedavg")
-    robust = with_aggregator(fedavg, AGGREGATORS["median"]())
-    with pytest.raises(errors.AggregatorError, match="by a plain mean, but .* StackRuleFactory"):
-        compressed(robust, ALL)
-    private = with_aggregator(made("pfedmb"), tff.aggregators.SumFactory())
-    with pytest.raises(errors.AggregatorError, match="by a plain mean, but .* BranchMeanFactory"):
-        compressed(private, ALL)
-    secure = AGGREGATORS["secure"](zeroing=False, clipping=False)  # A MeanFactory of secure sums.
-    for name in ("fedavg", "scaffold"):
-        with pytest.raises(errors.AggregatorError, match=f"{name}.* cannot be compressed: .*plain"):
-            compressed(with_aggregator(made(name), secure), ALL)
-    attacked = inner_product(fedavg, client_ids=[0])
-    with pytest.raises(errors.AggregatorError, match="by a plain mean, but .* InnerProductFactory"):
-        compressed(attacked, ALL)
-    for name in ("fedavg", "feddyn", "pfedmb"):
-        with pytest.raises(
-            errors.AggregatorError, match="inner_product on .*compress their uploads"
-        ):
-            inner_product(compressed(made(name), ALL), client_ids=[0])
-    for name in ("fedavg", "pfedmb"):
-        with pytest.raises(errors.AggregatorError, match="replaced: its uploads are compressed"):
-            with_aggregator(compressed(made(name), ALL), AGGREGATORS["median"]())
-    with pytest.raises(errors.AggregatorError, match="replaced: each field of its uploads has"):
-        with_aggregator(compressed(made("feddyn"), ALL), AGGREGATORS["median"]())
+def test_only_plain_means_are_compressed():
+    refused = {
+        "StackRuleFactory": ("fedavg", AGGREGATORS["median"]()),
+        "BranchMeanFactory": ("pfedmb", tff.aggregators.SumFactory()),
+        "MeanFactory": ("fedavg", AGGREGATORS["secure"](zeroing=False, clipping=False)),
+    }
+    for factory, (name, aggregator) in refused.items():
+        algorithm = with_aggregator(made(name), aggregator)
+        with pytest.raises(errors.AggregatorError, match=f"by a plain mean, but .* {factory}"):
+            compressed(algorithm, ALL)
+    with pytest.raises(errors.AggregatorError, match="InnerProductFactory"):
+        compressed(inner_product(made("fedavg"), client_ids=[0]), ALL)
+
+
+@together("name", ["fedavg", "pfedmb", "feddyn"])
+def test_compressed_uploads_have_no_other_aggregator_and_inner_products(name):
+    algorithm = compressed(made(name), ALL)
+    with pytest.raises(errors.AggregatorError, match="inner_product on .*compress their uploads"):
+        inner_product(algorithm, client_ids=[0])
+    reason = "each field of its uploads has" if name == "feddyn" else "its uploads are compressed"
+    with pytest.raises(errors.AggregatorError, match=f"replaced: {reason}"):
+        with_aggregator(algorithm, AGGREGATORS["median"]())
 
 
 def test_other_objects_than_compressors_are_refused():

@@ -8,8 +8,8 @@ from tff_pfl.data import FederatedDataset, Partition
 from tff_pfl.data.pictures import plot_partition
 
 
-def dataset(num_clients, num_classes=3, each=4):
-    n = num_clients * each
+def dataset(num_clients, num_classes=3):
+    n = num_clients * 4
     rows = tuple(np.split(np.arange(n), num_clients))
     none = (np.empty(0, np.int64),) * num_clients
     y = np.sort(np.arange(n) % num_classes)
@@ -18,9 +18,9 @@ def dataset(num_clients, num_classes=3, each=4):
 
 @pytest.fixture
 def drawn(monkeypatch):
-    """The arguments that Matplotlib's scatter, imshow and set_title are called with."""
+    """The arguments that Matplotlib's scatter and imshow are called with."""
     calls = {}
-    for name in ("scatter", "imshow", "set_title"):
+    for name in ("scatter", "imshow"):
         original = getattr(axes.Axes, name)
 
         def record(self, *args, _name=name, _original=original, **kwargs):
@@ -42,17 +42,22 @@ def test_circles_show_the_counts(tmp_path, drawn, num_clients):
     np.testing.assert_array_equal(np.argwhere(counts), np.stack([client, label], axis=1))
     if num_clients == 10:  # areas are proportional, since all are above the smallest size
         np.testing.assert_allclose(area / area.max(), counts[client, label] / counts.max())
-    total = f"{4 * num_clients} examples of 3 classes"
-    assert "toy, train: " + total in drawn["set_title"][0] and "imshow" not in drawn
+    assert "imshow" not in drawn
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("num_clients", "num_classes"), [(101, 3), (30, 40)])
-def test_heat_map_replaces_circles_that_are_too_small(tmp_path, drawn, num_clients, num_classes):
+@pytest.mark.parametrize(
+    ("num_clients", "num_classes", "a_column"), [(101, 3, 1), (30, 40, 1), (2100, 3, 2)]
+)
+def test_heat_map_replaces_circles_that_are_too_small(
+    tmp_path, drawn, num_clients, num_classes, a_column
+):
+    """Includes so many clients that neighbours share a column."""
     data = dataset(num_clients, num_classes)
     plot_partition(data, tmp_path / "p.png")
     assert "scatter" not in drawn
-    np.testing.assert_array_equal(drawn["imshow"][0].filled(0), data.class_counts().T)
+    counts = data.class_counts().reshape(-1, a_column, num_classes).sum(axis=1)
+    np.testing.assert_array_equal(drawn["imshow"][0].filled(0), counts.T)
 
 
 def test_plot_of_an_empty_split_as_svg_leaves_pyplot_alone(tmp_path):
@@ -63,21 +68,7 @@ def test_plot_of_an_empty_split_as_svg_leaves_pyplot_alone(tmp_path):
     assert pyplot.get_fignums() == []
 
 
-def test_unknown_split_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="Unknown split 'tests'. Did you mean 'test'"):
-        plot_partition(dataset(2), tmp_path / "p.png", split="tests")
-    assert not list(tmp_path.iterdir())
-
-
-def test_many_clients_share_columns_with_their_neighbours(tmp_path, drawn):
-    data = dataset(2100, each=2)
-    plot_partition(data, tmp_path / "p.png")
-    shown = drawn["imshow"][0].filled(0)
-    np.testing.assert_array_equal(shown, data.class_counts().reshape(1050, 2, 3).sum(axis=1).T)
-    assert "on 2,100 clients, 2 to 2 examples each" in drawn["set_title"][0]
-
-
 def test_examples_without_classes_are_drawn_by_their_sizes(tmp_path, drawn):
     data = dataset(5)
     plot_partition(FederatedDataset(data.x, data.y / 2, None, data.partition), tmp_path / "p.png")
-    assert drawn.keys() == {"set_title"} and "20 examples\non 5 clients" in drawn["set_title"][0]
+    assert not drawn and (tmp_path / "p.png").stat().st_size

@@ -90,20 +90,14 @@ def test_labels_that_are_not_classes_may_have_weights():
     ("make", "message"),
     [
         (lambda: constructed(W[:5]), "each of the 6 examples, got (5,)"),
-        (lambda: constructed(W[:, np.newaxis]), "each of the 6 examples, got (6, 1)"),
         (lambda: constructed({"w": W}), "each of the 6 examples, got OrderedDict"),
         (lambda: constructed(0 * W), "weights of all train examples are 0"),
         (lambda: of_arrays(X, Y, W * (np.arange(6) == 1)), "weights of all test examples are 0"),
-        (lambda: constructed(W - 1), "weight -1.0 of example 0 is negative"),
-        (lambda: constructed(W / 0), "weight of example 0 is not finite"),
         (lambda: constructed(1e39 * W), "weight of example 1 is not finite"),
-        (lambda: constructed(W.astype(str)), "weights must be real numbers"),
         (lambda: constructed(np.ma.masked_equal(W, 0)), "weights are masked"),
         (lambda: of_frame(frame(), weight="one"), "'one' is both the weight of examples and an in"),
         (lambda: of_frame(frame(), weight="y"), "'y' is both the weight of examples and a label"),
-        (lambda: of_frame(frame(), weight="v"), "'v'"),
         (lambda: of_frame(frame(), weight="user"), "'user' is object, not numbers"),
-        (lambda: of_frame(frame().replace(3.0, np.nan), x="one"), "'w' has no value in 1 rows"),
         (lambda: of_arrays(X, Y, W - 1), "client 0, train: weight -1.0 of example 0 is negative"),
         (
             lambda: FederatedDataset.from_client_arrays([(X, Y, W, X, Y, W), (X, Y, X, Y)], 2),
@@ -111,7 +105,6 @@ def test_labels_that_are_not_classes_may_have_weights():
         ),
         (lambda: FederatedDataset.from_client_arrays([(X, Y, W)], 2), "a weight may follow each y"),
         (lambda: of_tf_data(X, Y, W, in_test=False), "Only the training or only the test examples"),
-        (lambda: of_tf_data(X, Y, X), "each of the 6 examples, got (6, 2)"),
         (lambda: of_tf_data(X, Y, W, W), "Examples must be (x, y), (x, y, weight)"),
     ],
 )

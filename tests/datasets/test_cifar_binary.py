@@ -5,7 +5,7 @@ import pytest
 
 from tests.runs import tiny_config
 from tff_pfl.config import ConfigError, build_dataset
-from tff_pfl.datasets import DataNotFoundError, sources
+from tff_pfl.datasets import sources
 from tff_pfl.datasets.cifar_binary import CIFAR10, CIFAR100, read_cifar
 
 SMALL10 = CIFAR10._replace(num_records=(2, 3))
@@ -77,8 +77,7 @@ def test_file_of_another_size_raises_a_config_error(small_files, tmp_path):
     path.write_bytes(path.read_bytes()[:-1])
     config = tiny_config()
     config.data.update(name="cifar100_binary", data_dir=str(tmp_path))
-    message = f"config.data: {path} has 12,295 bytes, but must have 12,296: 4 records of 3,074."
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError, match=f"config.data: {path} has 12,295 bytes"):
         build_dataset(config)
 
 
@@ -91,9 +90,3 @@ def test_labels_out_of_range_are_refused(tmp_path, byte, label):
     path.write_bytes(content)
     with pytest.raises(ValueError, match=f"train.bin, record 2: label {label} is out of range"):
         read_cifar(tmp_path, SMALL100)
-
-
-def test_missing_files_are_reported(tmp_path):
-    message = f"'cifar100_binary' is not in {tmp_path}.* cifar-100-binary.tar.gz, .* has test.bin"
-    with pytest.raises(DataNotFoundError, match=message):
-        sources.load("cifar100_binary", tmp_path)
