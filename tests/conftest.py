@@ -73,6 +73,15 @@ def files_without_a_disk():
         yield
 
 
+@pytest.fixture(autouse=True)
+def registered_names_end():
+    """Forgets the names that a test registers."""
+    from tests.own_modules import own_names  # imported after the process is prepared
+
+    with own_names():
+        yield
+
+
 @pytest.fixture(scope="session")
 def context_of_loops():
     """Returns one context for all modules, which then share the graphs of shared processes."""

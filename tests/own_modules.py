@@ -1,41 +1,38 @@
-"""Isolates tests that import a user's own modules from other tests."""
+"""Isolates tests that import a user's own modules, or register names, from other tests."""
 
 import contextlib
 import os
 import sys
 from collections.abc import Iterator
 
-from tff_pfl.algorithms import ALGORITHMS
-from tff_pfl.attacks import ATTACKS
-from tff_pfl.compression import COMPRESSORS
-from tff_pfl.data import PARTITIONERS
+from tff_pfl.config.options import CHOICES
 from tff_pfl.datasets import DATASETS
-from tff_pfl.local import OPTIMIZERS
-from tff_pfl.models import MODELS
-from tff_pfl.templates import AGGREGATORS
+from tff_pfl.experiment import TRACKERS
 
-REGISTRIES = (
-    AGGREGATORS,
-    ALGORITHMS,
-    ATTACKS,
-    COMPRESSORS,
-    DATASETS,
-    MODELS,
-    OPTIMIZERS,
-    PARTITIONERS,
-)
+REGISTRIES = {choice.registry.kind: choice.registry for choice in CHOICES}
+REGISTRIES |= {registry.kind: registry for registry in (DATASETS, TRACKERS)}
+
+
+@contextlib.contextmanager
+def own_names() -> Iterator[None]:
+    """Removes names at its end that were registered inside."""
+    before = {kind: dict(registry) for kind, registry in REGISTRIES.items()}
+    try:
+        yield
+    finally:
+        for kind, names in before.items():
+            REGISTRIES[kind]._registered = names
 
 
 @contextlib.contextmanager
 def own_modules(folder: str | os.PathLike) -> Iterator[None]:
-    """Removes modules imported from a folder, and registered names, at its end."""
-    path, registered = list(sys.path), [dict(registry) for registry in REGISTRIES]
-    try:
-        yield
-    finally:
-        sys.path[:] = path
-        for name, module in list(sys.modules.items()):
-            if (getattr(module, "__file__", None) or "").startswith(f"{folder}{os.sep}"):
-                del sys.modules[name]
-        for registry, names in zip(REGISTRIES, registered, strict=True):
-            registry._registered = names
+    """Removes modules imported from a folder, and names that were registered, at its end."""
+    path = list(sys.path)
+    with own_names():
+        try:
+            yield
+        finally:
+            sys.path[:] = path
+            for name, module in list(sys.modules.items()):
+                if (getattr(module, "__file__", None) or "").startswith(f"{folder}{os.sep}"):
+                    del sys.modules[name]

@@ -51,8 +51,8 @@ def test_make_records_the_federation_that_an_algorithm_computes_with():
     assert makes("ditto", largest_cohort=4).made_for == Federation()
 
 
-def test_make_refuses_a_function_that_returns_no_algorithm(monkeypatch):
-    monkeypatch.setitem(ALGORITHMS._registered, "own", lambda model, local: None)
+def test_make_refuses_a_function_that_returns_no_algorithm():
+    ALGORITHMS.register("own")(lambda model, local: None)
     with pytest.raises(TemplateError, match="'own' must return a tff_pfl.Algorithm, got None"):
         make("own", tiny_model(), local_sgd())
 

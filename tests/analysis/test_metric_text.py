@@ -23,7 +23,7 @@ WORDS = {
     "personalized/local_test/num_nonfinite": "number of clients with a loss that is not finite, "
     "of each client's own model on its own test examples",
     "num_clients_never_selected": "clients never selected",
-    "teacher/moon_test/accuracy": "accuracy of each client's teacher model on moon test",
+    "train/loss": "loss, train",
 }
 HEADS = {
     "personalized/local_test/accuracy": "personalized",

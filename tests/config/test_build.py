@@ -232,11 +232,11 @@ def test_uploads_are_compressed_with_the_options_of_the_config():
         run_client(config)
 
 
-def test_model_has_the_segments_and_compute_type_of_the_config(monkeypatch):
+def test_model_has_the_segments_and_compute_type_of_the_config():
+    @models.MODELS.register("own")
     def own(image_shape, num_classes) -> models.Model:
         return tiny_normalized_model()
 
-    monkeypatch.setitem(models.MODELS._registered, "own", own)
     config = small()
     config.model = {"name": "own", "options": {}, "segments": 3, "compute_type": "bfloat16"}
     with pytest.raises(ConfigError, match="config.model: segments=3 and compute_type='bfloat16'"):
@@ -291,14 +291,14 @@ def test_server_has_the_optimizer_of_the_config():
     assert (state["learning_rate"], state["beta_1"], state["beta_2"]) == (1.0, 0.7, 0.999)
 
 
-def test_algorithm_has_the_aggregator_of_the_config(monkeypatch):
+def test_algorithm_has_the_aggregator_of_the_config():
     factory, made = tff.aggregators.MeanFactory(), []
 
+    @AGGREGATORS.register("own")
     def own(*, clients_per_round, share=0.5):
         made.append((clients_per_round, share))
         return factory
 
-    monkeypatch.setitem(AGGREGATORS._registered, "own", own)
     chosen = {"name": "own", "options": {"share": 0.7}}
     (exchange,) = algorithm_of("fedavg", aggregator=chosen).exchanges
     assert exchange.aggregator is factory and made == [(3, 0.7)]

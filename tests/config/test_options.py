@@ -15,11 +15,11 @@ from tff_pfl.models import MODELS
 
 
 @pytest.fixture
-def chosen(monkeypatch):
+def chosen():
     """Returns `(function) -> config`; the config chooses the model of the function."""
 
     def config_of(function):
-        monkeypatch.setitem(MODELS._registered, "mine", function)
+        MODELS.register("mine")(function)
         config = default_config()
         config.model.name = "mine"
         return config
@@ -34,7 +34,7 @@ def test_options_have_the_defaults_and_types_of_the_signature(chosen):
         *,
         width=3,
         rate: float = 1,
-        name="x",
+        label="x",
         depth: int | None = None,
         layers: Iterable[str] | None = None,
         factor: Optional[float] = None,  # noqa: UP045
@@ -45,7 +45,7 @@ def test_options_have_the_defaults_and_types_of_the_signature(chosen):
     complete(config)
     options = config.model.options
     assert options.to_dict() == MODELS.options("mine")
-    kinds = {"width": int, "rate": float, "name": str, "depth": int, "layers": tuple}
+    kinds = {"width": int, "rate": float, "label": str, "depth": int, "layers": tuple}
     kinds |= {"factor": float, "anything": object}
     assert {name: options.get_type(name) for name in options} == kinds
     check_config(config)

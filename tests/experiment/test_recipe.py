@@ -156,15 +156,15 @@ def test_each_method_is_made_again(name):
     assert differences(first.identity, made_again(first.settings).identity) == []
 
 
-def test_modules_of_the_users_functions_are_imported(monkeypatch):
+def test_modules_of_the_users_functions_are_imported():
     def own(model, local, *, strength: float = 1.0):
         return fedavg()
 
-    monkeypatch.setitem(ALGORITHMS._registered, "own", own)
+    registered = ALGORITHMS.register("own")(own)
     named = experiment(tff_pfl.make("own", model(), local(), strength=2.0))
     assert named.recipe["imports"] == [__name__]
     assert named.recipe["algorithm"] == {"name": "own", "strength": 2.0}
-    own.__module__ = "__main__"
+    own.__module__ = registered.__module__ = "__main__"
     in_a_script = experiment(tff_pfl.make("own", model(), local()))
     with pytest.raises(NoRecipeError, match="algorithm 'own' is registered in a script. Move it"):
         _ = in_a_script.recipe

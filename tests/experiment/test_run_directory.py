@@ -2,7 +2,6 @@
 
 import json
 import os
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -53,8 +52,8 @@ def test_paths_start_in_the_home_directory(tmp_path, monkeypatch):
     with ClientStateStore(list, tff.types.to_type([("w", np.float32)]), "~/states"):
         pass
     folders = []
-    with mock.patch.dict(sources.DATASETS._registered, mine=folders.append):
-        sources.load("mine", "~/data")
+    sources.DATASETS.register("mine")(folders.append)
+    sources.load("mine", "~/data")
     assert folders == [str(tmp_path / "data")]
     assert read_runs("~/run").folders == {"run": [tmp_path / "run"]}
     assert {"run", "a.txt", "pictures", "states"} <= set(os.listdir(tmp_path))

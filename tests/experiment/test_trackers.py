@@ -27,9 +27,10 @@ def test_missing_package_and_unknown_tracker_are_one_sentence(tmp_path, monkeypa
     assert not (tmp_path / "run").exists()
 
 
-def test_tracker_of_a_user_receives_each_round_and_ends(tmp_path, monkeypatch):
+def test_tracker_of_a_user_receives_each_round_and_ends(tmp_path):
     events = []
 
+    @TRACKERS.register("kept")
     class Kept:
         def __init__(self, directory):
             events.append(directory.settings["seed"])
@@ -40,7 +41,6 @@ def test_tracker_of_a_user_receives_each_round_and_ends(tmp_path, monkeypatch):
         def __exit__(self, kind, *exc_info):
             events.append(kind)
 
-    monkeypatch.setitem(TRACKERS._registered, "kept", Kept)
     with tff_pfl.RunDirectory(tmp_path / "run", {"seed": 3}) as directory:
         with pytest.raises(Killed), tracking(["kept"], directory) as (manager,):
             assert isinstance(manager, Kept)
