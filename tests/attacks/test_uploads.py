@@ -6,22 +6,23 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.federation import (
-    assert_close,
-    assert_equal,
-    eager,
-    local_sgd,
-    make_clients,
-    tiny_model,
+from tests.federation import assert_close, assert_equal, eager, local_sgd, make_clients, tiny_model
+from tests.templates.mean_process import (
+    EXAMPLES_TYPE,
+    Visits,
+    algorithm,
+    clients,
+    examples,
+    mean_exchange,
 )
-from tests.templates.mean_process import Visits, algorithm, clients, examples, mean_exchange
 from tff_pfl.aggregators import Shares, StackFactory
 from tff_pfl.algorithms import make
 from tff_pfl.arguments.names import UnknownNameError
-from tff_pfl.attacks import ATTACKS, scaled_uploads
+from tff_pfl.attacks import scaled_uploads
 from tff_pfl.attacks.attackers import are_attacked
+from tff_pfl.attacks.inner_product import inner_product
 from tff_pfl.local import trees
-from tff_pfl.templates import ClientOutput
+from tff_pfl.templates import ClientOutput, compose
 from tff_pfl.testing.eager import EagerProcess
 
 pytestmark = pytest.mark.usefixtures("clients_in_a_loop")
@@ -116,10 +117,10 @@ def test_only_values_of_shares_are_attacked():
     assert are_attacked({"n": tf.constant(1), "rows": tf.ones([3])}) == [False, True]
 
 
-def test_unknown_exchange_is_refused():
-    for name in ("scaled_uploads", "inner_product"):
-        with pytest.raises(UnknownNameError, match="Unknown exchange 'trian'. Did you mean 'tra"):
-            ATTACKS[name](algorithm(mean_exchange()), client_ids=[0], exchange_name="trian")
+@pytest.mark.parametrize("attack", [scaled_uploads, inner_product])
+def test_unknown_exchange_is_refused(attack):
+    with pytest.raises(UnknownNameError, match="exchange 'trian'"):
+        attack(algorithm(mean_exchange()), client_ids=[0], exchange_name="trian")
 
 
 def test_only_the_named_exchange_is_attacked(attacked_name="second"):
@@ -139,7 +140,15 @@ def test_only_the_named_exchange_is_attacked(attacked_name="second"):
         np.testing.assert_allclose(metrics[name]["server"]["change"], expected)
 
 
-def test_scalars_and_integers_are_not_changed():
+@pytest.mark.thorough_but_one
+@pytest.mark.parametrize(
+    "attack",
+    [
+        functools.partial(scaled_uploads, factor=-3.0),
+        functools.partial(inner_product, epsilon=3.0),  # -3 times the upload of the other client
+    ],
+)
+def test_scalars_and_integers_are_not_changed(attack):
     def client_work(server, state, data, context):
         upload = {
             "vector": tf.constant([1.0, 2.0]),
@@ -154,7 +163,7 @@ def test_scalars_and_integers_are_not_changed():
         aggregator=StackFactory(),
         finalize=lambda server, stack, round_num: (server, dict(stack.value)),
     )
-    process = EagerProcess(scaled_uploads(algorithm(exchange), client_ids=[1], factor=-3.0), seed=0)
+    process = compose(attack(algorithm(exchange), client_ids=[1]), EXAMPLES_TYPE)
     cohort = clients(process, examples(1.0), examples(1.0))
     sent = process.next(process.initialize(), cohort).metrics["train"]["server"]
     np.testing.assert_allclose(sent["vector"], [[1.0, 2.0], [-3.0, -6.0]])

@@ -8,11 +8,10 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tests.evaluation.sources import after_a_round, dataset_of, scores, source_of
 from tests.federation import EXAMPLES_TYPE, local_sgd, random_examples, tiny_model, tiny_process
 from tests.marks import slow, together
 from tff_pfl.algorithms import build_ditto, make
-from tff_pfl.clients import ClientStateStore, CohortDataSource
-from tff_pfl.data import FederatedDataset
 from tff_pfl.evaluation import (
     Evaluation,
     Evaluator,
@@ -33,31 +32,19 @@ TRAIN_SIZES, TEST_SIZES = (6, 9, 5), (7, 0, 1)
 
 @pytest.fixture(scope="module")
 def dataset():
-    clients = []
-    for i, (train, test) in enumerate(zip(TRAIN_SIZES, TEST_SIZES, strict=True)):
-        a, b = random_examples(train, seed=i), random_examples(test, seed=10 + i)
-        clients.append((a.x, a.y, b.x, b.y))
-    return FederatedDataset.from_client_arrays(clients, 3)
+    sizes = enumerate(zip(TRAIN_SIZES, TEST_SIZES, strict=True))
+    return dataset_of(
+        (random_examples(train, seed=i), random_examples(test, seed=10 + i))
+        for i, (train, test) in sizes
+    )
 
 
 @pytest.fixture(scope="module")
 def ditto(dataset):
     """Returns `(process, server state, source)` after a round of two clients."""
     process = tiny_process(build_ditto)
-    store = ClientStateStore(process.initialize_clients, process.client_state_type)
-    source = CohortDataSource(dataset, store, process.client_type, seed=0)
-    iterator = source.iterator()
-    output = process.next(process.initialize(), iterator.select(2))
-    iterator.update(output.clients)
-    return process, output.state, source
-
-
-def expected(weights, examples):
-    """Computes loss and accuracy with Keras's functions, on all examples at once."""
-    logits = MODEL.apply(weights, examples.x)
-    loss = tf.keras.losses.sparse_categorical_crossentropy(examples.y, logits, from_logits=True)
-    accuracy = tf.keras.metrics.sparse_categorical_accuracy(examples.y, logits)
-    return float(tf.reduce_mean(loss)), float(tf.reduce_mean(accuracy))
+    source = source_of(process, dataset)
+    return process, after_a_round(process, source, 2), source
 
 
 @together(
@@ -91,17 +78,14 @@ def test_forward_passes_have_rows_for_typical_clients(sizes, rows):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("at_a_time", "sizes"), [(2, [2, 1]), slow(25, [3])])
-def test_map_covers_both_models_of_every_client(ditto, dataset, at_a_time, sizes, monkeypatch):
+def test_map_covers_both_models_of_every_client(ditto, dataset, at_a_time, sizes):
     """Compares metrics with Keras's, and counts the clients whose states are read at a time."""
     process, state, source = ditto
-    found, read = [], source.clients_of_ids
-    monkeypatch.setattr(
-        source, "clients_of_ids", lambda ids, *split: found.append(len(ids)) or read(ids, *split)
-    )
+    source.store.read.clear()
     measure = for_each_client(process, measured, at_a_time=at_a_time)
     results = measure(state, source, np.arange(3), batch_size=3)
     columns = metrics_of(results, "local", dataset, "test", np.arange(3)).columns()
-    assert found == sizes
+    assert source.store.read == sizes
     np.testing.assert_array_equal(columns["client_id"], [0, 1, 2])
     np.testing.assert_array_equal(columns["num_examples"], TEST_SIZES)
     personal = process.personalize(state, source.select_clients(range(3)))
@@ -111,19 +95,11 @@ def test_map_covers_both_models_of_every_client(ditto, dataset, at_a_time, sizes
             ("personalized", personal[client_id]),
             ("global", state.algorithm.weights),
         ):
-            loss, accuracy = expected(weights, test)
-            assert columns[f"{name}/local_test/loss"][client_id] == pytest.approx(loss, rel=1e-5)
-            assert columns[f"{name}/local_test/accuracy"][client_id] == pytest.approx(accuracy)
+            for metric, values in scores(MODEL, weights, test).items():
+                found = columns[f"{name}/local_test/{metric}"][client_id]
+                assert found == pytest.approx(values.mean(), rel=1e-5)
     # A client with no test examples has no accuracy.
     assert np.isnan(columns["personalized/local_test/accuracy"][1])
-
-
-@pytest.mark.thorough
-def test_map_has_an_order_of_clients_and_a_split(ditto, dataset):
-    process, state, source = ditto
-    norms = for_each_client(process, lambda model, weights, examples, *, batch_size: examples.size)
-    found = list(norms(state, source, [2, 0], "train"))
-    assert [client["global"] for client in found] == [TRAIN_SIZES[2], TRAIN_SIZES[0]]
 
 
 @pytest.mark.thorough
@@ -131,8 +107,8 @@ def test_names_contain_the_split(ditto, dataset):
     process, state, source = ditto
     evaluator = Evaluator(process, dataset, Evaluation())
     columns = evaluator.on_own_examples(state, source, "train").columns()
-    loss, _ = expected(state.algorithm.weights, dataset.examples(1, "train"))
-    assert columns["global/local_train/loss"][1] == pytest.approx(loss, rel=1e-5)
+    loss = scores(MODEL, state.algorithm.weights, dataset.examples(1, "train"))["loss"]
+    assert columns["global/local_train/loss"][1] == pytest.approx(loss.mean(), rel=1e-5)
     np.testing.assert_array_equal(columns["num_examples"], TRAIN_SIZES)
 
 
@@ -157,9 +133,7 @@ def test_further_models_are_evaluated_on_own_and_pooled_examples(dataset):
     }
     process = compose(fedavg, EXAMPLES_TYPE, further_models=further)
     assert dataclasses.replace(process).further_models == process.further_models
-    store = ClientStateStore(process.initialize_clients, process.client_state_type)
-    source = CohortDataSource(dataset, store, process.client_type, seed=0)
-    state = process.initialize()
+    source, state = source_of(process, dataset), process.initialize()
     options = Evaluation(generalization="always", synthetic=(0.0,))
     found = Evaluator(process, dataset, options)(state, source, is_last=True)
     columns = to_text(found.values)
@@ -168,7 +142,8 @@ def test_further_models_are_evaluated_on_own_and_pooled_examples(dataset):
     for name, make_models in process.further_models.items():
         weights = make_models(state, source.select_clients(range(3)))
         for client_id in (0, 2):
-            loss, _ = expected(weights[client_id], dataset.examples(client_id, "test"))
+            test = dataset.examples(client_id, "test")
+            loss = scores(MODEL, weights[client_id], test)["loss"].mean()
             for pool in ("local_test", "synthetic0_test"):
                 assert columns[f"{name}/{pool}/loss"][client_id] == pytest.approx(loss, rel=1e-5)
     losses = [columns[f"{name}/local_test/loss"][0] for name in models[:-1]]

@@ -16,7 +16,6 @@ from tests.federation import (
     tiny_model,
 )
 from tff_pfl.algorithms import ditto, make
-from tff_pfl.attacks import scaled_uploads
 from tff_pfl.evaluation import fine_tuned, locally_trained
 from tff_pfl.local import ClientContext, LocalTraining
 from tff_pfl.local.seeds import FINE_TUNING, client_seed, run_seed
@@ -130,24 +129,3 @@ def test_locally_trained_needs_a_global_model():
 def test_algorithm_that_make_did_not_make_must_state_its_model():
     with pytest.raises(ValueError, match="evaluated_model of the algorithm is not set"):
         fine_tuned(ditto(MODEL, local_sgd()), local_sgd(), epochs=1)
-
-
-def test_fine_tuned_and_scaled_uploads_commute():
-    """Checks that one changes only uploads, and the other only evaluated models."""
-    local = local_sgd(epochs=1)
-    fedavg = make("fedavg", MODEL, local, weighting="uniform")
-    tuned = fine_tuned(fedavg, local, epochs=1)
-    attack = functools.partial(scaled_uploads, client_ids=[1], factor=-1.0)
-    attacked = attack(fedavg)
-    results = []
-    for algorithm in (fine_tuned(attacked, local, epochs=1), attack(tuned), tuned, attacked):
-        process = EagerProcess(algorithm, SEED)
-        clients = make_clients(process, SIZES[:2])
-        state = process.next(process.initialize(), clients).state
-        results.append((state, process.personalize(state, clients)))
-    both, also_both, only_tuned, only_attacked = results
-    assert_equal(both, also_both)
-    assert_equal(both[0], only_attacked[0])
-    for other in (only_tuned, only_attacked):
-        kernels = [models[0]["head"]["kernel"] for _, models in (both, other)]
-        assert not np.allclose(*kernels, atol=1e-3)

@@ -14,18 +14,11 @@ import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import special, stats
+from scipy import special
 from sklearn import metrics as sklearn
 
 from tests.marks import slow
-from tff_pfl.analysis.paired import paired_test
-from tff_pfl.evaluation import (
-    ClientMetrics,
-    MetricName,
-    gains,
-    gains_of_clients,
-    summarize,
-)
+from tff_pfl.evaluation import ClientMetrics, MetricName, gains, gains_of_clients, summarize
 from tff_pfl.local import Examples, metric_sums
 from tff_pfl.models import TASKS, Model, keras_metrics
 
@@ -124,18 +117,11 @@ KERAS = {
 KERAS |= dict.fromkeys(
     [
         kind.TruePositives,
-        kind.TrueNegatives,
-        kind.FalsePositives,
         kind.FalseNegatives,
         kind.BinaryAccuracy,
         kind.Hinge,
-        kind.SquaredHinge,
         kind.MeanSquaredError,
         kind.RootMeanSquaredError,
-        kind.MeanAbsoluteError,
-        kind.MeanSquaredLogarithmicError,
-        kind.LogCoshError,
-        kind.Poisson,
         kind.KLDivergence,
     ],
     lambda y, p: True,
@@ -261,7 +247,7 @@ def check_clients(name, seed, sizes, scales):
 
 
 def check_reports(model, sizes, values, names):
-    """Compares statistics, gains and the paired test with NumPy and SciPy."""
+    """Compares statistics and gains with NumPy."""
     runs = []
     for index in (0, 1):
         found, undefined = {}, {}
@@ -290,35 +276,18 @@ def check_reports(model, sizes, values, names):
         if is_defined.any():
             assert groups[name].num_clients == is_defined.sum()
             assert groups[name].share_hurt == np.mean(changes[name][is_defined] < 0)
-            own = changes[name][is_defined]
-            shift = 0.1 * np.abs(own).max(initial=1.0)
-            seeds = [sign * (own + shift * number) for number in range(3)]
-            test = paired_test(seeds, sign)
-            ours = [sign * of_seed.mean() for of_seed in seeds]
-            assert test.p_value == pytest.approx(stats.ttest_1samp(ours, 0).pvalue, rel=1e-6)
-            signed = sign * np.concatenate(seeds)
-            assert test.share_worse == np.mean(signed < 0)
-            assert test.share_better == np.mean(signed > 0)
 
 
 CLIENTS = st.lists(st.tuples(st.sampled_from(SIZES), st.floats(-5, 3)), min_size=1, max_size=5)
 
 
 @pytest.mark.thorough_but_one
-@pytest.mark.parametrize("name", [slow("binary"), "regression", "sequence"])
-def test_metrics_of_random_clients(name):
-    @settings(max_examples=4, deadline=None, derandomize=True, database=None)
-    @given(st.integers(0, 2**30), CLIENTS)
-    def check(seed, clients):
-        check_clients(name, seed, *zip(*clients, strict=True))
-
-    check()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [*REFERENCES, "keras"])
-def test_metrics_of_many_random_clients(name):
-    @settings(max_examples=100, deadline=None, derandomize=True, database=None)
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [("regression", 4), ("sequence", 4), *(slow(name, 100) for name in (*REFERENCES, "keras"))],
+)
+def test_metrics_of_random_clients(name, number):
+    @settings(max_examples=number, deadline=None, derandomize=True, database=None)
     @given(st.integers(0, 2**30), CLIENTS)
     def check(seed, clients):
         check_clients(name, seed, *zip(*clients, strict=True))

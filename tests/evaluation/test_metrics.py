@@ -2,33 +2,18 @@
 
 import itertools
 
-import numpy as np
-
 from tests.marks import together
 from tff_pfl.arguments.quantities import BY_NAME, known_direction
-from tff_pfl.evaluation import (
-    MARGIN,
-    STATISTICS,
-    ClientMetrics,
-    MetricName,
-    from_text,
-    main_metric,
-    to_text,
-)
+from tff_pfl.evaluation import MARGIN, STATISTICS, MetricName, from_text, main_metric, to_text
+
+NONFINITE = "personalized/local_test/num_nonfinite"
 
 
 @together(
     ("name", "text"),
     [
-        (MetricName("global", "local_test", "loss"), "global/local_test/loss"),
-        (
-            MetricName("fine_tuned", "new_clients_test", "accuracy", "worst_5_percent"),
-            "fine_tuned/new_clients_test/accuracy_worst_5_percent",
-        ),
-        (
-            MetricName("personalized", "local_test", "num_nonfinite"),
-            "personalized/local_test/num_nonfinite",
-        ),
+        (MetricName("global", "local_test", "loss", "mean"), "global/local_test/loss_mean"),
+        (MetricName("personalized", "local_test", "num_nonfinite"), NONFINITE),
         (MetricName("", "", "num_clients_never_selected"), "num_clients_never_selected"),
         (MetricName("", "", "train/loss"), "train/loss"),
         (MetricName("", "", "mix/aggregator/clip_mean"), "mix/aggregator/clip_mean"),
@@ -82,11 +67,3 @@ def test_main_metric_is_the_first_of_the_task_of_own_models():
     assert main_metric(names) == name("personalized", "r2")
     assert main_metric(names[:3]) == name("global", "f1")
     assert main_metric(names[:1]) is None
-
-
-def test_columns_start_with_ids_and_numbers_of_examples():
-    values = {MetricName("global", "local_test", "loss"): np.array([0.5, np.nan])}
-    clients = ClientMetrics(np.array([3, 4]), np.array([7, 0]), values)
-    columns = clients.columns()
-    assert list(columns) == ["client_id", "num_examples", "global/local_test/loss"]
-    assert columns["client_id"].tolist() == [3, 4]

@@ -7,17 +7,18 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tests.evaluation.sources import after_a_round, source_of
 from tests.federation import local_sgd, random_examples, tiny_model, tiny_process
 from tests.marks import slow
 from tff_pfl import runtime
 from tff_pfl.algorithms import build_ditto, make
-from tff_pfl.clients import ClientStateStore, CohortDataSource
 from tff_pfl.data import FederatedDataset, Partition
-from tff_pfl.evaluation import Evaluation, Evaluator, each_client
+from tff_pfl.evaluation import Evaluation, Evaluator
 from tff_pfl.local import examples_type
 from tff_pfl.templates import compose
 
 MODEL = tiny_model()
+MANY = 300  # more than a forward pass takes
 CONTEXTS = {
     "vectorized": lambda: runtime.create_graph_context(vectorize="always"),
     "loop": lambda: runtime.create_graph_context(vectorize="never"),
@@ -27,16 +28,11 @@ CONTEXTS = {
 
 @pytest.fixture(scope="module")
 def dataset():
-    """Makes three clients whose 7, 0 and 1 test examples are rows of the data set out of order."""
-    x, y, _ = random_examples(40)
-    rows = np.random.default_rng(0).permutation(40)
-    train, test, none = np.split(rows[:24], [6, 15]), rows[24:32], np.zeros([0], np.int64)
-    return FederatedDataset(x, y, 3, Partition(train, [none] * 3, (test[:7], none, test[7:])))
-
-
-def source_of(process, dataset, **options):
-    store = ClientStateStore(process.initialize_clients, process.client_state_type)
-    return CohortDataSource(dataset, store, process.client_type, seed=0, **options)
+    """Makes three clients whose many, 0 and 1 test examples are rows out of order."""
+    x, y, _ = random_examples(24 + MANY + 1)
+    rows = np.random.default_rng(0).permutation(len(y))
+    train, test, none = np.split(rows[:24], [6, 15]), rows[24:], np.zeros([0], np.int64)
+    return FederatedDataset(x, y, 3, Partition(train, [none] * 3, (test[:MANY], none, test[MANY:])))
 
 
 @pytest.mark.thorough
@@ -45,23 +41,20 @@ def source_of(process, dataset, **options):
     [slow("vectorized", "cohort"), slow("loop", None), ("loop", "cohort"), slow("stock", None)],
 )
 def test_predictions_are_those_of_the_models_on_the_clients_own_examples(
-    dataset, context, capacity, monkeypatch
+    dataset, context, capacity
 ):
-    monkeypatch.setattr(each_client, "BATCH_SIZE", 3)
     options = Evaluation(clients_per_call=2)
     process = tiny_process(build_ditto)
     source = source_of(process, dataset, capacity=capacity)
-    iterator = source.iterator()
     with tff.framework.get_context_stack().install(CONTEXTS[context]()):
-        output = process.next(process.initialize(), iterator.select())
-        iterator.update(output.clients)
-        personal = process.personalize(output.state, source.select_clients(range(3)))
-        found = Evaluator(process, dataset, options).predictions(output.state, source)
-    np.testing.assert_array_equal(found.client_ids, [0] * 7 + [2])
+        state = after_a_round(process, source)
+        personal = process.personalize(state, source.select_clients(range(3)))
+        found = Evaluator(process, dataset, options).predictions(state, source)
+    np.testing.assert_array_equal(found.client_ids, [0] * MANY + [2])
     rows = np.concatenate([dataset.partition.test[client_id] for client_id in range(3)])
     np.testing.assert_array_equal(found.examples, rows)
     np.testing.assert_array_equal(found.labels, dataset.y[rows])
-    shared = output.state.algorithm.weights
+    shared = state.algorithm.weights
     for name, weights in {"personalized": personal, "global": [shared] * 3}.items():
         logits = np.concatenate(
             [MODEL.apply(weights[i], dataset.examples(i, "test").x) for i in range(3)]
@@ -70,7 +63,7 @@ def test_predictions_are_those_of_the_models_on_the_clients_own_examples(
         sums = highest[:, 0] + np.log(np.exp(logits - highest).sum(axis=1))
         outputs, loss = found.models[name]
         np.testing.assert_allclose(outputs, logits, rtol=1e-5, atol=1e-5)
-        np.testing.assert_allclose(loss, sums - logits[range(8), found.labels], atol=1e-5)
+        np.testing.assert_allclose(loss, sums - logits[range(MANY + 1), found.labels], atol=1e-5)
 
 
 def test_outputs_of_any_shape_have_columns(dataset):
@@ -81,21 +74,19 @@ def test_outputs_of_any_shape_have_columns(dataset):
         return {"logits": logits, "pairs": tf.stack([logits, logits + 1], axis=2)}
 
     model = dataclasses.replace(
-        MODEL,
-        apply=apply,
-        task=MODEL.task.of(lambda outputs: outputs["logits"]),
+        MODEL, apply=apply, task=MODEL.task.of(lambda outputs: outputs["logits"])
     )
     process = compose(make("local", model, local_sgd()), examples_type((4, 4, 1)))
     evaluator = Evaluator(process, dataset.of([0, 1]), Evaluation())
     found = evaluator.predictions(process.initialize(), source_of(process, dataset.of([0, 1])))
     columns = found.columns()
     assert {name: column.shape for name, column in columns.items()} == {
-        "client_id": (7,),
-        "example": (7,),
-        "label": (7,),
-        "personalized/logits": (7, 3),
-        "personalized/pairs": (7, 3, 2),
-        "personalized_loss": (7,),
+        "client_id": (MANY,),
+        "example": (MANY,),
+        "label": (MANY,),
+        "personalized/logits": (MANY, 3),
+        "personalized/pairs": (MANY, 3, 2),
+        "personalized_loss": (MANY,),
     }
     named = found._replace(class_names=np.array(["ant", "bee", "cat"])).columns()["label"]
     assert named.categories.tolist() == ["ant", "bee", "cat"]

@@ -58,12 +58,11 @@ def test_deciles_beside_infinite_values_are_finite():
 
 
 def test_summarize_names_model_data_and_statistic():
-    values = {
-        "global/local_test/loss": np.array([1.0, 2.0]),
-        "global/local_test/accuracy": np.array([0.5, 1.0]),
-    }
-    clients = ClientMetrics(np.arange(2), np.array([3, 4]), from_text(values))
-    assert to_text(summarize(clients)) == {
+    """Leaves out a client without examples, and adds margins if clients are a sample."""
+    loss, accuracy = np.array([1.0, 2.0, np.nan]), np.array([0.5, 1.0, np.nan])
+    values = {"global/local_test/loss": loss, "global/local_test/accuracy": accuracy}
+    clients = ClientMetrics(np.array([2, 5, 7]), np.array([3, 4, 0]), from_text(values))
+    expected = {
         "global/local_test/loss_mean": 1.5,
         "global/local_test/num_nonfinite": 0,
         "global/local_test/accuracy_mean": 0.75,
@@ -71,18 +70,11 @@ def test_summarize_names_model_data_and_statistic():
         "global/local_test/accuracy_worst_5_percent": 0.5,
         "global/local_test/accuracy_best_5_percent": 1.0,
     }
-
-
-def test_summarize_ignores_clients_without_examples_but_not_diverged_ones():
-    values = {
-        "personalized/local_test/loss": np.array([1.0, np.nan, np.nan]),
-        "personalized/local_test/accuracy": np.array([0.5, np.nan, 0.0]),
+    assert to_text(summarize(clients)) == expected
+    assert to_text(summarize(clients._replace(population=6))) == expected | {
+        "global/local_test/loss_mean_margin": mean_margin(loss[:2], 6),
+        "global/local_test/accuracy_mean_margin": mean_margin(accuracy[:2], 6),
     }
-    clients = ClientMetrics(np.arange(3), np.array([3, 0, 4]), from_text(values))
-    metrics = to_text(summarize(clients))
-    assert metrics["personalized/local_test/accuracy_mean"] == 0.25
-    assert np.isnan(metrics["personalized/local_test/loss_mean"])
-    assert metrics["personalized/local_test/num_nonfinite"] == 1
 
 
 def test_distribution_computes_all_statistics():
@@ -103,13 +95,6 @@ def test_distribution_computes_all_statistics():
         deciles=tuple(pytest.approx(0.099 * tenths) for tenths in range(1, 10)),
     )
     assert found.deciles[4] == pytest.approx(np.median(values))
-
-
-def test_weighted_mean_is_the_share_of_all_examples():
-    right, counts = np.array([3, 0, 10]), np.array([4, 1, 45])
-    found = Distribution.of(right / counts, counts)
-    assert found.weighted_mean == pytest.approx(13 / 50)
-    assert found.mean == pytest.approx((3 / 4 + 10 / 45) / 3)
 
 
 def test_distribution_accepts_one_client_and_infinite_values():
@@ -153,8 +138,7 @@ def test_mean_margin_matches_the_formula():
     assert mean_margin(values, 20, num_drawn=20) == 0.0
 
 
-@pytest.mark.parametrize("number", [400])
-def test_intervals_contain_the_population_mean_in_95_percent(number):
+def test_intervals_contain_the_population_mean_in_95_percent(number=400):
     """Uses skewed accuracies.
 
     Without the finite population correction, the intervals would contain it in 99.4 %.
@@ -165,22 +149,6 @@ def test_intervals_contain_the_population_mean_in_95_percent(number):
     margins = np.array([mean_margin(sample, 800) for sample in samples])
     errors = np.abs(np.mean(samples, axis=1) - accuracies.mean())
     assert 0.93 < np.mean(errors <= margins) < 0.97
-
-
-def test_summarize_adds_margins_for_a_sample():
-    values = {
-        "global/local_test/loss": np.array([1.0, 2.0, np.nan]),
-        "global/local_test/accuracy": np.array([0.5, 1.0, np.nan]),
-    }
-    clients = ClientMetrics(np.array([2, 5, 7]), np.array([3, 4, 0]), from_text(values))
-    metrics, all_quantities = (
-        to_text(summarize(clients._replace(population=population))) for population in (6, None)
-    )
-    margins = {
-        f"global/local_test/{quantity}_mean_margin": mean_margin(values[:2], 6)
-        for quantity, values in (("loss", np.array([1.0, 2.0])), ("accuracy", np.array([0.5, 1.0])))
-    }
-    assert metrics == all_quantities | margins
 
 
 def test_undefined_values_are_left_out_and_those_of_diverged_models_are_not():
@@ -209,11 +177,3 @@ def test_undefined_values_are_left_out_and_those_of_diverged_models_are_not():
     groups = distributions(clients, np.ones(5, bool))
     assert groups["all"][auc].num_clients == 2 and groups["all"][loss].num_clients == 3
     assert clients.columns(undefined=None)[str(auc)].tolist() == [None, None, 0.5, None, 1.0]
-
-
-def test_worst_values_are_the_highest_if_less_is_better():
-    name = MetricName("personalized", "local_test", "mae")
-    clients = ClientMetrics(np.arange(3), np.ones(3, np.int32), {name: np.array([0.1, 0.5, 0.9])})
-    metrics = summarize(clients)
-    assert metrics[name._replace(statistic="worst_5_percent")] == 0.9
-    assert metrics[name._replace(statistic="best_5_percent")] == 0.1

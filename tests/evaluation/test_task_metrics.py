@@ -6,6 +6,7 @@ import tensorflow as tf
 from sklearn.metrics import roc_auc_score
 
 import tff_pfl
+from tests.evaluation.sources import source_of
 from tests.federation import local_sgd
 from tff_pfl.arguments.quantities import Quantities, Quantity
 from tff_pfl.evaluation import Evaluation, Evaluator, MetricName, summarize
@@ -40,9 +41,7 @@ def evaluated():
     model = tff_pfl.from_keras(network, input_shape=(DIM,), task=task)
     algorithm = tff_pfl.make("ditto", model, local_sgd())
     process = tff_pfl.compose(algorithm, dataset.examples_type)
-    store = tff_pfl.ClientStateStore(process.initialize_clients, process.client_state_type)
-    source = tff_pfl.CohortDataSource(dataset, store, process.client_type, seed=0)
-    state = process.initialize()
+    source, state = source_of(process, dataset), process.initialize()
     options = Evaluation(generalization="always", synthetic=())
     found = Evaluator(process, dataset, options)(state, source, is_last=True)
     weights = process.personalize(state, source.select_clients(range(len(TEST_SIZES))))
@@ -54,10 +53,7 @@ def test_auc_of_clients_and_of_pools_equals_scikit_learn(evaluated):
     found, model, weights, clients = evaluated
     pool_x, pool_y = (np.concatenate([client[i] for client in clients]) for i in (2, 3))
     for client_id, (_, _, x, y) in enumerate(clients):
-        for pool, inputs, labels in (
-            ("local_test", x, y),
-            ("generalization_test", pool_x, pool_y),
-        ):
+        for pool, inputs, labels in (("local_test", x, y), ("generalization_test", pool_x, pool_y)):
             value = found.values[MetricName("personalized", pool, "auc")][client_id]
             if not len(y) or len(set(labels.tolist())) < 2:
                 assert np.isnan(value)
@@ -86,16 +82,6 @@ def test_parts_of_metrics_are_evaluated_one_by_one(evaluated):
     assert metrics[name._replace(quantity="num_undefined_share_no", statistic="")] == 0
 
 
-def test_statistics_leave_out_undefined_clients_and_count_them(evaluated):
-    found, metrics = evaluated[0], summarize(evaluated[0])
-    name = MetricName("personalized", "local_test", "auc")
-    values = found.values[name]
-    assert np.isnan(values).tolist() == [False, True, True, True, False]
-    assert metrics[name._replace(statistic="mean")] == pytest.approx(np.nanmean(values))
-    assert metrics[name._replace(quantity="num_undefined_auc")] == 2  # one has no examples
-    assert np.isfinite(metrics[name._replace(quantity="accuracy", statistic="mean")])
-
-
 @pytest.mark.thorough
 def test_clients_without_tokens_are_left_out():
     """The rows of the second and of the fourth client have a mask of zeros."""
@@ -113,11 +99,9 @@ def test_clients_without_tokens_are_left_out():
 
     model = tff_pfl.from_keras(tokens, input_shape=(5,), task="sequence")
     process = tff_pfl.compose(tff_pfl.make("fedavg", model, local_sgd()), dataset.examples_type)
-    store = tff_pfl.ClientStateStore(process.initialize_clients, process.client_state_type)
-    source = tff_pfl.CohortDataSource(dataset, store, process.client_type, seed=0)
     options = Evaluation(generalization="always", synthetic=(0.0,))
     evaluator = Evaluator(process, dataset, options)
-    found = evaluator(process.initialize(), source, is_last=True)
+    found = evaluator(process.initialize(), source_of(process, dataset), is_last=True)
     values, metrics = dict(found.values), summarize(found)
     for quantity in ("loss", "accuracy", "perplexity"):
         for pool in ("local_test", "synthetic0_test"):

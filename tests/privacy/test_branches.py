@@ -45,8 +45,8 @@ def pairs(**options):
     initial = make("pfedmb", MODEL, LOCAL).server_init(1).weights
     weights = tf.nest.map_structure(lambda leaf: np.zeros(leaf.shape, np.float32), initial)
     zeros = Shares(weights, {layer: np.zeros(BRANCHES, np.float32) for layer in weights})
-    types = tf.nest.map_structure(lambda leaf: tff.types.TensorType(leaf.dtype, leaf.shape), zeros)
-    pair = tff.types.StructWithPythonType(list(types._asdict().items()), Shares)
+    specs = tf.nest.map_structure(lambda leaf: tf.TensorSpec(leaf.shape, leaf.dtype), zeros)
+    pair = tff.types.tensorflow_to_type(specs)
     return exchange.aggregator.pairs.create(pair, tff.types.to_type(np.float32)), zeros
 
 

@@ -7,6 +7,7 @@ import scipy.stats
 import tensorflow as tf
 from dp_accounting import rdp
 
+from tests.federation import vector
 from tests.marks import together
 from tff_pfl.privacy import Accountant, DiscreteGaussian, discrete_gaussian
 from tff_pfl.templates.errors import AggregatorError
@@ -33,10 +34,6 @@ def total(encoder, uploads):
     return [
         tf.math.floormod(tf.add_n(leaves), encoder.modulus) for leaves in zip(*sent, strict=True)
     ]
-
-
-def vector(tree):
-    return np.concatenate([np.ravel(leaf) for leaf in tree])
 
 
 @pytest.mark.parametrize("deviation", [0.7, 3000.0])
@@ -137,12 +134,7 @@ def test_epsilon_of_the_sum_equals_dp_accounting():
     ("changes", "size", "message"),
     [
         ({"bits": 8}, 10_000, "bits=8 are too few for 10000 numbers of 4 clients .* Set more bits"),
-        ({"bits": 10, "clients_per_round": 5000}, 10, "bits=10 are too few"),
-        (
-            {"noise_multiplier": 0.001, "bits": 8},
-            10,
-            "or a client's noise would be below 4 integers",
-        ),
+        ({"noise_multiplier": 0.001, "bits": 8}, 10, "noise would be below 4 integers"),
     ],
 )
 def test_quantization_refuses_too_few_bits(changes, size, message):

