@@ -5,7 +5,7 @@ import pytest
 
 from tests.runs import tiny_config
 from tff_pfl.config import ConfigError, build_dataset
-from tff_pfl.datasets import sources
+from tff_pfl.datasets import DataNotFoundError, sources
 from tff_pfl.datasets.cifar_binary import CIFAR10, CIFAR100, read_cifar
 
 SMALL10 = CIFAR10._replace(num_records=(2, 3))
@@ -90,3 +90,8 @@ def test_labels_out_of_range_are_refused(tmp_path, byte, label):
     path.write_bytes(content)
     with pytest.raises(ValueError, match=f"train.bin, record 2: label {label} is out of range"):
         read_cifar(tmp_path, SMALL100)
+
+
+def test_missing_files_are_reported(tmp_path):
+    with pytest.raises(DataNotFoundError, match="'cifar100_binary'"):
+        sources.load("cifar100_binary", tmp_path)
