@@ -35,7 +35,7 @@ from benchmarks.unequal import fedavg
 from benchmarks.workloads import Images
 from tff_pfl.clients import Ladder
 from tff_pfl.runtime import create_graph_context
-from tff_pfl.runtime.graph.pfor_convolutions import GROUPED, PATCHES, forced
+from tff_pfl.runtime.graph.clients.pfor_convolutions import GROUPED, PATCHES, forced
 
 # The ways of convolutions whose filters differ by client, and a context that forces each of them.
 CONVOLUTIONS = {way: functools.partial(forced, way) for way in (GROUPED, PATCHES)}

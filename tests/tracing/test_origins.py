@@ -13,8 +13,8 @@ from tests.runtime.conformance.cases import at_clients
 from tests.templates.mean_process import clients, compose, examples, mean_exchange
 from tff_pfl import runtime
 from tff_pfl.experiment.fingerprint import fingerprint
-from tff_pfl.runtime.graph import mapping
-from tff_pfl.runtime.graph.pfor_rules import NotVectorizableError
+from tff_pfl.runtime.graph.clients import mapping
+from tff_pfl.runtime.graph.clients.pfor_rules import NotVectorizableError
 from tff_pfl.tracing.trace import trace
 
 

@@ -17,6 +17,7 @@ from tff_pfl.lazy import offer
 if TYPE_CHECKING:
     from tff_pfl.runtime.errors import DeviceError as DeviceError
     from tff_pfl.runtime.errors import WorkerDiedError as WorkerDiedError
+    from tff_pfl.runtime.graph.clients.mapping import compiling as compiling
     from tff_pfl.runtime.graph.contexts import compiles_loops as compiles_loops
     from tff_pfl.runtime.graph.contexts import (
         create_async_graph_context as create_async_graph_context,
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from tff_pfl.runtime.graph.devices import is_gpu as is_gpu
     from tff_pfl.runtime.graph.devices import lend_devices as lend_devices
     from tff_pfl.runtime.graph.devices import uses_onednn as uses_onednn
-    from tff_pfl.runtime.graph.mapping import compiling as compiling
     from tff_pfl.runtime.program import ProgramContext as ProgramContext
     from tff_pfl.runtime.program import materialized as materialized
     from tff_pfl.runtime.stock import create_async_cpp_context as create_async_cpp_context

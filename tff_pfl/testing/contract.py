@@ -27,7 +27,7 @@ from tff_pfl.clients import ClientStateStore, CohortDataSource
 from tff_pfl.data import FederatedDataset
 from tff_pfl.local import LocalTraining, batches, trees
 from tff_pfl.models import Model
-from tff_pfl.runtime.graph.pfor_rules import NotVectorizableError
+from tff_pfl.runtime.graph.clients.pfor_rules import NotVectorizableError
 from tff_pfl.templates import (
     Algorithm,
     Client,

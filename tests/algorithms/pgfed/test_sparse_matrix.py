@@ -7,7 +7,7 @@ import tensorflow as tf
 from tests.federation import assert_equal
 from tests.marks import slow
 from tff_pfl.algorithms.pgfed.sparse_matrix import constant, dense, get_entries, put_entries
-from tff_pfl.runtime.graph import vectorization
+from tff_pfl.runtime.graph.clients import vectorization
 
 
 def cohorts(num_clients, rounds):

@@ -29,7 +29,7 @@ from tests.runtime.conformance import (
 )
 from tests.runtime.conformance.cases import RUN_ERRORS, UNSTATED, assert_same
 from tff_pfl import runtime
-from tff_pfl.runtime.graph import mapping
+from tff_pfl.runtime.graph.clients import mapping
 
 MODULES = [
     cases_placements,

@@ -7,7 +7,7 @@ import tensorflow_federated as tff
 from tests.marks import together
 from tests.runtime.conformance.cases import mapped, tensor
 from tff_pfl import runtime
-from tff_pfl.runtime.graph import loops
+from tff_pfl.runtime.graph.clients import loops
 
 ROWS = (None, 3)
 

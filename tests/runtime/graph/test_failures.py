@@ -10,7 +10,7 @@ import tensorflow_federated as tff
 
 from tests.marks import together
 from tests.runtime.conformance.cases import mapped
-from tests.runtime.graph.vectorizing import alone, run, vectorize
+from tests.runtime.graph.clients.vectorizing import alone, run, vectorize
 
 ROWS = np.float32([[0, 1], [2, 3], [4, 5]])
 INTEGERS = np.int32([7, 8])

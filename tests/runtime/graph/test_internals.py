@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.runtime.conformance.cases import mapped, tensor
-from tests.runtime.graph.vectorizing import run
+from tests.runtime.graph.clients.vectorizing import run
 from tff_pfl.runtime.graph import internals
 
 

@@ -9,8 +9,8 @@ import tensorflow_federated as tff
 from tests.runtime.conformance.cases import at_clients, at_server
 from tff_pfl import runtime
 from tff_pfl.runtime.graph import results
-from tff_pfl.runtime.graph.client_values import Clients, Ragged, Shard, Stacked
-from tff_pfl.runtime.graph.groups import Rows
+from tff_pfl.runtime.graph.clients.client_values import Clients, Ragged, Shard, Stacked
+from tff_pfl.runtime.graph.clients.groups import Rows
 
 VECTOR = tff.types.TensorType(np.int32, [None])
 

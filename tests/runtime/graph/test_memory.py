@@ -15,7 +15,8 @@ from tensorflow.python.eager import context as eager_context
 from tests.marks import together
 from tests.runtime.graph.subprocesses import run_script
 from tff_pfl.runtime import create_graph_context
-from tff_pfl.runtime.graph import executor, memory, vectorization
+from tff_pfl.runtime.graph import executor, memory
+from tff_pfl.runtime.graph.clients import vectorization
 
 SLACK = 10.0  # megabytes
 # Disables caches of other libraries: a kernel per shape in oneDNN, an arena per thread in malloc.

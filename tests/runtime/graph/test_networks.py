@@ -16,7 +16,7 @@ from tff_pfl import algorithms, runtime
 from tff_pfl.data import FederatedDataset
 from tff_pfl.local import LocalTraining
 from tff_pfl.models import Task, from_keras, tasks
-from tff_pfl.runtime.graph.pfor_rules import NotVectorizableError
+from tff_pfl.runtime.graph.clients.pfor_rules import NotVectorizableError
 from tff_pfl.templates import compose
 
 layers, optimizers = tf.keras.layers, tff.learning.optimizers

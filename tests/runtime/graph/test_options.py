@@ -13,11 +13,11 @@ from google.protobuf import any_pb2
 from tests.federation import assert_close, assert_equal
 from tests.marks import together
 from tests.runtime.conformance.cases import at_clients, identity, mapped, tensor
-from tests.runtime.graph.vectorizing import run
+from tests.runtime.graph.clients.vectorizing import run
 from tff_pfl import runtime
 from tff_pfl.arguments.names import UnknownNameError
-from tff_pfl.runtime.graph import loops
-from tff_pfl.runtime.graph.pfor_rules import NotVectorizableError
+from tff_pfl.runtime.graph.clients import loops
+from tff_pfl.runtime.graph.clients.pfor_rules import NotVectorizableError
 from tff_pfl.runtime.graph.values import CannotLowerError
 
 VECTOR = tensor(np.float32, 3)

@@ -10,11 +10,12 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_pfl.runtime.graph import client_values, groups, internals, values
-from tff_pfl.runtime.graph.groups import Rows
-from tff_pfl.runtime.graph.mapping import ClientMap
+from tff_pfl.runtime.graph import internals, values
+from tff_pfl.runtime.graph.clients import client_values, groups
+from tff_pfl.runtime.graph.clients.groups import Rows
+from tff_pfl.runtime.graph.clients.mapping import ClientMap
+from tff_pfl.runtime.graph.clients.padded import Padded
 from tff_pfl.runtime.graph.memory import aligned_array, as_tensor, stack_on, tensor_on
-from tff_pfl.runtime.graph.padded import Padded
 from tff_pfl.runtime.graph.results import Layout, ResidentArray
 from tff_pfl.tracing.padding import is_padded
 from tff_pfl.tracing.structures import elements_of, names_of

@@ -10,7 +10,8 @@ import tensorflow_federated as tff
 from tff_pfl.arguments.names import check_names
 from tff_pfl.arguments.ranges import takes, whole
 from tff_pfl.runtime.graph import devices as device_names
-from tff_pfl.runtime.graph import executor, interruption, mapping
+from tff_pfl.runtime.graph import executor, interruption
+from tff_pfl.runtime.graph.clients import mapping
 from tff_pfl.runtime.startup import ignore_failures_at_exit
 
 _EVENT_LOOP = "(target_fn)"  # ends the names of the threads in which TFF runs event loops

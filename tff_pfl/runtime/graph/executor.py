@@ -16,17 +16,16 @@ import tensorflow_federated as tff
 from tff_pfl.runtime.errors import WorkerDiedError
 from tff_pfl.runtime.graph import (
     arguments,
-    client_values,
     compilation,
     internals,
     interruption,
     lowering,
-    mapping,
     results,
     values,
 )
+from tff_pfl.runtime.graph.clients import client_values, mapping
+from tff_pfl.runtime.graph.clients.groups import Rows
 from tff_pfl.runtime.graph.devices import is_gpu, lost_workers
-from tff_pfl.runtime.graph.groups import Rows
 from tff_pfl.tracing.origins import Origin
 
 # The numbers of computations whose graphs are kept, and of graphs of each.

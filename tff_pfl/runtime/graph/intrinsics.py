@@ -11,8 +11,9 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_pfl.runtime.graph import client_values, sequences, values
-from tff_pfl.runtime.graph.client_values import Clients, Shared, Stacked
+from tff_pfl.runtime.graph import sequences, values
+from tff_pfl.runtime.graph.clients import client_values
+from tff_pfl.runtime.graph.clients.client_values import Clients, Shared, Stacked
 from tff_pfl.runtime.graph.values import Function
 
 # The largest number of bits in a secure sum. One of 63 bits is left for the sum of two values.

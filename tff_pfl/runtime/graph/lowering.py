@@ -9,8 +9,9 @@ from typing import Any
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_pfl.runtime.graph import client_values, compiled_loops, imported, intrinsics, values
-from tff_pfl.runtime.graph.client_values import Clients, Shared
+from tff_pfl.runtime.graph import imported, intrinsics, values
+from tff_pfl.runtime.graph.clients import client_values, compiled_loops
+from tff_pfl.runtime.graph.clients.client_values import Clients, Shared
 from tff_pfl.runtime.graph.values import CannotLowerError, Function
 from tff_pfl.tracing import origins
 from tff_pfl.tracing.alone import is_marked

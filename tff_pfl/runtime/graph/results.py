@@ -9,9 +9,10 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_pfl.runtime.graph import client_values, values
-from tff_pfl.runtime.graph.groups import Rows
-from tff_pfl.runtime.graph.padded import with_sizes
+from tff_pfl.runtime.graph import values
+from tff_pfl.runtime.graph.clients import client_values
+from tff_pfl.runtime.graph.clients.groups import Rows
+from tff_pfl.runtime.graph.clients.padded import with_sizes
 from tff_pfl.tracing.structures import container_of
 
 

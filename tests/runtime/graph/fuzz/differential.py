@@ -8,8 +8,9 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.runtime.graph.fuzz.catalogue import Operation
-from tff_pfl.runtime.graph import client_values, compilation, compiled_loops, vectorization
-from tff_pfl.runtime.graph.pfor_convolutions import GROUPED, own_filters
+from tff_pfl.runtime.graph import compilation
+from tff_pfl.runtime.graph.clients import client_values, compiled_loops, vectorization
+from tff_pfl.runtime.graph.clients.pfor_convolutions import GROUPED, own_filters
 
 # Raised for operations that do not support a context, or types with unknown shapes.
 UNTRACEABLE = (TypeError, ValueError, LookupError, NotImplementedError)

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import tensorflow as tf
 
-from tff_pfl.runtime.graph import client_values, devices
+from tff_pfl.runtime.graph import devices
+from tff_pfl.runtime.graph.clients import client_values
 from tff_pfl.runtime.graph.memory import tensor_on
 
 _HOST = "CPU:0"

@@ -11,9 +11,10 @@ import tensorflow_federated as tff
 from tests.federation import assert_close
 from tests.marks import slow, together
 from tests.runtime.conformance.cases import at_clients, at_server, mapped, tensor
-from tests.runtime.graph.vectorizing import run
-from tff_pfl.runtime.graph import compilation, mapping
-from tff_pfl.runtime.graph.groups import Rows, are_on_a_ladder, grouped
+from tests.runtime.graph.clients.vectorizing import run
+from tff_pfl.runtime.graph import compilation
+from tff_pfl.runtime.graph.clients import mapping
+from tff_pfl.runtime.graph.clients.groups import Rows, are_on_a_ladder, grouped
 
 VECTOR = tensor(np.float32, None)
 NUMBERED = tff.types.to_type((VECTOR, np.int32))

@@ -8,11 +8,12 @@ import tensorflow as tf
 
 from tests.federation import assert_close, assert_equal
 from tests.marks import slow, together
-from tests.runtime.graph.vectorizing import alone, in_loop, normal, vectorize
-from tff_pfl.runtime.graph import internals, vectorization
+from tests.runtime.graph.clients.vectorizing import alone, in_loop, normal, vectorize
+from tff_pfl.runtime.graph import internals
+from tff_pfl.runtime.graph.clients import vectorization
+from tff_pfl.runtime.graph.clients.pfor_convolutions import GROUPED, PATCHES, forced, own_filters
+from tff_pfl.runtime.graph.clients.pfor_rules import NotVectorizableError
 from tff_pfl.runtime.graph.operations import operations
-from tff_pfl.runtime.graph.pfor_convolutions import GROUPED, PATCHES, forced, own_filters
-from tff_pfl.runtime.graph.pfor_rules import NotVectorizableError
 
 
 def integers(low, high, *shape):

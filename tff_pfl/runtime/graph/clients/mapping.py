@@ -7,15 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import absl.logging
 import tensorflow_federated as tff
 
-from tff_pfl.runtime.graph import (
-    client_values,
-    compiled_loops,
-    devices,
-    groups,
-    values,
-    vectorization,
-)
-from tff_pfl.runtime.graph.ways import (
+from tff_pfl.runtime.graph import devices, values
+from tff_pfl.runtime.graph.clients import client_values, compiled_loops, groups, vectorization
+from tff_pfl.runtime.graph.clients.ways import (
     CompiledLoop,
     DeferredLoop,
     Loop,

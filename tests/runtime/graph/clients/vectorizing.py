@@ -5,7 +5,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_pfl import runtime
-from tff_pfl.runtime.graph import compilation, vectorization
+from tff_pfl.runtime.graph import compilation
+from tff_pfl.runtime.graph.clients import vectorization
 
 
 def run(computation, *args, **options):

@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from tff_pfl.runtime.graph.clients.pfor_rules import same_op
 from tff_pfl.runtime.graph.internals import pfor_wrap as wrap
-from tff_pfl.runtime.graph.pfor_rules import same_op
 
 # Operations on each element of operands of one shape, or scalars.
 _ELEMENTWISE = (

@@ -14,7 +14,8 @@ from typing import Any
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_pfl.runtime.graph import client_values, devices, values
+from tff_pfl.runtime.graph import devices, values
+from tff_pfl.runtime.graph.clients import client_values
 from tff_pfl.runtime.graph.operations import operations
 
 # The numbers of elements from which CPUs do not stack results of loops.

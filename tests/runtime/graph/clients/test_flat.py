@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_pfl.runtime.graph import flat, vectorization
+from tff_pfl.runtime.graph.clients import flat, vectorization
 from tff_pfl.runtime.graph.operations import operations
 
 

@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
+from tff_pfl.runtime.graph.clients.pfor_rules import NotVectorizableError, same_op
 from tff_pfl.runtime.graph.internals import pfor_wrap as wrap
 from tff_pfl.runtime.graph.operations import operations
-from tff_pfl.runtime.graph.pfor_rules import NotVectorizableError, same_op
 from tff_pfl.tracing.origins import Origin
 
 _RANGE, _ZERO = "an index is out of range", "an integer is divided by 0"

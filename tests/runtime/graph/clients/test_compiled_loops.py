@@ -10,11 +10,11 @@ import tensorflow_federated as tff
 from tests.federation import assert_close
 from tests.marks import slow
 from tests.runtime.conformance.cases import at_clients, at_server, mapped, tensor
-from tests.runtime.graph.vectorizing import run
+from tests.runtime.graph.clients.vectorizing import run
 from tff_pfl import local, runtime
 from tff_pfl.local import Examples
 from tff_pfl.runtime.graph import devices
-from tff_pfl.runtime.graph.groups import Rows, in_parts
+from tff_pfl.runtime.graph.clients.groups import Rows, in_parts
 
 MODEL = tff.types.to_type({"kernel": (np.float32, (3, 2)), "bias": (np.float32, (2,))})
 EXAMPLES = local.examples_type((3,), np.float32)

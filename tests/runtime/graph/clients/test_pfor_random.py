@@ -6,8 +6,8 @@ import tensorflow as tf
 
 from tests.federation import assert_equal
 from tests.marks import slow
-from tests.runtime.graph.vectorizing import alone, vectorize
-from tff_pfl.runtime.graph import vectorization
+from tests.runtime.graph.clients.vectorizing import alone, vectorize
+from tff_pfl.runtime.graph.clients import vectorization
 
 random = tf.random
 _EXTREMES = [0, 1, -1, 2**31 - 1, -(2**31)]

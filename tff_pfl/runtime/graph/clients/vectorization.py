@@ -11,15 +11,15 @@ import functools
 
 import tensorflow as tf
 
-from tff_pfl.runtime.graph import (
+from tff_pfl.runtime.graph import internals
+from tff_pfl.runtime.graph.clients import (
     flat,
-    internals,
     pfor_checks,
     pfor_convolutions,
     pfor_random,
     pfor_rules,
 )
-from tff_pfl.runtime.graph.pfor_rules import NotVectorizableError, same_op
+from tff_pfl.runtime.graph.clients.pfor_rules import NotVectorizableError, same_op
 
 # The operations of lists of tensors in loops, and branches by number.
 _REFUSED = ("TensorList", "Case", "StatelessCase")

@@ -22,8 +22,8 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tff_pfl.runtime.graph import internals
+from tff_pfl.runtime.graph.clients.pfor_rules import NotVectorizableError, same_op
 from tff_pfl.runtime.graph.internals import pfor_wrap as wrap
-from tff_pfl.runtime.graph.pfor_rules import NotVectorizableError, same_op
 
 GROUPED, PATCHES = "grouped", "patches"
 

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator
 
 import tensorflow as tf
 
-from tff_pfl.runtime.graph import client_values, values
+from tff_pfl.runtime.graph import values
+from tff_pfl.runtime.graph.clients import client_values
 
 
 class Padded(client_values.Ragged):

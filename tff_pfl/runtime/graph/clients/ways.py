@@ -8,15 +8,13 @@ from typing import NamedTuple
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_pfl.runtime.graph import (
+from tff_pfl.runtime.graph import compilation, devices, values
+from tff_pfl.runtime.graph.clients import (
     client_values,
-    compilation,
     compiled_loops,
-    devices,
     groups,
     loops,
     pfor_convolutions,
-    values,
     vectorization,
 )
 

@@ -11,17 +11,10 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_pfl.runtime.graph import (
-    client_values,
-    compilation,
-    devices,
-    flat,
-    internals,
-    values,
-    vectorization,
-)
+from tff_pfl.runtime.graph import compilation, devices, internals, values
+from tff_pfl.runtime.graph.clients import client_values, flat, vectorization
+from tff_pfl.runtime.graph.clients.padded import Padded
 from tff_pfl.runtime.graph.operations import depends_on, operations
-from tff_pfl.runtime.graph.padded import Padded
 
 
 class CompiledLoop:
