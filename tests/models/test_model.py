@@ -10,12 +10,12 @@ import tensorflow as tf
 
 from tests.federation import local_sgd
 from tests.marks import together
+from tests.models.keras.test_adapter import layers, sequential
 from tests.quadratics import quadratic_model
 from tff_pfl import algorithms
 from tff_pfl.arguments.kinds import KindError
 from tff_pfl.local import Batch, ClientContext, examples_type, trees
 from tff_pfl.models import TASKS, Mean, Metric, Model, from_keras, merged, prefixed
-from tff_pfl.models.keras import weights as keras_weights
 from tff_pfl.models.tasks import correct, sparse_cross_entropy
 from tff_pfl.tracing.errors import BlockTracingError
 
@@ -77,29 +77,18 @@ def test_batch_without_examples_has_gradient_zero():
 
 def test_gradient_of_embeddings_is_a_tensor():
     """Returns no `IndexedSlices`, which clipping, for example, does not accept."""
-    model = from_keras(
-        lambda: tf.keras.Sequential(
-            [
-                tf.keras.layers.Embedding(6, 3),
-                tf.keras.layers.GlobalAveragePooling1D(),
-                tf.keras.layers.Dense(2),
-            ]
-        ),
-        input_shape=(4,),
-    )
+    network = sequential(lambda: layers.Embedding(6, 3), layers.GlobalAveragePooling1D)
+    model = from_keras(network, input_shape=(4,))
     words = tf.constant([[1, 1, 2, 5], [0, 1, 0, 2]])
     batch = Batch(words, tf.constant([0, 1]), tf.ones([2]), tf.constant([1, 2]))
     weights = model.init(0)
     gradient, _ = model.gradient(weights, batch)
     hidden = tf.reduce_mean(tf.gather(weights["embedding"]["embeddings"], words), axis=1)
-    logits = hidden @ weights["dense"]["kernel"] + weights["dense"]["bias"]
-    gradient_of_hidden = (
-        (tf.nn.softmax(logits) - tf.eye(2)) / 2 @ tf.transpose(weights["dense"]["kernel"])
-    )
+    head = weights["head"]
+    residual = tf.nn.softmax(hidden @ head["kernel"] + head["bias"]) - tf.eye(2, 3)
+    gradient_of_hidden = residual / 2 @ tf.transpose(head["kernel"])
     expected = np.zeros([6, 3])
-    for row in range(2):
-        for word in words[row].numpy():
-            expected[word] += gradient_of_hidden[row] / 4
+    np.add.at(expected, words.numpy(), gradient_of_hidden[:, tf.newaxis] / 4)
     assert tf.is_tensor(gradient["embedding"]["embeddings"])
     np.testing.assert_allclose(gradient["embedding"]["embeddings"], expected, atol=1e-7)
     longest = 0.1 * float(trees.norm(gradient))
@@ -127,7 +116,7 @@ def centered(x):
     return x - tf.reduce_mean(x, axis=0)
 
 
-class Centered(tf.keras.layers.Layer):
+class Centered(layers.Layer):
     def call(self, h):
         return centered(h)
 
@@ -145,7 +134,7 @@ def mean_error(y, z):
     return tf.reduce_mean(tf.abs(tf.cast(y, tf.float32) - z[:, :1]), axis=1)
 
 
-class CenteredWhile(tf.keras.layers.Layer):
+class CenteredWhile(layers.Layer):
     """A layer that centres either in training or in evaluation."""
 
     def __init__(self, training):
@@ -167,10 +156,7 @@ def test_dependence_on_other_rows_is_found_in_training_and_evaluation():
 
 @pytest.mark.thorough
 def test_dependence_on_other_rows_is_found_below_many_layers():
-    def deep():
-        hidden = [tf.keras.layers.Dense(16, "relu") for _ in range(9)]
-        return tf.keras.Sequential([tf.keras.Input((3,)), *hidden, tf.keras.layers.Dense(4)])
-
+    deep = sequential(*[lambda: layers.Dense(16, "relu")] * 9, shape=(3,))
     for scaled in (lambda x: floats(x) / 255, lambda x: floats(x > 127)):
         model = from_keras(deep, input_shape=(3,), preprocess=lambda x: centered(scaled(x)))  # noqa: B023
         batch = make_batch(np.ones(5, np.float32), np.zeros([5, 3], np.uint8))
@@ -184,36 +170,29 @@ def floats(x):
 
 @pytest.mark.parametrize("name", ["fedrep", "pfedmb"])
 def test_algorithms_with_derived_models_find_dependence_on_other_rows(name):
-    def linear_network():
-        layers = [tf.keras.Input((3,)), Centered(), tf.keras.layers.Dense(4, name="body")]
-        return tf.keras.Sequential([*layers, tf.keras.layers.Dense(4, name="head")])
-
+    linear_network = sequential(Centered, lambda: layers.Dense(4, name="body"), shape=(3,))
     model = from_keras(linear_network, input_shape=(3,))
     with pytest.raises(BlockTracingError, match="depends on other rows"):
         algorithms.build(name, model, examples_type((3,), np.float32), local_sgd())
 
 
-MIXING = {
-    "preprocess": ("loss", lambda: from_keras(network(), input_shape=(3,), preprocess=centered)),
-    "apply": (
-        "loss",
-        lambda: dataclasses.replace(
-            MODEL, apply=lambda w, x, **_: centered(x) @ w["linear"]["kernel"]
-        ),
-    ),
-    "a metric": (
-        "error",
-        lambda: dataclasses.replace(
-            MODEL, task=MODEL.task.with_metrics({"error": Metric(values=mean_error)})
-        ),
-    ),
-}
+def centering(weights, x, **_):
+    return centered(x) @ weights["linear"]["kernel"]
 
 
-@together("where", MIXING)
-def test_dependence_on_other_rows_is_refused(where):
+WITH_ERROR = MODEL.task.with_metrics({"error": Metric(values=mean_error)})
+
+
+@together(
+    ("name", "make"),
+    [
+        ("loss", lambda: from_keras(network(), input_shape=(3,), preprocess=centered)),
+        ("loss", lambda: dataclasses.replace(MODEL, apply=centering)),
+        ("error", lambda: dataclasses.replace(MODEL, task=WITH_ERROR)),
+    ],
+)
+def test_dependence_on_other_rows_is_refused(name, make):
     """Refuses it because padding rows would have an effect."""
-    name, make = MIXING[where]
     model = make()
     with pytest.raises(ValueError, match=f"^The {name} of an example .* other rows"):
         model.totals(model.init(0), make_batch(np.ones(5, np.float32)))
@@ -238,16 +217,20 @@ def test_properties_describe_the_weights():
     assert quadratic_model(2, 1).layers == ("layer0", "layer1")
 
 
-@pytest.mark.parametrize("constant", [KERNEL, tf.constant(KERNEL)])
-def test_large_constants_of_derived_models_are_refused(monkeypatch, constant):
-    def weights_of(parts):
-        return MODEL.init(0) | {"linear": {"kernel": parts + constant}}
+@pytest.mark.parametrize("zeros", [np.zeros, tf.zeros])
+def test_large_constants_of_derived_models_are_refused(zeros):
+    def with_constant(size):
+        constant = zeros([size], "float32")
 
-    monkeypatch.setattr(keras_weights, "MOST_BYTES", 200)
-    assert MODEL.in_terms_of(lambda seed: tf.zeros([3, 4]), weights_of).num_weights == 12
-    monkeypatch.setattr(keras_weights, "MOST_BYTES", 40)
-    with pytest.raises(ValueError, match=r"constants of weights_of have \d+ bytes, .* at most 40 "):
-        MODEL.in_terms_of(lambda seed: tf.zeros([3, 4]), weights_of)
+        def weights_of(kernel):
+            added = tf.reduce_sum(tf.identity(constant))
+            return MODEL.init(0) | {"linear": {"kernel": kernel + added}}
+
+        return MODEL.in_terms_of(lambda seed: tf.zeros([3, 4]), weights_of)
+
+    assert with_constant(2**23 - 100).num_weights == 12
+    with pytest.raises(ValueError, match=r"constants of weights_of have .* at most 33,554,432 "):
+        with_constant(2**23 + 1)
 
 
 def test_weights_must_be_float32():
@@ -285,20 +268,15 @@ def test_merged_refuses_two_totals_of_the_same_name():
         merged({"personal_accuracy": Mean(0.0, 1.0)}, prefixed("personal", second))
 
 
+CORRECT = Metric(values=correct)
+
+
 @together(
     ("changes", "error", "message"),
     [
-        (
-            {"metrics": {"a/b": Metric(values=correct)}},
-            ValueError,
-            "have 'a/b'. A metric's name may contain",
-        ),
-        ({"metrics": {"loss": Metric(values=correct)}}, ValueError, "have 'loss' twice"),
-        (
-            {"metrics": {"ap_mean": Metric(values=correct)}},
-            ValueError,
-            "have 'ap_mean', but reports",
-        ),
+        ({"metrics": {"a/b": CORRECT}}, ValueError, "have 'a/b'. A metric's name may contain"),
+        ({"metrics": {"loss": CORRECT}}, ValueError, "have 'loss' twice"),
+        ({"metrics": {"ap_mean": CORRECT}}, ValueError, "have 'ap_mean', but reports"),
         ({"metrics": ["accuracy"]}, TypeError, r"must be a mapping .* got \['accuracy'\]"),
         ({"metrics": {"mae": 0.5}}, TypeError, "The metric 'mae' must be of type Metric"),
         ({"example_loss": None}, TypeError, "example_loss of a task must be a function, got None"),
