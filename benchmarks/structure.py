@@ -100,6 +100,12 @@ class Checkout:
             "patches in tests": len(
                 re.findall(r"\bmonkeypatch\.setattr|\.patch\.object|patch\.setattr", tests)
             ),
+            "tests that touch private names": sum(
+                _touches_private_names(n)
+                for _, tree in self.tests.values()
+                for n in ast.walk(tree)
+                if isinstance(n, ast.FunctionDef) and n.name.startswith("test_")
+            ),
             "test functions": len(re.findall(r"^\s*def test_", tests, re.MULTILINE)),
         }
 
@@ -134,6 +140,22 @@ def _imported(node: ast.AST) -> Iterator[str]:
         yield from (f"{node.module}.{alias.name}" for alias in node.names)
     elif isinstance(node, ast.Import):
         yield from (alias.name for alias in node.names if alias.name.startswith("tff_pfl."))
+
+
+def _touches_private_names(test: ast.FunctionDef) -> bool:
+    """Returns whether a test reads or patches a private name, but those of named tuples."""
+    public = ("_asdict", "_fields", "_make", "_replace", "_repr_html_", "_repr_png_")
+    nodes = list(ast.walk(test))
+    read = [n.attr for n in nodes if isinstance(n, ast.Attribute) and not _is_own(n.value)]
+    calls = [n for n in nodes if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute)]
+    patches = [call.args[1:2] for call in calls if call.func.attr in ("setattr", "object")]
+    patched = [n.value for [n] in filter(None, patches) if isinstance(n, ast.Constant)]
+    names = [name for name in [*read, *patched] if isinstance(name, str) and name not in public]
+    return any(re.match("_[a-z]", name) for name in names)
+
+
+def _is_own(value: ast.AST) -> bool:
+    return isinstance(value, ast.Name) and value.id in ("self", "cls")
 
 
 def _lines(text: str) -> int:
