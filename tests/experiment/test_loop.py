@@ -1,6 +1,7 @@
 """Tests the files of a run, and the order in which it computes and writes."""
 
 import asyncio
+import contextlib
 import dataclasses
 import threading
 
@@ -16,6 +17,7 @@ from tff_pfl.clients import ClientStateStore
 from tff_pfl.data import FederatedDataset, Partition
 from tff_pfl.evaluation import Evaluation
 from tff_pfl.experiment import read_summary
+from tff_pfl.experiment.background import Background
 from tff_pfl.experiment.metrics_log import PART_SECONDS, WHOLE_SECONDS
 from tff_pfl.templates import ClientOutput, Exchange, Personalization, PersonalizedProcess
 
@@ -77,6 +79,18 @@ def test_round_is_written_while_the_next_is_computed(dataset, tmp_path, monkeypa
     monkeypatch.setattr(PersonalizedProcess, "next", property(next_and_tell))
     run(tmp_path, dataset, rounds=3)
     assert len(written) == 3 and not set(written) & set(computed)
+
+
+@pytest.mark.thorough
+def test_background_writing_does_not_change_numbers(uninterrupted, dataset, tmp_path, monkeypatch):
+    @contextlib.contextmanager
+    def first(self, work):
+        work()
+        yield
+
+    monkeypatch.setattr(Background, "doing", first)
+    run(tmp_path, dataset, checkpoint_every=3)
+    assert numbers_of(tmp_path) == numbers_of(uninterrupted[0])
 
 
 @pytest.mark.thorough
