@@ -39,15 +39,21 @@ class Variant:
 
     @functools.cached_property
     def process(self):
-        options = dataclasses.asdict(self)
         local = LocalTraining(
-            tff.learning.optimizers.build_sgdm(RATE, options.pop("momentum") or None),
+            tff.learning.optimizers.build_sgdm(RATE, self.momentum or None),
             epochs=STEPS,
             batch_size=4,
             learning_rate_decay=DECAY,
-            weight_decay=options.pop("weight_decay"),
-            persist_optimizer_state=options.pop("persist"),
+            weight_decay=self.weight_decay,
+            persist_optimizer_state=self.persist,
         )
+        # Options with their defaults are left out, which tests the defaults of the method.
+        options = {
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(self)
+            if field.name not in ("momentum", "weight_decay", "persist")
+            and getattr(self, field.name) != field.default
+        }
         options |= {"branches": BRANCHES, "branched_layers": NAMED, "seed": 2}
         return traced("pfedmb", quadratic_model(*DIMS), local, **options)
 

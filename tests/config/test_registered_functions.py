@@ -29,8 +29,8 @@ from tff_pfl.templates import AGGREGATORS
         (
             SCHEDULES,
             "local.schedule.name",
-            lambda: lambda round_num: 0.5 - round_num,
-            "config.local.schedule: 'own' has the factor -0.5 in round 1 ",
+            lambda: lambda round_num: -round_num,  # 0 is valid
+            "config.local.schedule: 'own' has the factor -1 in round 1 ",
         ),
         (
             PARTITIONERS,
