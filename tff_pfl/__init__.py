@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from tff_pfl.local import LocalTraining as LocalTraining
     from tff_pfl.local import examples_type as examples_type
     from tff_pfl.local import scan_batches as scan_batches
+    from tff_pfl.local import sum_over as sum_over
     from tff_pfl.local import trees as trees
     from tff_pfl.models import MODELS as MODELS
     from tff_pfl.models import TASKS as TASKS

@@ -71,6 +71,7 @@ def constant(model: Model, local: LocalTraining) -> Algorithm:
         made_of=None,
         starts_alike=True,
         training_pass=None,
+        forward=None,
         penalty=None,
     )
 

@@ -3,7 +3,14 @@
 from tff_pfl.local import sharpness, trees
 from tff_pfl.local.augmentation import AUGMENTATIONS
 from tff_pfl.local.batches import rows_of_batch, scan_batches
-from tff_pfl.local.exact import ExactGradient, evaluate, exact_gradient, metric_sums, zero_sums
+from tff_pfl.local.exact import (
+    ExactGradient,
+    evaluate,
+    exact_gradient,
+    metric_sums,
+    sum_over,
+    zero_sums,
+)
 from tff_pfl.local.examples import (
     Batch,
     ClientContext,
@@ -41,6 +48,7 @@ __all__ = [
     "scan_batches",
     "sharpness",
     "split_examples",
+    "sum_over",
     "trees",
     "zero_sums",
 ]

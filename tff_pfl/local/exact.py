@@ -1,7 +1,7 @@
 """Computes exact gradients and metrics over all examples of a client, batch by batch."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -32,6 +32,45 @@ class ExactGradient(NamedTuple):
         return self.totals["loss"].mean
 
 
+def sum_over(
+    examples: Examples,
+    sums: Callable[[Batch], Any],
+    *,
+    batch_size: int = 200,
+    start: Any = None,
+    halves: bool = False,
+) -> Any:
+    """Adds up the sums of a client's batches, which have its examples in their stored order.
+
+    Example:
+        >>> examples = testing.tiny_examples(10)
+        >>> float(tff_pfl.sum_over(examples, lambda batch: tf.reduce_sum(batch.weight)))
+        10.0
+
+    Args:
+        examples: The client's examples.
+        sums: A function of a batch that returns sums over its rows, in any structure. Rows of
+            weight 0 must not count: multiply each by `model.example_weight(batch)`, or by
+            `batch.weight`.
+        batch_size: The number of rows in a batch, which does not change the result.
+        start: The sums of no examples. Default: zeros of the shapes of `sums`.
+        halves: See `scan_batches`.
+    """
+    if start is None:
+        rows = tf.nest.map_structure(_zero_row, (examples.x, examples.y))
+        found = sums(Batch(*rows, tf.zeros([1]), tf.zeros([2], tf.int32)))  # only for its shapes
+        start = tf.nest.map_structure(lambda leaf: tf.zeros(leaf.shape, leaf.dtype), found)
+    return scan_batches(
+        lambda total, batch: trees.add(total, sums(batch)),
+        start,
+        examples,
+        epochs=1,
+        batch_size=batch_size,
+        seed=None,
+        halves=halves,
+    )
+
+
 def exact_gradient(
     model: Model, weights: Any, examples: Examples, *, batch_size: int = 200
 ) -> ExactGradient:
@@ -43,23 +82,15 @@ def exact_gradient(
     model = _of_means(model)
     total = _total_weight(model, examples)
 
-    def step(carry, batch):
-        gradient, totals = carry
-        batch_gradient, batch_totals = model.gradient(weights, batch, training=False)
-        share = tf.math.divide_no_nan(batch_totals["loss"].count, total)
-        gradient = trees.add(gradient, trees.scale(batch_gradient, share))
-        return gradient, trees.add(totals, batch_totals)
+    def sums(batch):
+        gradient, totals = model.gradient(weights, batch, training=False)
+        share = tf.math.divide_no_nan(totals["loss"].count, total)
+        return trees.scale(gradient, share), totals
 
-    gradient, totals = scan_batches(
-        step,
-        (trees.zeros_like(weights), model.zero_totals()),
-        examples,
-        epochs=1,
-        batch_size=batch_size,
-        seed=None,
-        halves=trees.have_filters(weights),
-    )
-    return ExactGradient(gradient, totals)
+    start = (trees.zeros_like(weights), model.zero_totals())
+    halves = trees.have_filters(weights)
+    found = sum_over(examples, sums, batch_size=batch_size, start=start, halves=halves)
+    return ExactGradient(*found)
 
 
 def evaluate(model: Model, weights: Any, examples: Examples, *, batch_size: int = 100) -> Totals:
@@ -67,17 +98,11 @@ def evaluate(model: Model, weights: Any, examples: Examples, *, batch_size: int 
 
     Stochastic layers (dropout) are off. See `metric_sums` for all metrics.
     """
-
-    def step(totals, batch):
-        return trees.add(totals, model.totals(weights, batch))
-
-    return scan_batches(
-        step,
-        model.zero_totals(),
+    return sum_over(
         examples,
-        epochs=1,
+        lambda batch: model.totals(weights, batch),
         batch_size=batch_size,
-        seed=None,
+        start=model.zero_totals(),
         halves=trees.have_filters(weights),
     )
 
@@ -91,17 +116,11 @@ def metric_sums(
         A `Mean` for the loss and for each metric that is a mean over examples, and otherwise the
         structure of the metric's `sums`, by name.
     """
-
-    def step(sums, batch):
-        return trees.add(sums, model.sums(weights, batch))
-
-    return scan_batches(
-        step,
-        zero_sums(model, weights, examples.x, examples.y),
+    return sum_over(
         examples,
-        epochs=1,
+        lambda batch: model.sums(weights, batch),
         batch_size=batch_size,
-        seed=None,
+        start=zero_sums(model, weights, examples.x, examples.y),
         halves=trees.have_filters(weights),
     )
 
@@ -110,10 +129,14 @@ def zero_sums(model: Model, weights: Any, x: Any, y: Any) -> Mapping[str, Any]:
     """Returns the `metric_sums` of no examples, for rows of the types of `x` and `y`."""
     if model.task.metrics.keys() == model.task.means.keys():
         return model.zero_totals()
-    x, y = tf.nest.map_structure(lambda leaf: tf.zeros([1, *leaf.shape[1:]], leaf.dtype), (x, y))
+    x, y = tf.nest.map_structure(_zero_row, (x, y))
     # Only the shapes of these sums are used.
     sums = model.sums(weights, Batch(x, y, tf.ones([1]), tf.zeros([2], tf.int32)))
     return tf.nest.map_structure(lambda leaf: tf.zeros(leaf.shape, leaf.dtype), sums)
+
+
+def _zero_row(leaf) -> tf.Tensor:
+    return tf.zeros([1, *leaf.shape[1:]], leaf.dtype)
 
 
 def _of_means(model: Model) -> Model:

@@ -17,7 +17,7 @@ from tff_pfl.local.batches import scan_batches
 from tff_pfl.local.examples import ClientContext, Examples
 from tff_pfl.local.optimizers import check_optimizer
 from tff_pfl.local.schedules import SCHEDULES, Schedule
-from tff_pfl.models.model import Model, Weights, check_weights
+from tff_pfl.models.model import Model, Term, Weights, check_weights
 from tff_pfl.models.statistics import with_statistics, without_statistics
 from tff_pfl.models.totals import Totals
 
@@ -140,6 +140,7 @@ class LocalTraining:
         context: ClientContext,
         *,
         reg: Callable[[Any], Any] | None = None,
+        term: Term | None = None,
         epochs: int | None = None,
         steps: int | None = None,
         optimizer_state: Any = None,
@@ -158,6 +159,9 @@ class LocalTraining:
             examples: The client's examples.
             context: The context, whose seed orders the batches and whose round sets the rate.
             reg: A function from the current weights to the gradient of a regularizer.
+            term: `(forward, batch) -> float32[batch]`, added to the loss of each row before the
+                weights of examples and the task's reduction; `forward` is the `Forward` of the
+                pass, in which `features` is `None` for a model without. Totals do not contain it.
             epochs: The number of passes, which overrides `self.epochs` and `self.steps`.
             steps: The number of steps, which overrides `self.epochs` and `self.steps`.
             optimizer_state: The state from `self.optimizer_state` or the last call. `()` starts
@@ -177,6 +181,8 @@ class LocalTraining:
             ValueError: The optimizer's state should persist, but `optimizer_state` is not given.
             KindError: Weights are not float32, or `augment` changes the type of images.
         """
+        if term is not None and gradient is not None:
+            raise ValueError("Pass either term or gradient, which replaces the loss's gradient.")
         optimizer_state = self.begin(weights, context, optimizer_state, learning_rate)
         assign = assign or (lambda weights, batch, carry: model.assigned(weights, batch))
         if epochs is None and steps is None:
@@ -188,7 +194,9 @@ class LocalTraining:
             weights, optimizer_state, totals, carry = scanned
             batch = self._augmented(batch)
             if gradient is None:
-                direction, batch_totals, assigned = model.training_gradient(weights, batch)
+                direction, batch_totals, assigned = model.training_gradient(
+                    weights, batch, term=term
+                )
             else:
                 direction, batch_totals, carry = gradient(weights, batch, carry)
                 assigned = assign(weights, batch, carry)

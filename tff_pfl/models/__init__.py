@@ -9,7 +9,7 @@ from tff_pfl.models.layer_parts import (
     normalization_layers,
     two_parts,
 )
-from tff_pfl.models.model import Model, Weights, linear, linear_head_shape
+from tff_pfl.models.model import Forward, Model, Weights, linear, linear_head_shape
 from tff_pfl.models.multi_branch import MultiBranch, distinct_seeds, multi_branch
 from tff_pfl.models.saved_model import ModelSaver
 from tff_pfl.models.statistics import with_statistics
@@ -22,6 +22,7 @@ from tff_pfl.models.zoo import MODELS, build
 
 __all__ = [
     "COMPUTE_TYPES",
+    "Forward",
     "Hypernetwork",
     "LayerParts",
     "MODELS",

@@ -25,12 +25,17 @@ def derived(model: Any, init: Callable[[int], Any], weights_of: Callable[[Any], 
         outputs, assigned = model.training_pass(weights_of(parts), x, **options)
         return outputs, with_statistics(parts, assigned)
 
+    def forward(parts, x, **options):
+        found = model.forward(weights_of(parts), x, **options)
+        return found._replace(weights=with_statistics(parts, found.weights))
+
     return dataclasses.replace(
         model,
         init=init,
         apply=composed(model.apply),
         features=composed(model.features),
         training_pass=model.training_pass and training_pass,
+        forward=model.forward and forward,
         penalty=composed(model.penalty),
         made_of=model.made_of or model,
     )

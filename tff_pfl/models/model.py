@@ -4,7 +4,7 @@ import collections
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -33,6 +33,24 @@ def check_weights(weights: Weights) -> None:
             )
 
 
+class Forward(NamedTuple):
+    """A pass of a model over a batch.
+
+    Attributes:
+        outputs: The outputs.
+        features: float32 `[batch, d]`, the inputs of the linear last layer.
+        weights: `W`, in training with the moving statistics after the step.
+    """
+
+    outputs: Any
+    features: tf.Tensor
+    weights: Any
+
+
+Term = Callable[[Forward, Any], tf.Tensor]
+"""`(forward, batch) -> float32[batch]`, values that are added to the losses of a batch's rows."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Model:
     """A model as pure functions of its weights.
@@ -59,6 +77,8 @@ class Model:
             normalisation uses the statistics of the rows with `weight`, float32 `[batch]`, above 0,
             and the weights with the moving statistics after the step; other weights are unchanged.
             Replace it together with `apply`.
+        forward: `(W, x, *, weight, seed) -> Forward`, a pass in training that gives features, too;
+            otherwise `None`. Replace it together with `features`.
         penalty: `(W) -> float32 scalar`, which is added to the loss of a batch in gradients, such
             as that of Keras' regularizers, or `None`. Measured losses do not contain it.
         postprocess: `(outputs) -> outputs`, which exported models apply at the end, or `None`.
@@ -75,6 +95,7 @@ class Model:
     made_of: "Model | None" = None
     starts_alike: bool = False
     training_pass: Callable[..., tuple[Any, Weights]] | None = None
+    forward: Callable[..., Forward] | None = None
     penalty: Callable[[Weights], Any] | None = None
     postprocess: Callable[[Any], Any] | None = None
     inputs: Any = None
@@ -112,6 +133,15 @@ class Model:
         """The number of scalar weights."""
         specs = tff.types.type_to_tf_tensor_specs(self.weights_type)
         return sum(spec.shape.num_elements() for spec in tf.nest.flatten(specs))
+
+    @functools.cached_property
+    def num_features(self) -> int | None:
+        """The number of inputs of the linear last layer; `None` for a model without `features`."""
+        if self.features is None:
+            return None
+        model = self.made_of or self
+        specs = tff.types.type_to_tf_tensor_specs(model.weights_type)
+        return specs[model.layers[-1]]["kernel"].shape[0]
 
     def check_classes(self, num_classes: int | None) -> None:
         """Raises a `ValueError` if the model has fewer logits than there are classes, if any.
@@ -201,7 +231,7 @@ class Model:
         return self._sums(weights, batch, training)
 
     def _sums(self, weights, batch, training=False):
-        outputs, weight, totals, _ = self._measured(weights, batch, training)
+        outputs, weight, totals = self._measured(weights, batch, training)
         return self.task.sums(batch.y, outputs, weight, totals)
 
     def finalized(self, sums: Mapping[str, Any]) -> Mapping[str, Mean]:
@@ -236,23 +266,32 @@ class Model:
         return self._gradient(weights, batch, training)[:2]
 
     def training_gradient(
-        self, weights, batch, *, training: bool = True
+        self, weights, batch, *, training: bool = True, term: Term | None = None
     ) -> tuple[Weights, Totals, Weights]:
         """Computes `gradient`, and the weights whose moving statistics are those after the step.
 
         A method with steps of its own assigns them by `with_statistics`, as `LocalTraining` does.
+
+        Args:
+            weights: `W`.
+            batch: The batch.
+            training: Whether stochastic layers are on.
+            term: See `LocalTraining.train`; only in training.
         """
         record_use("assigned")
-        return self._gradient(weights, batch, training)
+        return self._gradient(weights, batch, training, term)
 
-    def _gradient(self, weights, batch, training):
+    def _gradient(self, weights, batch, training, term=None):
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(weights)
-            _, values, assigned = self._checked_values(weights, batch, training)
+            forward = self._checked_forward(weights, batch, training, term is not None)
+            values = self._values(forward.outputs, batch)
             losses = [values["loss"]]
+            if term is not None:
+                losses[0] += self._of_rows("term", term(forward, batch), batch)
             if self.penalty is not None:
                 losses.append(tf.convert_to_tensor(self.penalty(weights)))
-        share = self.task.weights_of(batch.y, batch.weight)
+        share = self.example_weight(batch)
         totals = self.task.totals(values, share)
         if self.task.reduction == "mean":
             share *= tf.math.divide_no_nan(1.0, totals["loss"].count)
@@ -261,12 +300,12 @@ class Model:
         gradient = tape.gradient(losses, weights, shares, unconnected_gradients=zero)
         # The gradient of an embedding is `IndexedSlices`, which some operations do not accept.
         gradient = tf.nest.map_structure(tf.convert_to_tensor, gradient)
-        return gradient, totals, assigned
+        return gradient, totals, forward.weights
 
     def assigned(self, weights, batch) -> Weights:
         """Returns the weights with the moving statistics after a step on a batch."""
         record_use("assigned")
-        return weights if self.training_pass is None else self._pass(weights, batch, True)[1]
+        return self._forward(weights, batch, True).weights if self.training_pass else weights
 
     def zero_totals(self) -> Totals:
         """Returns the totals of no examples, of the loss and the metrics that are means."""
@@ -284,12 +323,16 @@ class Model:
             ValueError: A value has another shape, or depends on other rows of the batch, which may
                 be padding.
         """
-        return self._checked_values(weights, batch, training)[1]
+        return self._values(self._checked_forward(weights, batch, training).outputs, batch)
 
-    def _checked_values(self, weights, batch, training):
+    def example_weight(self, batch) -> tf.Tensor:
+        """Returns the weight of each row in the loss, float32 `[batch]`, which is 0 for padding."""
+        return self.task.weights_of(batch.y, batch.weight)
+
+    def _checked_forward(self, weights, batch, training, has_features=False) -> Forward:
         # In training, batch normalisation makes a row depend on other rows, but not on padding.
         self._check_rows(weights, batch, training and self.training_pass is None)
-        return self._example_values(weights, batch, training)
+        return self._forward(weights, batch, training, has_features)
 
     @functools.cached_property
     def _checked_rows(self) -> set:
@@ -317,7 +360,7 @@ class Model:
             return
 
         def values(weights, batch):
-            return model._example_values(weights, batch, training)[1]
+            return model._values(model._forward(weights, batch, training).outputs, batch)
 
         def initial():
             return weights if model is self else model.init(0)
@@ -332,33 +375,46 @@ class Model:
             )
         model._checked_rows.add(key)
 
-    def _pass(self, weights, batch, training):
+    def _forward(self, weights, batch, training, has_features=False) -> Forward:
+        """Returns a pass, whose features are `None` unless they are asked for."""
+        if training and has_features and self.forward is not None:
+            return self.forward(weights, batch.x, weight=batch.weight, seed=batch.seed)
+        options, features = {"training": training, "seed": batch.seed}, None
+        if has_features and self.features is not None:
+            features = self.features(weights, batch.x, **options)
         if training and self.training_pass is not None:
-            return self.training_pass(weights, batch.x, weight=batch.weight, seed=batch.seed)
-        return self.apply(weights, batch.x, training=training, seed=batch.seed), weights
+            outputs, weights = self.training_pass(
+                weights, batch.x, weight=batch.weight, seed=batch.seed
+            )
+        else:
+            outputs = self.apply(weights, batch.x, **options)
+        return Forward(outputs, features, weights)
 
-    def _example_values(self, weights, batch, training):
-        outputs, assigned = self._pass(weights, batch, training)
-        y = batch.labels
-        values = collections.OrderedDict(loss=self.task.example_loss(y, outputs))
+    def _values(self, outputs, batch) -> Mapping[str, tf.Tensor]:
+        """Returns the loss and the metrics of each row."""
+        found = collections.OrderedDict(loss=self.task.example_loss(batch.labels, outputs))
         for name, metric in self.task.means.items():
-            values[name] = metric(y, outputs)
-        for name, value in values.items():
-            shape = tf.convert_to_tensor(value).shape
-            if not (shape.rank is None or shape.is_compatible_with(batch.weight.shape)):
-                raise ValueError(
-                    f"The model {self.name!r} has {name!r} of shape {tuple(shape)} for a batch of "
-                    f"{tuple(batch.weight.shape)}. Return one number for each example, in a Keras "
-                    "loss with reduction='none'."
-                )
-        values = tf.nest.map_structure(lambda value: tf.cast(value, tf.float32), values)
-        return outputs, values, assigned
+            found[name] = metric(batch.labels, outputs)
+        for name, value in found.items():
+            found[name] = self._of_rows(name, value, batch)
+        return found
 
-    def _measured(self, weights, batch, training) -> tuple[Any, tf.Tensor, Totals, Weights]:
-        """Returns the outputs, the weights of rows, the totals and the assigned weights."""
-        outputs, values, assigned = self._checked_values(weights, batch, training)
-        weight = self.task.weights_of(batch.y, batch.weight)
-        return outputs, weight, self.task.totals(values, weight), assigned
+    def _of_rows(self, name, value, batch) -> tf.Tensor:
+        """Returns a number for each row as float32."""
+        shape = tf.convert_to_tensor(value).shape
+        if not (shape.rank is None or shape.is_compatible_with(batch.weight.shape)):
+            raise ValueError(
+                f"The model {self.name!r} has {name!r} of shape {tuple(shape)} for a batch of "
+                f"{tuple(batch.weight.shape)}. Return one number for each example, in a Keras "
+                "loss with reduction='none'."
+            )
+        return tf.cast(value, tf.float32)
+
+    def _measured(self, weights, batch, training) -> tuple[Any, tf.Tensor, Totals]:
+        """Returns the outputs, the weights of rows and the totals."""
+        outputs = self._checked_forward(weights, batch, training).outputs
+        weight = self.example_weight(batch)
+        return outputs, weight, self.task.totals(self._values(outputs, batch), weight)
 
 
 def linear(layer: Mapping[str, Any], features):
@@ -379,16 +435,16 @@ def linear_head_shape(model: Model, method: str) -> tuple[int, int]:
             logit.
     """
     model.check_class_logits(method)
-    if model.features is None:
+    if model.num_features is None:
         raise ValueError(
             f"{method} needs the inputs of the last layer, but model {model.name!r} has no "
             "`features`. Use a Sequential or functional Keras model that ends in a Dense layer "
             "without activation."
         )
-    num_features, num_classes = model.init(0)[model.layers[-1]]["kernel"].shape
+    num_classes = model.init(0)[model.layers[-1]]["kernel"].shape[1]
     if num_classes < 2:
         raise ValueError(
             f"{method} needs a logit for each class, but model {model.name!r} has one logit. Give "
             "its last layer a unit for each class."
         )
-    return num_features, num_classes
+    return model.num_features, num_classes

@@ -114,6 +114,7 @@ class TwoExits:
             init=lambda seed: self.gated(self.init(seed), is_open=False),
             apply=apply,
             features=None,
+            forward=None,
             name=f"{self.model.name}_gated",
         )
 

@@ -226,4 +226,5 @@ def _with_normalized_inputs(model: Model, normalize: Callable[[Any], Any]) -> Mo
         apply=composed(model.apply),
         features=composed(model.features),
         training_pass=composed(model.training_pass),
+        forward=composed(model.forward),
     )

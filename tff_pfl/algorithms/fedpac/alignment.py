@@ -1,11 +1,8 @@
-"""FedPAC's loss of the body, which pulls features to the global centre of their class."""
+"""FedPAC's term of the body, which pulls features to the global centre of their class."""
 
-import dataclasses
 from typing import NamedTuple
 
 import tensorflow as tf
-
-from tff_pfl.models import Model, Weights, linear
 
 
 class Centres(NamedTuple):
@@ -20,28 +17,17 @@ class Centres(NamedTuple):
     known: tf.Tensor
 
 
-def aligned(model: Model, head: Weights, centres: Centres, strength: float) -> Model:
-    """Adds `strength / d ||f(x) - c_y||^2` to a model's loss; the new model outputs features.
+def pull(centres: Centres, strength: float):
+    """Returns the term `strength / d ||f(x) - c_y||^2` of `LocalTraining.train`, `[batch]`.
 
     Args:
-        model: A model with features `f(x)` of `d` numbers.
-        head: The weights of its last layer, which are constant.
         centres: `c_y`; features of a class without a centre are not pulled.
         strength: 0 or more.
     """
-    assert model.features is not None  # see `linear_head_shape`
-    (head,) = head.values()
 
-    task = model.task.of(lambda features: linear(head, features))
+    def term(forward, batch):
+        apart = forward.features - tf.gather(centres.values, batch.labels)
+        distance = tf.reduce_mean(tf.square(apart), axis=-1)
+        return strength * tf.gather(centres.known, batch.labels) * distance
 
-    def example_loss(y, features):
-        apart = tf.reduce_mean(tf.square(features - tf.gather(centres.values, y)), axis=-1)
-        pull = strength * tf.gather(centres.known, y) * apart
-        return task.example_loss(y, features) + pull
-
-    return dataclasses.replace(
-        model,
-        apply=model.features,
-        task=task.with_loss(example_loss),
-        made_of=model.made_of or model,
-    )
+    return term

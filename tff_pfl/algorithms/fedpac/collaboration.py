@@ -13,12 +13,10 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tff_pfl.local import Examples, scan_batches, trees
+from tff_pfl.local import Examples, sum_over, trees
 from tff_pfl.models import Model, Weights, check_ids
 from tff_pfl.numerics.host import on_host
 from tff_pfl.numerics.min_norm import min_norm_weights
-
-_BATCH_SIZE = 200  # examples of a forward pass; it does not change the result
 
 
 class Moments(NamedTuple):
@@ -61,21 +59,19 @@ def class_moments(model: Model, weights: Weights, examples: Examples, num_classe
         num_classes: `c`.
     """
 
-    def step(moments, batch):
-        y, weight = batch.labels, model.task.weights_of(batch.y, batch.weight)
-        check_ids(y, 1)
+    def sums(batch):
+        weight = model.example_weight(batch)
+        check_ids(batch.labels, 1)
         features = model.features(weights, batch.x, training=False, seed=batch.seed)
         features = tf.where(weight[:, tf.newaxis] > 0.0, features, 0.0)
-        of_class = tf.one_hot(y, num_classes) * weight[:, tf.newaxis]
+        of_class = tf.one_hot(batch.labels, num_classes) * weight[:, tf.newaxis]
         return Moments(
-            moments.features + tf.matmul(of_class, features, transpose_a=True),
-            moments.counts + tf.reduce_sum(of_class, axis=0),
-            moments.squares + tf.reduce_sum(tf.square(features) * weight[:, tf.newaxis]),
+            tf.matmul(of_class, features, transpose_a=True),
+            tf.reduce_sum(of_class, axis=0),
+            tf.reduce_sum(tf.square(features) * weight[:, tf.newaxis]),
         )
 
-    dim = weights[model.layers[-1]]["kernel"].shape[0]
-    start = Moments(tf.zeros([num_classes, dim]), tf.zeros([num_classes]), tf.constant(0.0))
-    return scan_batches(step, start, examples, epochs=1, batch_size=_BATCH_SIZE, seed=None)
+    return sum_over(examples, sums)
 
 
 def combinations(means: tf.Tensor, variances: tf.Tensor) -> tf.Tensor:

@@ -84,7 +84,6 @@ def fedpac(
     Raises:
         ValueError: The model has no features (see `Model`), or only one logit.
     """
-    model.check_no_batch_normalization("fedpac")
     dim, num_classes = linear_head_shape(model, "fedpac")
     parts = layer_parts(model)
 
@@ -101,12 +100,12 @@ def fedpac(
             learning_rate=head_learning_rate,
             optimizer_state=head_optimizer,
         )
-        body_model = parts.shared_model(model, head.weights)
         trained = local.train(
-            alignment.aligned(body_model, head.weights, centres, lambda_),
+            parts.shared_model(model, head.weights),
             body,
             examples,
             context,
+            term=alignment.pull(centres, lambda_),
             epochs=body_epochs,
             optimizer_state=body_optimizer,
         )

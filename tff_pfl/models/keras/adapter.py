@@ -41,7 +41,7 @@ from tff_pfl.models.keras.weights import (
     penalty_of,
     seedable,
 )
-from tff_pfl.models.model import Model
+from tff_pfl.models.model import Forward, Model, linear
 from tff_pfl.models.statistics import STATISTICS, fixed, with_statistics
 from tff_pfl.models.task import Task
 from tff_pfl.models.tasks import task_of
@@ -241,20 +241,32 @@ def from_keras(
 
     below_head = functools.partial(without_head, inputs=record.inputs)
     apply = applied(lambda keras_model: keras_model, record.whole)
+    features = applied(below_head, record.below_head) if record.below_head else None
 
-    def training_pass(weights, x, *, weight, seed):
+    def in_training(function, weights, x, weight, seed):
+        """Returns the result of a function, and the weights after the step."""
+        if not has_statistics:
+            return function(weights, x, training=True, seed=seed), weights
         if not isinstance(weights, Mapping) or not weights.keys() >= set(record.layers):
             raise ValueError(
                 f"The moving statistics of model {record.name!r} cannot be assigned to weights of "
                 "another structure. Pass `assign` to LocalTraining.train."
             )
-        outputs, assigned = apply(weights, x, training=True, seed=seed, weight=weight)
-        return outputs, with_statistics(weights, assigned)
+        result, assigned = function(weights, x, training=True, seed=seed, weight=weight)
+        return result, with_statistics(weights, assigned)
+
+    def training_pass(weights, x, *, weight, seed):
+        return in_training(apply, weights, x, weight, seed)
+
+    def forward(weights, x, *, weight, seed):
+        found, assigned = in_training(features, weights, x, weight, seed)
+        return Forward(linear(weights[record.layers[-1]], found), found, assigned)
 
     model = Model(
         init=init,
         apply=apply,
-        features=applied(below_head, record.below_head) if record.below_head else None,
+        features=features,
+        forward=features and forward,
         task=task,
         name=record.name,
         training_pass=training_pass if has_statistics else None,
