@@ -17,7 +17,7 @@ METHODS = sorted(ALGORITHMS.keys())
 NEEDS_CLASS_LOGITS = {"fedpac", "fedrod", "splitgp"}
 NEEDS_LINEAR_HEAD = {"fedpac", "fedrod"}
 NO_BATCH_NORMALIZATION = {
-    *NEEDS_CLASS_LOGITS,
+    *NEEDS_CLASS_LOGITS - {"fedpac"},
     *("fedmgda_plus", "fedpg", "pfedhn", "pfedhn_pc", "plgu_ghn", "s_fedpg"),
 }
 FEDERATION = {"num_clients": 3, "clients_per_round": 3}

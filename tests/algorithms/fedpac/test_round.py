@@ -1,6 +1,7 @@
 """Tests FedPAC: against NumPy on a linear body, and against FedRep."""
 
 import collections
+import functools
 
 import numpy as np
 import pytest
@@ -9,6 +10,8 @@ import tensorflow_federated as tff
 
 from tests.algorithms.rounds import cross_entropy, each_round, linear_network
 from tests.federation import (
+    IMAGE_SHAPE,
+    NUM_CLASSES,
     assert_close,
     eager,
     leaves,
@@ -17,19 +20,38 @@ from tests.federation import (
     tiny_model,
     trained,
 )
+from tff_pfl import models
 from tff_pfl.algorithms import make
 from tff_pfl.local import Examples, LocalTraining
 
 MODEL = tiny_model()
 
 
+@functools.cache
+def batch_normalized() -> models.Model:
+    """Makes a network with batch normalisation below its head."""
+
+    def network():
+        return tf.keras.Sequential(
+            [
+                tf.keras.layers.Flatten(input_shape=IMAGE_SHAPE),
+                tf.keras.layers.Dense(4, name="dense"),
+                tf.keras.layers.BatchNormalization(momentum=0.7, name="norm"),
+                tf.keras.layers.Dense(NUM_CLASSES, name="head"),
+            ]
+        )
+
+    return models.from_keras(network, input_shape=IMAGE_SHAPE, preprocess=lambda x: x / 255)
+
+
 @pytest.mark.thorough
-def test_without_lambda_and_collaboration_it_equals_fedrep():
+@pytest.mark.parametrize("model", [tiny_model, batch_normalized])
+def test_without_lambda_and_collaboration_it_equals_fedrep(model):
     """Tests one head epoch, with optimizers that persist from round to round."""
     sgd = tff.learning.optimizers.build_sgdm(0.3, momentum=0.9)
     local = LocalTraining(sgd, epochs=2, batch_size=4, persist_optimizer_state=True)
-    found = trained("fedpac", local=local, lambda_=0.0, collaborate=False)
-    expected = trained("fedrep", local=local, head_epochs=1)
+    found = trained("fedpac", model=model, local=local, lambda_=0.0, collaborate=False)
+    expected = trained("fedrep", model=model, local=local, head_epochs=1)
     assert leaves([own.optimizer for own in found.client_states])
     assert_close(found.client_states, expected.client_states)
     assert_close(found.shared, expected.shared, tolerance=1e-6)
