@@ -8,8 +8,11 @@ import pytest
 from tests.federation import local_sgd, tiny_model
 from tests.marks import together
 from tff_pfl.algorithms import ALGORITHMS
+from tff_pfl.algorithms.fedavg import fedavg
 from tff_pfl.algorithms.registry import local_idle_where, make
+from tff_pfl.arguments.names import UnknownNameError
 from tff_pfl.arguments.ranges import RangeError
+from tff_pfl.arguments.recipes import recipe_of
 from tff_pfl.templates import Federation
 from tff_pfl.tracing.errors import TemplateError
 
@@ -49,6 +52,31 @@ def test_make_records_the_federation_that_an_algorithm_computes_with():
     assert makes("scaffold").made_for == Federation(num_clients=8)
     assert makes("pgfed", largest_cohort=4).made_for == Federation(8, 2, 4)
     assert makes("ditto", largest_cohort=4).made_for == Federation()
+
+
+def test_make_takes_a_function():
+    def own(model, local, *, num_clients, share: float = 0.5):
+        seen.append((num_clients, share))
+        return fedavg(model, local)
+
+    seen = []
+    made = make(own, tiny_model(), local_sgd(), **FEDERATION, share=0.25)
+    assert seen == [(8, 0.25)] and made.name == "own" and recipe_of(made) is None
+    assert made.made_for == Federation(num_clients=8)
+    assert made.evaluated_model is tiny_model() and made.made_of.options == {"share": 0.25}
+    with pytest.raises(UnknownNameError, match="option of algorithm 'own' 'shar'"):
+        make(own, tiny_model(), local_sgd(), num_clients=8, shar=0.5)
+    with pytest.raises(TypeError, match="needs num_clients"):
+        make(own, tiny_model(), local_sgd())
+
+
+@pytest.mark.parametrize("name", ["ditto", "s_fedpg"])
+def test_function_of_a_name_makes_what_the_name_makes(name):
+    by_name, by_function = (
+        make(method, tiny_model(), local_sgd()) for method in (name, ALGORITHMS[name])
+    )
+    assert repr(by_function) == repr(by_name)
+    assert recipe_of(by_function) == recipe_of(by_name)
 
 
 def test_make_refuses_a_function_that_returns_no_algorithm():

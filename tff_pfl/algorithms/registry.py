@@ -44,10 +44,15 @@ def hyperparameters(name: str) -> dict[str, Any]:
     Raises:
         UnknownNameError: The name is unknown; the message suggests the nearest one.
     """
+    return _defaults(ALGORITHMS.parameters(name))
+
+
+def _defaults(parameters) -> dict[str, Any]:
+    """Returns the defaults of the options that are hyper-parameters."""
     return {
-        option: default
-        for option, default in ALGORITHMS.options(name).items()
-        if option not in FROM_ELSEWHERE
+        name: parameter.default
+        for name, parameter in parameters.items()
+        if parameter.default is not parameter.empty and name not in FROM_ELSEWHERE
     }
 
 
@@ -107,7 +112,7 @@ def local_idle_where(name: str) -> tuple[str, Any] | None:
 
 @with_short_tracebacks
 def make(
-    name: str,
+    method: str | Callable[..., Algorithm],
     model: Model,
     local: LocalTraining,
     *,
@@ -116,7 +121,7 @@ def make(
     largest_cohort: int | None = None,
     **options: Any,
 ) -> Algorithm:
-    """Makes an algorithm by its name.
+    """Makes an algorithm by its name, or by its function.
 
     The three numbers of the federation are passed only to algorithms that have such an argument.
     `tff_pfl.train` refuses a federation that differs from the numbers passed.
@@ -128,7 +133,8 @@ def make(
         'ditto'
 
     Args:
-        name: A key of `ALGORITHMS`.
+        method: A key of `ALGORITHMS`, or a function that could be registered there. Only the
+            experiment of a registered one can be evaluated and exported without its script.
         model: The model.
         local: The local training.
         num_clients: The number of clients of the federation.
@@ -145,7 +151,8 @@ def make(
     """
     check_kind("The model", model, Model, "tff_pfl.from_keras makes one of a Keras model.")
     check_kind("The local training", local, LocalTraining)
-    needed, function = ALGORITHMS.parameters(name), ALGORITHMS[name]
+    name, function = _named(method)
+    needed = ALGORITHMS.parameters_of(function)
     taken = list(inspect.signature(function).parameters.values())[2:]  # after model and local
     if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken):
         check_names(f"option of algorithm {name!r}", options, [p.name for p in taken])
@@ -159,20 +166,29 @@ def make(
         raise TemplateError(
             f"The algorithm {name!r} must return a tff_pfl.Algorithm, got {algorithm!r:.80}."
         )
+    options = _defaults(needed) | options
     made = dataclasses.replace(
         algorithm,
         name=name,
         evaluated_model=algorithm.evaluated_model or model,
         made_for=Federation(**known),
-        made_of=Ingredients(model, local, hyperparameters(name) | options),
+        made_of=Ingredients(model, local, options),
     )
-    module = function_of(function).__module__
-    remember(made, Recipe(ALGORITHMS.kind, name, hyperparameters(name) | options, module))
+    if name in ALGORITHMS and ALGORITHMS[name] is function:
+        remember(made, Recipe(ALGORITHMS.kind, name, options, function_of(function).__module__))
     return made
 
 
+def _named(method) -> tuple[str, Callable[..., Algorithm]]:
+    """Returns the name and the function of a method that is given by one of them."""
+    if not callable(method):
+        return method, ALGORITHMS[method]
+    registered = (name for name, function in ALGORITHMS.items() if function is method)
+    return next(registered, getattr(function_of(method), "__name__", "own")), method
+
+
 def build(
-    name: str,
+    method: str | Callable[..., Algorithm],
     model: Model,
     examples_type: tff.types.Type,
     local: LocalTraining,
@@ -180,7 +196,7 @@ def build(
     seed: int = 0,
     **options: Any,
 ) -> PersonalizedProcess:
-    """Makes an algorithm by its name and composes its process.
+    """Makes an algorithm by its name, or by its function, and composes its process.
 
     Example:
         >>> model, local = testing.tiny_model(), testing.tiny_local()
@@ -189,11 +205,11 @@ def build(
         0
 
     Args:
-        name: A key of `ALGORITHMS`.
+        method: See `make`.
         model: The model.
         examples_type: The TFF type of a client's examples.
         local: The local training.
         seed: The seed of the initial states and of all random numbers of client work.
         **options: See `make`.
     """
-    return compose(make(name, model, local, **options), examples_type, seed)
+    return compose(make(method, model, local, **options), examples_type, seed)

@@ -84,7 +84,11 @@ class Registry(Mapping[str, Callable[..., Any]]):
         Raises:
             UnknownNameError: The name is unknown. The message suggests a similar one.
         """
-        return dict(_options(self[name], len(self.takes)))
+        return self.parameters_of(self[name])
+
+    def parameters_of(self, function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+        """Returns the options of a function that could be registered."""
+        return dict(_options(function, len(self.takes)))
 
     def options(self, name: str) -> dict[str, Any]:
         """Returns the options of a registered function that have a default, with the defaults.

@@ -169,9 +169,9 @@ def evaluated_model(algorithm: Algorithm) -> Model:
     """
     if algorithm.evaluated_model is None:
         raise ValueError(
-            f"The evaluated_model of {algorithm.name} is not set. tff_pfl.make sets it to the "
-            "model that clients train; dataclasses.replace(algorithm, evaluated_model=...) sets "
-            "another."
+            f"The evaluated_model of {algorithm.name} is not set. Make the algorithm by "
+            "tff_pfl.make(FUNCTION, model, local), which sets it to the model that clients train, "
+            "or set another one by dataclasses.replace(algorithm, evaluated_model=...)."
         )
     return algorithm.evaluated_model
 
