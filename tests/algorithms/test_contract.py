@@ -128,6 +128,8 @@ FEDPAC = (
     ALL + (15 + 1 + 15 + 3 + 1) * NUMBER + WEIGHT,
 )
 OTHERS = 4  # the number of models that FedFomo sends to a client
+# The means of 5 features of 3 classes, and whether a class has one, or its number of examples.
+PROTOTYPES = 3 * 6 * NUMBER
 # The server needs every single upload, or gets no uploads.
 SINGLE = {"needs_uploads": True}
 EXACT = {"is_random": False, **SINGLE}
@@ -164,6 +166,7 @@ UNCOMPOSED = [
     Row("fedmgda_plus", *AVERAGED, traits=SINGLE),
     Row("fedpac", *FEDPAC, traits=SINGLE, newcomer=shared_and_initial),
     Row("fedper", *BODY, newcomer=shared_and_initial),
+    Row("fedproto", PROTOTYPES, PROTOTYPES + WEIGHT),
     Row("fedpg", *FEDPG, traits=EXACT),
     Row("fedrep", *BODY, newcomer=shared_and_initial),
     Row("fedrod", *AVERAGED),
@@ -184,6 +187,7 @@ COVERED = [
     Row("fedper", *AVERAGED, {"personal_layers": ()}, newcomer=shared_and_initial),
     Row("fedper", 0, 0, {"personal_layers": ("dense1", "head")}, newcomer=shared_and_initial),
     Row("fedprox", *AVERAGED),
+    Row("fedproto", PROTOTYPES, PROTOTYPES + WEIGHT, {"predict": "head"}, newcomer=initial),
     Row("fedrod", ALL + HYPER, ALL + HYPER + WEIGHT, {"personal_head": "hyper"}, ADAPTED),
     Row("fedsam", *AVERAGED),
     Row("heur_fedamp", *MIXED, PULL, MIXING, initial),

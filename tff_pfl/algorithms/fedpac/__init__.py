@@ -1,4 +1,4 @@
-"""FedPAC, with the alignment of features and the server's combination of heads."""
+"""FedPAC, with the server's combination of heads."""
 
 from tff_pfl.algorithms.fedpac.round import fedpac
 

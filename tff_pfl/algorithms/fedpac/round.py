@@ -34,8 +34,9 @@ import collections
 import dataclasses
 
 from tff_pfl.aggregators import FieldsFactory, StackFactory
-from tff_pfl.algorithms.fedpac import alignment, collaboration, server
+from tff_pfl.algorithms.fedpac import collaboration, server
 from tff_pfl.algorithms.fedper import OwnHead
+from tff_pfl.algorithms.fedproto import pull
 from tff_pfl.algorithms.fedrep import fedrep
 from tff_pfl.algorithms.registry import ALGORITHMS
 from tff_pfl.arguments.extension import extends
@@ -105,7 +106,7 @@ def fedpac(
             body,
             examples,
             context,
-            term=alignment.pull(centres, lambda_),
+            term=pull(centres, lambda_),
             epochs=body_epochs,
             optimizer_state=body_optimizer,
         )

@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tff_pfl.algorithms.fedpac.alignment import Centres
 from tff_pfl.algorithms.fedpac.collaboration import combinations
+from tff_pfl.algorithms.fedproto import ClassSums, Prototypes, moved, unknown
 from tff_pfl.local import trees
 from tff_pfl.models import Weights
 from tff_pfl.templates import ClientOutput
@@ -32,7 +32,7 @@ class Server(NamedTuple):
 
     weights: Weights
     optimizer: Any
-    centres: Centres
+    centres: Prototypes
     heads: Heads
 
 
@@ -68,7 +68,7 @@ def initial(shared: SharedPart, head: Weights, num_classes: int, dim: int) -> Se
     rows = tf.nest.map_structure(lambda leaf: trees.no_rows(leaf.shape, leaf.dtype), head)
     return Server(
         *shared,
-        Centres(tf.zeros([num_classes, dim]), tf.zeros([num_classes])),
+        unknown(num_classes, dim),
         Heads(tf.constant(-1), trees.no_rows([], tf.int32), rows),
     )
 
@@ -90,7 +90,8 @@ def with_uploads(server: Server, stack: Any, round_num: tf.Tensor):
     own = tf.linalg.diag_part(alpha)
     size = tf.maximum(tf.cast(tf.size(own), tf.float64), 1.0)
     metrics = collections.OrderedDict(alpha_own=tf.reduce_sum(own) / size)
-    return server._replace(centres=_moved(server.centres, uploads), heads=heads), metrics
+    sums = ClassSums(*(tf.reduce_sum(it, axis=0) for it in (uploads.features, uploads.counts)))
+    return server._replace(centres=moved(server.centres, sums), heads=heads), metrics
 
 
 def own_head(server: Server, client_id: tf.Tensor):
@@ -106,13 +107,3 @@ def take_head(message, state, examples, context):
     round_num, head = message.own
     is_there = tf.equal(round_num, context.round_num)
     return ClientOutput(state=state._replace(head=trees.select(is_there, head, state.head)))
-
-
-def _moved(centres, uploads):
-    """Updates the centres of the cohort's classes; other classes keep theirs."""
-    counts = tf.reduce_sum(uploads.counts, axis=0)[:, tf.newaxis]
-    means = tf.math.divide_no_nan(tf.reduce_sum(uploads.features, axis=0), counts)
-    return Centres(
-        tf.where(counts > 0.0, means, centres.values),
-        tf.maximum(centres.known, tf.sign(counts[:, 0])),
-    )
