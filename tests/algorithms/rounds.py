@@ -13,7 +13,8 @@ import tensorflow as tf
 from tests import quadratics
 from tests.federation import COHORTS, eager, make_client
 from tests.quadratics import quadratic_examples, quadratic_model, vector_of, weights_of
-from tff_pfl.local import trees
+from tff_pfl.local import Examples, scan_batches, trees
+from tff_pfl.local.seeds import client_seed, run_seed
 from tff_pfl.models import TASKS, Model, linear
 from tff_pfl.templates import Client
 from tff_pfl.testing import EagerProcess
@@ -101,3 +102,22 @@ def cross_entropy(logits, y) -> tuple[float, np.ndarray]:
     p = np.exp(logits - logits.max(axis=1, keepdims=True))
     p /= p.sum(axis=1, keepdims=True)
     return -np.mean(np.log(p[range(len(y)), y])), (p - np.eye(p.shape[1])[y]) / len(y)
+
+
+def batches_of(size: int, client_id: int, round_num: int, *, epochs, batch_size, seed=0) -> list:
+    """Returns the rows of each batch of a client in the first exchange of a round."""
+    if not size:
+        return []
+    rows = np.arange(size, dtype=np.int32)
+    examples = Examples(np.zeros([size, 1], np.float32), rows, np.int32(size))
+
+    def step(carry, batch):
+        index, found = carry
+        row = tf.where(batch.weight > 0, batch.y, -1)
+        return index + 1, tf.tensor_scatter_nd_update(found, [[index]], [row])
+
+    drawn = client_seed(run_seed(seed, 0), tf.constant(round_num), tf.constant(client_id))
+    start = (tf.constant(0), tf.zeros([epochs * -(-size // batch_size), batch_size], tf.int32))
+    options = {"epochs": epochs, "batch_size": batch_size, "seed": drawn}
+    _, found = scan_batches(step, start, examples, **options)
+    return [row[row >= 0] for row in found.numpy()]

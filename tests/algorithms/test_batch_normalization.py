@@ -7,13 +7,12 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests.algorithms.rounds import cross_entropy
+from tests.algorithms.rounds import batches_of, cross_entropy
 from tests.federation import COHORTS, assert_close, eager, local_sgd, make_client, run_rounds
 from tests.marks import slow
 from tff_pfl import algorithms, runtime
 from tff_pfl.local import ClientContext, Examples, evaluate, scan_batches, trees
 from tff_pfl.local.examples import examples_type
-from tff_pfl.local.seeds import client_seed, run_seed
 from tff_pfl.models import from_keras
 from tff_pfl.templates import ClientOutput, averaging, compose
 from tff_pfl.templates.errors import StatisticsError
@@ -45,22 +44,6 @@ def model():
 LOCAL = local_sgd(RATE, EPOCHS, BATCH)
 
 
-def batches(client, round_num):
-    """Returns the rows of each batch of a client in a round."""
-    examples = EXAMPLES[client]._replace(y=np.arange(SIZES[client]))
-    number = EPOCHS * -(-SIZES[client] // BATCH)
-
-    def step(carry, batch):
-        index, rows = carry
-        row = tf.where(batch.weight > 0, tf.cast(batch.y, tf.int32), -1)
-        return index + 1, tf.tensor_scatter_nd_update(rows, [[index]], [row])
-
-    seed = client_seed(run_seed(0, 0), tf.constant(round_num), tf.constant(client))
-    start = (tf.constant(0), tf.zeros([number, BATCH], tf.int32))
-    _, rows = scan_batches(step, start, examples, epochs=EPOCHS, batch_size=BATCH, seed=seed)
-    return [row[row >= 0] for row in rows.numpy()]
-
-
 def outputs(w, x, mean, variance):
     normal = (x - mean) / np.sqrt(variance + EPSILON)
     hidden = w["norm"]["gamma"] * normal + w["norm"]["beta"]
@@ -70,7 +53,7 @@ def outputs(w, x, mean, variance):
 def descended(w, client, round_num, layers=("norm", "head"), pull=0.0, centre=None):
     """Trains `layers`: NumPy's gradient descent, and Keras' rule for their moving statistics."""
     w = copy.deepcopy(w)
-    for rows in batches(client, round_num):
+    for rows in batches_of(SIZES[client], client, round_num, epochs=EPOCHS, batch_size=BATCH):
         x, y = XS[client][rows].astype(np.float64), YS[client][rows]
         mean, variance = x.mean(axis=0), x.var(axis=0)
         normal, hidden, logits = outputs(w, x, mean, variance)
@@ -183,7 +166,7 @@ def test_pfedme_assigns_statistics_of_the_personal_model(model):
     options = {"lambda_": 1.0, "personal_learning_rate": 0.1, "personal_steps": 2}
     _, personal = first_round(model, "pfedme", **options)
     norm = start_of(model)["norm"]
-    for rows in batches(1, 0):
+    for rows in batches_of(SIZES[1], 1, 0, epochs=EPOCHS, batch_size=BATCH):
         x = XS[1][rows].astype(np.float64)
         for _ in range(2):
             for name, new in (("moving_mean", x.mean(axis=0)), ("moving_variance", x.var(axis=0))):

@@ -5,14 +5,14 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests.algorithms.rounds import cross_entropy, each_round, linear_network
+from tests.algorithms.rounds import batches_of, cross_entropy, each_round, linear_network
 from tests.federation import assert_close, assert_equal, eager, make_client, trained
 from tff_pfl.algorithms.fedproto import nearest
-from tff_pfl.local import Examples, LocalTraining, scan_batches
-from tff_pfl.local.seeds import client_seed, run_seed
+from tff_pfl.local import Examples, LocalTraining
 
 IN, DIM, CLASSES, SEED = 3, 2, 3, 2
 RATE, MOMENTUM, EPOCHS, BATCH, LAMBDA = 0.2, 0.6, 2, 4, 1.5
+BATCHES = {"epochs": EPOCHS, "batch_size": BATCH, "seed": SEED}
 SIZES = (5, 7, 4, 0)  # with partial batches, and a client without examples
 # In the second round no client has the third class, whose prototype stays for the third round.
 CHOICES = ([0, 1], [0, 1, 2], [1], [0])
@@ -32,22 +32,6 @@ def examples_of(i):
     return Examples(np.float32(XS[i]), np.int32(YS[i]), np.int32(SIZES[i]))
 
 
-def batches(i, round_num):
-    """Returns the rows of each batch of a client in a round."""
-    numbered = Examples(np.float32(XS[i]), np.arange(SIZES[i], dtype=np.int32), np.int32(SIZES[i]))
-    number = EPOCHS * -(-SIZES[i] // BATCH)
-
-    def step(carry, batch):
-        index, rows = carry
-        row = tf.where(batch.weight > 0, batch.y, -1)
-        return index + 1, tf.tensor_scatter_nd_update(rows, [[index]], [row])
-
-    seed = client_seed(run_seed(SEED, 0), tf.constant(round_num), tf.constant(i))
-    start = (tf.constant(0), tf.zeros([number, BATCH], tf.int32))
-    _, rows = scan_batches(step, start, numbered, epochs=EPOCHS, batch_size=BATCH, seed=seed)
-    return [row[row >= 0] for row in rows.numpy()]
-
-
 class Federation:
     """FedProto in NumPy, on a linear body and a head with a bias."""
 
@@ -58,7 +42,7 @@ class Federation:
 
     def train(self, i, round_num):
         model, velocity = self.models[i], [0.0] * 3
-        for rows in batches(i, round_num) if SIZES[i] else []:
+        for rows in batches_of(SIZES[i], i, round_num, **BATCHES):
             bias, kernel, body = model[1], model[2], model[0]
             x, y = XS[i][rows], YS[i][rows]
             features = x @ body

@@ -15,7 +15,7 @@ from tff_pfl.tracing.errors import LabelsError
 layers = tf.keras.layers
 METHODS = sorted(ALGORITHMS.keys())
 NEEDS_CLASS_LOGITS = {"fedpac", "fedproto", "fedrod", "splitgp"}
-NEEDS_LINEAR_HEAD = {"fedpac", "fedproto", "fedrod"}
+NEEDS_LINEAR_HEAD = {"fedpac", "fedproto", "fedrod", "moon"}
 NO_BATCH_NORMALIZATION = {
     *NEEDS_CLASS_LOGITS - {"fedpac", "fedproto"},
     *("fedmgda_plus", "fedpg", "pfedhn", "pfedhn_pc", "plgu_ghn", "s_fedpg"),
@@ -95,8 +95,9 @@ def assert_refused_by(names, model, message, others=METHODS):
 @pytest.mark.thorough
 @together("task", MODELS)
 def test_methods_that_need_class_logits_say_so_at_the_start(task):
-    # The constant outputs of `constant` have no autoencoding.
+    # The constant outputs of `constant` have no autoencoding, and MOON needs a linear head.
     others = [name for name in METHODS if (task, name) != ("autoencoding", "constant")]
+    others.remove("moon")
     message = f"^{{}} needs a class label .* is '{task}'"
     assert_refused_by(NEEDS_CLASS_LOGITS, MODELS[task](), message, others)
 

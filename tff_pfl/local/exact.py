@@ -57,8 +57,8 @@ def sum_over(
         halves: See `scan_batches`.
     """
     if start is None:
-        rows = tf.nest.map_structure(_zero_row, (examples.x, examples.y))
-        found = sums(Batch(*rows, tf.zeros([1]), tf.zeros([2], tf.int32)))  # only for its shapes
+        x, y = tf.nest.map_structure(_zero_row, (examples.x, examples.y))
+        found = sums(Batch(x, y, tf.zeros([1]), tf.zeros([2], tf.int32)))  # only for its shapes
         start = tf.nest.map_structure(lambda leaf: tf.zeros(leaf.shape, leaf.dtype), found)
     return scan_batches(
         lambda total, batch: trees.add(total, sums(batch)),

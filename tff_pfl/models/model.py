@@ -167,6 +167,15 @@ class Model:
                 f"model {self.name!r} is {self.task.name!r}. Choose another method, such as fedrep."
             )
 
+    def check_features(self, method: str) -> None:
+        """Raises a `ValueError` that names a method if the model has no `features`."""
+        if self.features is None:
+            raise ValueError(
+                f"{method} needs the inputs of the last layer, but model {self.name!r} has no "
+                "`features`. Use a Sequential or functional Keras model that ends in a Dense layer "
+                "without activation."
+            )
+
     def starting_from(self, weights: "Weights | tf.keras.Model") -> "Model":
         """Returns the model with initial weights that are the same for every seed.
 
@@ -435,16 +444,11 @@ def linear_head_shape(model: Model, method: str) -> tuple[int, int]:
             logit.
     """
     model.check_class_logits(method)
-    if model.num_features is None:
-        raise ValueError(
-            f"{method} needs the inputs of the last layer, but model {model.name!r} has no "
-            "`features`. Use a Sequential or functional Keras model that ends in a Dense layer "
-            "without activation."
-        )
-    num_classes = model.init(0)[model.layers[-1]]["kernel"].shape[1]
+    model.check_features(method)
+    num_features, num_classes = model.init(0)[model.layers[-1]]["kernel"].shape
     if num_classes < 2:
         raise ValueError(
             f"{method} needs a logit for each class, but model {model.name!r} has one logit. Give "
             "its last layer a unit for each class."
         )
-    return model.num_features, num_classes
+    return num_features, num_classes
