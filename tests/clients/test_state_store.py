@@ -67,6 +67,8 @@ def test_forgotten_client_starts_as_one_that_never_took_part(store):
             store.commit()
         assert numbers(store, [1, 2, 3, 300, 7]) == [1, -3, -4, -301, -8]
         assert (store.known_clients(), list(store.snapshot())) == ([1], [1])
+    # Nothing is left of them.
+    assert store._records.read([b"client 0000000002", b"client 0000000300"]) == [None, None]
     assert store.attachment("server") == b"1"
     store.put([2], [state(5)])
     assert numbers(store, [2, 300]) == [5, -301]
