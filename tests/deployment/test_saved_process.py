@@ -218,8 +218,10 @@ KERNEL = "upload__2__head__kernel"
 WRONG_TENSORS = [
     (KERNEL, REMOVED, f"missing, or too many: {KERNEL}"),
     ("more", np.zeros(1), "missing, or too many: more"),
+    ("upload__0", np.int32(1), "missing, or too many: upload__0"),  # another client's id
     (KERNEL, np.zeros((5, 3)), r"is float64\[5, 3\], not float32\[5, 3\]"),
     (KERNEL, np.zeros((3, 5), np.float32), r"is float32\[3, 5\], not"),
+    (KERNEL, np.array("text"), "is str"),
     (KERNEL, np.full((5, 3), np.nan, np.float32), f"{KERNEL} has NaN or infinite numbers"),
 ]
 
