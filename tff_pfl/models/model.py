@@ -38,12 +38,13 @@ class Forward(NamedTuple):
 
     Attributes:
         outputs: The outputs.
-        features: float32 `[batch, d]`, the inputs of the linear last layer.
+        features: float32 `[batch, d]`, the inputs of the linear last layer; `None` for a model
+            without `features`.
         weights: `W`, in training with the moving statistics after the step.
     """
 
     outputs: Any
-    features: tf.Tensor
+    features: tf.Tensor | None
     weights: Any
 
 
@@ -78,7 +79,7 @@ class Model:
             and the weights with the moving statistics after the step; other weights are unchanged.
             Replace it together with `apply`.
         forward: `(W, x, *, weight, seed) -> Forward`, a pass in training that gives features, too;
-            otherwise `None`. Replace it together with `features`.
+            otherwise `None`. Replace it together with `apply` and `features`.
         penalty: `(W) -> float32 scalar`, which is added to the loss of a batch in gradients, such
             as that of Keras' regularizers, or `None`. Measured losses do not contain it.
         postprocess: `(outputs) -> outputs`, which exported models apply at the end, or `None`.
