@@ -34,7 +34,7 @@ from tff_pfl.algorithms.local_training import LocalModel, local_training
 from tff_pfl.algorithms.registry import ALGORITHMS
 from tff_pfl.arguments.names import check_names
 from tff_pfl.arguments.ranges import at_least, takes
-from tff_pfl.local import Examples, LocalTraining, sum_over
+from tff_pfl.local import Batch, Examples, LocalTraining, sum_over
 from tff_pfl.models import Model, Weights, check_ids, linear_head_shape
 from tff_pfl.templates import Algorithm, ClientOutput, Exchange, Personalization
 from tff_pfl.templates.averaging import WEIGHTINGS
@@ -150,18 +150,27 @@ def pull(prototypes: Prototypes, strength: float):
 
 def class_sums(model: Model, weights: Weights, examples: Examples, num_classes: int) -> ClassSums:
     """Adds up a client's features by class, without training behaviour."""
+    return sum_over(
+        examples,
+        lambda batch: class_sums_of_batch(model, weights, batch, num_classes)[0],
+        start=ClassSums(tf.zeros([num_classes, model.num_features]), tf.zeros([num_classes])),
+    )
 
-    def sums(batch):
-        check_ids(batch.labels, 1)
-        weight = model.example_weight(batch)
-        features = model.features(weights, batch.x, training=False, seed=batch.seed)
-        features = tf.where(weight[:, tf.newaxis] > 0.0, features, 0.0)
-        of_class = tf.one_hot(batch.labels, num_classes) * weight[:, tf.newaxis]
-        return ClassSums(
-            tf.matmul(of_class, features, transpose_a=True), tf.reduce_sum(of_class, axis=0)
-        )
 
-    return sum_over(examples, sums)
+def class_sums_of_batch(
+    model: Model, weights: Weights, batch: Batch, num_classes: int
+) -> tuple[ClassSums, tf.Tensor]:
+    """Returns the sums of a batch, and the features of its rows, which are 0 for padding."""
+    assert model.features is not None  # see `linear_head_shape`
+    check_ids(batch.labels, 1)
+    weight = model.example_weight(batch)
+    features = model.features(weights, batch.x, training=False, seed=batch.seed)
+    features = tf.where(weight[:, tf.newaxis] > 0.0, features, 0.0)
+    of_class = tf.one_hot(batch.labels, num_classes) * weight[:, tf.newaxis]
+    sums = ClassSums(
+        tf.matmul(of_class, features, transpose_a=True), tf.reduce_sum(of_class, axis=0)
+    )
+    return sums, features
 
 
 def _class_means(sums):

@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tff_pfl.algorithms.fedproto import class_sums_of_batch
 from tff_pfl.local import Examples, sum_over, trees
-from tff_pfl.models import Model, Weights, check_ids
+from tff_pfl.models import Model, Weights
 from tff_pfl.numerics.host import on_host
 from tff_pfl.numerics.min_norm import min_norm_weights
 
@@ -60,18 +61,15 @@ def class_moments(model: Model, weights: Weights, examples: Examples, num_classe
     """
 
     def sums(batch):
+        of_class, features = class_sums_of_batch(model, weights, batch, num_classes)
         weight = model.example_weight(batch)
-        check_ids(batch.labels, 1)
-        features = model.features(weights, batch.x, training=False, seed=batch.seed)
-        features = tf.where(weight[:, tf.newaxis] > 0.0, features, 0.0)
-        of_class = tf.one_hot(batch.labels, num_classes) * weight[:, tf.newaxis]
-        return Moments(
-            tf.matmul(of_class, features, transpose_a=True),
-            tf.reduce_sum(of_class, axis=0),
-            tf.reduce_sum(tf.square(features) * weight[:, tf.newaxis]),
-        )
+        squares = tf.reduce_sum(tf.square(features) * weight[:, tf.newaxis])
+        return Moments(*of_class, squares)
 
-    return sum_over(examples, sums)
+    start = Moments(
+        tf.zeros([num_classes, model.num_features]), tf.zeros([num_classes]), tf.constant(0.0)
+    )
+    return sum_over(examples, sums, start=start)
 
 
 def combinations(means: tf.Tensor, variances: tf.Tensor) -> tf.Tensor:
