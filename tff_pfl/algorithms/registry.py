@@ -44,16 +44,12 @@ def hyperparameters(name: str) -> dict[str, Any]:
     Raises:
         UnknownNameError: The name is unknown; the message suggests the nearest one.
     """
-    return _defaults(ALGORITHMS.parameters(name))
+    return _hyperparameters(ALGORITHMS[name])
 
 
-def _defaults(parameters) -> dict[str, Any]:
-    """Returns the defaults of the options that are hyper-parameters."""
-    return {
-        name: parameter.default
-        for name, parameter in parameters.items()
-        if parameter.default is not parameter.empty and name not in FROM_ELSEWHERE
-    }
+def _hyperparameters(function) -> dict[str, Any]:
+    options = ALGORITHMS.options_of(function).items()
+    return {option: default for option, default in options if option not in FROM_ELSEWHERE}
 
 
 def idle_where(*options: str, **switch: Any) -> Callable[[Callable], Callable]:
@@ -166,7 +162,7 @@ def make(
         raise TemplateError(
             f"The algorithm {name!r} must return a tff_pfl.Algorithm, got {algorithm!r:.80}."
         )
-    options = _defaults(needed) | options
+    options = _hyperparameters(function) | options
     made = dataclasses.replace(
         algorithm,
         name=name,

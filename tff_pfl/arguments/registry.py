@@ -96,7 +96,11 @@ class Registry(Mapping[str, Callable[..., Any]]):
         Raises:
             UnknownNameError: The name is unknown. The message suggests a similar one.
         """
-        parameters = self.parameters(name).items()
+        return self.options_of(self[name])
+
+    def options_of(self, function: Callable[..., Any]) -> dict[str, Any]:
+        """Returns the options of a function that could be registered, which have a default."""
+        parameters = self.parameters_of(function).items()
         return {name: p.default for name, p in parameters if p.default is not p.empty}
 
     def __getitem__(self, name: str) -> Callable[..., Any]:

@@ -286,7 +286,7 @@ class Model:
             weights: `W`.
             batch: The batch.
             training: Whether stochastic layers are on.
-            term: See `LocalTraining.train`; only in training.
+            term: See `LocalTraining.train`.
         """
         record_use("assigned")
         return self._gradient(weights, batch, training, term)
