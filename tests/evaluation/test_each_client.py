@@ -114,7 +114,7 @@ def test_names_contain_the_split(ditto, dataset):
 
 def test_computation_of_a_map_has_the_documented_type(ditto):
     process, *_ = ditto
-    evaluation = map_models(process, lambda weights, examples: examples.size)
+    evaluation = map_models(process, lambda model, weights, examples: examples.size)
     parameter = evaluation.type_signature.parameter
     tff.test.assert_types_identical(parameter[0], process.initialize.type_signature.result)
     tff.test.assert_types_identical(parameter[1].member.client, process.client_type)

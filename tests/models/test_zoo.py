@@ -179,3 +179,20 @@ class TestFunctionsThatReturnAModel:
     def test_wrong_annotations_are_refused(self, name, returned):
         with pytest.raises(ValueError, match=f"{name!r} returns a {returned}. .* `-> tff_pfl.Mo"):
             models.build(name, (4, 4, 1), 3)
+
+
+def test_network_beside_a_model_has_its_inputs_and_task():
+    options = {"mean": (0.5,), "std": (0.2,), "task": "multi_label"}
+    model = models.build("cnn", (8, 8, 3), 4, widths=(2,), hidden=3, **options)
+    found, expected = models.beside(model, "mlp"), models.build("mlp", (8, 8, 3), 4, **options)
+    assert (found.task.name, found.num_weights) == ("multi_label", expected.num_weights)
+    x = np.random.default_rng(0).integers(0, 256, (2, 8, 8, 3)).astype(np.uint8)
+    weights = expected.init(0)
+    np.testing.assert_array_equal(found.apply(weights, x), expected.apply(weights, x))
+    assert models.beside(model, "") is model and models.beside(model, found) is found
+
+
+def test_network_beside_a_model_that_build_did_not_make_is_no_name():
+    model = models.from_keras(lambda: models.MODELS["mlp"]((4, 4, 1), 3), input_shape=(4, 4, 1))
+    with pytest.raises(ValueError, match="network='mlp' is built as .* Pass a tff_pfl.Model"):
+        models.beside(model, "mlp")

@@ -5,7 +5,6 @@ any personalized process, and what saves the server's state saves the clients' s
 """
 
 import collections
-import functools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +19,7 @@ from tff_pfl.drivers.examples_source import evaluated_type, identified_type
 from tff_pfl.evaluation import EvaluatedClient, map_models
 from tff_pfl.local import trees
 from tff_pfl.runtime.graph.imported import ImportedFunction
+from tff_pfl.templates.algorithm import evaluated_model
 from tff_pfl.templates.blocks import IDS, check_ids, ids_of_cohort
 from tff_pfl.templates.federation import Federation
 from tff_pfl.templates.process import PersonalizedProcess, check_process
@@ -160,11 +160,10 @@ def simulation_evaluation(
         num_clients: The number of clients of the simulation.
     """
     check_process(process)
-    model = process.evaluated_model
     initialize = _initialize(process, num_clients)
     state_type = initialize.type_signature.result
     own_states = _own_states(state_type, num_clients)
-    sums_of_models = map_models(process, functools.partial(sums_of_data, model))
+    sums_of_models = map_models(process, sums_of_data)
     client_type = evaluated_type(identified_type(process.client_type.data))
     clients_type = tff.types.FederatedType(client_type, tff.CLIENTS)
 
@@ -178,7 +177,8 @@ def simulation_evaluation(
 
     def means(sums, like):
         return collections.OrderedDict(
-            (name, means_of(model, sums[name], like[name])) for name in sums
+            (name, means_of(evaluated_model(process.algorithm, name), sums[name], like[name]))
+            for name in sums
         )
 
     return evaluation_over_rounds(initialize, sums_of_clients, means)

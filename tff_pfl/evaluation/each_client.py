@@ -19,7 +19,9 @@ import tensorflow_federated as tff
 from tff_pfl import runtime
 from tff_pfl.clients import CohortDataSource
 from tff_pfl.local import Examples, rows_of_batch
+from tff_pfl.models import Model
 from tff_pfl.templates import Client, PersonalizedProcess
+from tff_pfl.templates.algorithm import evaluated_model
 from tff_pfl.tracing.equality import elementwise_equality
 from tff_pfl.tracing.structures import type_of_row, type_of_rows
 
@@ -82,16 +84,14 @@ def for_each_client(
         each model of each client in order. `source` is the `CohortDataSource` of clients' states
         and examples. By default, batches have `evaluated_rows` of the split.
     """
-    model, models = process.evaluated_model, models_of(process) if models is None else models
+    models = models_of(process) if models is None else models
     outputs = functools.cache(lambda: outputs_of_row(process))
 
     @functools.cache
     def computation(client_type, batch_size):
-        def of_weights(weights, examples):
-            return fn(model, weights, examples, batch_size=batch_size)
-
         pool_type = None if pool is None else _type_of(pool)
-        return map_models(process, of_weights, models, client_type, pool_type)
+        of_batches = functools.partial(fn, batch_size=batch_size)
+        return map_models(process, of_batches, models, client_type, pool_type)
 
     def results(
         server_state: Any,
@@ -116,7 +116,7 @@ def for_each_client(
 
 def map_models(
     process: PersonalizedProcess,
-    fn: Callable[[Any, Any], Any],
+    fn: Callable[[Model, Any, Any], Any],
     models: Models | None = None,
     client_type: tff.types.StructType | None = None,
     pool_type: tff.types.Type | None = None,
@@ -125,7 +125,7 @@ def map_models(
 
     Args:
         process: The algorithm.
-        fn: `(W, D) -> T`.
+        fn: `(evaluated model, W, D) -> T`.
         models: See `for_each_client`.
         client_type: The type of a `Client`, if it is not the type of the process.
         pool_type: The type `P` of a pool that takes the place of `D`.
@@ -145,14 +145,24 @@ def map_models(
     clients_type = tff.types.FederatedType(evaluated_type, tff.CLIENTS)
     traced = {}
 
+    def trace_of(model, *types):
+        @tff.tensorflow.computation(*types)
+        @elementwise_equality()
+        def of_model(weights, examples):
+            return fn(model, weights, examples)
+
+        return of_model
+
     def results(state, clients, examples):
         found = collections.OrderedDict()
         for name, make in models.items():
             made = make(state, clients.client)
+            model = evaluated_model(process.algorithm, name)
             types = made.type_signature.member, examples.type_signature.member
-            if types not in traced:
-                traced[types] = tff.tensorflow.computation(elementwise_equality()(fn), *types)
-            found[name] = tff.federated_map(traced[types], (made, examples))
+            key = id(model), *types
+            if key not in traced:
+                traced[key] = trace_of(model, *types)
+            found[name] = tff.federated_map(traced[key], (made, examples))
         return tff.federated_zip(found)
 
     if pool_type is None:
@@ -200,14 +210,18 @@ def at_once(most: int, outputs: int) -> int:
 
 def outputs_of_row(process: PersonalizedProcess) -> int:
     """Returns the number of an evaluated model's outputs for an example, such as its logits."""
-    model = process.evaluated_model
+    models = {id(model): model for model in (process.evaluated_model, process.global_model)}
+    return max(_outputs_of_row(model, process.client_type.data.x) for model in models.values())
+
+
+def _outputs_of_row(model, x) -> int:
     if model.num_classes is not None:
         return model.num_classes
 
     def outputs(weights, x):
         return model.apply(weights, x, training=False, seed=tf.zeros([2], tf.int32))
 
-    x_type = type_of_rows(type_of_row(process.client_type.data.x))
+    x_type = type_of_rows(type_of_row(x))
     specs = map(tff.types.type_to_tf_tensor_specs, (model.weights_type, x_type))
     found = tf.function(outputs, autograph=False).get_concrete_function(*specs)
     shapes = [tf.TensorShape(spec.shape[1:]) for spec in tf.nest.flatten(found.structured_outputs)]

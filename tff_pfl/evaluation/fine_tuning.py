@@ -68,9 +68,11 @@ def locally_trained(algorithm: Algorithm, local: LocalTraining) -> Algorithm:
             "'locally_trained' is the global model after local training, but the algorithm has no "
             "global model."
         )
-    train = fine_tuning(evaluated_model(algorithm), local)
+    model = evaluated_model(algorithm, "locally_trained")
+    train = fine_tuning(model, local)
     return dataclasses.replace(
         algorithm,
+        evaluated_model=model,
         personalize=Personalization(
             distribute=algorithm.global_weights,
             client_work=lambda weights, state, examples, context: train(weights, examples, context),

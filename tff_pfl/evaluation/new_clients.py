@@ -20,6 +20,7 @@ from tff_pfl.local import ClientContext, LocalTraining
 from tff_pfl.local.seeds import FINE_TUNING, client_seed, run_seed
 from tff_pfl.models import Weights
 from tff_pfl.templates import Client, PersonalizedProcess
+from tff_pfl.templates.algorithm import evaluated_model
 from tff_pfl.tracing.trace import trace
 
 
@@ -87,12 +88,13 @@ class NewClientsEvaluation:
                 "algorithm has none. Set evaluated=False to hold these clients out without "
                 "evaluating them."
             )
-        self._process, self._model = process, process.evaluated_model
+        self._process = process
         self._start = "personalized" if process.global_weights is None else GLOBAL
+        self.model = evaluated_model(process.algorithm, self._start)
         self._tune = functools.partial(
-            tunings.fine_tuning, self._model, local if fine_tuning is None else fine_tuning, epochs
+            tunings.fine_tuning, self.model, local if fine_tuning is None else fine_tuning, epochs
         )
-        self._train = tunings.fine_tuning(self._model, local) if locally_trained else None
+        self._train = tunings.fine_tuning(self.model, local) if locally_trained else None
         self._dataset, self._options, self._seed, self._first_id = dataset, options, seed, first_id
         client_type, store = _joining(process, first_id)
         self._source = CohortDataSource(dataset, store, client_type, seed=seed, capacity=capacity)
@@ -118,7 +120,7 @@ class NewClientsEvaluation:
         split, rows = self._options.split, np.arange(self._dataset.num_clients)
         results = (found["new"] for found in self._measure(server_state, self._source, rows, split))
         clients = metrics_of(results, "new_clients", self._dataset, split, rows)
-        return clients._replace(client_ids=rows + self._first_id).of_task(self._model.task)
+        return clients._replace(client_ids=rows + self._first_id).of_task(self.model.task)
 
     def models(self, server_state: Any, rows: Sequence[int]) -> Iterator[Weights]:
         """Yields the models of new clients after fine-tuning, which are measured as `fine_tuned`.
@@ -178,14 +180,15 @@ class NewClientsEvaluation:
 
     def _measured(self, model, newcomer, test, *, batch_size):
         """Computes the metrics of each model of a new client."""
+        del model
         data, context = newcomer.client.data, self._context(newcomer)
         initial, weights_of = self._weights(newcomer.message)
         weights = initial if weights_of is None else weights_of(initial)
 
         def measure(weights):
-            return measured(model, weights, test, batch_size=batch_size)
+            return measured(self.model, weights, test, batch_size=batch_size)
 
-        tuned = self._fine_tuned(model, newcomer, test, batch_size=batch_size)
+        tuned = self._fine_tuned(None, newcomer, test, batch_size=batch_size)
         found = collections.OrderedDict(fine_tuned=measure(tuned))
         if self._train is not None:
             found["locally_trained"] = measure(self._train(weights, data, context))

@@ -39,7 +39,7 @@ def check_measured(metric: str, experiment: "Experiment") -> None:
             f"metric={metric!r}, but this algorithm has no global model. Choose "
             f"'personalized/{quantity}'."
         )
-    evaluated = evaluated_model(method)
+    evaluated = evaluated_model(method, whose)
     if quantity not in evaluated.task.quantities:
         raise MetricError(
             f"metric={metric!r}, but the model {evaluated.name!r} has no {quantity}. Choose "

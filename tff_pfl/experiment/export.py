@@ -6,7 +6,7 @@ import os
 import pathlib
 import shutil
 import urllib.parse
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import tree
@@ -17,7 +17,7 @@ from tff_pfl.data import FederatedDataset
 from tff_pfl.evaluation import NewClientsEvaluation
 from tff_pfl.experiment.experiment import check_labels
 from tff_pfl.experiment.run_directory import OutputDirectoryError, check_writable
-from tff_pfl.models import ModelSaver
+from tff_pfl.models import Model, ModelSaver, Weights
 from tff_pfl.models.class_names import check_same_classes
 from tff_pfl.output.files import write_json
 from tff_pfl.output.progress import progress_bar
@@ -74,7 +74,8 @@ def write_models(
     members = [client_id for client_id in ids if client_id < num_members]
     with run.restored() as found:
         state = found.server_state
-        models = experiment.evaluator.models(state, found.source, members)
+        own_model = experiment.process.evaluated_model
+        models = _of(own_model, experiment.evaluator.models(state, found.source, members))
         if new := [client_id - num_members for client_id in ids[len(members) :]]:
             evaluation = experiment.new_clients_evaluation
             if evaluation is None:
@@ -82,7 +83,8 @@ def write_models(
                     f"Client {everybody.partition.name_of(num_members + new[0])!r} was held out "
                     "and is not evaluated (new_clients.evaluated=False), so it has no model."
                 )
-            models = itertools.chain(models, evaluation.models(state, new))
+            newcomers = evaluation.models(state, new)
+            models = itertools.chain(models, _of(evaluation.model, newcomers))
         names = map(everybody.partition.name_of, ids)
         return _write(run, found, output, names, models)
 
@@ -119,7 +121,7 @@ def write_models_of_others(
             first_id=trained.num_clients,
         )
         models = evaluation.models(found.server_state, range(new_clients.num_clients))
-        return _write(run, found, output, names, models)
+        return _write(run, found, output, names, _of(evaluation.model, models))
 
 
 def _new_names(new_clients, trained) -> list[int | str]:
@@ -135,26 +137,34 @@ def _new_names(new_clients, trained) -> list[int | str]:
     return names
 
 
+def _of(model, weights) -> Iterator[tuple[Model, Weights]]:
+    """Yields the model with each of its weights."""
+    return ((model, one) for one in weights)
+
+
 def _write(run: "Run", found: "Restored", output, clients, models) -> Exported:
-    """Writes the models of these clients, and the global model."""
+    """Writes the models of these clients, with their weights, and the global model."""
     output, process, names = pathlib.Path(output).expanduser(), run.experiment.process, []
     dataset = run.experiment.dataset
-    saver = ModelSaver(process.evaluated_model, dataset.image_shape, dataset.x_dtype)
     output.mkdir(parents=True, exist_ok=True)
     for old in output.glob("*/saved_model.pb"):  # of the export to overwrite
         shutil.rmtree(old.parent)
     (output / _DESCRIPTION).unlink(missing_ok=True)
 
-    def save(name, weights):
-        saver.save(weights, output / name)
+    savers: dict[int, ModelSaver] = {}  # by the ids of models
+
+    def save(name, model, weights):
+        if id(model) not in savers:
+            savers[id(model)] = ModelSaver(model, dataset.image_shape, dataset.x_dtype)
+        savers[id(model)].save(weights, output / name)
         names.append(name)
 
     if process.global_weights is not None:
-        save("global", process.global_weights(found.server_state))
+        save("global", process.global_model, process.global_weights(found.server_state))
     clients = list(clients)
     with progress_bar(total=len(clients), desc="models", unit="client") as bar:
-        for client, weights in zip(clients, models, strict=True):
-            save(f"client_{in_path(str(client))}", weights)
+        for client, (model, weights) in zip(clients, models, strict=True):
+            save(f"client_{in_path(str(client))}", model, weights)
             bar.update()
     exported = Exported(run.experiment.title, found.round_num, names)
     description = {

@@ -28,19 +28,21 @@ def of_computations(process: PersonalizedProcess) -> dict[str, str]:
     """Returns the fingerprints `OF_SOFTWARE`, which are computed once for each process."""
     kept = process.__dict__  # as long as the process lives
     if "_fingerprints" not in kept:
+        examples, evaluated = process.client_type.data, [process.evaluated_model]
+        if process.global_model is not process.evaluated_model:
+            evaluated.append(process.global_model)
         models = [process.personalize, *process.further_models.values()]
         models += filter(None, [process.global_weights])
         kept["_fingerprints"] = {
             "rounds": fingerprint(process.initialize, process.next, process.initialize_client),
             "models": fingerprint(*models),
-            "evaluation": fingerprint(_metrics(process)),
+            "evaluation": fingerprint(*(_metrics(model, examples) for model in evaluated)),
         }
     return kept["_fingerprints"]
 
 
-def _metrics(process) -> tff.Computation:
+def _metrics(model, examples) -> tff.Computation:
     """Returns the computation of the loss and the metrics of a batch."""
-    model, examples = process.evaluated_model, process.client_type.data
     weight, seed = tff.TensorType(np.float32, [None]), tff.TensorType(np.int32, [2])
 
     @tff.tensorflow.computation(model.weights_type, examples.x, examples.y, weight, seed)

@@ -18,7 +18,7 @@ from tff_pfl.models.tasks import TASKS
 from tff_pfl.models.tff_learning import from_tff
 from tff_pfl.models.totals import Mean, Totals, merged, prefixed
 from tff_pfl.models.two_exits import TwoExits, two_exits
-from tff_pfl.models.zoo import MODELS, build
+from tff_pfl.models.zoo import MODELS, beside, build
 
 __all__ = [
     "COMPUTE_TYPES",
@@ -36,6 +36,7 @@ __all__ = [
     "Totals",
     "TwoExits",
     "Weights",
+    "beside",
     "build",
     "check_ids",
     "distinct_seeds",

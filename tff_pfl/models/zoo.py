@@ -14,7 +14,7 @@ import tensorflow as tf
 from tff_pfl.arguments.kinds import signature_of
 from tff_pfl.arguments.names import TFF_TASKS, check_names
 from tff_pfl.arguments.ranges import each, takes, whole
-from tff_pfl.arguments.recipes import remembering
+from tff_pfl.arguments.recipes import recipe_of, remembering
 from tff_pfl.arguments.registry import Registry
 from tff_pfl.models import normalizer_free, residual, tff_tasks
 from tff_pfl.models.inputs import is_shape
@@ -228,3 +228,35 @@ def _with_normalized_inputs(model: Model, normalize: Callable[[Any], Any]) -> Mo
         training_pass=composed(model.training_pass),
         forward=composed(model.forward),
     )
+
+
+def beside(model: Model, network: str | Model) -> Model:
+    """Returns a second network for the inputs and the task of a model.
+
+    Example:
+        >>> model = models.build("cnn", (8, 8, 1), 10)
+        >>> models.beside(model, "mlp").name
+        'mlp'
+
+    Args:
+        model: The model.
+        network: A key of `MODELS`, whose network has the model's normalization and default options;
+            "" for the network of the model; or any `Model`.
+
+    Raises:
+        ValueError: The name is unknown (the message suggests a similar one), or `build` did not
+            make the model.
+    """
+    if isinstance(network, Model):
+        return network
+    if not network:
+        return model
+    check_names("model", [network], MODELS)
+    made = recipe_of(model)
+    if made is None:
+        raise ValueError(
+            f"network={network!r} is built as the model is, but tff_pfl.models.build did not make "
+            f"{model.name!r}. Pass a tff_pfl.Model instead of the name."
+        )
+    arguments = {key: it for key, it in made.arguments.items() if key not in ("name", "chosen")}
+    return build(network, **arguments)

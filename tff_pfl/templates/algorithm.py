@@ -59,6 +59,8 @@ class Algorithm:
         client_snapshot: `(C -> V)`, the parts of a client's state to look at; or `None`.
         evaluated_model: The model whose weights `personalize` and `global_weights` return. If it
             is `None`, `tff_pfl.make` sets it to the model that clients train.
+        global_model: The model whose weights `global_weights` returns, if it is another one. Both
+            have the same task.
         report: The way in which the counts and measurements of a round are sent: summed in the
             "clear", by "secure" sums, or not at all ("none"). `None`: by secure sums if all
             uploads are, else in the clear.
@@ -79,6 +81,7 @@ class Algorithm:
     snapshot: Callable[[Any], Mapping[str, Any]] | None = None
     client_snapshot: Callable[[Any], Mapping[str, Any]] | None = None
     evaluated_model: Model | None = None
+    global_model: Model | None = None
     report: str | None = None
     made_for: Federation = ANY_FEDERATION
     noise: tuple[float, tuple] | None = None
@@ -161,12 +164,19 @@ def _size(make: Callable[[], Any]) -> str:
     return f"{sum(sizes) / 1000:,.1f} kB" if sum(sizes) else "nothing"
 
 
-def evaluated_model(algorithm: Algorithm) -> Model:
+def evaluated_model(algorithm: Algorithm, name: str = "personalized") -> Model:
     """Returns the model whose weights an algorithm's functions make for evaluation.
+
+    Args:
+        algorithm: The algorithm.
+        name: The evaluated model, one of `EVALUATED_MODELS`. All but "global" and
+            "locally_trained" are clients' own.
 
     Raises:
         ValueError: The algorithm does not state it.
     """
+    if algorithm.global_model is not None and name in ("global", "locally_trained"):
+        return algorithm.global_model
     if algorithm.evaluated_model is None:
         raise ValueError(
             f"The evaluated_model of {algorithm.name} is not set. Make the algorithm by "

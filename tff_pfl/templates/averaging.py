@@ -92,6 +92,7 @@ def averaging(
     global_weights: Callable[[Any], Any] | None = None,
     client_snapshot: Callable[[Any], Mapping[str, Any]] | None = None,
     evaluated_model: Model | None = None,
+    global_model: Model | None = None,
     *,
     weighting: Weighting = "num_examples",
     aggregator: Aggregator | None = None,
@@ -122,6 +123,7 @@ def averaging(
         global_weights: `(W -> weights of a model)`, or `None`.
         client_snapshot: See `Algorithm`.
         evaluated_model: See `Algorithm`.
+        global_model: See `Algorithm`.
         weighting: The weights of clients: their "num_examples", "uniform", or a function of their
             examples; see `weighing`.
         aggregator: A `tff.aggregators` factory; default the mean. An unweighted one gives all
@@ -171,6 +173,7 @@ def averaging(
         global_weights=global_weights and (lambda server: global_weights(server.weights)),
         client_snapshot=client_snapshot,
         evaluated_model=evaluated_model,
+        global_model=global_model,
     )
 
 

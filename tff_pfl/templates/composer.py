@@ -141,8 +141,9 @@ def compose(
     models = {
         f"the further models {name!r}": other.type_signature.result.member
         for name, other in further.items()
+        if further_models[name].evaluated_model is algorithm.evaluated_model
     }
-    if global_weights is not None:
+    if global_weights is not None and algorithm.global_model is None:
         models["global_weights"] = global_weights.type_signature.result
     _check_models(personalize.type_signature.result.member, models)
     return PersonalizedProcess(

@@ -81,8 +81,13 @@ class PersonalizedProcess(tff.templates.IterativeProcess):
 
     @property
     def evaluated_model(self) -> Model:
-        """The model of the weights that `personalize` and `global_weights` make."""
+        """The model of the weights that `personalize` makes."""
         return evaluated_model(self.algorithm)
+
+    @property
+    def global_model(self) -> Model:
+        """The model of the weights that `global_weights` makes."""
+        return evaluated_model(self.algorithm, "global")
 
     @functools.cached_property
     def initialize_clients(self) -> tff.Computation:

@@ -146,6 +146,7 @@ def check_types(subject: Subject) -> None:
     same(process.personalize.type_signature.parameter, process.next.type_signature.parameter)
     same(process.personalize.type_signature.result, at_clients(weights_type))
     if (global_weights := process.global_weights) is not None:
+        weights_type = process.global_model.weights_type
         same(global_weights.type_signature, function(state_type.member, weights_type))
 
 

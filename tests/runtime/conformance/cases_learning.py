@@ -208,10 +208,11 @@ def padded(examples):
 def algorithm(name):
     """Runs two rounds of padded clients, then the evaluation."""
     process = build_algorithm(name, tiny_cnn)
-    model = process.evaluated_model
-    evaluation = map_models(
-        process, lambda weights, test: measured(model, weights, test, batch_size=4)
-    )
+
+    def of_model(model, weights, test):
+        return measured(model, weights, test, batch_size=4)
+
+    evaluation = map_models(process, of_model)
 
     def run():
         state, outputs = process.initialize(), []
