@@ -81,7 +81,8 @@ def navigation() -> list:
     groups = {}
     for method in listed():
         groups.setdefault(method.group, []).append({method.title: f"methods/{method.names[0]}.md"})
-    return ["methods/index.md", *({group: pages} for group, pages in groups.items())]
+    pages = ["methods/index.md", {"In other libraries": "methods/others.md"}]
+    return [*pages, *({group: pages} for group, pages in groups.items())]
 
 
 def pages() -> dict[str, str]:

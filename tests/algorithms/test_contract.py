@@ -171,6 +171,7 @@ UNCOMPOSED = [
     Row("fedrep", *BODY, newcomer=shared_and_initial),
     Row("fedrod", *AVERAGED),
     Row("ifca", 2 * ALL, ALL + NUMBER + WEIGHT, traits=SINGLE, newcomer=any_cluster),
+    Row("knn_per", *AVERAGED, traits=ADAPTED),
     Row("moon", *AVERAGED),
     Row("pfedhn", *GENERATED, {"hidden_width": 8, "hidden_layers": 1}, SINGLE),
     Row("pfedmb", BRANCHES * ALL, BRANCHES * ALL + BRANCHES * 2 * NUMBER + WEIGHT),

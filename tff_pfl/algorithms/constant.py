@@ -63,16 +63,7 @@ def constant(model: Model, local: LocalTraining) -> Algorithm:
         return tf.broadcast_to(weights["constant"]["outputs"], [number, *of_example])
 
     predicted = dataclasses.replace(
-        model,
-        init=init,
-        apply=apply,
-        name=f"constant_{model.name}",
-        features=None,
-        made_of=None,
-        starts_alike=True,
-        training_pass=None,
-        forward=None,
-        penalty=None,
+        model.evaluated_as(f"constant_{model.name}", init, apply), starts_alike=True
     )
 
     def fitted(examples):

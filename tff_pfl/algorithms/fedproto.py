@@ -24,7 +24,6 @@ lambda = 0 and predict="head": Local.
 """
 
 import collections
-import dataclasses
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -212,13 +211,4 @@ def nearest(model: Model, num_classes: int, dim: int) -> Model:
         farthest = tf.reduce_max(tf.where(known, distance, 0.0), axis=-1, keepdims=True)
         return -tf.where(known, distance, farthest + 1.0)
 
-    return dataclasses.replace(
-        model,
-        init=init,
-        apply=apply,
-        features=None,
-        forward=None,
-        training_pass=None,
-        penalty=None,
-        name=f"{model.name}_prototypes",
-    )
+    return model.evaluated_as(f"{model.name}_prototypes", init, apply)

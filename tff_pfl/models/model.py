@@ -200,6 +200,23 @@ class Model:
             self, init=lambda seed: tf.nest.map_structure(tf.constant, start), starts_alike=True
         )
 
+    def evaluated_as(
+        self, name: str, init: Callable[[int], Any], apply: Callable[..., Any]
+    ) -> "Model":
+        """Returns a model of other weights and the same task, which is only evaluated.
+
+        It has neither the features nor the penalty nor the batch normalisation of this model.
+
+        Args:
+            name: The name of the new model.
+            init: See `Model`.
+            apply: See `Model`.
+        """
+        nothing: dict[str, Any] = dict.fromkeys(
+            ("features", "made_of", "training_pass", "forward", "penalty")
+        )
+        return dataclasses.replace(self, name=name, init=init, apply=apply, **nothing)
+
     def check_seeded_start(self, method: str) -> None:
         """Raises a `ValueError` if all seeds give the same initial weights, by `starting_from`.
 
