@@ -172,6 +172,7 @@ UNCOMPOSED = [
     Row("fedrod", *AVERAGED),
     Row("ifca", 2 * ALL, ALL + NUMBER + WEIGHT, traits=SINGLE, newcomer=any_cluster),
     Row("moon", *AVERAGED),
+    Row("mr_mtl", *AVERAGED),
     Row("pfedhn", *GENERATED, {"hidden_width": 8, "hidden_layers": 1}, SINGLE),
     Row("pfedmb", BRANCHES * ALL, BRANCHES * ALL + BRANCHES * 2 * NUMBER + WEIGHT),
     Row("pfedme", *AVERAGED, {"lambda_": 1.0}),
