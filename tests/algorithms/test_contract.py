@@ -166,6 +166,7 @@ UNCOMPOSED = [
     Row("fedmgda_plus", *AVERAGED, traits=SINGLE),
     Row("fedpac", *FEDPAC, traits=SINGLE, newcomer=shared_and_initial),
     Row("fedper", *BODY, newcomer=shared_and_initial),
+    Row("fedphp", *AVERAGED),
     Row("fedproto", PROTOTYPES, PROTOTYPES + WEIGHT),
     Row("fedpg", *FEDPG, traits=EXACT),
     Row("fedrep", *BODY, newcomer=shared_and_initial),
