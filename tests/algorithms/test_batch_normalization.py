@@ -222,6 +222,8 @@ FEDERATION = {"num_clients": 3}
     [
         ("fedsam", {}),
         ("fedprox", {"mu": 1.0}),
+        ("fedphp", {"lambda_": 0.5}),
+        ("mr_mtl", {"lambda_": 1.0}),
         ("per_fedavg", {"variant": "hessian_free"}),
         ("scaffold", FEDERATION),
         ("feddyn", FEDERATION),
