@@ -154,6 +154,7 @@ UNCOMPOSED = [
     Row("ditto", *AVERAGED),
     Row("fedala", *AVERAGED),
     Row("fedamp", *MIXED, {**PULL, "sigma": 1.0, "distance_scale": "median"}, MIXING, initial),
+    Row("fedas", *BODY, newcomer=shared_and_initial),
     Row("feddyn", ALL, ALL + NUMBER + WEIGHT),
     Row(
         "fedfomo",

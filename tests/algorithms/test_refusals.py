@@ -17,6 +17,7 @@ CHOICES = {
 }
 ALL_LAYERS = ("dense1", "head")
 LAYERS = [
+    ("fedas", "personal_layers"),
     ("fedbabu", "head_layers"),
     ("fedper", "personal_layers"),
     ("fedrep", "personal_layers"),

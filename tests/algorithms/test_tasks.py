@@ -14,10 +14,10 @@ from tff_pfl.tracing.errors import LabelsError
 
 layers = tf.keras.layers
 METHODS = sorted(ALGORITHMS.keys())
-NEEDS_CLASS_LOGITS = {"fedpac", "fedproto", "fedrod", "knn_per", "splitgp"}
-NEEDS_LINEAR_HEAD = {"fedpac", "fedphp", "fedproto", "fedrod", "knn_per", "moon"}
+NEEDS_CLASS_LOGITS = {"fedas", "fedpac", "fedproto", "fedrod", "knn_per", "splitgp"}
+NEEDS_LINEAR_HEAD = {"fedas", "fedpac", "fedphp", "fedproto", "fedrod", "knn_per", "moon"}
 NO_BATCH_NORMALIZATION = {
-    *NEEDS_CLASS_LOGITS - {"fedpac", "fedproto", "knn_per"},
+    *NEEDS_CLASS_LOGITS - {"fedas", "fedpac", "fedproto", "knn_per"},
     *("fedmgda_plus", "fedpg", "pfedhn", "pfedhn_pc", "plgu_ghn", "s_fedpg"),
 }
 FEDERATION = {"num_clients": 3, "clients_per_round": 3}
