@@ -213,6 +213,17 @@ def test_steps_that_never_assign_statistics_are_refused(model):
         compose(algorithm, examples_type((4,), np.float32))
 
 
+@pytest.mark.thorough
+def test_fedem_assigns_the_statistics_of_each_component(model):
+    """The shares of components in examples do not move statistics."""
+    state, personal = first_round(model, "fedem", num_components=2)
+    ends = [descended(start_of(model), i, 0) for i in COHORTS[0]]
+    expected = mean(ends, SIZES[:2])["norm"]
+    for name in ("moving_mean", "moving_variance"):
+        assert_close(state.algorithm.weights["norm"][name], np.stack([expected[name]] * 2))
+        assert_close(personal[1]["norm"][name], np.stack([expected[name]] * 2))
+
+
 FEDERATION = {"num_clients": 3}
 
 

@@ -140,7 +140,7 @@ HYPER = 4 * (16 * (3 + 1)) + HEAD * (16 + 1)
 ADAPTED = {"starts_global": False}
 # All but a scale and a shift of five neurons is sent: as many bytes as the model without them.
 NORMALIZED = testing.tiny_normalized_model
-BRANCHES = 5
+BRANCHES, COMPONENTS = 5, 3
 
 # Their processes are composed in all tests.
 COMPOSED = [
@@ -156,6 +156,7 @@ UNCOMPOSED = [
     Row("fedamp", *MIXED, {**PULL, "sigma": 1.0, "distance_scale": "median"}, MIXING, initial),
     Row("fedas", *BODY, newcomer=shared_and_initial),
     Row("feddyn", ALL, ALL + NUMBER + WEIGHT),
+    Row("fedem", COMPONENTS * ALL, COMPONENTS * ALL + WEIGHT, traits=ADAPTED),
     Row(
         "fedfomo",
         OTHERS * (ALL + NUMBER + 1),  # models, their ids and whether they exist

@@ -20,6 +20,8 @@ NO_BATCH_NORMALIZATION = {
     *NEEDS_CLASS_LOGITS - {"fedas", "fedpac", "fedproto", "knn_per"},
     *("fedmgda_plus", "fedpg", "pfedhn", "pfedhn_pc", "plgu_ghn", "s_fedpg"),
 }
+NEEDS_PROBABILITIES = {"fedem"}
+WITHOUT_PROBABILITIES = ("regression", "autoencoding")
 FEDERATION = {"num_clients": 3, "clients_per_round": 3}
 # FedBABU is evaluated without fine-tuning, of which one epoch need not lower the loss.
 OPTIONS = {"fedfomo": {"num_models": 2}, "fedbabu": {"fine_tune_epochs": 0}}
@@ -97,9 +99,21 @@ def assert_refused_by(names, model, message, others=METHODS):
 def test_methods_that_need_class_logits_say_so_at_the_start(task):
     # The constant outputs of `constant` have no autoencoding.
     others = [name for name in METHODS if (task, name) != ("autoencoding", "constant")]
+<<<<<<< HEAD
     others = sorted(set(others) - (NEEDS_LINEAR_HEAD - NEEDS_CLASS_LOGITS))
+=======
+    others.remove("moon")
+    if task in WITHOUT_PROBABILITIES:
+        others = [name for name in others if name not in NEEDS_PROBABILITIES]
+>>>>>>> methods-c
     message = f"^{{}} needs a class label .* is '{task}'"
     assert_refused_by(NEEDS_CLASS_LOGITS, MODELS[task](), message, others)
+
+
+@pytest.mark.parametrize("task", WITHOUT_PROBABILITIES)
+def test_methods_that_mix_probabilities_say_so_at_the_start(task):
+    message = f"^{{}} mixes probabilities, but .* is '{task}'. Choose another method"
+    assert_refused_by(NEEDS_PROBABILITIES, MODELS[task](), message, NEEDS_PROBABILITIES)
 
 
 def test_methods_that_need_a_linear_head_say_so_at_the_start():
@@ -179,12 +193,17 @@ FAST = {("regression", "fedrep"), ("sequence", "apfl")}
         for task in DATA
         for name in METHODS
         # Constant outputs are as good before the first round.
+<<<<<<< HEAD
         if name not in NEEDS_CLASS_LOGITS | NEEDS_LINEAR_HEAD | {"constant"}
+=======
+        if name not in NEEDS_CLASS_LOGITS | {"constant"}
+        and not (task in WITHOUT_PROBABILITIES and name in NEEDS_PROBABILITIES)
+>>>>>>> methods-c
     ],
 )
 def test_a_round_lowers_the_loss_of_the_clients_models(task, name):
-    model = MODELS[task]()
-    process = EagerProcess(made(name, model))
+    algorithm = made(name, MODELS[task]())
+    model, process = algorithm.evaluated_model, EagerProcess(algorithm)
     examples = [Examples(*DATA[task](i, size), np.int32(size)) for i, size in enumerate(SIZES)]
     clients = [make_client(process, i, own) for i, own in enumerate(examples)]
     state = process.initialize()
