@@ -164,6 +164,7 @@ UNCOMPOSED = [
         newcomer=initial,
     ),
     Row("fedmgda_plus", *AVERAGED, traits=SINGLE),
+    Row("fedntd", *AVERAGED),
     Row("fedpac", *FEDPAC, traits=SINGLE, newcomer=shared_and_initial),
     Row("fedper", *BODY, newcomer=shared_and_initial),
     Row("fedproto", PROTOTYPES, PROTOTYPES + WEIGHT),
