@@ -222,6 +222,7 @@ FEDERATION = {"num_clients": 3}
     [
         ("fedsam", {}),
         ("fedprox", {"mu": 1.0}),
+        ("fedlc", {}),
         ("fedntd", {}),
         ("per_fedavg", {"variant": "hessian_free"}),
         ("scaffold", FEDERATION),

@@ -163,6 +163,7 @@ UNCOMPOSED = [
         traits=SINGLE,
         newcomer=initial,
     ),
+    Row("fedlc", *AVERAGED),
     Row("fedmgda_plus", *AVERAGED, traits=SINGLE),
     Row("fedntd", *AVERAGED),
     Row("fedpac", *FEDPAC, traits=SINGLE, newcomer=shared_and_initial),
