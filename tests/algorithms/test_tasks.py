@@ -14,7 +14,7 @@ from tff_pfl.tracing.errors import LabelsError
 
 layers = tf.keras.layers
 METHODS = sorted(ALGORITHMS.keys())
-NEEDS_CLASS_LOGITS = {"fedlc", "fedntd", "fedpac", "fedproto", "fedrod", "splitgp"}
+NEEDS_CLASS_LOGITS = {"fd", "fedlc", "fedntd", "fedpac", "fedproto", "fedrod", "splitgp"}
 NEEDS_LINEAR_HEAD = {"fedpac", "fedproto", "fedrod", "moon"}
 NO_BATCH_NORMALIZATION = {
     *("fedmgda_plus", "fedpg", "fedrod", "pfedhn", "pfedhn_pc", "plgu_ghn", "s_fedpg", "splitgp"),
