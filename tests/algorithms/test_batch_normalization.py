@@ -161,6 +161,14 @@ def test_fedrep_assigns_the_statistics_of_the_part_that_it_trains(model):
 
 
 @pytest.mark.thorough
+def test_fd_assigns_the_statistics_of_its_own_model(model):
+    """No class has a teacher in the first round, which is that of Local."""
+    _, personal = first_round(model, "fd")
+    for i in COHORTS[0]:
+        assert_weights(personal[i], descended(start_of(model), i, 0))
+
+
+@pytest.mark.thorough
 def test_pfedme_assigns_statistics_of_the_personal_model(model):
     """Two personal steps on a batch move the statistics twice, the pull does not."""
     options = {"lambda_": 1.0, "personal_learning_rate": 0.1, "personal_steps": 2}
@@ -235,6 +243,8 @@ FEDERATION = {"num_clients": 3}
         ("fedprox", {"mu": 1.0}),
         ("fedphp", {"lambda_": 0.5}),
         ("mr_mtl", {"lambda_": 1.0}),
+        ("fedlc", {}),
+        ("fedntd", {}),
         ("per_fedavg", {"variant": "hessian_free"}),
         ("scaffold", FEDERATION),
         ("feddyn", FEDERATION),

@@ -130,6 +130,8 @@ FEDPAC = (
 OTHERS = 4  # the number of models that FedFomo sends to a client
 # The means of 5 features of 3 classes, and whether a class has one, or its number of examples.
 PROTOTYPES = 3 * 6 * NUMBER
+# The means of 3 outputs of 3 classes, and their numbers; FD also sends rounds down, and 1 up.
+OUTPUTS = 3 * 4 * NUMBER
 # The server needs every single upload, or gets no uploads.
 SINGLE = {"needs_uploads": True}
 EXACT = {"is_random": False, **SINGLE}
@@ -152,6 +154,7 @@ COMPOSED = [
 UNCOMPOSED = [
     Row("apfl", *AVERAGED, {"adaptive": True}),
     Row("ditto", *AVERAGED),
+    Row("fd", OUTPUTS + 3 * NUMBER, OUTPUTS + NUMBER + WEIGHT, newcomer=initial),
     Row("fedala", *AVERAGED),
     Row("fedamp", *MIXED, {**PULL, "sigma": 1.0, "distance_scale": "median"}, MIXING, initial),
     Row("fedas", *BODY, newcomer=shared_and_initial),
@@ -165,7 +168,9 @@ UNCOMPOSED = [
         traits=SINGLE,
         newcomer=initial,
     ),
+    Row("fedlc", *AVERAGED),
     Row("fedmgda_plus", *AVERAGED, traits=SINGLE),
+    Row("fedntd", *AVERAGED),
     Row("fedpac", *FEDPAC, traits=SINGLE, newcomer=shared_and_initial),
     Row("fedper", *BODY, newcomer=shared_and_initial),
     Row("fedphp", *AVERAGED),

@@ -14,11 +14,18 @@ from tff_pfl.tracing.errors import LabelsError
 
 layers = tf.keras.layers
 METHODS = sorted(ALGORITHMS.keys())
+<<<<<<< HEAD
 NEEDS_CLASS_LOGITS = {"fedas", "fedpac", "fedproto", "fedrod", "knn_per", "splitgp"}
 NEEDS_LINEAR_HEAD = {"fedas", "fedpac", "fedphp", "fedproto", "fedrod", "knn_per", "moon"}
 NO_BATCH_NORMALIZATION = {
     *NEEDS_CLASS_LOGITS - {"fedas", "fedpac", "fedproto", "knn_per"},
     *("fedmgda_plus", "fedpg", "pfedhn", "pfedhn_pc", "plgu_ghn", "s_fedpg"),
+=======
+NEEDS_CLASS_LOGITS = {"fd", "fedlc", "fedntd", "fedpac", "fedproto", "fedrod", "splitgp"}
+NEEDS_LINEAR_HEAD = {"fedpac", "fedproto", "fedrod", "moon"}
+NO_BATCH_NORMALIZATION = {
+    *("fedmgda_plus", "fedpg", "fedrod", "pfedhn", "pfedhn_pc", "plgu_ghn", "s_fedpg", "splitgp"),
+>>>>>>> methods-d
 }
 NEEDS_PROBABILITIES = {"fedem"}
 WITHOUT_PROBABILITIES = ("regression", "autoencoding")

@@ -165,11 +165,25 @@ def class_sums_of_batch(
     weight = model.example_weight(batch)
     features = model.features(weights, batch.x, training=False, seed=batch.seed)
     features = tf.where(weight[:, tf.newaxis] > 0.0, features, 0.0)
-    of_class = tf.one_hot(batch.labels, num_classes) * weight[:, tf.newaxis]
-    sums = ClassSums(
-        tf.matmul(of_class, features, transpose_a=True), tf.reduce_sum(of_class, axis=0)
-    )
-    return sums, features
+    return ClassSums(*sums_by_class(features, batch.labels, weight, num_classes)), features
+
+
+def sums_by_class(
+    values: tf.Tensor, labels: tf.Tensor, weight: tf.Tensor, num_classes: int
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Computes weighted sums of rows by class, and the sums of their weights.
+
+    Args:
+        values: float32 `[batch, d]`, finite.
+        labels: `[batch]`, the class of each row.
+        weight: float32 `[batch]`.
+        num_classes: `c`.
+
+    Returns:
+        float32 `[c, d]` and `[c]`.
+    """
+    of_class = tf.one_hot(labels, num_classes) * weight[:, tf.newaxis]
+    return tf.matmul(of_class, values, transpose_a=True), tf.reduce_sum(of_class, axis=0)
 
 
 def _class_means(sums):

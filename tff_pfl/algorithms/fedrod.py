@@ -270,9 +270,18 @@ def class_shares(examples: Examples, num_classes: int) -> tf.Tensor:
 
 def balanced_model(model: Model, prior: tf.Tensor) -> Model:
     """Returns the model with the loss of balanced softmax: the loss of `logits + log pi`."""
-    log_prior = tf.math.log(tf.maximum(prior, SMALLEST_SHARE))
+    return shifted_model(model, tf.math.log(tf.maximum(prior, SMALLEST_SHARE)))
+
+
+def shifted_model(model: Model, shifts: tf.Tensor) -> Model:
+    """Returns the model with the loss of `logits + shifts`; metrics are those of the logits.
+
+    Args:
+        model: A model with a logit for each class.
+        shifts: float32 `[classes]`.
+    """
     return dataclasses.replace(
         model,
-        task=model.task.with_loss(lambda y, logits: model.task.example_loss(y, logits + log_prior)),
+        task=model.task.with_loss(lambda y, logits: model.task.example_loss(y, logits + shifts)),
         made_of=model.made_of or model,
     )

@@ -9,7 +9,14 @@ from tff_pfl.models.layer_parts import (
     normalization_layers,
     two_parts,
 )
-from tff_pfl.models.model import Forward, Model, Weights, linear, linear_head_shape
+from tff_pfl.models.model import (
+    Forward,
+    Model,
+    Weights,
+    linear,
+    linear_head_shape,
+    num_classes_of,
+)
 from tff_pfl.models.multi_branch import MultiBranch, distinct_seeds, multi_branch
 from tff_pfl.models.saved_model import ModelSaver
 from tff_pfl.models.statistics import with_statistics
@@ -50,6 +57,7 @@ __all__ = [
     "merged",
     "multi_branch",
     "normalization_layers",
+    "num_classes_of",
     "prefixed",
     "two_exits",
     "two_parts",

@@ -470,3 +470,22 @@ def linear_head_shape(model: Model, method: str) -> tuple[int, int]:
             "its last layer a unit for each class."
         )
     return num_features, num_classes
+
+
+def num_classes_of(model: Model, method: str) -> int:
+    """Returns the number of classes of a model that has a logit for each.
+
+    Args:
+        model: The model.
+        method: The name of the method that needs it, for messages.
+
+    Raises:
+        ValueError: The task has no class labels, or the model does not tell their number.
+    """
+    model.check_class_logits(method)
+    if model.num_classes is None:
+        raise ValueError(
+            f"{method} needs the number of classes, but num_classes of model {model.name!r} is "
+            "None. Set `num_classes` of the Model."
+        )
+    return model.num_classes
