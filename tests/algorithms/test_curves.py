@@ -40,7 +40,9 @@ def curve(name) -> list[float]:
         )
         losses.append(losses_of_round)
     own = zip(process.personalize(run.state, run.clients), run.clients, strict=True)
-    measured = [evaluate(algorithm.evaluated_model, w, client.data)["loss"].mean for w, client in own]
+    measured = [
+        evaluate(algorithm.evaluated_model, w, client.data)["loss"].mean for w, client in own
+    ]
     return [float(loss) for loss in (*losses, np.mean(measured))]
 
 
@@ -51,5 +53,7 @@ def test_three_rounds_give_the_same_losses_as_before(name):
 
 
 if __name__ == "__main__":
-    rows = [f"{json.dumps(name)}: {[round(loss, 6) for loss in curve(name)]}" for name in ALGORITHMS]
+    rows = [
+        f"{json.dumps(name)}: {[round(loss, 6) for loss in curve(name)]}" for name in ALGORITHMS
+    ]
     CURVES.write_text("{\n" + ",\n".join(rows) + "\n}\n")

@@ -14,18 +14,12 @@ from tff_pfl.tracing.errors import LabelsError
 
 layers = tf.keras.layers
 METHODS = sorted(ALGORITHMS.keys())
-<<<<<<< HEAD
-NEEDS_CLASS_LOGITS = {"fedas", "fedpac", "fedproto", "fedrod", "knn_per", "splitgp"}
+NEEDS_CLASS_LOGITS = {
+    *("fd", "fedas", "fedlc", "fedntd", "fedpac", "fedproto", "fedrod", "knn_per", "splitgp"),
+}
 NEEDS_LINEAR_HEAD = {"fedas", "fedpac", "fedphp", "fedproto", "fedrod", "knn_per", "moon"}
 NO_BATCH_NORMALIZATION = {
-    *NEEDS_CLASS_LOGITS - {"fedas", "fedpac", "fedproto", "knn_per"},
-    *("fedmgda_plus", "fedpg", "pfedhn", "pfedhn_pc", "plgu_ghn", "s_fedpg"),
-=======
-NEEDS_CLASS_LOGITS = {"fd", "fedlc", "fedntd", "fedpac", "fedproto", "fedrod", "splitgp"}
-NEEDS_LINEAR_HEAD = {"fedpac", "fedproto", "fedrod", "moon"}
-NO_BATCH_NORMALIZATION = {
     *("fedmgda_plus", "fedpg", "fedrod", "pfedhn", "pfedhn_pc", "plgu_ghn", "s_fedpg", "splitgp"),
->>>>>>> methods-d
 }
 NEEDS_PROBABILITIES = {"fedem"}
 WITHOUT_PROBABILITIES = ("regression", "autoencoding")
@@ -106,13 +100,9 @@ def assert_refused_by(names, model, message, others=METHODS):
 def test_methods_that_need_class_logits_say_so_at_the_start(task):
     # The constant outputs of `constant` have no autoencoding.
     others = [name for name in METHODS if (task, name) != ("autoencoding", "constant")]
-<<<<<<< HEAD
     others = sorted(set(others) - (NEEDS_LINEAR_HEAD - NEEDS_CLASS_LOGITS))
-=======
-    others.remove("moon")
     if task in WITHOUT_PROBABILITIES:
-        others = [name for name in others if name not in NEEDS_PROBABILITIES]
->>>>>>> methods-c
+        others = sorted(set(others) - NEEDS_PROBABILITIES)
     message = f"^{{}} needs a class label .* is '{task}'"
     assert_refused_by(NEEDS_CLASS_LOGITS, MODELS[task](), message, others)
 
@@ -200,12 +190,8 @@ FAST = {("regression", "fedrep"), ("sequence", "apfl")}
         for task in DATA
         for name in METHODS
         # Constant outputs are as good before the first round.
-<<<<<<< HEAD
         if name not in NEEDS_CLASS_LOGITS | NEEDS_LINEAR_HEAD | {"constant"}
-=======
-        if name not in NEEDS_CLASS_LOGITS | {"constant"}
         and not (task in WITHOUT_PROBABILITIES and name in NEEDS_PROBABILITIES)
->>>>>>> methods-c
     ],
 )
 def test_a_round_lowers_the_loss_of_the_clients_models(task, name):
