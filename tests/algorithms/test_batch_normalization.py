@@ -161,9 +161,10 @@ def test_fedrep_assigns_the_statistics_of_the_part_that_it_trains(model):
 
 
 @pytest.mark.thorough
-def test_fd_assigns_the_statistics_of_its_own_model(model):
-    """No class has a teacher in the first round, which is that of Local."""
-    _, personal = first_round(model, "fd")
+@pytest.mark.parametrize("method", ["fd", "fedgh"])
+def test_first_round_assigns_statistics_of_the_own_model(model, method):
+    """Nothing comes from the server in the first round, which is that of Local."""
+    _, personal = first_round(model, method)
     for i in COHORTS[0]:
         assert_weights(personal[i], descended(start_of(model), i, 0))
 

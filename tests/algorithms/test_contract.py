@@ -130,6 +130,8 @@ FEDPAC = (
 OTHERS = 4  # the number of models that FedFomo sends to a client
 # The means of 5 features of 3 classes, and whether a class has one, or its number of examples.
 PROTOTYPES = 3 * 6 * NUMBER
+# Down: a head, and whether it was trained. Up: id, features of 3 classes, and which of them exist.
+HEADER = (HEAD + 1, NUMBER + PROTOTYPES + WEIGHT)
 # The means of 3 outputs of 3 classes, and their numbers; FD also sends rounds down, and 1 up.
 OUTPUTS = 3 * 4 * NUMBER
 # The server needs every single upload, or gets no uploads.
@@ -168,6 +170,7 @@ UNCOMPOSED = [
         traits=SINGLE,
         newcomer=initial,
     ),
+    Row("fedgh", *HEADER, traits=SINGLE, newcomer=initial),
     Row("fedlc", *AVERAGED),
     Row("fedmgda_plus", *AVERAGED, traits=SINGLE),
     Row("fedntd", *AVERAGED),
@@ -195,6 +198,7 @@ COVERED = [
     Row("fedbabu", *BODY, traits=ADAPTED),
     Row("fedbabu", *BODY, {"fine_tune_epochs": 0}),
     Row("fedbn", *AVERAGED, traits={"model": NORMALIZED}, newcomer=shared_and_initial),
+    Row("fedgh", *HEADER, {"pm_head": "global"}, SINGLE, newcomer=shared_and_initial),
     Row("fedper", *AVERAGED, {"personal_layers": ()}, newcomer=shared_and_initial),
     Row("fedper", 0, 0, {"personal_layers": ("dense1", "head")}, newcomer=shared_and_initial),
     Row("fedprox", *AVERAGED),

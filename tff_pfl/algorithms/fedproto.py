@@ -106,7 +106,7 @@ def fedproto(
         sums = class_sums(model, trained.weights, examples, num_classes)
         return ClientOutput(
             state=LocalModel(trained.weights, trained.optimizer_state),
-            upload=sums if weighting == "num_examples" else _class_means(sums),
+            upload=sums if weighting == "num_examples" else class_means(sums),
             metrics=trained.totals,
         )
 
@@ -186,7 +186,7 @@ def sums_by_class(
     return tf.matmul(of_class, values, transpose_a=True), tf.reduce_sum(of_class, axis=0)
 
 
-def _class_means(sums):
+def class_means(sums: ClassSums) -> ClassSums:
     """Returns sums over one example for each class that a client has, the mean of its features."""
     counts = sums.counts[:, tf.newaxis]
     return ClassSums(tf.math.divide_no_nan(sums.features, counts), tf.sign(sums.counts))
