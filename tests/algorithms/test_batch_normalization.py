@@ -249,6 +249,7 @@ FEDERATION = {"num_clients": 3}
         ("per_fedavg", {"variant": "hessian_free"}),
         ("scaffold", FEDERATION),
         ("feddyn", FEDERATION),
+        ("fedcac", FEDERATION),
         ("pgfed", {**FEDERATION, "clients_per_round": 2}),
         ("plgu_lf", {}),
         ("pfedmb", {"branches": 2}),

@@ -111,6 +111,8 @@ BODY = (ALL - HEAD, ALL - HEAD + WEIGHT)
 MIXED = (ALL, ALL + 2 * (NUMBER + WEIGHT))
 # FedAMP's default pull is almost 0.
 PULL = {"lambda_": 0.1, "alpha": 0.3}
+# FedCAC's clients also send a bool for each weight, and their ids.
+MASKED = (ALL, ALL + MODEL.num_weights + NUMBER + WEIGHT)
 GENERATED = (ALL, ALL + NUMBER + WEIGHT)
 # Down: weights, auxiliary gradient, mean gradient, the number of gradients, and two numbers for
 # each client of the cohort. Up: change, gradient, intercept, id, and a number for each client.
@@ -160,6 +162,7 @@ UNCOMPOSED = [
     Row("fedala", *AVERAGED),
     Row("fedamp", *MIXED, {**PULL, "sigma": 1.0, "distance_scale": "median"}, MIXING, initial),
     Row("fedas", *BODY, newcomer=shared_and_initial),
+    Row("fedcac", *MASKED, traits=SINGLE),
     Row("feddyn", ALL, ALL + NUMBER + WEIGHT),
     Row("fedem", COMPONENTS * ALL, COMPONENTS * ALL + WEIGHT, traits=ADAPTED),
     Row(
@@ -197,6 +200,7 @@ COVERED = [
     Row("fedavg", *AVERAGED, {"personalized": "local", "weighting": "uniform"}),
     Row("fedbabu", *BODY, traits=ADAPTED),
     Row("fedbabu", *BODY, {"fine_tune_epochs": 0}),
+    Row("fedcac", *MASKED, {"personalized": "last", "weighting": "uniform"}, SINGLE),
     Row("fedbn", *AVERAGED, traits={"model": NORMALIZED}, newcomer=shared_and_initial),
     Row("fedgh", *HEADER, {"pm_head": "global"}, SINGLE, newcomer=shared_and_initial),
     Row("fedper", *AVERAGED, {"personal_layers": ()}, newcomer=shared_and_initial),
