@@ -130,6 +130,9 @@ FEDPAC = (
 OTHERS = 4  # the number of models that FedFomo sends to a client
 # The means of 5 features of 3 classes, and whether a class has one, or its number of examples.
 PROTOTYPES = 3 * 6 * NUMBER
+# With the client's id; the server makes a pass over the means.
+TRAINED_PROTOTYPES = (PROTOTYPES, PROTOTYPES + NUMBER + WEIGHT)
+QUICK = {"server_epochs": 1}
 # The server needs every single upload, or gets no uploads.
 SINGLE = {"needs_uploads": True}
 EXACT = {"is_random": False, **SINGLE}
@@ -170,6 +173,7 @@ UNCOMPOSED = [
     Row("fedpg", *FEDPG, traits=EXACT),
     Row("fedrep", *BODY, newcomer=shared_and_initial),
     Row("fedrod", *AVERAGED),
+    Row("fedtgp", *TRAINED_PROTOTYPES, {"lambda_": 1.0, **QUICK}, SINGLE),
     Row("ifca", 2 * ALL, ALL + NUMBER + WEIGHT, traits=SINGLE, newcomer=any_cluster),
     Row("moon", *AVERAGED),
     Row("pfedhn", *GENERATED, {"hidden_width": 8, "hidden_layers": 1}, SINGLE),
@@ -191,6 +195,7 @@ COVERED = [
     Row("fedproto", PROTOTYPES, PROTOTYPES + WEIGHT, {"predict": "head"}, newcomer=initial),
     Row("fedrod", ALL + HYPER, ALL + HYPER + WEIGHT, {"personal_head": "hyper"}, ADAPTED),
     Row("fedsam", *AVERAGED),
+    Row("fedtgp", *TRAINED_PROTOTYPES, {"predict": "head", **QUICK}, SINGLE, initial),
     Row("heur_fedamp", *MIXED, PULL, MIXING, initial),
     Row("lg_fedavg", HEAD, HEAD + WEIGHT, newcomer=shared_and_initial),
     Row("lg_fedavg", HEAD, HEAD + WEIGHT, {"alternate": True}, newcomer=shared_and_initial),

@@ -14,11 +14,10 @@ from tff_pfl.tracing.errors import LabelsError
 
 layers = tf.keras.layers
 METHODS = sorted(ALGORITHMS.keys())
-NEEDS_CLASS_LOGITS = {"fedpac", "fedproto", "fedrod", "splitgp"}
-NEEDS_LINEAR_HEAD = {"fedpac", "fedproto", "fedrod", "moon"}
+NEEDS_CLASS_LOGITS = {"fedpac", "fedproto", "fedrod", "fedtgp", "splitgp"}
+NEEDS_LINEAR_HEAD = {"fedpac", "fedproto", "fedrod", "fedtgp", "moon"}
 NO_BATCH_NORMALIZATION = {
-    *NEEDS_CLASS_LOGITS - {"fedpac", "fedproto"},
-    *("fedmgda_plus", "fedpg", "pfedhn", "pfedhn_pc", "plgu_ghn", "s_fedpg"),
+    *("fedmgda_plus", "fedpg", "fedrod", "pfedhn", "pfedhn_pc", "plgu_ghn", "s_fedpg", "splitgp"),
 }
 FEDERATION = {"num_clients": 3, "clients_per_round": 3}
 # FedBABU is evaluated without fine-tuning, of which one epoch need not lower the loss.
