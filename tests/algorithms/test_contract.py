@@ -136,6 +136,9 @@ PROTOTYPES = 3 * 6 * NUMBER
 HEADER = (HEAD + 1, NUMBER + PROTOTYPES + WEIGHT)
 # The means of 3 outputs of 3 classes, and their numbers; FD also sends rounds down, and 1 up.
 OUTPUTS = 3 * 4 * NUMBER
+# With the client's id; the server makes a pass over the means.
+TRAINED_PROTOTYPES = (PROTOTYPES, PROTOTYPES + NUMBER + WEIGHT)
+QUICK = {"server_epochs": 1}
 # The server needs every single upload, or gets no uploads.
 SINGLE = {"needs_uploads": True}
 EXACT = {"is_random": False, **SINGLE}
@@ -184,6 +187,7 @@ UNCOMPOSED = [
     Row("fedpg", *FEDPG, traits=EXACT),
     Row("fedrep", *BODY, newcomer=shared_and_initial),
     Row("fedrod", *AVERAGED),
+    Row("fedtgp", *TRAINED_PROTOTYPES, {"lambda_": 1.0, **QUICK}, SINGLE),
     Row("ifca", 2 * ALL, ALL + NUMBER + WEIGHT, traits=SINGLE, newcomer=any_cluster),
     Row("knn_per", *AVERAGED, traits=ADAPTED),
     Row("moon", *AVERAGED),
@@ -209,6 +213,7 @@ COVERED = [
     Row("fedproto", PROTOTYPES, PROTOTYPES + WEIGHT, {"predict": "head"}, newcomer=initial),
     Row("fedrod", ALL + HYPER, ALL + HYPER + WEIGHT, {"personal_head": "hyper"}, ADAPTED),
     Row("fedsam", *AVERAGED),
+    Row("fedtgp", *TRAINED_PROTOTYPES, {"predict": "head", **QUICK}, SINGLE, initial),
     Row("heur_fedamp", *MIXED, PULL, MIXING, initial),
     Row("lg_fedavg", HEAD, HEAD + WEIGHT, newcomer=shared_and_initial),
     Row("lg_fedavg", HEAD, HEAD + WEIGHT, {"alternate": True}, newcomer=shared_and_initial),

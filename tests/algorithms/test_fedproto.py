@@ -11,7 +11,7 @@ from tff_pfl.algorithms.fedproto import nearest
 from tff_pfl.local import Examples, LocalTraining
 
 IN, DIM, CLASSES, SEED = 3, 2, 3, 2
-RATE, MOMENTUM, EPOCHS, BATCH, LAMBDA = 0.2, 0.6, 2, 4, 1.5
+RATE, MOMENTUM, EPOCHS, BATCH, LAMBDA = 0.05, 0.6, 2, 4, 1.5
 BATCHES = {"epochs": EPOCHS, "batch_size": BATCH, "seed": SEED}
 SIZES = (5, 7, 4, 0)  # with partial batches, and a client without examples
 # In the second round no client has the third class, whose prototype stays for the third round.

@@ -15,11 +15,11 @@ from tff_pfl.tracing.errors import LabelsError
 layers = tf.keras.layers
 METHODS = sorted(ALGORITHMS.keys())
 NEEDS_CLASS_LOGITS = {
-    *("fd", "fedas", "fedgh", "fedlc", "fedntd", "fedpac", "fedproto", "fedrod", "knn_per"),
-    "splitgp",
+    *("fd", "fedas", "fedgh", "fedlc", "fedntd", "fedpac", "fedproto", "fedrod", "fedtgp"),
+    *("knn_per", "splitgp"),
 }
 NEEDS_LINEAR_HEAD = {
-    *("fedas", "fedgh", "fedpac", "fedphp", "fedproto", "fedrod", "knn_per", "moon"),
+    *("fedas", "fedgh", "fedpac", "fedphp", "fedproto", "fedrod", "fedtgp", "knn_per", "moon"),
 }
 NO_BATCH_NORMALIZATION = {
     *("fedmgda_plus", "fedpg", "fedrod", "pfedhn", "pfedhn_pc", "plgu_ghn", "s_fedpg", "splitgp"),

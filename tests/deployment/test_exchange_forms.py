@@ -14,7 +14,7 @@ mapreduce = tff.backends.mapreduce
 # The methods with an exchange that gathers uploads at the server, by `tff.federated_aggregate`.
 GATHERING = (
     *("fedamp", "heur_fedamp", "fedmgda_plus", "fedpac", "fedpg", "s_fedpg", "ifca", "fedfomo"),
-    *("pfedhn", "pfedhn_pc", "plgu_ghn", "pgfed", "pgfed_ce", "pgfedmo", "pgfedmo_ce"),
+    *("pfedhn", "pfedhn_pc", "plgu_ghn", "pgfed", "pgfed_ce", "pgfedmo", "pgfedmo_ce", "fedtgp"),
 )
 
 

@@ -18,6 +18,7 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+import tensorflow as tf
 import tensorflow_federated as tff
 import tree
 
@@ -203,16 +204,17 @@ def check_padding(subject: Subject) -> None:
 
 def check_partial_batches(subject: Subject) -> None:
     """Checks that the examples of weight 0 that fill a partial batch do not matter."""
-    fill, size = batches._filled, 5
+    fill = batches._filled
 
     def fill_otherwise(rows, is_example, filler):
-        return fill(rows, is_example, (filler + 1) % size)
+        number = tf.maximum(trees.count(is_example), 1)
+        return fill(rows, is_example, (filler + 1) % number)
 
     rounds = []
     for filled in (fill, fill_otherwise):
         eager = EagerProcess(subject.algorithm, SEED)
         with mock.patch.object(batches, "_filled", filled):
-            output = eager.next(subject.state, subject.clients((size,)))
+            output = eager.next(subject.state, subject.clients((5,)))
         rounds.append((output.state.algorithm, output.clients, output.metrics))
     first, other = rounds
     assert_close(first, other, "a round whose batches are filled with other examples of weight 0")
