@@ -1,4 +1,4 @@
-"""Compares all methods on Fashion-MNIST: 50 clients, 10 a round, 50 rounds, three seeds, untuned."""
+"""Compares all methods on Fashion-MNIST: 50 clients, 50 rounds, three seeds, nothing tuned."""
 
 from tff_pfl.algorithms import ALGORITHMS
 from tff_pfl.config import Study, Variant
