@@ -14,10 +14,10 @@ from tff_pfl.tracing.errors import LabelsError
 
 layers = tf.keras.layers
 METHODS = sorted(ALGORITHMS.keys())
-NEEDS_CLASS_LOGITS = {"fedpac", "fedproto", "fedrod", "splitgp"}
+NEEDS_CLASS_LOGITS = {"fedpac", "fedproto", "fedrod", "fml", "splitgp"}
 NEEDS_LINEAR_HEAD = {"fedpac", "fedproto", "fedrod", "moon"}
 NO_BATCH_NORMALIZATION = {
-    *NEEDS_CLASS_LOGITS - {"fedpac", "fedproto"},
+    *NEEDS_CLASS_LOGITS - {"fedpac", "fedproto", "fml"},
     *("fedmgda_plus", "fedpg", "pfedhn", "pfedhn_pc", "plgu_ghn", "s_fedpg"),
 }
 FEDERATION = {"num_clients": 3, "clients_per_round": 3}
