@@ -38,7 +38,7 @@ class Row(NamedTuple):
         name: The key in `ALGORITHMS`.
         down: Bytes that a client receives in a round.
         up: Bytes that a client sends in a round.
-        options: The options that differ from their defaults.
+        options: The options that differ from their defaults; a model as a function that makes it.
         traits: See `testing.Subject`.
         newcomer: `(server's state, initial weights -> models)`, the models that a new client may
             have if there is no global model; `None`: any.
@@ -85,9 +85,8 @@ class Uncomposed(testing.Subject):
 @functools.cache
 def _subject(kind, name, options, traits):
     def made(model, local):
-        return make(
-            name, model, local, num_clients=CLIENTS, clients_per_round=COHORT, **dict(options)
-        )
+        given = {key: option() if callable(option) else option for key, option in options}
+        return make(name, model, local, num_clients=CLIENTS, clients_per_round=COHORT, **given)
 
     return kind(made, **dict(traits))
 
@@ -150,6 +149,8 @@ ADAPTED = {"starts_global": False}
 # All but a scale and a shift of five neurons is sent: as many bytes as the model without them.
 NORMALIZED = testing.tiny_normalized_model
 BRANCHES, COMPONENTS = 5, 3
+WITH_NORM = ALL + 2 * 5 * NUMBER  # the bytes of all of it
+BRANCHES = 5
 
 # Their processes are composed in all tests.
 COMPOSED = [
@@ -188,6 +189,7 @@ UNCOMPOSED = [
     Row("fedrep", *BODY, newcomer=shared_and_initial),
     Row("fedrod", *AVERAGED),
     Row("fedtgp", *TRAINED_PROTOTYPES, {"lambda_": 1.0, **QUICK}, SINGLE),
+    Row("fml", *AVERAGED),
     Row("ifca", 2 * ALL, ALL + NUMBER + WEIGHT, traits=SINGLE, newcomer=any_cluster),
     Row("knn_per", *AVERAGED, traits=ADAPTED),
     Row("moon", *AVERAGED),
@@ -214,6 +216,7 @@ COVERED = [
     Row("fedrod", ALL + HYPER, ALL + HYPER + WEIGHT, {"personal_head": "hyper"}, ADAPTED),
     Row("fedsam", *AVERAGED),
     Row("fedtgp", *TRAINED_PROTOTYPES, {"predict": "head", **QUICK}, SINGLE, initial),
+    Row("fml", WITH_NORM, WITH_NORM + WEIGHT, {"network": NORMALIZED}, ADAPTED),
     Row("heur_fedamp", *MIXED, PULL, MIXING, initial),
     Row("lg_fedavg", HEAD, HEAD + WEIGHT, newcomer=shared_and_initial),
     Row("lg_fedavg", HEAD, HEAD + WEIGHT, {"alternate": True}, newcomer=shared_and_initial),

@@ -15,7 +15,7 @@ from tff_pfl.tracing.errors import LabelsError
 layers = tf.keras.layers
 METHODS = sorted(ALGORITHMS.keys())
 NEEDS_CLASS_LOGITS = {
-    *("fd", "fedas", "fedgh", "fedlc", "fedntd", "fedpac", "fedproto", "fedrod", "fedtgp"),
+    *("fd", "fedas", "fedgh", "fedlc", "fedntd", "fedpac", "fedproto", "fedrod", "fedtgp", "fml"),
     *("knn_per", "splitgp"),
 }
 NEEDS_LINEAR_HEAD = {

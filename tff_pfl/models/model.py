@@ -334,6 +334,10 @@ class Model:
         record_use("assigned")
         return self._forward(weights, batch, True).weights if self.training_pass else weights
 
+    def training_forward(self, weights, batch) -> Forward:
+        """Computes the pass of a step on a batch, such as that of a model to learn from."""
+        return self._forward(weights, batch, True, has_features=True)
+
     def zero_totals(self) -> Totals:
         """Returns the totals of no examples, of the loss and the metrics that are means."""
         names = ["loss", *self.task.means]

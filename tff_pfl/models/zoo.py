@@ -251,7 +251,7 @@ def beside(model: Model, network: str | Model) -> Model:
         return network
     if not network:
         return model
-    check_names("model", [network], MODELS)
+    check_names("network", [network], MODELS)
     made = recipe_of(model)
     if made is None:
         raise ValueError(
