@@ -31,6 +31,7 @@ XS = [RNG.normal(i, 1, size=(n, IN)) for i, n in enumerate(SIZES)]
 YS = [RNG.choice(classes, n) for classes, n in zip(CHOICES, SIZES, strict=True)]
 
 
+@pytest.mark.thorough_but_one
 @pytest.mark.parametrize("pm_head", ["local", "global"])
 def test_without_server_epochs_it_is_local(pm_head):
     found, expected = trained("fedgh", server_epochs=0, pm_head=pm_head), trained("local")
