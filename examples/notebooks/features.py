@@ -106,14 +106,14 @@ def contrastive(model, local, *, mu: float = 1.0, temperature: float = 0.5):
 
 # %%
 class Prototypes(NamedTuple):
-    """What the server keeps: the mean features of each class, and whether the class has some."""
+    """The server's state: the mean features of each class, and whether the class has some."""
 
     values: tf.Tensor
     known: tf.Tensor
 
 
 class ClassSums(NamedTuple):
-    """What a client sends: the sum of the features of each class, and how many there are."""
+    """An upload: the sum of the features of each class, and how many there are."""
 
     features: tf.Tensor
     counts: tf.Tensor

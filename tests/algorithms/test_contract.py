@@ -208,7 +208,7 @@ COVERED = [
     Row("fedbabu", *BODY, {"fine_tune_epochs": 0}),
     Row("fedcac", *MASKED, {"personalized": "last", "weighting": "uniform"}, SINGLE),
     Row("fedbn", *AVERAGED, traits={"model": NORMALIZED}, newcomer=shared_and_initial),
-    Row("fedgh", *HEADER, {"pm_head": "global"}, SINGLE, newcomer=shared_and_initial),
+    Row("fedgh", *HEADER, {"personalized": "global"}, SINGLE, newcomer=shared_and_initial),
     Row("fedper", *AVERAGED, {"personal_layers": ()}, newcomer=shared_and_initial),
     Row("fedper", 0, 0, {"personal_layers": ("dense1", "head")}, newcomer=shared_and_initial),
     Row("fedprox", *AVERAGED),

@@ -32,9 +32,9 @@ YS = [RNG.choice(classes, n) for classes, n in zip(CHOICES, SIZES, strict=True)]
 
 
 @pytest.mark.thorough_but_one
-@pytest.mark.parametrize("pm_head", ["local", "global"])
-def test_without_server_epochs_it_is_local(pm_head):
-    found, expected = trained("fedgh", server_epochs=0, pm_head=pm_head), trained("local")
+@pytest.mark.parametrize("personalized", ["local", "global"])
+def test_without_server_epochs_it_is_local(personalized):
+    found, expected = trained("fedgh", server_epochs=0, personalized=personalized), trained("local")
     assert_equal(found.client_states, expected.client_states)
     assert_equal(found.personal, expected.personal)
 
@@ -85,9 +85,9 @@ class Federation:
 
 @pytest.mark.thorough_but_one
 @pytest.mark.parametrize(
-    ("rate", "epochs", "batch_size", "pm_head"), [(0.01, 1, 1, "local"), (0.5, 2, 2, "global")]
+    ("rate", "epochs", "batch_size", "personalized"), [(0.01, 1, 1, "local"), (0.5, 2, 2, "global")]
 )
-def test_rounds_agree_with_numpy(rate, epochs, batch_size, pm_head):
+def test_rounds_agree_with_numpy(rate, epochs, batch_size, personalized):
     model = linear_network(IN, has_bias=True)
     local = LocalTraining(
         tff.learning.optimizers.build_sgdm(RATE, MOMENTUM), epochs=EPOCHS, batch_size=BATCH
@@ -96,7 +96,7 @@ def test_rounds_agree_with_numpy(rate, epochs, batch_size, pm_head):
         "server_learning_rate": rate,
         "server_epochs": epochs,
         "server_batch_size": batch_size,
-        "pm_head": pm_head,
+        "personalized": personalized,
     }
     process = eager("fedgh", model, local, seed=SEED, **(options if epochs > 1 else {}))
     clients = [
@@ -108,7 +108,7 @@ def test_rounds_agree_with_numpy(rate, epochs, batch_size, pm_head):
         expected.next(cohort, round_num)
         assert_close(state.algorithm.weights, expected.header)
         assert_close([client.state.model for client in now], expected.models)
-    own = [expected.start(i) if pm_head == "global" else expected.models[i] for i in range(4)]
+    own = [expected.start(i) if personalized == "global" else expected.models[i] for i in range(4)]
     assert_close(process.personalize(state, now), own)
 
 

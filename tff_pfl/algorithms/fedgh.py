@@ -18,7 +18,7 @@ end of its last training. There is no global model.
 
 The authors' published code leaves theta as it was drawn, because its optimizer has the weights of a
 client. PFLlib shuffles the means and makes steps of several (`server_batch_size`), and evaluates
-clients with the server's head (`pm_head="global"`).
+clients with the server's head (`personalized="global"`).
 
 server_epochs = 0: Local.
 """
@@ -30,6 +30,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tff_pfl.aggregators import StackFactory
+from tff_pfl.algorithms.fedavg import PERSONALIZED
 from tff_pfl.algorithms.fedproto import class_means, class_sums
 from tff_pfl.algorithms.local_training import LocalModel, local_training
 from tff_pfl.algorithms.registry import ALGORITHMS, idle_where
@@ -76,7 +77,7 @@ def fedgh(
     server_learning_rate: float = 0.01,
     server_epochs: int = 1,
     server_batch_size: int = 1,
-    pm_head: str = "local",
+    personalized: str = "local",
 ) -> Algorithm:
     """Makes FedGH.
 
@@ -86,12 +87,12 @@ def fedgh(
         server_learning_rate: `eta_s`; 0.01 in the authors' code, 1 in PFLlib.
         server_epochs: The server's passes over the means of a round.
         server_batch_size: The number of means in a step of the server.
-        pm_head: The head of the personal model: "local", the client's own, or "global", `theta`.
+        personalized: The head of the personal model: the client's own ("local"), or `theta` ("global").
 
     Raises:
         ValueError: The model has no features (see `Model`), or only one logit.
     """
-    check_names("pm_head", [pm_head], ("local", "global"))
+    check_names("personalized", [personalized], PERSONALIZED)
     _, num_classes = linear_head_shape(model, "fedgh")
     parts = layer_parts(model)
     head = head_model(model, parts)
@@ -133,7 +134,7 @@ def fedgh(
         return Header(weights, is_trained), collections.OrderedDict()
 
     def personalize(header, state, examples, context):
-        return with_header(header, state) if pm_head == "global" else state.model
+        return with_header(header, state) if personalized == "global" else state.model
 
     return Algorithm(
         server_init=lambda seed: Header(head.init(seed), tf.constant(False)),
