@@ -106,6 +106,7 @@ def test_rounds_agree_with_numpy(margin, threshold):
     assert_close(mine["prototypes"]["values"], expected.values)
 
 
+@pytest.mark.thorough
 def test_class_has_a_prototype_as_soon_as_a_client_sent_a_mean():
     process, clients, _ = process_of(server_epochs=1)
     one_class, others = each_round(process, clients, [(2,), (0, 1)])

@@ -87,7 +87,7 @@ def fedgh(
         server_learning_rate: `eta_s`; 0.01 in the authors' code, 1 in PFLlib.
         server_epochs: The server's passes over the means of a round.
         server_batch_size: The number of means in a step of the server.
-        personalized: The head of the personal model, the client's own ("local") or `theta` ("global").
+        personalized: The personal model's head: the client's own ("local") or `theta` ("global").
 
     Raises:
         ValueError: The model has no features (see `Model`), or only one logit.
