@@ -104,8 +104,10 @@ def cross_entropy(logits, y) -> tuple[float, np.ndarray]:
     return -np.mean(np.log(p[range(len(y)), y])), (p - np.eye(p.shape[1])[y]) / len(y)
 
 
-def batches_of(size: int, client_id: int, round_num: int, *, epochs, batch_size, seed=0) -> list:
-    """Returns the rows of each batch of a client in the first exchange of a round."""
+def batches_of(
+    size: int, client_id: int, round_num: int, *, epochs, batch_size, seed=0, exchange=0
+) -> list:
+    """Returns the rows of each batch of a client in an exchange of a round."""
     if not size:
         return []
     rows = np.arange(size, dtype=np.int32)
@@ -116,7 +118,7 @@ def batches_of(size: int, client_id: int, round_num: int, *, epochs, batch_size,
         row = tf.where(batch.weight > 0, batch.y, -1)
         return index + 1, tf.tensor_scatter_nd_update(found, [[index]], [row])
 
-    drawn = client_seed(run_seed(seed, 0), tf.constant(round_num), tf.constant(client_id))
+    drawn = client_seed(run_seed(seed, exchange), tf.constant(round_num), tf.constant(client_id))
     start = (tf.constant(0), tf.zeros([epochs * -(-size // batch_size), batch_size], tf.int32))
     options = {"epochs": epochs, "batch_size": batch_size, "seed": drawn}
     _, found = scan_batches(step, start, examples, **options)

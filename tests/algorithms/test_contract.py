@@ -129,6 +129,8 @@ FEDPAC = (
     ALL + (15 + 1 + 15 + 3 + 1) * NUMBER + WEIGHT,
 )
 OTHERS = 4  # the number of models that FedFomo sends to a client
+# Down: shares of all clients. Up: id and number of examples, and id in the second exchange.
+APPLE = (NUMBER * CLIENTS, ALL + 3 * NUMBER + 2 * WEIGHT)
 # The means of 5 features of 3 classes, and whether a class has one, or its number of examples.
 PROTOTYPES = 3 * 6 * NUMBER
 # Down: a head, and whether it was trained. Up: id, features of 3 classes, and which of them exist.
@@ -161,6 +163,7 @@ COMPOSED = [
 # Other rows cover what composing adds: but for slow tests, their rounds are run block by block.
 UNCOMPOSED = [
     Row("apfl", *AVERAGED, {"adaptive": True}),
+    Row("apple", APPLE[0] + CLIENTS * ALL, APPLE[1], {}, MIXING, initial),
     Row("ditto", *AVERAGED),
     Row("fd", OUTPUTS + 3 * NUMBER, OUTPUTS + NUMBER + WEIGHT, newcomer=initial),
     Row("fedala", *AVERAGED),
@@ -203,6 +206,14 @@ UNCOMPOSED = [
 ]
 # They differ from another row only by an option or a gradient term with separate tests.
 COVERED = [
+    Row(
+        "apple",
+        APPLE[0] + 2 * ALL,
+        APPLE[1] + 2 * NUMBER,  # the clients whose models it asks for
+        {"num_downloads": 2},
+        MIXING,
+        initial,
+    ),
     Row("fedavg", *AVERAGED, {"personalized": "local", "weighting": "uniform"}),
     Row("fedbabu", *BODY, traits=ADAPTED),
     Row("fedbabu", *BODY, {"fine_tune_epochs": 0}),

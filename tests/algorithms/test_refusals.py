@@ -48,6 +48,7 @@ def test_unknown_layer_is_refused(name, option):
 @together(
     ("name", "options", "message"),
     [
+        ("apple", {"num_downloads": 4}, "num_downloads must be below 4, .* got 4"),
         ("fedala", {"num_mixed_layers": 3}, "num_mixed_layers must be in 0 to 2, got 3"),
         ("fedbn", {}, "^fedbn keeps .* model 'mlp' has none"),
         ("fedfomo", {"num_models": 5}, "num_models must be in 1 to 4, .*, got 5"),
