@@ -15,7 +15,7 @@ from tff_pfl.tracing.errors import LabelsError
 layers = tf.keras.layers
 METHODS = sorted(ALGORITHMS.keys())
 NEEDS_CLASS_LOGITS = {"fedpac", "fedproto", "fedrod", "splitgp"}
-NEEDS_LINEAR_HEAD = {"fedpac", "fedproto", "fedrod", "moon"}
+NEEDS_LINEAR_HEAD = {"fedcp", "fedpac", "fedproto", "fedrod", "moon"}
 NO_BATCH_NORMALIZATION = {
     *NEEDS_CLASS_LOGITS - {"fedpac", "fedproto"},
     *("fedmgda_plus", "fedpg", "pfedhn", "pfedhn_pc", "plgu_ghn", "s_fedpg"),
@@ -95,9 +95,9 @@ def assert_refused_by(names, model, message, others=METHODS):
 @pytest.mark.thorough
 @together("task", MODELS)
 def test_methods_that_need_class_logits_say_so_at_the_start(task):
-    # The constant outputs of `constant` have no autoencoding, and MOON needs a linear head.
+    # The constant outputs of `constant` have no autoencoding; some models have no linear head.
     others = [name for name in METHODS if (task, name) != ("autoencoding", "constant")]
-    others.remove("moon")
+    others = sorted(set(others) - (NEEDS_LINEAR_HEAD - NEEDS_CLASS_LOGITS))
     message = f"^{{}} needs a class label .* is '{task}'"
     assert_refused_by(NEEDS_CLASS_LOGITS, MODELS[task](), message, others)
 
@@ -179,7 +179,7 @@ FAST = {("regression", "fedrep"), ("sequence", "apfl")}
         for task in DATA
         for name in METHODS
         # Constant outputs are as good before the first round.
-        if name not in NEEDS_CLASS_LOGITS | {"constant"}
+        if name not in NEEDS_CLASS_LOGITS | NEEDS_LINEAR_HEAD | {"constant"}
     ],
 )
 def test_a_round_lowers_the_loss_of_the_clients_models(task, name):
