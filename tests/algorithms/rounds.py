@@ -73,12 +73,12 @@ def personal(process, state, clients) -> list[np.ndarray]:
     return [vector_of(model) for model in process.personalize(state, clients)]
 
 
-def linear_network(inputs: int, has_bias: bool) -> Model:
-    """Makes a network with a body of 2 features and a head of 3 classes, with or without a bias."""
+def linear_network(inputs: int, has_bias: bool, width: int = 2) -> Model:
+    """Makes a network with a linear body and a head of 3 classes, with or without a bias."""
 
     def init(seed):
-        shapes = {"kernel": (2, 3), "bias": (3,)} if has_bias else {"kernel": (2, 3)}
-        body = tf.random.stateless_normal((inputs, 2), [seed, 0])
+        shapes = {"kernel": (width, 3), "bias": (3,)} if has_bias else {"kernel": (width, 3)}
+        body = tf.random.stateless_normal((inputs, width), [seed, 0])
         head = {
             name: tf.random.stateless_normal(shape, [seed, len(shape)])
             for name, shape in shapes.items()
@@ -102,6 +102,30 @@ def cross_entropy(logits, y) -> tuple[float, np.ndarray]:
     p = np.exp(logits - logits.max(axis=1, keepdims=True))
     p /= p.sum(axis=1, keepdims=True)
     return -np.mean(np.log(p[range(len(y)), y])), (p - np.eye(p.shape[1])[y]) / len(y)
+
+
+def slopes(loss, weights: dict[str, np.ndarray], step: float = 1e-7) -> dict[str, np.ndarray]:
+    """Returns the gradient of a function of weights by name, by differences."""
+    value = loss(weights)
+
+    def slope(name, index):
+        moved = weights[name].copy()
+        moved[index] += step
+        return (loss(weights | {name: moved}) - value) / step
+
+    return {
+        name: np.reshape([slope(name, index) for index in np.ndindex(leaf.shape)], leaf.shape)
+        for name, leaf in weights.items()
+    }
+
+
+def by_name(weights) -> dict[str, np.ndarray]:
+    """Returns weights in float64 by layer and name, such as "head/bias"."""
+    return {
+        f"{layer}/{name}": np.float64(value)
+        for layer, values in weights.items()
+        for name, value in values.items()
+    }
 
 
 def batches_of(

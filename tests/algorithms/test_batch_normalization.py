@@ -252,6 +252,7 @@ FEDERATION = {"num_clients": 3}
         ("fedcac", FEDERATION),
         ("pgfed", {**FEDERATION, "clients_per_round": 2}),
         ("plgu_lf", {}),
+        ("fedcp", {}),
         ("pfedmb", {"branches": 2}),
     ],
 )

@@ -10,6 +10,7 @@ import tensorflow_federated as tff
 from tests.federation import leaves
 from tff_pfl import testing
 from tff_pfl.algorithms import ALGORITHMS, make
+from tff_pfl.algorithms.fedcp import condition
 from tff_pfl.local import trees
 from tff_pfl.privacy import with_distributed_privacy
 from tff_pfl.templates import Client, compose
@@ -100,6 +101,12 @@ def shared_and_initial(state, weights):
     return [{layer: shared.get(layer, weights[layer]) for layer in weights}]
 
 
+def own_head_beside_the_global_one(state, weights):
+    head, shared = weights["head"], state.weights
+    fixed = {"global_head": shared["head"], "condition": condition(head)}
+    return [{**shared, "head": head, **fixed}]
+
+
 def any_cluster(state, weights):
     return [trees.row(state.models, j) for j in range(2)]
 
@@ -140,6 +147,8 @@ OUTPUTS = 3 * 4 * NUMBER
 # With the client's id; the server makes a pass over the means.
 TRAINED_PROTOTYPES = (PROTOTYPES, PROTOTYPES + NUMBER + WEIGHT)
 QUICK = {"server_epochs": 1}
+# A dense layer from 5 to 10 numbers, and a scale and a shift of each of them.
+CONDITIONAL = 4 * (10 * (5 + 1) + 2 * 10)
 # The server needs every single upload, or gets no uploads.
 SINGLE = {"needs_uploads": True}
 EXACT = {"is_random": False, **SINGLE}
@@ -170,6 +179,12 @@ UNCOMPOSED = [
     Row("fedamp", *MIXED, {**PULL, "sigma": 1.0, "distance_scale": "median"}, MIXING, initial),
     Row("fedas", *BODY, newcomer=shared_and_initial),
     Row("fedcac", *MASKED, traits=SINGLE),
+    Row(
+        "fedcp",
+        ALL + CONDITIONAL,
+        ALL + CONDITIONAL + WEIGHT,
+        newcomer=own_head_beside_the_global_one,
+    ),
     Row("feddyn", ALL, ALL + NUMBER + WEIGHT),
     Row("fedem", COMPONENTS * ALL, COMPONENTS * ALL + WEIGHT, traits=ADAPTED),
     Row(

@@ -19,7 +19,8 @@ NEEDS_CLASS_LOGITS = {
     *("knn_per", "splitgp"),
 }
 NEEDS_LINEAR_HEAD = {
-    *("fedas", "fedgh", "fedpac", "fedphp", "fedproto", "fedrod", "fedtgp", "knn_per", "moon"),
+    *("fedas", "fedcp", "fedgh", "fedpac", "fedphp", "fedproto", "fedrod", "fedtgp", "knn_per"),
+    *("moon",),
 }
 NO_BATCH_NORMALIZATION = {
     *("fedmgda_plus", "fedpg", "fedrod", "pfedhn", "pfedhn_pc", "plgu_ghn", "s_fedpg", "splitgp"),
