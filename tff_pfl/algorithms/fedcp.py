@@ -50,6 +50,7 @@ from tff_pfl.arguments.extension import extends
 from tff_pfl.arguments.ranges import at_least, takes
 from tff_pfl.local import LocalTraining, trees
 from tff_pfl.models import Model, Weights, distinct_seeds, layer_parts, linear
+from tff_pfl.numerics.distances import squared_distances
 from tff_pfl.templates import Algorithm, ClientOutput, averaging
 
 BANDWIDTHS = (10.0, 15.0, 20.0, 50.0)  # `w`
@@ -179,10 +180,8 @@ def alignment(model: Model, received: Weights, lambda_: float):
 
 def _kernel(one, other):
     """Returns `k` of all pairs of rows, `[batch, batch]`."""
-    norms, others = (tf.reduce_sum(tf.square(rows), axis=-1) for rows in (one, other))
-    squared = norms[:, tf.newaxis] + others - 2.0 * tf.matmul(one, other, transpose_b=True)
-    scaled = squared[..., tf.newaxis] / (2.0 * tf.constant(BANDWIDTHS))
-    return tf.reduce_sum(tf.exp(-scaled), axis=-1)
+    distances = squared_distances(one, other)[..., tf.newaxis]
+    return tf.reduce_sum(tf.exp(-distances / (2.0 * tf.constant(BANDWIDTHS))), axis=-1)
 
 
 def on_features(model: Model, init: Callable, outputs: Callable, name: str) -> Model:

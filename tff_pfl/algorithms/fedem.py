@@ -26,7 +26,6 @@ K = 1: FedAvg.
 """
 
 import collections
-import dataclasses
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -222,16 +221,7 @@ def mixture_model(model: Model, num_components: int) -> Model:
         ]
         return mix(tf.stack(outputs, axis=-1), tf.nn.log_softmax(weights[_LAYER]["log_pi"]))
 
-    return dataclasses.replace(
-        model,
-        init=init,
-        apply=apply,
-        features=None,
-        forward=None,
-        training_pass=None,
-        penalty=None,
-        name=f"{model.name}_mixture",
-    )
+    return model.evaluated_as(f"{model.name}_mixture", init, apply)
 
 
 def _mix_of(model: Model) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:

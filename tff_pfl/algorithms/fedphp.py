@@ -39,6 +39,7 @@ from tff_pfl.arguments.names import check_names
 from tff_pfl.arguments.ranges import between, takes, whole
 from tff_pfl.local import Batch, LocalTraining, trees
 from tff_pfl.models import Forward, Model, Weights
+from tff_pfl.numerics.distances import squared_distances
 from tff_pfl.templates import Algorithm, ClientOutput, OwnModel, averaging, last_own_model
 
 _TEMPERATURE = 4.0
@@ -125,7 +126,8 @@ def discrepancy(model: Model, private: Weights, forward: Forward, batch: Batch) 
     """Returns a number for each row; their weighted mean is the squared MMD of the features."""
     assert model.features is not None  # see `check_features`
     inherited = model.features(private, batch.x, training=False, seed=batch.seed)
-    distances = _squared_distances(tf.concat([forward.features, inherited], axis=0))
+    both = tf.concat([forward.features, inherited], axis=0)
+    distances = squared_distances(both, both)
     weight = model.example_weight(batch)
     share = tf.math.divide_no_nan(weight, tf.reduce_sum(weight))
     halves = tf.concat([share, share], axis=0) / 2.0
@@ -136,10 +138,3 @@ def discrepancy(model: Model, private: Weights, forward: Forward, batch: Batch) 
     of_own, of_inherited = tf.split(difference, 2)
     # The kernels of a single example narrow as the models agree: its gradient has no bound.
     return tf.where(tf.reduce_max(share) < 1.0, of_own - of_inherited, 0.0)
-
-
-def _squared_distances(rows):
-    """Returns the squared distances of rows from one another."""
-    lengths = tf.reduce_sum(rows**2, axis=-1)
-    products = tf.matmul(rows, rows, transpose_b=True)
-    return tf.nn.relu(lengths[:, tf.newaxis] + lengths - 2.0 * products)

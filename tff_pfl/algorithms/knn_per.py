@@ -30,6 +30,7 @@ from tff_pfl.arguments.names import check_names
 from tff_pfl.arguments.ranges import above, between, takes, whole
 from tff_pfl.local import Examples, LocalTraining, scan_batches
 from tff_pfl.models import Model, Weights, check_ids, linear, linear_head_shape
+from tff_pfl.numerics.distances import squared_distances
 from tff_pfl.templates import Algorithm, Personalization, averaging
 
 DISTANCES = ("euclidean", "squared")
@@ -156,7 +157,7 @@ def with_neighbors(
         memory = weights[_LAYER]
         features = model.features(weights, x, training=training, seed=seed)
         logits = linear(weights[model.layers[-1]], features)
-        squares = _squared_distances(features, memory["features"])
+        squares = squared_distances(features, memory["features"])
         distances = squares / dim if distance == "squared" else tf.sqrt(squares)
         is_taken = tf.reduce_any(memory["votes"] > 0.0, axis=1)
         nearness = tf.where(is_taken, -distances / scale, -_FAR)
@@ -169,10 +170,3 @@ def with_neighbors(
         return tf.math.log(mixed + (1.0 - own_share) * tf.nn.softmax(logits) + _TINY)
 
     return model.evaluated_as(f"{model.name}_with_neighbors", init, apply)
-
-
-def _squared_distances(rows, others):
-    """Returns the squared distances of rows from others, `[rows, others]`."""
-    one, other = (tf.reduce_sum(tf.square(of), axis=1) for of in (rows, others))
-    found = one[:, tf.newaxis] - 2.0 * tf.matmul(rows, others, transpose_b=True) + other
-    return tf.maximum(found, 0.0)  # which rounding may have made negative
