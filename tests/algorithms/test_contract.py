@@ -101,6 +101,10 @@ def shared_and_initial(state, weights):
     return [{layer: shared.get(layer, weights[layer]) for layer in weights}]
 
 
+def before_splits(state, weights):
+    return [trees.row(state.models, 0)]
+
+
 def any_cluster(state, weights):
     return [trees.row(state.models, j) for j in range(2)]
 
@@ -109,6 +113,8 @@ AVERAGED = (ALL, ALL + WEIGHT)
 BODY = (ALL - HEAD, ALL - HEAD + WEIGHT)
 # In FedAMP's first exchange clients send only their ids.
 MIXED = (ALL, ALL + 2 * (NUMBER + WEIGHT))
+# CFL splits a cluster in each round.
+SPLITTING = {"eps_1": 1e3, "eps_2": 0.0}
 # FedAMP's default pull is almost 0.
 PULL = {"lambda_": 0.1, "alpha": 0.3}
 GENERATED = (ALL, ALL + NUMBER + WEIGHT)
@@ -151,6 +157,7 @@ COMPOSED = [
 # Other rows cover what composing adds: but for slow tests, their rounds are run block by block.
 UNCOMPOSED = [
     Row("apfl", *AVERAGED, {"adaptive": True}),
+    Row("cfl", ALL, ALL + NUMBER + WEIGHT, SPLITTING, SINGLE, before_splits),
     Row("ditto", *AVERAGED),
     Row("fedala", *AVERAGED),
     Row("fedamp", *MIXED, {**PULL, "sigma": 1.0, "distance_scale": "median"}, MIXING, initial),
