@@ -105,6 +105,8 @@ def own_head_beside_the_global_one(state, weights):
     head, shared = weights["head"], state.weights
     fixed = {"global_head": shared["head"], "condition": condition(head)}
     return [{**shared, "head": head, **fixed}]
+def before_splits(state, weights):
+    return [trees.row(state.models, 0)]
 
 
 def any_cluster(state, weights):
@@ -115,6 +117,8 @@ AVERAGED = (ALL, ALL + WEIGHT)
 BODY = (ALL - HEAD, ALL - HEAD + WEIGHT)
 # In FedAMP's first exchange clients send only their ids.
 MIXED = (ALL, ALL + 2 * (NUMBER + WEIGHT))
+# CFL splits a cluster in each round.
+SPLITTING = {"eps_1": 1e3, "eps_2": 0.0}
 # FedAMP's default pull is almost 0.
 PULL = {"lambda_": 0.1, "alpha": 0.3}
 # FedCAC's clients also send a bool for each weight, and their ids.
@@ -173,6 +177,7 @@ COMPOSED = [
 UNCOMPOSED = [
     Row("apfl", *AVERAGED, {"adaptive": True}),
     Row("apple", APPLE[0] + CLIENTS * ALL, APPLE[1], {}, MIXING, initial),
+    Row("cfl", ALL, ALL + NUMBER + WEIGHT, SPLITTING, SINGLE, before_splits),
     Row("ditto", *AVERAGED),
     Row("fd", OUTPUTS + 3 * NUMBER, OUTPUTS + NUMBER + WEIGHT, newcomer=initial),
     Row("fedala", *AVERAGED),
