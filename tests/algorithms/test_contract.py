@@ -105,6 +105,8 @@ def own_head_beside_the_global_one(state, weights):
     head, shared = weights["head"], state.weights
     fixed = {"global_head": shared["head"], "condition": condition(head)}
     return [{**shared, "head": head, **fixed}]
+
+
 def before_splits(state, weights):
     return [trees.row(state.models, 0)]
 
