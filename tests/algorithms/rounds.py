@@ -15,7 +15,7 @@ from tests.federation import COHORTS, eager, make_client
 from tests.quadratics import quadratic_examples, quadratic_model, vector_of, weights_of
 from tff_pfl.local import Examples, scan_batches, trees
 from tff_pfl.local.seeds import client_seed, run_seed
-from tff_pfl.models import TASKS, Model, linear
+from tff_pfl.models import TASKS, Model, from_keras, linear
 from tff_pfl.templates import Client
 from tff_pfl.testing import EagerProcess
 
@@ -95,6 +95,17 @@ def linear_network(inputs: int, has_bias: bool, width: int = 2) -> Model:
         return linear(weights["head"], features(weights, x))
 
     return Model(init, apply, TASKS["classification"](), name="linear", features=features)
+
+
+def normalized_network(inputs: int) -> Model:
+    """Makes a linear network of 3 classes with batch normalisation and dropout."""
+
+    def network():
+        layers = tf.keras.layers
+        body = [layers.BatchNormalization(momentum=0.8, name="norm"), layers.Dropout(0.3)]
+        return tf.keras.Sequential([tf.keras.Input((inputs,)), *body, layers.Dense(3, name="head")])
+
+    return from_keras(network, input_shape=(inputs,))
 
 
 def cross_entropy(logits, y) -> tuple[float, np.ndarray]:

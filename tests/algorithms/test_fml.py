@@ -5,9 +5,14 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests.algorithms.rounds import batches_of, cross_entropy, each_round, linear_network
+from tests.algorithms.rounds import (
+    batches_of,
+    cross_entropy,
+    each_round,
+    linear_network,
+    normalized_network,
+)
 from tests.federation import assert_close, eager, make_client
-from tff_pfl import models
 from tff_pfl.local import Examples, LocalTraining
 
 IN, CLASSES, SEED = 3, 3, 2
@@ -35,19 +40,10 @@ def federation(model, name="fml", local=None, **options):
     return process, [make_client(process, i, own) for i, own in enumerate(examples)]
 
 
-def normalized_model():
-    def network():
-        layers = tf.keras.layers
-        body = [layers.BatchNormalization(momentum=0.8, name="norm"), layers.Dropout(0.3)]
-        return tf.keras.Sequential(
-            [tf.keras.Input((IN,)), *body, layers.Dense(CLASSES, name="head")]
-        )
-
-    return models.from_keras(network, input_shape=(IN,))
-
-
 @pytest.mark.thorough_but_one
-@pytest.mark.parametrize("model", [lambda: OWN, normalized_model], ids=["linear", "normalized"])
+@pytest.mark.parametrize(
+    "model", [lambda: OWN, lambda: normalized_network(IN)], ids=["linear", "normalized"]
+)
 def test_with_labels_alone_it_is_fedavg_beside_local(model):
     """Covers moving statistics, and optimizers and clipping of each model's own."""
     model, found = model(), {}
@@ -63,7 +59,7 @@ def test_with_labels_alone_it_is_fedavg_beside_local(model):
 @pytest.mark.thorough
 def test_models_that_are_equal_learn_from_labels_alone():
     """Covers outputs to learn from, which are those of training."""
-    model, found = normalized_model(), []
+    model, found = normalized_network(IN), []
     for name, share in (("fml", 1.0), ("local", 0.5)):
         optimizer = tff.learning.optimizers.build_sgdm(share * RATE, MOMENTUM)
         local = LocalTraining(optimizer, epochs=EPOCHS, batch_size=BATCH)

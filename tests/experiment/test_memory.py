@@ -17,6 +17,7 @@ n = MODEL.num_weights
 # states of the library's other methods do not grow with clients.
 OF_CLIENTS = {
     "fedamp": lambda N: 4 * N * (n + N),
+    "fedcac": lambda N: 5 * N * n,
     "fedfomo": lambda N: N * (4 * n + 4 * N + 1),
     "heur_fedamp": lambda N: 4 * N * (n + N),
 }

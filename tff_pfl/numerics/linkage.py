@@ -16,7 +16,7 @@ LINKAGES = {"single": tf.maximum, "complete": tf.minimum}
 def bipartition(similarity: tf.Tensor, sets: tf.Tensor, linkage: str) -> tf.Tensor:
     """Returns which items are in the second part of their set, bool `[k]`.
 
-    The first part has the first item of the set. If pairs are equally similar, the first one merges.
+    The first part has the first item of the set. Among equally similar pairs, the first one merges.
 
     Args:
         similarity: `[k, k]`, symmetric and finite. `k` may be 0.
