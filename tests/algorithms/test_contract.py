@@ -139,6 +139,8 @@ OTHERS = 4  # the number of models that FedFomo sends to a client
 PROTOTYPES = 3 * 6 * NUMBER
 # A dense layer from 5 to 10 numbers, and a scale and a shift of each of them.
 CONDITIONAL = 4 * (10 * (5 + 1) + 2 * 10)
+# A body, such layers, and embeddings of 3 classes.
+ROUTED = ALL - HEAD + CONDITIONAL + 3 * 5 * NUMBER
 # The server needs every single upload, or gets no uploads.
 SINGLE = {"needs_uploads": True}
 EXACT = {"is_random": False, **SINGLE}
@@ -185,6 +187,7 @@ UNCOMPOSED = [
     Row("fedpg", *FEDPG, traits=EXACT),
     Row("fedrep", *BODY, newcomer=shared_and_initial),
     Row("fedrod", *AVERAGED),
+    Row("gpfl", ROUTED, ROUTED + WEIGHT),
     Row("ifca", 2 * ALL, ALL + NUMBER + WEIGHT, traits=SINGLE, newcomer=any_cluster),
     Row("moon", *AVERAGED),
     Row("pfedhn", *GENERATED, {"hidden_width": 8, "hidden_layers": 1}, SINGLE),

@@ -14,10 +14,10 @@ from tff_pfl.tracing.errors import LabelsError
 
 layers = tf.keras.layers
 METHODS = sorted(ALGORITHMS.keys())
-NEEDS_CLASS_LOGITS = {"fedpac", "fedproto", "fedrod", "splitgp"}
-NEEDS_LINEAR_HEAD = {"fedcp", "fedpac", "fedproto", "fedrod", "moon"}
+NEEDS_CLASS_LOGITS = {"fedpac", "fedproto", "fedrod", "gpfl", "splitgp"}
+NEEDS_LINEAR_HEAD = {"fedcp", "fedpac", "fedproto", "fedrod", "gpfl", "moon"}
 NO_BATCH_NORMALIZATION = {
-    *NEEDS_CLASS_LOGITS - {"fedpac", "fedproto"},
+    *NEEDS_CLASS_LOGITS - {"fedpac", "fedproto", "gpfl"},
     *("fedmgda_plus", "fedpg", "pfedhn", "pfedhn_pc", "plgu_ghn", "s_fedpg"),
 }
 FEDERATION = {"num_clients": 3, "clients_per_round": 3}
