@@ -253,6 +253,7 @@ FEDERATION = {"num_clients": 3}
         ("pgfed", {**FEDERATION, "clients_per_round": 2}),
         ("plgu_lf", {}),
         ("fedcp", {}),
+        ("gpfl", {}),
         ("pfedmb", {"branches": 2}),
     ],
 )

@@ -155,6 +155,8 @@ TRAINED_PROTOTYPES = (PROTOTYPES, PROTOTYPES + NUMBER + WEIGHT)
 QUICK = {"server_epochs": 1}
 # A dense layer from 5 to 10 numbers, and a scale and a shift of each of them.
 CONDITIONAL = 4 * (10 * (5 + 1) + 2 * 10)
+# A body, such layers, and embeddings of 3 classes.
+ROUTED = ALL - HEAD + CONDITIONAL + 3 * 5 * NUMBER
 # The server needs every single upload, or gets no uploads.
 SINGLE = {"needs_uploads": True}
 EXACT = {"is_random": False, **SINGLE}
@@ -215,6 +217,7 @@ UNCOMPOSED = [
     Row("fedrod", *AVERAGED),
     Row("fedtgp", *TRAINED_PROTOTYPES, {"lambda_": 1.0, **QUICK}, SINGLE),
     Row("fml", *AVERAGED),
+    Row("gpfl", ROUTED, ROUTED + WEIGHT),
     Row("ifca", 2 * ALL, ALL + NUMBER + WEIGHT, traits=SINGLE, newcomer=any_cluster),
     Row("knn_per", *AVERAGED, traits=ADAPTED),
     Row("moon", *AVERAGED),

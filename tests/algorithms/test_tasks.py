@@ -16,11 +16,11 @@ layers = tf.keras.layers
 METHODS = sorted(ALGORITHMS.keys())
 NEEDS_CLASS_LOGITS = {
     *("fd", "fedas", "fedgh", "fedlc", "fedntd", "fedpac", "fedproto", "fedrod", "fedtgp", "fml"),
-    *("knn_per", "splitgp"),
+    *("gpfl", "knn_per", "splitgp"),
 }
 NEEDS_LINEAR_HEAD = {
-    *("fedas", "fedcp", "fedgh", "fedpac", "fedphp", "fedproto", "fedrod", "fedtgp", "knn_per"),
-    *("moon",),
+    *("fedas", "fedcp", "fedgh", "fedpac", "fedphp", "fedproto", "fedrod", "fedtgp", "gpfl"),
+    *("knn_per", "moon"),
 }
 NO_BATCH_NORMALIZATION = {
     *("fedmgda_plus", "fedpg", "fedrod", "pfedhn", "pfedhn_pc", "plgu_ghn", "s_fedpg", "splitgp"),
