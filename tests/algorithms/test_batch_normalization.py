@@ -246,6 +246,7 @@ FEDERATION = {"num_clients": 3}
         ("mr_mtl", {"lambda_": 1.0}),
         ("fedlc", {}),
         ("fedntd", {}),
+        ("fedgen", {"generator_steps": 1}),
         ("per_fedavg", {"variant": "hessian_free"}),
         ("scaffold", FEDERATION),
         ("feddyn", FEDERATION),

@@ -157,6 +157,10 @@ QUICK = {"server_epochs": 1}
 CONDITIONAL = 4 * (10 * (5 + 1) + 2 * 10)
 # A body, such layers, and embeddings of 3 classes.
 ROUTED = ALL - HEAD + CONDITIONAL + 3 * 5 * NUMBER
+# Down: the model, the shares of 3 classes, and a generator from 2 numbers of noise and 3 classes,
+# through a layer of 4, to 5 features. Up: the change of the model, and the shares of classes.
+GENERATOR = {"noise_dim": 2, "generator_hidden": 4, "generator_steps": 1}
+GENERATING = (ALL + 3 * NUMBER + 4 * (4 * 6 + 5 * 5), ALL + 3 * NUMBER + WEIGHT)
 # The server needs every single upload, or gets no uploads.
 SINGLE = {"needs_uploads": True}
 EXACT = {"is_random": False, **SINGLE}
@@ -206,6 +210,7 @@ UNCOMPOSED = [
     ),
     Row("fedgh", *HEADER, traits=SINGLE, newcomer=initial),
     Row("fedlc", *AVERAGED),
+    Row("fedgen", *GENERATING, GENERATOR),
     Row("fedmgda_plus", *AVERAGED, traits=SINGLE),
     Row("fedntd", *AVERAGED),
     Row("fedpac", *FEDPAC, traits=SINGLE, newcomer=shared_and_initial),
@@ -245,6 +250,7 @@ COVERED = [
     Row("fedcac", *MASKED, {"personalized": "last", "weighting": "uniform"}, SINGLE),
     Row("fedbn", *AVERAGED, traits={"model": NORMALIZED}, newcomer=shared_and_initial),
     Row("fedgh", *HEADER, {"personalized": "global"}, SINGLE, newcomer=shared_and_initial),
+    Row("fedgen", *GENERATING, {"ensemble": "losses", **GENERATOR}, SINGLE),
     Row("fedper", *AVERAGED, {"personal_layers": ()}, newcomer=shared_and_initial),
     Row("fedper", 0, 0, {"personal_layers": ("dense1", "head")}, newcomer=shared_and_initial),
     Row("fedprox", *AVERAGED),
