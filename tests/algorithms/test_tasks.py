@@ -15,12 +15,12 @@ from tff_pfl.tracing.errors import LabelsError
 layers = tf.keras.layers
 METHODS = sorted(ALGORITHMS.keys())
 NEEDS_CLASS_LOGITS = {
-    *("fd", "fedas", "fedgen", "fedgh", "fedlc", "fedntd", "fedpac", "fedproto", "fedrod"),
-    *("fedtgp", "fml", "gpfl", "knn_per", "splitgp"),
+    *("fd", "fedas", "fedgen", "fedgh", "fedkd", "fedlc", "fedntd", "fedpac", "fedproto"),
+    *("fedrod", "fedtgp", "fml", "gpfl", "knn_per", "splitgp"),
 }
 NEEDS_LINEAR_HEAD = {
-    *("fedas", "fedcp", "fedgen", "fedgh", "fedpac", "fedphp", "fedproto", "fedrod", "fedtgp"),
-    *("gpfl", "knn_per", "moon"),
+    *("fedas", "fedcp", "fedgen", "fedgh", "fedkd", "fedpac", "fedphp", "fedproto", "fedrod"),
+    *("fedtgp", "gpfl", "knn_per", "moon"),
 }
 NO_BATCH_NORMALIZATION = {
     *("fedmgda_plus", "fedpg", "fedrod", "pfedhn", "pfedhn_pc", "plgu_ghn", "s_fedpg", "splitgp"),
