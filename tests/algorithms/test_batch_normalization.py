@@ -251,6 +251,7 @@ FEDERATION = {"num_clients": 3}
         ("scaffold", FEDERATION),
         ("feddyn", FEDERATION),
         ("fedcac", FEDERATION),
+        ("floco", {**FEDERATION, "endpoints": 2}),
         ("pgfed", {**FEDERATION, "clients_per_round": 2}),
         ("plgu_lf", {}),
         ("fedcp", {}),

@@ -123,6 +123,9 @@ MIXED = (ALL, ALL + 2 * (NUMBER + WEIGHT))
 SPLITTING = {"eps_1": 1e3, "eps_2": 0.0}
 # FedAMP's default pull is almost 0.
 PULL = {"lambda_": 0.1, "alpha": 0.3}
+# Floco's last layer has ten endpoints. Down: also a point of their simplex, and whether it is the
+# client's own. Up: also the id.
+SIMPLEX = (ALL + 9 * HEAD + 10 * NUMBER + 1, ALL + 9 * HEAD + NUMBER + WEIGHT)
 # FedCAC's clients also send a bool for each weight, and their ids.
 MASKED = (ALL, ALL + MODEL.num_weights + NUMBER + WEIGHT)
 GENERATED = (ALL, ALL + NUMBER + WEIGHT)
@@ -224,6 +227,7 @@ UNCOMPOSED = [
     Row("fedtgp", *TRAINED_PROTOTYPES, {"lambda_": 1.0, **QUICK}, SINGLE),
     Row("fml", *AVERAGED),
     Row("gpfl", ROUTED, ROUTED + WEIGHT),
+    Row("floco", *SIMPLEX, {"tau": 1}, SINGLE),
     Row("ifca", 2 * ALL, ALL + NUMBER + WEIGHT, traits=SINGLE, newcomer=any_cluster),
     Row("knn_per", *AVERAGED, traits=ADAPTED),
     Row("moon", *AVERAGED),

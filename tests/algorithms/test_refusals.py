@@ -21,6 +21,7 @@ LAYERS = [
     ("fedbabu", "head_layers"),
     ("fedper", "personal_layers"),
     ("fedrep", "personal_layers"),
+    ("floco", "simplex_layers"),
     ("lg_fedavg", "shared_layers"),
     ("pfedhn", "personal_layers"),
     ("pfedmb", "branched_layers"),

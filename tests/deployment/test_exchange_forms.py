@@ -15,7 +15,7 @@ mapreduce = tff.backends.mapreduce
 GATHERING = (
     *("fedamp", "heur_fedamp", "fedmgda_plus", "fedpac", "fedpg", "s_fedpg", "ifca", "fedfomo"),
     *("pfedhn", "pfedhn_pc", "plgu_ghn", "pgfed", "pgfed_ce", "pgfedmo", "pgfedmo_ce", "fedtgp"),
-    *("apple", "cfl", "fedcac", "fedgen-ensemble", "fedgh"),
+    *("apple", "cfl", "fedcac", "fedgen-ensemble", "fedgh", "floco"),
 )
 
 

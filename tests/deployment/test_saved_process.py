@@ -27,9 +27,10 @@ from tff_pfl.templates import compose
 
 MessageError, NotCountedError = exported.MessageError, coordinator.NotCountedError
 # TensorFlow fuses operations of these methods, unless `round_as_simulation` was called; pFedMe's it
-# also arranges differently in the simulation's larger graph. pFedMB's last batch of convolutions
-# has half of the rows in the simulation, see `branch_if_alone`, but not in an exported process.
-ROUNDED = ("pfedhn", "pfedhn_pc", "plgu_ghn", "pfedmb", "pfedme")
+# also arranges differently in the simulation's larger graph. With weights of more than two axes, as
+# those of pFedMB and Floco, the last batch has half of the rows in the simulation, see
+# `branch_if_alone`, but not in an exported process.
+ROUNDED = ("pfedhn", "pfedhn_pc", "plgu_ghn", "pfedmb", "pfedme", "floco")
 
 
 @pytest.mark.thorough

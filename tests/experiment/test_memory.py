@@ -19,6 +19,7 @@ OF_CLIENTS = {
     "fedamp": lambda N: 4 * N * (n + N),
     "fedcac": lambda N: 5 * N * n,
     "fedfomo": lambda N: N * (4 * n + 4 * N + 1),
+    "floco": lambda N: N * (4 * 10 * (5 * 3 + 3 + 1) + 2),
     "heur_fedamp": lambda N: 4 * N * (n + N),
 }
 OPTIONS = {"pfedme": {"lambda_": 1.0}}  # suits the learning rate of the tiny federation
