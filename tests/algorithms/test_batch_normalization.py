@@ -185,6 +185,18 @@ def test_pfedme_assigns_statistics_of_the_personal_model(model):
 
 
 @pytest.mark.thorough
+def test_feddbe_assigns_statistics_also_with_a_bias_and_a_pull(model):
+    """The statistics of inputs are those of FedAvg in later rounds, too."""
+    both = zip(rounds(model, "feddbe", kappa=1.0), rounds(model, "fedavg"), strict=True)
+    for (found, _), (expected, _) in both:
+        for name in ("moving_mean", "moving_variance"):
+            norms = [state.algorithm.weights["norm"][name] for state in (found, expected)]
+            assert_close(*norms)
+    heads = [state.algorithm.weights["head"]["kernel"] for state in (found, expected)]
+    assert np.max(np.abs(np.subtract(*heads))) > 1e-3
+
+
+@pytest.mark.thorough
 def test_apfl_keeps_the_statistics_of_the_mixture(model):
     state, personal = first_round(model, "apfl")
     ends = [descended(start_of(model), i, 0) for i in COHORTS[0]]

@@ -129,6 +129,8 @@ SIMPLEX = (ALL + 9 * HEAD + 10 * NUMBER + 1, ALL + 9 * HEAD + NUMBER + WEIGHT)
 # FedCAC's clients also send a bool for each weight, and their ids.
 MASKED = (ALL, ALL + MODEL.num_weights + NUMBER + WEIGHT)
 GENERATED = (ALL, ALL + NUMBER + WEIGHT)
+# The mean of 5 features; down, also whether it is known.
+WITH_MEAN = (ALL + 6 * NUMBER, ALL + 5 * NUMBER + WEIGHT)
 # Down: weights, auxiliary gradient, mean gradient, the number of gradients, and two numbers for
 # each client of the cohort. Up: change, gradient, intercept, id, and a number for each client.
 PGFED = (3 * ALL + NUMBER + 2 * NUMBER * COHORT, 2 * ALL + 2 * NUMBER + NUMBER * COHORT + WEIGHT)
@@ -201,6 +203,7 @@ UNCOMPOSED = [
         ALL + CONDITIONAL + WEIGHT,
         newcomer=own_head_beside_the_global_one,
     ),
+    Row("feddbe", *WITH_MEAN, {"kappa": 0.1}),
     Row("feddyn", ALL, ALL + NUMBER + WEIGHT),
     Row("fedem", COMPONENTS * ALL, COMPONENTS * ALL + WEIGHT, traits=ADAPTED),
     Row(
@@ -255,6 +258,7 @@ COVERED = [
     Row("fedcac", *MASKED, {"personalized": "last", "weighting": "uniform"}, SINGLE),
     Row("fedbn", *AVERAGED, traits={"model": NORMALIZED}, newcomer=shared_and_initial),
     Row("fedgh", *HEADER, {"personalized": "global"}, SINGLE, newcomer=shared_and_initial),
+    Row("feddbe", *WITH_MEAN, {"momentum": 0.5, "bias": False, "kappa": 0.1}),
     Row("fedgen", *GENERATING, {"ensemble": "losses", **GENERATOR}, SINGLE),
     Row("fedkd", WITH_NORM, WITH_NORM + WEIGHT, {"network": NORMALIZED}, ADAPTED),
     Row("fedper", *AVERAGED, {"personal_layers": ()}, newcomer=shared_and_initial),

@@ -19,8 +19,8 @@ NEEDS_CLASS_LOGITS = {
     *("fedrod", "fedtgp", "fml", "gpfl", "knn_per", "splitgp"),
 }
 NEEDS_LINEAR_HEAD = {
-    *("fedas", "fedcp", "fedgen", "fedgh", "fedkd", "fedpac", "fedphp", "fedproto", "fedrod"),
-    *("fedtgp", "gpfl", "knn_per", "moon"),
+    *("fedas", "fedcp", "feddbe", "fedgen", "fedgh", "fedkd", "fedpac", "fedphp", "fedproto"),
+    *("fedrod", "fedtgp", "gpfl", "knn_per", "moon"),
 }
 NO_BATCH_NORMALIZATION = {
     *("fedmgda_plus", "fedpg", "fedrod", "pfedhn", "pfedhn_pc", "plgu_ghn", "s_fedpg", "splitgp"),
