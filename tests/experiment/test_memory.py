@@ -16,6 +16,8 @@ n = MODEL.num_weights
 # The bytes of the server's state with N clients, without the model, as in the runtime's guide. The
 # states of the library's other methods do not grow with clients.
 OF_CLIENTS = {
+    "apple": lambda N: 4 * N * (n + 1),
+    "cfl": lambda N: 4 * N,
     "fedamp": lambda N: 4 * N * (n + N),
     "fedcac": lambda N: 5 * N * n,
     "fedfomo": lambda N: N * (4 * n + 4 * N + 1),
