@@ -22,8 +22,8 @@ The first round finds `m`, and has neither bias nor pull:
     server  w <- w + sum_i p_i (w_i - w),   m = sum_i p_i m_i
 
 In later rounds, clients send zeros for `m_i`. In the paper, all clients find `m` before the first
-round, in one epoch; the authors' code takes `r` for `m_i`, drops the models that were trained then,
-and has half the pull.
+round; the authors' code takes `r` for `m_i`, drops the models that were trained then, and has half
+the pull.
 
 The personal model is the current `w` with `v_i`, which starts at 0. It is the same model whose last
 layer, of the kernel `K` and the bias `b`, has the bias `b + K^T v_i`. A client that never took part
@@ -110,7 +110,7 @@ def feddbe(
         kappa: The pull of the running mean towards the common one; 50 in the authors' script.
         momentum: `mu`, the share of a batch in the running mean; 1 in the authors' script, which is
             the mean of each batch by itself.
-        bias: Whether clients have a bias; the paper's ablation has none.
+        bias: Whether clients have a bias; without it, only the pull is left.
         **options: Options of `averaging`.
 
     Raises:
