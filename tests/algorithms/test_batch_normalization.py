@@ -269,13 +269,14 @@ FEDERATION = {"num_clients": 3}
         ("fedcp", {}),
         ("gpfl", {}),
         ("pfedmb", {"branches": 2}),
+        ("confree", {}),
     ],
 )
 def test_statistics_of_a_round_do_not_depend_on_the_direction(model, method, options):
     """The statistics of inputs are those of FedAvg, whatever else a method changes."""
     state, _ = first_round(model, method, **options)
     ends = [descended(start_of(model), i, 0) for i in COHORTS[0]]
-    is_uniform = method in ("plgu_lf", "scaffold", "feddyn")
+    is_uniform = method in ("plgu_lf", "scaffold", "feddyn", "confree")
     expected = mean(ends, None if is_uniform else SIZES[:2])["norm"]
     found = state.algorithm.weights["norm"]
     for name in ("moving_mean", "moving_variance"):

@@ -191,6 +191,7 @@ UNCOMPOSED = [
     Row("apfl", *AVERAGED, {"adaptive": True}),
     Row("apple", APPLE[0] + CLIENTS * ALL, APPLE[1], {}, MIXING, initial),
     Row("cfl", ALL, ALL + NUMBER + WEIGHT, SPLITTING, SINGLE, before_splits),
+    Row("confree", *BODY, traits=SINGLE, newcomer=shared_and_initial),
     Row("ditto", *AVERAGED),
     Row("fd", OUTPUTS + 3 * NUMBER, OUTPUTS + NUMBER + WEIGHT, newcomer=initial),
     Row("fedala", *AVERAGED),
@@ -251,6 +252,7 @@ COVERED = [
         {"num_downloads": 2},
         MIXING,
         initial,
+        "confree", *AVERAGED, {"personal_layers": (), "by_tensor": True}, SINGLE, shared_and_initial
     ),
     Row("fedavg", *AVERAGED, {"personalized": "local", "weighting": "uniform"}),
     Row("fedbabu", *BODY, traits=ADAPTED),
