@@ -252,7 +252,11 @@ COVERED = [
         {"num_downloads": 2},
         MIXING,
         initial,
-        "confree", *AVERAGED, {"personal_layers": (), "by_tensor": True}, SINGLE, shared_and_initial
+        "confree",
+        *AVERAGED,
+        {"personal_layers": (), "by_tensor": True},
+        SINGLE,
+        shared_and_initial,
     ),
     Row("fedavg", *AVERAGED, {"personalized": "local", "weighting": "uniform"}),
     Row("fedbabu", *BODY, traits=ADAPTED),
