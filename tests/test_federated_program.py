@@ -95,7 +95,7 @@ class Program:
     def __init__(self, program_logic, evaluation):
         self.process = tiny_process(build_ditto)
         self.logic, self._evaluation = program_logic, evaluation
-        self._mean_accuracy = evaluation.build_mean_accuracy(self.process, tiny_model())
+        self._mean_accuracy = evaluation.build_mean_accuracy(self.process)
         self._context = ProgramContext(create_async_graph_context(vectorize="never"))
         data = [random_examples(5 + i, seed=i) for i in range(3)]
         self._dataset = FederatedDataset.from_client_arrays([(d.x, d.y) * 2 for d in data], 3)

@@ -6,16 +6,14 @@ import tff_pfl
 from tff_pfl.evaluation import EvaluatedClient, map_models, measured
 
 
-def build_mean_accuracy(
-    process: tff_pfl.PersonalizedProcess, model: tff_pfl.Model
-) -> tff.Computation:
+def build_mean_accuracy(process: tff_pfl.PersonalizedProcess) -> tff.Computation:
     """Builds the evaluation; every client has the same weight in the mean.
 
     Returns:
         `(<S@SERVER, {EvaluatedClient}@CLIENTS> -> <accuracy_mean=float32>@SERVER)`.
     """
 
-    def accuracy_of(weights, examples):
+    def accuracy_of(model, weights, examples):
         return measured(model, weights, examples, batch_size=200)["accuracy"].mean
 
     evaluate = map_models(process, accuracy_of, {"accuracy_mean": process.personalize})

@@ -68,7 +68,7 @@ def _run():
                 initialize=process.initialize,
                 train=process.next,
                 train_data_source=source,
-                evaluation=evaluation.build_mean_accuracy(process, experiment.model),
+                evaluation=evaluation.build_mean_accuracy(process),
                 evaluation_data_source=evaluation.EvaluatedClients(source),
                 total_rounds=config.rounds,
                 cohort_size=config.clients_per_round,

@@ -21,7 +21,7 @@ CURVES = pathlib.Path(__file__).with_name("curves.json")
 SIZES = (9, 6, 12, 5)
 COHORTS = ((0, 1, 2), (3, 1, 0), (2, 3, 1))
 FEDERATION = {"num_clients": 4, "clients_per_round": 3}
-OPTIONS = {"fedfomo": {"num_models": 2}}
+OPTIONS = {"fedfomo": {"num_models": 2}, "pfedme": {"lambda_": 1.0}}
 
 
 def curve(name) -> list[float]:
