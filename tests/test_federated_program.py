@@ -16,7 +16,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests.federation import assert_equal, random_examples, tiny_model, tiny_process
+from tests.federation import assert_equal, random_examples, tiny_process
 from tests.marks import slow
 from tests.own_modules import own_modules
 from tests.runs import ROOT, run_python, wait_until
