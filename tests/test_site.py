@@ -41,6 +41,13 @@ def test_readme_lists_methods_as_their_index_does():
     assert readme == index and len(index) > 30
 
 
+def test_table_of_other_libraries_names_methods_that_exist():
+    text = (ROOT / "docs" / "methods" / "others.md").read_text()
+    named = re.findall(r"^\|[^|]*\|[^|]*\|[^|]*\| (`[^|]*) \|$", text, re.MULTILINE)
+    assert len(named) > 40
+    assert {name for cell in named for name in re.findall(r"`([a-z_]+)`", cell)} <= set(ALGORITHMS)
+
+
 def test_links_to_files_point_to_pages():
     text = "[a](docs/results/digits.md) [b](tff_pfl/arguments/names.py#L1) [c](https://a.b)\n```\n[d](e)\n```\n"
     assert links.rewritten(text, "index.md") == (
