@@ -178,7 +178,6 @@ ADAPTED = {"starts_global": False}
 NORMALIZED = testing.tiny_normalized_model
 BRANCHES, COMPONENTS = 5, 3
 WITH_NORM = ALL + 2 * 5 * NUMBER  # the bytes of all of it
-BRANCHES = 5
 
 # Their processes are composed in all tests.
 COMPOSED = [
@@ -252,6 +251,8 @@ COVERED = [
         {"num_downloads": 2},
         MIXING,
         initial,
+    ),
+    Row(
         "confree",
         *AVERAGED,
         {"personal_layers": (), "by_tensor": True},

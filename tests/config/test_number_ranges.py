@@ -53,7 +53,10 @@ NUMBERS = {
     "ids": "attack.client_ids",
 }
 # The options whose tuples have names instead of numbers, and the label that may be any number.
-NAMES = {"branched_layers", "classes", "head_layers", "personal_layers", "shared_layers"}
+NAMES = {
+    *("branched_layers", "classes", "head_layers", "personal_layers", "shared_layers"),
+    "simplex_layers",
+}
 LABEL = "task.padding_id"
 
 
