@@ -19,6 +19,7 @@ SMALL = (
 )
 CONFIGS = (
     "digits:ditto",
+    "fashion_mnist:knn_per",
     "fedpg:dir,fmnist,fedpg",
     "fedpg:pat,cifar10,s_fedpg",
     "pgfed:cifar10,25,pgfed",
