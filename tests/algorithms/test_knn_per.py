@@ -57,6 +57,7 @@ def mixed(weights, i, share, k, nearness):
     return share * votes / votes.sum(axis=1, keepdims=True) + (1 - share) * by_model
 
 
+@pytest.mark.thorough_but_one
 @pytest.mark.parametrize(
     ("options", "share", "k", "nearness"),
     [
