@@ -73,6 +73,30 @@ def personal(process, state, clients) -> list[np.ndarray]:
     return [vector_of(model) for model in process.personalize(state, clients)]
 
 
+def drawn(
+    sizes: Sequence[int], inputs: int, classes: int | Sequence
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Draws the inputs of each client around its number, and its labels, both unrounded.
+
+    Args:
+        sizes: The number of examples of each client.
+        inputs: The number of inputs of an example.
+        classes: The number of classes; or what the labels of each client are drawn from.
+    """
+    rng = np.random.default_rng(0)
+    choices = [classes] * len(sizes) if isinstance(classes, int) else classes
+    xs = [rng.normal(i, 1, size=(n, inputs)) for i, n in enumerate(sizes)]
+    return xs, [rng.choice(its, n) for its, n in zip(choices, sizes, strict=True)]
+
+
+def clients_with(process, xs, ys) -> list[Client]:
+    """Makes clients that have never taken part, with these inputs and labels."""
+    return [
+        make_client(process, i, Examples(np.float32(x), np.int32(y), np.int32(len(y))))
+        for i, (x, y) in enumerate(zip(xs, ys, strict=True))
+    ]
+
+
 def linear_network(inputs: int, has_bias: bool, width: int = 2) -> Model:
     """Makes a network with a linear body and a head of 3 classes, with or without a bias."""
 

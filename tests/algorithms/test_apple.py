@@ -5,11 +5,18 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests.algorithms.rounds import batches_of, cross_entropy, each_round, linear_network
-from tests.federation import assert_close, assert_equal, eager, leaves, make_client, trained
+from tests.algorithms.rounds import (
+    batches_of,
+    clients_with,
+    cross_entropy,
+    drawn,
+    each_round,
+    linear_network,
+)
+from tests.federation import assert_close, assert_equal, eager, leaves, trained
 from tests.marks import together
 from tff_pfl.algorithms.apple import choose, falling
-from tff_pfl.local import ClientContext, Examples, LocalTraining
+from tff_pfl.local import ClientContext, LocalTraining
 from tff_pfl.models import from_keras
 
 IN, CLASSES, SEED, N = 3, 3, 2, 4
@@ -17,9 +24,7 @@ RATE, MOMENTUM, EPOCHS, BATCH = 0.1, 0.6, 2, 4
 BATCHES = {"epochs": EPOCHS, "batch_size": BATCH, "seed": SEED, "exchange": 1}
 SIZES = (5, 7, 4, 0)  # with partial batches, and a client without examples
 COHORTS = ((0, 1), (0, 2, 3), (1, 0))
-RNG = np.random.default_rng(0)
-XS = [RNG.normal(i, 1, size=(n, IN)) for i, n in enumerate(SIZES)]
-YS = [RNG.choice(CLASSES, n) for n in SIZES]
+XS, YS = drawn(SIZES, IN, CLASSES)
 
 
 def test_own_weights_that_stay_are_local():
@@ -127,10 +132,7 @@ def test_rounds_agree_with_numpy(case):
     optimizer = tff.learning.optimizers.build_sgdm(RATE, MOMENTUM)
     local = LocalTraining(optimizer, EPOCHS, BATCH, persist_optimizer_state=persists)
     process = eager("apple", model, local, seed=SEED, num_clients=N, **CASES[case])
-    clients = [
-        make_client(process, i, Examples(np.float32(x), np.int32(y), np.int32(len(y))))
-        for i, (x, y) in enumerate(zip(XS, YS, strict=True))
-    ]
+    clients = clients_with(process, XS, YS)
     expected, ever = Federation(model.init(SEED), persists, CASES[case]), np.zeros((N, N), bool)
     rounds = each_round(process, clients, COHORTS)
     for round_num, (cohort, state, now, metrics) in enumerate(rounds):

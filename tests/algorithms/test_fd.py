@@ -7,8 +7,15 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests.algorithms.rounds import batches_of, cross_entropy, each_round, linear_network
-from tests.federation import COHORTS, assert_close, assert_equal, eager, make_client, trained
+from tests.algorithms.rounds import (
+    batches_of,
+    clients_with,
+    cross_entropy,
+    drawn,
+    each_round,
+    linear_network,
+)
+from tests.federation import COHORTS, assert_close, assert_equal, eager, trained
 from tff_pfl.algorithms.fd import (
     ClassOutputs,
     Ensemble,
@@ -16,7 +23,7 @@ from tff_pfl.algorithms.fd import (
     mean_of_others,
     with_outputs,
 )
-from tff_pfl.local import Examples, LocalTraining
+from tff_pfl.local import LocalTraining
 
 IN, CLASSES, SEED = 3, 3, 2
 RATE, MOMENTUM, EPOCHS, BATCH = 0.2, 0.6, 2, 4
@@ -25,9 +32,7 @@ SIZES = (5, 7, 4, 0)  # with partial batches, and a client without examples
 # In the second round only one class is there; those of the first round stay for the third.
 CHOICES = ([0, 2], [0, 1, 2], [1], [0])
 ROUNDS = ((0, 1), (2, 3), (1, 2), (2, 1, 0))
-RNG = np.random.default_rng(0)
-XS = [RNG.normal(i, 1, size=(n, IN)) for i, n in enumerate(SIZES)]
-YS = [RNG.choice(classes, n) for classes, n in zip(CHOICES, SIZES, strict=True)]
+XS, YS = drawn(SIZES, IN, CHOICES)
 
 
 def models_of(client_states):
@@ -106,10 +111,7 @@ def test_rounds_agree_with_numpy(gamma):
     )
     options = {} if gamma == 1.0 else {"gamma": gamma}  # the default
     process = eager("fd", model, local, seed=SEED, **options)
-    clients = [
-        make_client(process, i, Examples(np.float32(x), np.int32(y), np.int32(len(y))))
-        for i, (x, y) in enumerate(zip(XS, YS, strict=True))
-    ]
+    clients = clients_with(process, XS, YS)
     expected = Federation(model.init(SEED), gamma)
     rounds = each_round(process, clients, ROUNDS)
     for round_num, (cohort, state, now, _) in enumerate(rounds):

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests.algorithms.rounds import batches_of, cross_entropy, each_round, linear_network
+from tests.algorithms.rounds import batches_of, cross_entropy, drawn, each_round, linear_network
 from tests.federation import assert_close, assert_equal, differ, eager, make_client, trained
 from tff_pfl.algorithms.fedas import batch_fisher_trace, fisher_trace
 from tff_pfl.local import Examples, LocalTraining, trees
@@ -17,9 +17,7 @@ IN, CLASSES, SEED = 3, 3, 2
 RATE, MOMENTUM, EPOCHS, BATCH = 0.2, 0.6, 2, 4
 SIZES = (5, 7, 4, 0)  # with partial batches, and a client without examples
 COHORTS = ((0, 1), (0, 2, 3), (1, 0))
-RNG = np.random.default_rng(0)
-XS = [RNG.normal(i, 1, size=(n, IN)) for i, n in enumerate(SIZES)]
-YS = [RNG.choice(CLASSES, n) for n in SIZES]
+XS, YS = drawn(SIZES, IN, CLASSES)
 AS_FEDPER = {"personalized": "current", "weighting": "num_examples"}
 
 

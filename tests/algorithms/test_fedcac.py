@@ -5,10 +5,16 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests.algorithms.rounds import batches_of, cross_entropy, each_round, linear_network
-from tests.federation import assert_close, assert_equal, differ, eager, make_client, trained
+from tests.algorithms.rounds import (
+    batches_of,
+    clients_with,
+    cross_entropy,
+    each_round,
+    linear_network,
+)
+from tests.federation import assert_close, assert_equal, differ, eager, trained
 from tff_pfl.algorithms.fedcac import collaborators, critical_weights
-from tff_pfl.local import Examples, LocalTraining, trees
+from tff_pfl.local import LocalTraining, trees
 from tff_pfl.models.statistics import STATISTICS
 
 IN, CLASSES, SEED = 3, 3, 2
@@ -105,10 +111,7 @@ def test_rounds_agree_with_numpy(options):
         tff.learning.optimizers.build_sgdm(RATE, MOMENTUM), epochs=EPOCHS, batch_size=BATCH
     )
     process = eager("fedcac", model, local, seed=SEED, num_clients=len(SIZES), **options)
-    clients = [
-        make_client(process, i, Examples(np.float32(x), np.int32(y), np.int32(len(y))))
-        for i, (x, y) in enumerate(zip(XS, YS, strict=True))
-    ]
+    clients = clients_with(process, XS, YS)
     defaults = {"tau": 0.5, "beta": 100, "weighting": "num_examples"}
     is_last = options.get("personalized") == "last"
     values = {name: options.get(name, value) for name, value in defaults.items()}

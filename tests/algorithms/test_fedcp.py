@@ -8,7 +8,9 @@ import tensorflow_federated as tff
 from tests.algorithms.rounds import (
     batches_of,
     by_name,
+    clients_with,
     cross_entropy,
+    drawn,
     each_round,
     linear_network,
     slopes,
@@ -16,21 +18,18 @@ from tests.algorithms.rounds import (
 from tests.federation import (
     assert_close,
     last,
-    make_client,
     run_rounds,
     traced,
     with_shared,
 )
-from tff_pfl.local import Examples, LocalTraining
+from tff_pfl.local import LocalTraining
 
 IN, CLASSES, SEED = 3, 3, 2
 RATE, MOMENTUM, EPOCHS, BATCH = 0.2, 0.6, 2, 4
 BATCHES = {"epochs": EPOCHS, "batch_size": BATCH, "seed": SEED}
 SIZES = (5, 7, 4, 0)  # with partial batches, and a client without examples
 COHORTS = ((0, 1), (0, 2, 3), (1, 0))
-RNG = np.random.default_rng(0)
-XS = [RNG.normal(i, 1, size=(n, IN)) for i, n in enumerate(SIZES)]
-YS = [RNG.choice(CLASSES, n) for n in SIZES]
+XS, YS = drawn(SIZES, IN, CLASSES)
 HEAD = ("head/bias", "head/kernel")
 
 
@@ -40,10 +39,7 @@ def run(name, has_bias=True, **options):
         tff.learning.optimizers.build_sgdm(RATE, MOMENTUM), epochs=EPOCHS, batch_size=BATCH
     )
     process = traced(name, linear_network(IN, has_bias), local, seed=SEED, **options)
-    clients = [
-        make_client(process, i, Examples(np.float32(x), np.int32(y), np.int32(len(y))))
-        for i, (x, y) in enumerate(zip(XS, YS, strict=True))
-    ]
+    clients = clients_with(process, XS, YS)
     return process, clients
 
 

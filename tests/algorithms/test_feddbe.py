@@ -5,28 +5,32 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests.algorithms.rounds import batches_of, cross_entropy, each_round, linear_network
+from tests.algorithms.rounds import (
+    batches_of,
+    clients_with,
+    cross_entropy,
+    drawn,
+    each_round,
+    linear_network,
+)
 from tests.federation import (
     assert_close,
     assert_equal,
     eager,
     local_sgd,
-    make_client,
     random_examples,
     tiny_model,
     trained,
 )
 from tff_pfl.algorithms import make
-from tff_pfl.local import ClientContext, Examples, LocalTraining
+from tff_pfl.local import ClientContext, LocalTraining
 
 IN, DIM, CLASSES, SEED = 3, 2, 3, 2
 RATE, MOMENTUM, EPOCHS, BATCH, KAPPA = 0.05, 0.6, 2, 4, 0.8
 BATCHES = {"epochs": EPOCHS, "batch_size": BATCH, "seed": SEED}
 SIZES = (5, 7, 4, 0)  # with partial batches, and a client without examples
 COHORTS = ((0, 1), (0, 2, 3), (1, 2))
-RNG = np.random.default_rng(0)
-XS = [RNG.normal(i, 1, size=(n, IN)) for i, n in enumerate(SIZES)]
-YS = [RNG.choice(CLASSES, n) for n in SIZES]
+XS, YS = drawn(SIZES, IN, CLASSES)
 
 
 def test_without_pull_and_bias_it_is_fedavg():
@@ -116,10 +120,7 @@ def test_rounds_agree_with_numpy(options):
         tff.learning.optimizers.build_sgdm(RATE, MOMENTUM), epochs=EPOCHS, batch_size=BATCH
     )
     process = eager("feddbe", model, local, seed=SEED, kappa=KAPPA, **options)
-    clients = [
-        make_client(process, i, Examples(np.float32(x), np.int32(y), np.int32(len(y))))
-        for i, (x, y) in enumerate(zip(XS, YS, strict=True))
-    ]
+    clients = clients_with(process, XS, YS)
     expected = Federation(model.init(SEED), **options)
     for round_num, it in enumerate(each_round(process, clients, COHORTS)):
         expected.next(it.cohort, round_num)

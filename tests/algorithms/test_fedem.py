@@ -8,7 +8,7 @@ import scipy.special
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests.algorithms.rounds import batches_of, cross_entropy, each_round, linear_network
+from tests.algorithms.rounds import batches_of, cross_entropy, drawn, each_round, linear_network
 from tests.federation import assert_close, assert_equal, eager, local_sgd, make_client, trained
 from tff_pfl.algorithms.fedem import mixed, mixture_model
 from tff_pfl.local import Examples, LocalTraining, trees
@@ -20,9 +20,7 @@ RATE, MOMENTUM, EPOCHS, BATCH = 0.4, 0.6, 2, 4
 BATCHES = {"epochs": EPOCHS, "batch_size": BATCH, "seed": SEED}
 SIZES = (5, 7, 4, 0, 6)  # with partial batches, a client without examples, and a new one
 COHORTS = ((0, 1), (0, 2, 3), (1, 0))
-RNG = np.random.default_rng(0)
-XS = [RNG.normal(i, 1, size=(n, IN)) for i, n in enumerate(SIZES)]
-YS = [RNG.choice(CLASSES, n) for n in SIZES]
+XS, YS = drawn(SIZES, IN, CLASSES)
 NETWORK = linear_network(IN, has_bias=True)
 
 

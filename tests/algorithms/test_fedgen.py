@@ -5,8 +5,15 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests.algorithms.rounds import batches_of, cross_entropy, each_round, linear_network
-from tests.federation import assert_close, assert_equal, eager, make_client, trained
+from tests.algorithms.rounds import (
+    batches_of,
+    clients_with,
+    cross_entropy,
+    drawn,
+    each_round,
+    linear_network,
+)
+from tests.federation import assert_close, assert_equal, eager, trained
 from tff_pfl.algorithms.fedgen import draw, generator_network
 from tff_pfl.local import Examples, LocalTraining, scan_batches
 from tff_pfl.local.seeds import client_seed, run_seed
@@ -25,9 +32,7 @@ GENERATOR = {
 SIZES = (5, 7, 4, 0)  # with partial batches, and a client without examples
 CHOICES = ([0, 1], [0, 1, 2], [1], [0])
 COHORTS = ((0, 1), (0, 2, 3), (1, 2))
-RNG = np.random.default_rng(0)
-XS = [RNG.normal(i, 1, size=(n, IN)) for i, n in enumerate(SIZES)]
-YS = [RNG.choice(classes, n) for classes, n in zip(CHOICES, SIZES, strict=True)]
+XS, YS = drawn(SIZES, IN, CHOICES)
 FEW = {"noise_dim": NOISE, "generator_hidden": HIDDEN, "generator_steps": 1}
 
 
@@ -173,10 +178,7 @@ def test_rounds_agree_with_numpy(ensemble, weighting):
     )
     options = {"ensemble": ensemble, "weighting": weighting}
     process = eager("fedgen", model, local, seed=SEED, weight=WEIGHT, **options, **GENERATOR)
-    clients = [
-        make_client(process, i, Examples(np.float32(x), np.int32(y), np.int32(len(y))))
-        for i, (x, y) in enumerate(zip(XS, YS, strict=True))
-    ]
+    clients = clients_with(process, XS, YS)
     first = process.initialize().algorithm
     expected = Federation(first.weights, first.generator, **options)
     for round_num, it in enumerate(each_round(process, clients, COHORTS)):

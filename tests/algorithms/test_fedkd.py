@@ -10,24 +10,24 @@ import tensorflow_federated as tff
 
 from tests.algorithms.rounds import (
     batches_of,
+    clients_with,
     cross_entropy,
+    drawn,
     each_round,
     linear_network,
     normalized_network,
 )
-from tests.federation import assert_close, differ, eager, make_client
+from tests.federation import assert_close, differ, eager
 from tests.marks import together
 from tff_pfl.algorithms.fedkd import low_rank
-from tff_pfl.local import Examples, LocalTraining
+from tff_pfl.local import LocalTraining
 
 IN, CLASSES, WIDE, SEED = 4, 3, 3, 2
 RATE, MOMENTUM, EPOCHS, BATCH = 0.1, 0.6, 2, 4
 BATCHES = {"epochs": EPOCHS, "batch_size": BATCH, "seed": SEED}
 SIZES = (5, 7, 4, 0)  # with partial batches, and a client without examples
 COHORTS = ((0, 1), (0, 2, 3), (1, 0))
-RNG = np.random.default_rng(0)
-XS = [RNG.normal(i, 1, size=(n, IN)) for i, n in enumerate(SIZES)]
-YS = [RNG.choice(CLASSES, n) for n in SIZES]
+XS, YS = drawn(SIZES, IN, CLASSES)
 
 
 def wide(seed):
@@ -50,10 +50,7 @@ def local_training(**options):
 def federation(name="fedkd", model=MENTOR, local=None, **options):
     """Returns a process and its clients."""
     process = eager(name, model, local or local_training(), **options, seed=SEED)
-    examples = [
-        Examples(np.float32(x), np.int32(y), np.int32(len(y))) for x, y in zip(XS, YS, strict=True)
-    ]
-    return process, [make_client(process, i, own) for i, own in enumerate(examples)]
+    return process, clients_with(process, XS, YS)
 
 
 @pytest.mark.thorough_but_one

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests.algorithms.rounds import batches_of, cross_entropy, each_round, linear_network
+from tests.algorithms.rounds import batches_of, cross_entropy, drawn, each_round, linear_network
 from tests.federation import (
     assert_close,
     assert_equal,
@@ -28,9 +28,7 @@ BATCHES = {"epochs": EPOCHS, "batch_size": BATCH, "seed": SEED}
 SIZES = (5, 7, 4, 0)  # with partial batches, and a client without examples
 CHOICES = ([0, 1], [0, 1, 2], [1], [0])
 COHORTS = ((0, 1), (0, 2, 3), (1, 0))
-RNG = np.random.default_rng(0)
-XS = [RNG.normal(i, 1, size=(n, IN)) for i, n in enumerate(SIZES)]
-YS = [RNG.choice(classes, n) for classes, n in zip(CHOICES, SIZES, strict=True)]
+XS, YS = drawn(SIZES, IN, CHOICES)
 MODEL = dataclasses.replace(linear_network(IN, has_bias=True), num_classes=CLASSES)
 
 

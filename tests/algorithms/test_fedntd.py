@@ -5,20 +5,25 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests.algorithms.rounds import batches_of, cross_entropy, each_round, linear_network
-from tests.federation import assert_close, assert_equal, eager, make_client, trained
+from tests.algorithms.rounds import (
+    batches_of,
+    clients_with,
+    cross_entropy,
+    drawn,
+    each_round,
+    linear_network,
+)
+from tests.federation import assert_close, assert_equal, eager, trained
 from tff_pfl import models
 from tff_pfl.algorithms.fedntd import distillation
-from tff_pfl.local import Batch, Examples, LocalTraining
+from tff_pfl.local import Batch, LocalTraining
 
 IN, CLASSES, SEED = 3, 3, 2
 RATE, MOMENTUM, EPOCHS, BATCH = 0.2, 0.6, 2, 4
 BATCHES = {"epochs": EPOCHS, "batch_size": BATCH, "seed": SEED}
 SIZES = (5, 7, 4, 0)  # with partial batches, and a client without examples
 COHORTS = ((0, 1), (0, 2, 3), (1, 0))
-RNG = np.random.default_rng(0)
-XS = [RNG.normal(i, 1, size=(n, IN)) for i, n in enumerate(SIZES)]
-YS = [RNG.choice(CLASSES, n) for n in SIZES]
+XS, YS = drawn(SIZES, IN, CLASSES)
 
 
 def test_without_beta_it_is_fedavg():
@@ -62,10 +67,7 @@ def test_rounds_agree_with_numpy(beta, temperature):
     )
     options = {} if beta == 1.0 else {"beta": beta, "temperature": temperature}  # the defaults
     process = eager("fedntd", model, local, seed=SEED, **options, personalized="local")
-    clients = [
-        make_client(process, i, Examples(np.float32(x), np.int32(y), np.int32(len(y))))
-        for i, (x, y) in enumerate(zip(XS, YS, strict=True))
-    ]
+    clients = clients_with(process, XS, YS)
     shared = [np.float64(leaf) for leaf in tf.nest.flatten(model.init(SEED))]
     own = {}
     for round_num, (cohort, state, now, _) in enumerate(each_round(process, clients, COHORTS)):

@@ -10,14 +10,15 @@ import tensorflow_federated as tff
 from tests.algorithms.rounds import (
     QUADRATIC,
     batches_of,
+    clients_with,
     cross_entropy,
     each_round,
     linear_network,
 )
-from tests.federation import assert_close, assert_equal, eager, local_sgd, make_client, trained
+from tests.federation import assert_close, assert_equal, eager, local_sgd, trained
 from tff_pfl.algorithms import make
 from tff_pfl.algorithms.fedphp import discrepancy
-from tff_pfl.local import Batch, Examples, LocalTraining
+from tff_pfl.local import Batch, LocalTraining
 from tff_pfl.models import Forward
 
 IN, CLASSES, SEED = 3, 3, 2
@@ -97,10 +98,7 @@ def test_rounds_agree_with_numpy(options, persists):
     optimizer = tff.learning.optimizers.build_sgdm(RATE, MOMENTUM)
     local = LocalTraining(optimizer, EPOCHS, BATCH, persist_optimizer_state=persists)
     process = eager("fedphp", model, local, seed=SEED, **options)
-    clients = [
-        make_client(process, i, Examples(np.float32(x), np.int32(y), np.int32(len(y))))
-        for i, (x, y) in enumerate(zip(XS, YS, strict=True))
-    ]
+    clients = clients_with(process, XS, YS)
     options = {"transfer": "mmd", "lambda_": 0.1, "mu": 0.9, "mu_rounds": 100} | options
     shared = [np.float64(leaf) for leaf in tf.nest.flatten(model.init(SEED))]
     private, times = [shared] * len(SIZES), [0] * len(SIZES)

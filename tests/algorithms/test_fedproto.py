@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests.algorithms.rounds import batches_of, cross_entropy, each_round, linear_network
+from tests.algorithms.rounds import batches_of, cross_entropy, drawn, each_round, linear_network
 from tests.federation import assert_close, assert_equal, eager, make_client, trained
 from tff_pfl.algorithms.fedproto import nearest
 from tff_pfl.local import Examples, LocalTraining
@@ -17,9 +17,7 @@ SIZES = (5, 7, 4, 0)  # with partial batches, and a client without examples
 # In the second round no client has the third class, whose prototype stays for the third round.
 CHOICES = ([0, 1], [0, 1, 2], [1], [0])
 COHORTS = ((0, 1), (0, 2, 3), (1, 2))
-RNG = np.random.default_rng(0)
-XS = [RNG.normal(i, 1, size=(n, IN)) for i, n in enumerate(SIZES)]
-YS = [RNG.choice(classes, n) for classes, n in zip(CHOICES, SIZES, strict=True)]
+XS, YS = drawn(SIZES, IN, CHOICES)
 
 
 def test_without_lambda_and_prototypes_it_is_local():

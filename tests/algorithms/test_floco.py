@@ -5,10 +5,16 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests.algorithms.rounds import batches_of, cross_entropy, each_round, linear_network
-from tests.federation import assert_close, eager, make_client, trained
+from tests.algorithms.rounds import (
+    batches_of,
+    clients_with,
+    cross_entropy,
+    each_round,
+    linear_network,
+)
+from tests.federation import assert_close, eager, trained
 from tff_pfl.algorithms.floco.regions import Region, drawn, fitted
-from tff_pfl.local import Examples, LocalTraining
+from tff_pfl.local import LocalTraining
 from tff_pfl.local.seeds import client_seed, run_seed
 from tff_pfl.models import multi_branch
 
@@ -103,10 +109,7 @@ def test_rounds_agree_with_numpy(rho, weighting):
     if persists:
         options |= {"rho": rho, "weighting": weighting}
     process = eager("floco", model, local, seed=SEED, **options)
-    clients = [
-        make_client(process, i, Examples(np.float32(x), np.int32(y), np.int32(len(y))))
-        for i, (x, y) in enumerate(zip(XS, YS, strict=True))
-    ]
+    clients = clients_with(process, XS, YS)
     initial = multi_branch(model, M, layers="head").init(SEED)
     shared = [np.float64(leaf) for leaf in tf.nest.flatten(initial)]
     updates, centres, velocities, centre_of = {}, {}, {}, None

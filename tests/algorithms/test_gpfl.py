@@ -11,14 +11,16 @@ import tensorflow_federated as tff
 from tests.algorithms.rounds import (
     batches_of,
     by_name,
+    clients_with,
     cross_entropy,
+    drawn,
     each_round,
     linear_network,
     slopes,
 )
-from tests.federation import assert_close, last, make_client, run_rounds, traced
+from tests.federation import assert_close, last, run_rounds, traced
 from tff_pfl.algorithms.gpfl import guidance
-from tff_pfl.local import Batch, Examples, LocalTraining
+from tff_pfl.local import Batch, LocalTraining
 from tff_pfl.models import Forward
 
 IN, CLASSES, SEED, WIDTH = 3, 3, 2, 3
@@ -26,9 +28,7 @@ RATE, MOMENTUM, EPOCHS, BATCH = 0.2, 0.6, 2, 4
 BATCHES = {"epochs": EPOCHS, "batch_size": BATCH, "seed": SEED}
 SIZES = (5, 7, 4, 0)  # with partial batches, and a client without examples
 COHORTS = ((0, 1), (0, 2, 3), (1, 0))
-RNG = np.random.default_rng(0)
-XS = [RNG.normal(i, 1, size=(n, IN)) for i, n in enumerate(SIZES)]
-YS = [RNG.choice(CLASSES, n) for n in SIZES]
+XS, YS = drawn(SIZES, IN, CLASSES)
 SHARES = [np.bincount(y, minlength=CLASSES) / max(len(y), 1) for y in YS]
 HEAD = ("head/bias", "head/kernel")
 
@@ -40,10 +40,7 @@ def run(name, **options):
     )
     model = linear_network(IN, has_bias=True, width=WIDTH)
     process = traced(name, model, local, seed=SEED, **options)
-    clients = [
-        make_client(process, i, Examples(np.float32(x), np.int32(y), np.int32(len(y))))
-        for i, (x, y) in enumerate(zip(XS, YS, strict=True))
-    ]
+    clients = clients_with(process, XS, YS)
     return process, clients
 
 

@@ -5,18 +5,23 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests.algorithms.rounds import batches_of, cross_entropy, each_round, linear_network
-from tests.federation import assert_close, assert_equal, eager, make_client, trained
-from tff_pfl.local import Examples, LocalTraining
+from tests.algorithms.rounds import (
+    batches_of,
+    clients_with,
+    cross_entropy,
+    drawn,
+    each_round,
+    linear_network,
+)
+from tests.federation import assert_close, assert_equal, eager, trained
+from tff_pfl.local import LocalTraining
 
 IN, CLASSES, SEED = 3, 3, 2
 RATE, MOMENTUM, EPOCHS, BATCH = 0.2, 0.6, 2, 4
 BATCHES = {"epochs": EPOCHS, "batch_size": BATCH, "seed": SEED}
 SIZES = (5, 7, 4, 0)  # with partial batches, and a client without examples
 COHORTS = ((0, 1), (0, 2, 3), (1, 0))
-RNG = np.random.default_rng(0)
-XS = [RNG.normal(i, 1, size=(n, IN)) for i, n in enumerate(SIZES)]
-YS = [RNG.choice(CLASSES, n) for n in SIZES]
+XS, YS = drawn(SIZES, IN, CLASSES)
 
 
 def test_without_lambda_it_is_local():
@@ -48,10 +53,7 @@ def test_rounds_agree_with_numpy(options, persists):
     optimizer = tff.learning.optimizers.build_sgdm(RATE, MOMENTUM)
     local = LocalTraining(optimizer, EPOCHS, BATCH, persist_optimizer_state=persists)
     process = eager("mr_mtl", model, local, seed=SEED, **options)
-    clients = [
-        make_client(process, i, Examples(np.float32(x), np.int32(y), np.int32(len(y))))
-        for i, (x, y) in enumerate(zip(XS, YS, strict=True))
-    ]
+    clients = clients_with(process, XS, YS)
     mean = [np.float64(leaf) for leaf in tf.nest.flatten(model.init(SEED))]
     own, velocities = [mean] * len(SIZES), [[0.0] * 3] * len(SIZES)
     for round_num, (cohort, state, now, _) in enumerate(each_round(process, clients, COHORTS)):
