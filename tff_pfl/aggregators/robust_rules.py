@@ -15,8 +15,9 @@ from tff_pfl.local import trees
 
 
 def weighted_mean(stack: Stack) -> Any:
-    """Computes the mean `sum_i w_i v_i / sum_i w_i`, which is not robust."""
-    return trees.combine(stack.weight / tf.reduce_sum(stack.weight), stack.value)
+    """Computes the mean `sum_i w_i v_i / sum_i w_i`, which is not robust; 0 without weights."""
+    shares = tf.math.divide_no_nan(stack.weight, tf.reduce_sum(stack.weight))
+    return trees.combine(shares, stack.value)
 
 
 def trimmed_mean(stack: Stack, fraction: float) -> Any:

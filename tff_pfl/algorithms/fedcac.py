@@ -36,7 +36,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tff_pfl.aggregators import StackFactory
+from tff_pfl.aggregators import Stack, StackFactory
+from tff_pfl.aggregators.robust_rules import weighted_mean
 from tff_pfl.algorithms.fedavg import fedavg
 from tff_pfl.algorithms.registry import ALGORITHMS, idle_where
 from tff_pfl.arguments.names import check_names
@@ -131,14 +132,13 @@ def fedcac(
         return base.personalize.client_work(message.own, state, examples, context)
 
     def finalize(server, uploads, round_num):
-        total = tf.reduce_sum(uploads.weight)
-        shares = tf.math.divide_no_nan(uploads.weight, total)
-        mean = trees.combine(shares, uploads.value.model)
+        is_known = tf.reduce_sum(uploads.weight) > 0.0
+        mean = weighted_mean(Stack(uploads.value.model, uploads.weight))
         ids, models, critical = uploads.accepted(uploads.value.client_id)
         groups = collaborators(critical, round_num + 1, beta)
         sizes = tf.reduce_sum(groups, axis=1, keepdims=True)
         state = FedCACState(
-            trees.select(total > 0.0, mean, server.weights),
+            trees.select(is_known, mean, server.weights),
             trees.put_rows(server.customized, ids, trees.combine(groups / sizes, models)),
             trees.put_rows(server.critical, ids, critical),
         )

@@ -33,7 +33,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tff_pfl.aggregators import StackFactory
+from tff_pfl.aggregators import Stack, StackFactory
+from tff_pfl.aggregators.robust_rules import weighted_mean
 from tff_pfl.algorithms.fedavg import OwnState
 from tff_pfl.algorithms.floco.regions import Assignment, drawn
 from tff_pfl.algorithms.registry import ALGORITHMS, idle_where
@@ -153,8 +154,8 @@ def floco(
         )
 
     def finalize(server, uploads, round_num):
-        shares = tf.math.divide_no_nan(uploads.weight, tf.reduce_sum(uploads.weight))
-        weights = trees.add(server.weights, trees.combine(shares, uploads.value.change))
+        change = weighted_mean(Stack(uploads.value.change, uploads.weight))
+        weights = trees.add(server.weights, change)
         ids, changes = uploads.accepted(uploads.value.client_id)
         assignment = server.assignment.after(ids, endpoints_of(changes), round_num + 1 >= tau)
         metrics = collections.OrderedDict(assigned=trees.count(assignment.regions.is_assigned))
