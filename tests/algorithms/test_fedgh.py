@@ -7,17 +7,24 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests.algorithms.rounds import batches_of, cross_entropy, each_round, linear_network
+from tests.algorithms.rounds import (
+    batches_of,
+    clients_with,
+    cross_entropy,
+    drawn,
+    each_round,
+    linear_network,
+)
 from tests.federation import (
     assert_close,
     assert_equal,
     eager,
-    make_client,
     tiny_model,
     trained,
 )
-from tff_pfl.algorithms.fedgh import OwnMeans, examples_of, head_model
-from tff_pfl.local import Batch, Examples, LocalTraining
+from tff_pfl.algorithms.fedgh import examples_of, head_model
+from tff_pfl.algorithms.fedproto import ClassSums
+from tff_pfl.local import Batch, LocalTraining
 from tff_pfl.models import layer_parts
 
 IN, DIM, CLASSES, SEED = 3, 2, 3, 2
@@ -26,9 +33,7 @@ BATCHES = {"epochs": EPOCHS, "batch_size": BATCH, "seed": SEED}
 SIZES = (5, 7, 4, 0)  # with partial batches, and a client without examples
 CHOICES = ([0, 2], [0, 1, 2], [1], [0])
 COHORTS = ((0, 1), (2, 0, 3), (1, 2))
-RNG = np.random.default_rng(0)
-XS = [RNG.normal(i, 1, size=(n, IN)) for i, n in enumerate(SIZES)]
-YS = [RNG.choice(classes, n) for classes, n in zip(CHOICES, SIZES, strict=True)]
+XS, YS = drawn(SIZES, IN, CHOICES)
 
 
 @pytest.mark.thorough_but_one
@@ -99,10 +104,7 @@ def test_rounds_agree_with_numpy(rate, epochs, batch_size, personalized):
         "personalized": personalized,
     }
     process = eager("fedgh", model, local, seed=SEED, **(options if epochs > 1 else {}))
-    clients = [
-        make_client(process, i, Examples(np.float32(x), np.int32(y), np.int32(len(y))))
-        for i, (x, y) in enumerate(zip(XS, YS, strict=True))
-    ]
+    clients = clients_with(process, XS, YS)
     expected = Federation(model.init(SEED), rate, epochs, batch_size)
     for round_num, (cohort, state, now, _) in enumerate(each_round(process, clients, COHORTS)):
         expected.next(cohort, round_num)
@@ -114,11 +116,11 @@ def test_rounds_agree_with_numpy(rate, epochs, batch_size, personalized):
 
 def test_classes_that_a_client_does_not_have_are_left_out():
     features = tf.reshape(tf.range(12.0), [2, 3, 2])
-    sent = OwnMeans(tf.constant([4, 7]), features, tf.constant([[0.0, 1.0, 1.0], [1.0, 0.0, 0.0]]))
+    sent = ClassSums(features, tf.constant([[0.0, 1.0, 1.0], [1.0, 0.0, 0.0]]))
     found = examples_of(sent)
     assert_equal(found.x, tf.constant([[2.0, 3.0], [4.0, 5.0], [6.0, 7.0]]))
     assert_equal((found.y, found.size), (np.array([1, 2, 0]), 3))
-    nothing = examples_of(sent._replace(is_there=tf.zeros([2, 3])))
+    nothing = examples_of(sent._replace(counts=tf.zeros([2, 3])))
     assert nothing.x.shape == (0, 2)
     assert nothing.size == 0
 

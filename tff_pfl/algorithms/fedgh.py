@@ -31,7 +31,7 @@ import tensorflow as tf
 
 from tff_pfl.aggregators import StackFactory
 from tff_pfl.algorithms.fedavg import PERSONALIZED
-from tff_pfl.algorithms.fedproto import class_means, class_sums
+from tff_pfl.algorithms.fedproto import ClassSums, class_means, class_sums
 from tff_pfl.algorithms.local_training import LocalModel, local_training
 from tff_pfl.algorithms.registry import ALGORITHMS, idle_where
 from tff_pfl.arguments.names import check_names
@@ -58,13 +58,12 @@ class OwnMeans(NamedTuple):
 
     Attributes:
         client_id: int32 scalar.
-        features: float32 `[c, d]`, the mean features of each class, `r_iy`.
-        is_there: float32 `[c]`, 1 for a class that has examples, else 0.
+        means: The mean features of each class, `r_iy`, as sums over one example for each class
+            that the client has.
     """
 
     client_id: tf.Tensor
-    features: tf.Tensor
-    is_there: tf.Tensor
+    means: ClassSums
 
 
 @ALGORITHMS.register("fedgh")
@@ -112,7 +111,7 @@ def fedgh(
         means = class_means(class_sums(model, trained.weights, examples, num_classes))
         return ClientOutput(
             state=LocalModel(trained.weights, trained.optimizer_state),
-            upload=OwnMeans(context.client_id, *means),
+            upload=OwnMeans(context.client_id, means),
             metrics=trained.totals,
         )
 
@@ -121,7 +120,7 @@ def fedgh(
         return trees.subtract(weights, trees.scale(gradient, server_learning_rate))
 
     def finalize(header, stack, round_num):
-        means = examples_of(stack.accepted(stack.value.client_id))
+        means = examples_of(stack.accepted(stack.value.client_id).means)
         weights = scan_batches(
             step,
             header.weights,
@@ -173,12 +172,12 @@ def head_model(model: Model, parts: LayerParts) -> Model:
     )
 
 
-def examples_of(sent: OwnMeans) -> Examples:
+def examples_of(means: ClassSums) -> Examples:
     """Returns the means that clients have as examples, of one client after the other.
 
     Args:
-        sent: The uploads, stacked along a leading axis.
+        means: The means of clients, stacked along a leading axis.
     """
-    client, label = tf.unstack(tf.where(sent.is_there > 0.0), axis=1)
-    features = tf.gather_nd(sent.features, tf.stack([client, label], axis=1))
-    return Examples(features, tf.cast(label, tf.int32), tf.size(label))
+    rows = tf.where(means.counts > 0.0)
+    features = tf.gather_nd(means.features, rows)
+    return Examples(features, tf.cast(rows[:, 1], tf.int32), tf.shape(rows)[0])

@@ -34,11 +34,12 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tff_pfl.aggregators import StackFactory
+from tff_pfl.algorithms.fedgh import OwnMeans, examples_of
 from tff_pfl.algorithms.fedproto import ClassSums, Prototypes, fedproto, moved, unknown
 from tff_pfl.algorithms.registry import ALGORITHMS
 from tff_pfl.arguments.names import check_names
 from tff_pfl.arguments.ranges import at_least, takes, whole
-from tff_pfl.local import OPTIMIZERS, ClientContext, Examples, LocalTraining
+from tff_pfl.local import OPTIMIZERS, ClientContext, LocalTraining
 from tff_pfl.local.seeds import client_seed, run_seed
 from tff_pfl.models import TASKS, Model, Weights, from_keras, linear_head_shape
 from tff_pfl.templates import Algorithm
@@ -59,18 +60,6 @@ class TrainedPrototypes(NamedTuple):
     network: Weights
     known: tf.Tensor
     seed: tf.Tensor
-
-
-class OwnMeans(NamedTuple):
-    """The upload of a client.
-
-    Attributes:
-        client_id: int32 scalar.
-        means: `c_iy`, as sums over one example for each class that the client has.
-    """
-
-    client_id: tf.Tensor
-    means: ClassSums
 
 
 @ALGORITHMS.register("fedtgp")
@@ -139,18 +128,12 @@ def fedtgp(
         sums = ClassSums(*(tf.reduce_sum(it, axis=0) for it in means))
         centres = moved(unknown(num_classes, dim), sums)
         delta = tf.minimum(distance_of_classes(centres, margin), threshold)
-        rows = tf.where(means.counts > 0.0)
-        examples = Examples(
-            x=tf.gather_nd(means.features, rows),
-            y=tf.cast(rows[:, 1], tf.int32),
-            size=tf.shape(rows)[0],
-        )
         server_id = tf.constant(-1)  # no client's
         seed = client_seed(server.seed, round_num, server_id)
         trained = training.train(
             with_margin(classifier, delta),
             server.network,
-            examples,
+            examples_of(means),
             ClientContext(round_num, server_id, seed),
         )
         metrics = collections.OrderedDict(margin=delta, loss=trained.totals["loss"].mean)
