@@ -40,7 +40,6 @@ For heads without bias and lambda = 0: s = 1 is FedPer; s = 0 trains the bodies 
 
 import collections
 import dataclasses
-from collections.abc import Callable
 
 import tensorflow as tf
 
@@ -49,7 +48,7 @@ from tff_pfl.algorithms.registry import ALGORITHMS
 from tff_pfl.arguments.extension import extends
 from tff_pfl.arguments.ranges import at_least, takes
 from tff_pfl.local import LocalTraining, trees
-from tff_pfl.models import Model, Weights, distinct_seeds, layer_parts, linear
+from tff_pfl.models import Model, Weights, distinct_seeds, layer_parts, linear, on_features
 from tff_pfl.numerics.distances import squared_distances
 from tff_pfl.templates import Algorithm, ClientOutput, averaging
 
@@ -182,37 +181,6 @@ def _kernel(one, other):
     """Returns `k` of all pairs of rows, `[batch, batch]`."""
     distances = squared_distances(one, other)[..., tf.newaxis]
     return tf.reduce_sum(tf.exp(-distances / (2.0 * tf.constant(BANDWIDTHS))), axis=-1)
-
-
-def on_features(model: Model, init: Callable, outputs: Callable, name: str) -> Model:
-    """Returns a model with further layers, and with other outputs for the model's features.
-
-    Args:
-        model: A model with features.
-        init: `(seed) -> weights`, with the layers of the model and others.
-        outputs: `(weights, features) -> outputs`.
-        name: The ending of the new model's name.
-    """
-
-    def apply(weights, x, **options):
-        return outputs(weights, model.features(weights, x, **options))
-
-    def forward(weights, x, **options):
-        found = model.forward(weights, x, **options)
-        return found._replace(outputs=outputs(found.weights, found.features))
-
-    def training_pass(weights, x, **options):
-        found = forward(weights, x, **options)
-        return found.outputs, found.weights
-
-    return dataclasses.replace(
-        model,
-        init=init,
-        apply=apply,
-        forward=model.forward and forward,
-        training_pass=model.training_pass and training_pass,
-        name=f"{model.name}_{name}",
-    )
 
 
 def conditional_layer(dim: int, seed: int) -> Weights:

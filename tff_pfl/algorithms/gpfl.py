@@ -37,14 +37,22 @@ import dataclasses
 
 import tensorflow as tf
 
-from tff_pfl.algorithms.fedcp import conditional_layer, layer_norm, on_features
+from tff_pfl.algorithms.fedcp import conditional_layer, layer_norm
 from tff_pfl.algorithms.fedper import OwnHead
 from tff_pfl.algorithms.fedrod import class_shares
 from tff_pfl.algorithms.registry import ALGORITHMS
 from tff_pfl.arguments.extension import extends
 from tff_pfl.arguments.ranges import at_least, takes
 from tff_pfl.local import LocalTraining, trees
-from tff_pfl.models import LayerParts, Model, Weights, distinct_seeds, linear, linear_head_shape
+from tff_pfl.models import (
+    LayerParts,
+    Model,
+    Weights,
+    distinct_seeds,
+    linear,
+    linear_head_shape,
+    on_features,
+)
 from tff_pfl.templates import Algorithm, ClientOutput, averaging
 
 _VALVE, _EMBEDDINGS = "valve", "embeddings"  # layers that clients share beside the body

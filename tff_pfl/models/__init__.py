@@ -1,5 +1,6 @@
 """Pure functional models, and parts of their layers."""
 
+from tff_pfl.models.heads import linear, linear_head_shape, num_classes_of, on_features
 from tff_pfl.models.hypernetwork import Hypernetwork
 from tff_pfl.models.keras import COMPUTE_TYPES, from_keras, keras_metrics
 from tff_pfl.models.layer_parts import (
@@ -9,14 +10,7 @@ from tff_pfl.models.layer_parts import (
     normalization_layers,
     two_parts,
 )
-from tff_pfl.models.model import (
-    Forward,
-    Model,
-    Weights,
-    linear,
-    linear_head_shape,
-    num_classes_of,
-)
+from tff_pfl.models.model import Forward, Model, Weights
 from tff_pfl.models.multi_branch import MultiBranch, distinct_seeds, multi_branch
 from tff_pfl.models.saved_model import ModelSaver
 from tff_pfl.models.statistics import with_statistics
@@ -58,6 +52,7 @@ __all__ = [
     "multi_branch",
     "normalization_layers",
     "num_classes_of",
+    "on_features",
     "prefixed",
     "two_exits",
     "two_parts",

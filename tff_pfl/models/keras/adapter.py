@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from tff_pfl.arguments.names import check_names
 from tff_pfl.arguments.ranges import takes, whole
+from tff_pfl.models.heads import linear
 from tff_pfl.models.inputs import as_numbers, input_specs, preprocessed_zeros
 from tff_pfl.models.keras import checks
 from tff_pfl.models.keras.layers import (
@@ -41,7 +42,7 @@ from tff_pfl.models.keras.weights import (
     penalty_of,
     seedable,
 )
-from tff_pfl.models.model import Forward, Model, linear
+from tff_pfl.models.model import Forward, Model
 from tff_pfl.models.statistics import STATISTICS, fixed, with_statistics
 from tff_pfl.models.task import Task
 from tff_pfl.models.tasks import task_of
