@@ -149,3 +149,21 @@ def test_sums_over_examples_count_each_example_once(size):
     found = sum_over(Examples(tf.constant(X), y, tf.constant(size)), sums, batch_size=4)
     of_class = np.eye(3)[Y[:size]] * of_examples[:size, np.newaxis]
     assert_close(found, (of_class.T @ X[:size], np.sum(of_class, axis=0)), 1e-6)
+
+
+def test_weights_that_a_term_holds_are_constants_though_they_are_those_that_are_trained():
+    model = model_of()
+    weights = model.init(0)
+
+    def product(held):
+        def term(forward, batch):
+            features = model.features(held, batch.x, training=False, seed=batch.seed)
+            return tf.reduce_sum(forward.features * features, axis=1)
+
+        return term
+
+    copies = tf.nest.map_structure(lambda leaf: tf.constant(leaf.numpy()), weights)
+    found, expected = (
+        model.training_gradient(weights, BATCH, term=product(held))[0] for held in (weights, copies)
+    )
+    assert_equal(found, expected)

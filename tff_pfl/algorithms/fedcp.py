@@ -168,7 +168,6 @@ def alignment(model: Model, received: Weights, lambda_: float):
     def term(forward, batch):
         own = forward.features
         other = model.features(received, batch.x, training=False, seed=batch.seed)
-        other = tf.stop_gradient(other)
         pairs = _kernel(own, own) + _kernel(other, other) - 2.0 * _kernel(own, other)
         weight = model.example_weight(batch)
         share = tf.math.divide_no_nan(weight, tf.reduce_sum(weight))

@@ -190,7 +190,7 @@ def guidance(received: tf.Tensor, angle: float, lambda_: float):
         angle: The weight of angles, 0 or more.
         lambda_: The weight of distances, 0 or more.
     """
-    received = tf.stop_gradient(received)  # In an eager first step, the trained tensor is the same.
+    received = tf.stop_gradient(received)
     condition = tf.reduce_mean(received, axis=0)
 
     def term(forward, batch):

@@ -309,6 +309,8 @@ class Model:
         return self._gradient(weights, batch, training, term)
 
     def _gradient(self, weights, batch, training, term=None):
+        if term is not None:  # may hold these very tensors, such as the model that was received
+            weights = tf.nest.map_structure(tf.identity, weights)
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(weights)
             forward = self._checked_forward(weights, batch, training, term is not None)
