@@ -8,6 +8,7 @@
     benchmark.py --start [--algorithms=A,B]
     benchmark.py --descent [--cohort_sizes=10,50,100] [--networks=mlp,cnn]
     benchmark.py --unequal [--cohort_sizes=10,100] [--networks=linear,lstm,ratings]
+    benchmark.py --rates [--algorithms=A,B]
     benchmark.py --fixed_cost [--cohort_sizes=10,100]
     benchmark.py --pgfed_server | --aggregators
 
@@ -79,6 +80,9 @@ Other measurements print a line for each case:
                         lstm     the next of 20 tokens: 100 -> 32, an LSTM of 64 units, -> 100. The
                                  bare loop unrolls it over tokens
                         ratings  of 100 users and 1,000 items: two embeddings -> 32 -> 32 -> 1
+    --rates         a round of each of --algorithms beside one of FedAvg, in seconds and in
+                    multiplications of matrix products, on 10 clients of lognormal sizes (sigma 1,
+                    mean 400, batches of 50) and the network mlp of --unequal
     --fixed_cost    what a round of FedAvg, Ditto, PGFed and FedPG on the model of `linear` costs
                     besides its mathematics, with and without XLA: operations outside of client
                     work, transfers between host and device, calls of functions, and the time before
@@ -100,20 +104,22 @@ prepare_process()
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from benchmarks import contenders, fixed_cost, growth, measurements, timing, unequal
+from benchmarks import contenders, fixed_cost, growth, measurements, rates, timing, unequal
 from benchmarks.workloads import (
     AGGREGATED,
     DESCENT_WORKLOADS,
     MANY_CLIENTS,
+    RATED,
     UNEQUAL_WORKLOADS,
     WORKLOADS,
 )
+from tff_pfl.algorithms import ALGORITHMS
 from tff_pfl.arguments.names import check_names
 from tff_pfl.output.files import to_json
 
 _FIXED_COST = ["fedavg", "ditto", "pgfed", "fedpg"]
 _OVERRIDE = "Replaces the workload's own number."
-_ALGORITHMS = ["fedavg", "ditto", "pgfed", "plgu_lf", "pfedmb", "fedpg", "s_fedpg", "fedfomo"]
+_STARTED = ["fedavg", "ditto", "pgfed", "plgu_lf", "pfedmb", "fedpg", "s_fedpg", "fedfomo"]
 FLAGS = flags.FLAGS
 flags.DEFINE_list("workloads", list(WORKLOADS), "Workloads to run; see above.")
 flags.DEFINE_list("contenders", None, "Contenders to run; see above.")
@@ -126,7 +132,7 @@ flags.DEFINE_list("cohort_sizes", None, "Sizes of cohorts, see above.")
 flags.DEFINE_list(
     "populations", [100, 1000, 10000, 100000], "Sizes of federations, for --scaling and --runs."
 )
-flags.DEFINE_list("algorithms", _ALGORITHMS, "Names of algorithms, for --start.")
+flags.DEFINE_list("algorithms", None, "Names of algorithms, for --start and --rates.")
 flags.DEFINE_string("algorithm", "ditto", "Name of the algorithm, for --runs.")
 flags.DEFINE_list("networks", None, "Networks, for --descent and --unequal; default: all.")
 
@@ -178,6 +184,13 @@ def _unequal():
         yield from unequal.measure(name, _adapted(workload), sizes, FLAGS.rounds)
 
 
+def _rates():
+    # FedBN needs normalisation layers, which the network lacks.
+    names = FLAGS.algorithms or [name for name in ALGORITHMS if name != "fedbn"]
+    check_names("algorithm", names, ALGORITHMS)
+    return rates.measure(_adapted(RATED), names, FLAGS.rounds)
+
+
 def _networks(known):
     names = FLAGS.networks or list(known)
     check_names("network", names, known)
@@ -218,11 +231,12 @@ _MEASUREMENTS = {
         _sizes(FLAGS.cohort_sizes or [1000]), **_point_options("ditto")
     ),
     "runs": lambda: growth.measure_runs(**_point_options(FLAGS.algorithm)),
-    "start": lambda: measurements.start(FLAGS.algorithms, FLAGS.rounds),
+    "start": lambda: measurements.start(FLAGS.algorithms or _STARTED, FLAGS.rounds),
     "descent": _descent,
     "pgfed_server": lambda: measurements.pgfed_server(_adapted(MANY_CLIENTS), FLAGS.rounds),
     "aggregators": lambda: measurements.aggregators(_adapted(AGGREGATED), FLAGS.rounds),
     "unequal": _unequal,
+    "rates": _rates,
     "fixed_cost": lambda: fixed_cost.measure(
         _adapted(WORKLOADS["linear"]), _FIXED_COST, _sizes(FLAGS.cohort_sizes or [10]), FLAGS.rounds
     ),
@@ -235,6 +249,7 @@ flags.DEFINE_bool("descent", False, "Measure FedPG in cohorts of many sizes.")
 flags.DEFINE_bool("pgfed_server", False, "Measure the server of PGFed.")
 flags.DEFINE_bool("aggregators", False, "Measure aggregators and compressors.")
 flags.DEFINE_bool("unequal", False, "Measure clients of unequal sizes.")
+flags.DEFINE_bool("rates", False, "Measure algorithms beside FedAvg.")
 flags.DEFINE_bool("fixed_cost", False, "Count what a round costs besides its mathematics.")
 flags.mark_bool_flags_as_mutual_exclusive(list(_MEASUREMENTS))
 

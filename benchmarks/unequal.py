@@ -41,12 +41,12 @@ def measure(
         ValueError: The losses of the first round differ, so that the contenders' work differs.
     """
     for number in cohort_sizes:
-        sizes = lognormal_sizes(number, workload.examples_per_client)
-        yield from _cohort(name, workload, sizes, rounds)
+        yield from _cohort(name, dataclasses.replace(workload, clients=number), rounds)
 
 
-def _cohort(name, workload, sizes, rounds):
-    data = _data(workload, sizes)
+def _cohort(name, workload, rounds):
+    data = unequal_data(workload)
+    sizes = np.array(list(map(len, data[1])))
     losses, processor = {}, {}
 
     def timed(contender, run):
@@ -78,8 +78,9 @@ def _cohort(name, workload, sizes, rounds):
         }
 
 
-def _data(workload, sizes):
-    """Returns the inputs and the labels of each client."""
+def unequal_data(workload: Workload) -> list[list[np.ndarray]]:
+    """Returns the inputs and the labels of clients whose mean size is `examples_per_client`."""
+    sizes = lognormal_sizes(workload.clients, workload.examples_per_client)
     together = dataclasses.replace(workload, clients=1, examples_per_client=int(sizes.sum()))
     return [np.split(array[0], np.cumsum(sizes)[:-1]) for array in together.data()]
 

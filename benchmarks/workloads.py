@@ -355,6 +355,9 @@ DESCENT_WORKLOADS: dict[str, Workload] = {
     "cnn": Images(10, 500, 50, 0.05, network="cnn_fedpg", classes_per_client=2),
 }
 
+# Clients whose training takes most of a round, for all algorithms.
+RATED = Images(10, 400, 50, 0.05, **_PERCEPTRON)
+
 # For PGFed: a cohort from a thousand clients that share 60,000 examples.
 MANY_CLIENTS = Images(50, 60, 10, 0.01, epochs=5, **_LINEAR)
 

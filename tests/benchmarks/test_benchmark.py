@@ -8,9 +8,10 @@ import time
 
 import pytest
 
-from benchmarks import contenders, fixed_cost, measurements, timing
+from benchmarks import contenders, fixed_cost, measurements, rates, timing
 from benchmarks.workloads import (
     MANY_CLIENTS,
+    RATED,
     UNEQUAL_WORKLOADS,
     WORKLOADS,
 )
@@ -146,3 +147,27 @@ def test_runs_print_a_line_for_each_size_and_remove_files(tmp_path):
 def test_unexpected_exit_code_is_an_error():
     with pytest.raises(RuntimeError, match="(?s)ended with 1, not 0:.*It failed"):
         measurements.ended_with(0, [sys.executable, "-c", "raise SystemExit('It failed.')"])
+
+
+def small(workload):
+    """Returns the workload with 3 clients, whose last batches are partial."""
+    return dataclasses.replace(workload, clients=3, examples_per_client=6, batch_size=4)
+
+
+@pytest.mark.thorough
+def test_multiplications_are_those_of_products_that_are_needed():
+    """Three for each weight and row of a batch, but two in the first layer; rows are padded."""
+    workload = small(RATED)
+    data = rates.unequal_data(workload)
+    rows = 4 * sum(-(-len(labels) // 4) for labels in data[1])
+    of_row = 2 * 784 * 200 + 3 * (200 * 200 + 200 * 10)
+    assert rates.multiplications(workload, data, 2, "fedavg") == rows * of_row
+
+
+@pytest.mark.slow
+def test_rates_are_beside_fedavg():
+    ditto, fedsam = rates.measure(small(RATED), ["ditto", "fedsam"], rounds=2)
+    assert (ditto["algorithm"], fedsam["algorithm"]) == ("ditto", "fedsam")
+    assert ditto["multiplications_times_fedavg"] == 2
+    assert fedsam["multiplications_times_fedavg"] == 2
+    assert ditto["times_fedavg"] > 0
