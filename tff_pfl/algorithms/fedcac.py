@@ -45,6 +45,7 @@ from tff_pfl.arguments.ranges import between, takes, whole
 from tff_pfl.local import LocalTraining, trees
 from tff_pfl.models import Model, Weights
 from tff_pfl.models.statistics import without_statistics
+from tff_pfl.numerics.order_statistics import kth_largest
 from tff_pfl.templates import Algorithm, Exchange, Federation, Personalization, Weighting
 
 _PERSONALIZED = {"initialized": "global", "last": "local"}  # as options of `fedavg`
@@ -176,7 +177,7 @@ def critical_weights(trained: Weights, change: Weights, tau: float) -> Any:
         number = int(tau * weight.shape.num_elements())
         if not number:
             return tf.zeros(weight.shape, tf.bool)
-        least = tf.math.top_k(tf.reshape(sensitivity, [-1]), number).values[-1]
+        least = kth_largest(sensitivity, number)
         return (sensitivity >= least) & (sensitivity > 0.0)
 
     return tf.nest.map_structure(mask, trained, without_statistics(change))
