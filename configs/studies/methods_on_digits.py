@@ -5,6 +5,7 @@ from tff_pfl.config import Study, Variant
 
 # Second rows for methods whose defaults do badly here.
 _OTHER_OPTIONS = {
+    "feddbe": {"kappa": 1.0},
     "feddyn": {"alpha": 0.1},
     "fedbabu": {"fine_tune_learning_rate": 0.01},
     "per_fedavg": {"inner_learning_rate": 0.05},

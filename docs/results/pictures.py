@@ -49,9 +49,20 @@ def _dots(axes, data: pd.DataFrame, order: Sequence[str], label: str, reference:
 
 @picture("digits")
 def digits():
-    """Draws the accuracy of each method in three seeds."""
-    figure = figures.new_figure(height=8.2)
-    data = accuracy("digits", study="methods")
+    """Draws the accuracy of each method on digits in three seeds."""
+    return _methods("digits")
+
+
+@picture("fashion_mnist")
+def fashion_mnist():
+    """Draws the accuracy of each method on Fashion-MNIST in three seeds."""
+    return _methods("fashion_mnist")
+
+
+def _methods(page):
+    figure = figures.new_figure(height=11)
+    data = accuracy(page, study="methods")
+    data = data[data["case"] != "constant"]  # far below the others
     order = data.groupby("case")["value"].mean().sort_values(ascending=False, kind="stable").index
     _dots(figure.subplots(), data, list(order), _ACCURACY, reference="local")
     figure.suptitle("A dot a seed, their mean, and Local's mean")

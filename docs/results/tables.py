@@ -68,22 +68,31 @@ def _compression():
 
 @table("digits", "methods")
 def _methods():
-    accuracies = over_seeds(pick("digits", study="methods", quantity="accuracy"), "model")
-    sent, received, seconds = (
-        pick("digits", study="methods", quantity=quantity).groupby("case", sort=False)["value"]
-        for quantity in ("bytes_up", "bytes_down", "round_seconds")
+    return named(_accuracy_and_bytes("digits"), "method")
+
+
+@table("fashion_mnist", "methods")
+def _methods_and_rates():
+    rates = wide(pick("fashion_mnist", study="rates"), "quantity")
+    heads = {"seconds": "seconds, relative", "products": "products, relative"}
+    formatted = rates.map("{:.2f}".format).rename(columns=heads)
+    return named(_accuracy_and_bytes("fashion_mnist").join(formatted), "method")
+
+
+def _accuracy_and_bytes(page):
+    accuracies = over_seeds(pick(page, study="methods", quantity="accuracy"), "model")
+    sent, received = (
+        pick(page, study="methods", quantity=quantity).groupby("case", sort=False)["value"]
+        for quantity in ("bytes_up", "bytes_down")
     )
-    relative = seconds.median() / seconds.median()["fedavg"]
-    table = pd.DataFrame(
+    return pd.DataFrame(
         {
             "personalized, %": accuracies["personalized"],
             "global, %": accuracies["global"],
             "kB down": (received.first() / 1000).map("{:.1f}".format),
             "kB up": (sent.first() / 1000).map("{:.1f}".format),
-            "seconds a round, relative": relative.map("{:.2f}".format),
         }
     )
-    return named(table, "method")
 
 
 @table("digits", "search")

@@ -142,7 +142,7 @@ def _kept(method: Method) -> str:
 
 
 def _measured(method: Method) -> str:
-    data = pick("digits", study="methods", quantity=list(_QUANTITIES))
+    data = pick("fashion_mnist", quantity=list(_QUANTITIES))
     found = data.groupby(["case", "quantity"])["value"].median().unstack()
     found = (found / found.loc["fedavg"]).reindex(method.names).dropna()
     if found.empty:
@@ -152,10 +152,16 @@ def _measured(method: Method) -> str:
     return f"{_MULTIPLES}\n\n{markdown(table).rstrip()}"
 
 
-_QUANTITIES = {"bytes_down": "bytes down", "bytes_up": "bytes up", "round_seconds": "seconds"}
+_QUANTITIES = {
+    "bytes_down": "bytes down",
+    "bytes_up": "bytes up",
+    "seconds": "seconds",
+    "products": "products",
+}
 _MULTIPLES = """\
-Bytes that a client receives and sends in a round, and the seconds of a round, as multiples of
-FedAvg's, [on digits](../results/digits.md). The seconds are rough, as two runs shared a machine."""
+Bytes that a client receives and sends in a round, the seconds of a round, and the multiplications
+in its products of matrices, as multiples of FedAvg's, [on
+Fashion-MNIST](../results/fashion_mnist.md#what-a-round-costs)."""
 
 
 def _options(method: Method) -> str:
@@ -242,24 +248,27 @@ _MODELS = {
 
 
 def _results(method: Method) -> str:
-    data = pick("digits", study="methods", pool="local_test", quantity="accuracy")
     parts = []
-    if data["case"].isin(method.names).any():
-        names = dict.fromkeys([*method.names, "local", "fedavg"])
-        found = over_seeds(data, "model").reindex(names).dropna(how="all")
-        heads = {"personalized": "own models", "global": "global model"}
-        parts += [_ACCURACY, markdown(named(found, "method", **heads)).rstrip()]
+    for page, title in _ALL_METHODS.items():
+        data = pick(page, study="methods", pool="local_test", quantity="accuracy")
+        if data["case"].isin(method.names).any():
+            names = dict.fromkeys([*method.names, "local", "fedavg"])
+            found = over_seeds(data, "model").reindex(names).dropna(how="all")
+            heads = {"personalized": "own models", "global": "global model"}
+            table = markdown(named(found, "method", **heads)).rstrip()
+            parts += [_ACCURACY.format(title=title, page=page), table]
     word = re.compile("|".join(rf"\b{re.escape(title)}(?!\w)" for title in method.titles))
     tutorial = ROOT / "examples" / "notebooks" / "which_method.py"
     links = []
     for path in [tutorial, *sorted((ROOT / "docs" / "results").glob("*.md"))]:
         text = path.read_text()
-        if path.stem != "digits" and word.search(text):
+        if path.stem not in _ALL_METHODS and word.search(text):
             title = (re.search("^# # (.*)", text, re.MULTILINE) or re.match("# (.*)", text))[1]
             links.append(f"* [{title}](../../{path.relative_to(ROOT)})")
     return "\n\n".join([*parts, *(["\n".join(links)] if links else [])]) or "None yet."
 
 
+_ALL_METHODS = {"digits": "digits", "fashion_mnist": "Fashion-MNIST"}
 _ACCURACY = """\
-Accuracy [on digits](../results/digits.md) in %, the mean over clients: mean and deviation of three
+Accuracy [on {title}](../results/{page}.md) in %, the mean over clients: mean and deviation of three
 seeds. Nothing was tuned, so that this is no ranking."""

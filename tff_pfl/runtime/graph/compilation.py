@@ -14,6 +14,8 @@ _RANDOM = ("Random", "Multinomial", "TruncatedNormal", "Shuffle")
 _CHECKS = ("Assert", "CheckNumerics", "CheckNumericsV2")
 # Operations that fail for some matrices, or give NaN, for which XLA computes numbers.
 _OF_MATRICES = ("MatrixInverse", "MatrixSolve", "MatrixTriangularSolve")
+# Operations that take many times as long as TensorFlow's.
+_SLOW = ("SelfAdjointEigV2", "Svd")
 # Operations, the second derivatives of max pooling, whose inputs XLA rounds to bfloat16.
 _ROUNDED = ("MaxPoolGradGrad", "MaxPoolGradGradV2", "MaxPool3DGradGrad")
 FAILS = "Client work fails in "
@@ -50,6 +52,8 @@ def check_compilable(graph: tf.Graph, device: str) -> None:
             raise NotCompilableError(f"XLA drops {kind}")
         if kind in _OF_MATRICES:
             raise NotCompilableError(f"XLA computes {kind} of singular matrices")
+        if kind in _SLOW:
+            raise NotCompilableError(f"XLA's {kind} is slow")
         if kind in _ROUNDED:
             raise NotCompilableError(f"XLA rounds the inputs of {kind}")
         if any(tensor.dtype.is_complex for tensor in operation.outputs):

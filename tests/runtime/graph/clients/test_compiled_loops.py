@@ -132,6 +132,14 @@ def test_failing_work_raises_the_error_of_its_operation(caplog):
     assert "Client work fails in GatherV2" in message and message.endswith("without XLA.")
 
 
+@pytest.mark.thorough
+def test_eigenvalues_are_not_compiled(caplog):
+    work = mapped(lambda x: halved(tf.linalg.eigvalsh(x)), tensor(np.float32, 2, 2))
+    matrices = [np.diag([4, 8]).astype(np.float32)]
+    assert_close(run(work, matrices, jit_compile=True), [np.float32([0.5, 1])])
+    assert any("XLA's SelfAdjointEigV2 is slow" in message for message in caplog.messages)
+
+
 def test_convolutions_are_not_compiled(caplog):
     shape = 1, 1, 1, 1
     work = mapped(
