@@ -5,8 +5,9 @@ import tensorflow as tf
 from tff_pfl.numerics.order_statistics import kth_largest
 
 
-@pytest.mark.parametrize("jit_compile", [False, True])
-@pytest.mark.parametrize("k", [1, 2, 5, 8, 12])
+@pytest.mark.thorough_but_one
+@pytest.mark.parametrize("jit_compile", [True, False])
+@pytest.mark.parametrize("k", [5, 1, 2, 8, 12])
 def test_kth_largest_is_that_of_a_sort(k, jit_compile):
     """There are ties, zeros, infinity, and numbers below the least normal one."""
     values = np.array([3, 0, 1e-42, 5e-42, 7, 3, 3, 0, np.inf, 1e38, 2e-38, 7.5], np.float32)
