@@ -202,17 +202,17 @@ def tff_learning_fedavg(workload: Workload, x: np.ndarray, y: np.ndarray) -> Rou
 Build = Callable[[Workload, np.ndarray, np.ndarray], Round]
 
 
-def _within(runtime: str, build: Build, **options) -> Build:
+def within(runtime: str, build: Build, **options) -> Build:
     """Returns a contender that runs in its own context, with these options of the model."""
 
     def build_within(workload, x, y):
         context, workload = RUNTIMES[runtime](), dataclasses.replace(workload, **options)
 
-        def within(function, *arguments):
+        def in_context(function, *arguments):
             with installed(context):
                 return function(*arguments)
 
-        return functools.partial(within, within(build, workload, x, y))
+        return functools.partial(in_context, in_context(build, workload, x, y))
 
     return build_within
 
@@ -228,16 +228,16 @@ CONTENDERS: dict[str, Build] = {
     "bare_tensorflow": bare_tensorflow,
     "bare_keras": bare_keras,
     "bare_keras_plgu_lf": bare_keras_plgu_lf,
-    **{f"tff_pfl_{name}": _within(name, _fedavg) for name in RUNTIMES},
-    "tff_learning_cpp_runtime": _within("cpp_runtime", tff_learning_fedavg),
+    **{f"tff_pfl_{name}": within(name, _fedavg) for name in RUNTIMES},
+    "tff_learning_cpp_runtime": within("cpp_runtime", tff_learning_fedavg),
     # `tf.data` clients cannot be vectorized.
-    "tff_learning_graph_loop": _within("graph_loop", tff_learning_fedavg),
+    "tff_learning_graph_loop": within("graph_loop", tff_learning_fedavg),
 }
 for _name in ALGORITHMS:
-    CONTENDERS[_name] = _within("graph_loop", functools.partial(tff_pfl_algorithm, _name))
+    CONTENDERS[_name] = within("graph_loop", functools.partial(tff_pfl_algorithm, _name))
 for _name, _options in _MODEL_OPTIONS.items():
-    CONTENDERS[f"tff_pfl_{_name}"] = _within("graph_loop", _fedavg, **_options)
-    CONTENDERS[f"plgu_lf_{_name}"] = _within("graph_loop", _plgu_lf, **_options)
+    CONTENDERS[f"tff_pfl_{_name}"] = within("graph_loop", _fedavg, **_options)
+    CONTENDERS[f"plgu_lf_{_name}"] = within("graph_loop", _plgu_lf, **_options)
 
 # The default contenders of each workload. On CPUs, convolutions whose filters differ by client
 # cannot be vectorized.

@@ -1,7 +1,6 @@
 """Measures rounds of algorithms beside FedAvg's: their seconds and their multiplications."""
 
 import contextlib
-import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -11,10 +10,10 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.ops import gen_math_ops
 
-from benchmarks.contenders import Round, tff_pfl_algorithm
+from benchmarks.contenders import Round, tff_pfl_algorithm, within
 from benchmarks.timing import in_turns, ratio, spread
 from benchmarks.unequal import unequal_data
-from benchmarks.workloads import RUNTIMES, Workload, installed
+from benchmarks.workloads import Workload
 from tff_pfl.tracing import randomness
 
 _BASELINE = "fedavg"
@@ -60,15 +59,7 @@ def multiplications(workload: Workload, data, rounds: int, name: str) -> int:
 
 
 def _rounds(name, workload, data, runtime) -> Round:
-    context = RUNTIMES[runtime]()
-    with installed(context):
-        run = tff_pfl_algorithm(name, dataclasses.replace(workload, clients=len(data[0])), *data)
-
-    def in_context():
-        with installed(context):
-            return run()
-
-    return in_context
+    return within(runtime, functools.partial(tff_pfl_algorithm, name))(workload, *data)
 
 
 @contextlib.contextmanager
