@@ -177,7 +177,7 @@ SAMPLE = sampled_clients(1, 7, 3)
     [
         ({}, {}, []),
         ({"snapshot": server_snapshot}, {}, []),
-        ({"client_snapshot": client_snapshot}, {"clients_per_call": 3}, [3, 3, 1]),
+        ({"client_snapshot": client_snapshot}, {"clients_per_call": 3}, [3, 2, 2]),
         (
             {"snapshot": server_snapshot, "client_snapshot": client_snapshot},
             {"clients": 3, "clients_per_call": 2},

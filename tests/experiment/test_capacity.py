@@ -1,5 +1,7 @@
 """Tests how the examples of clients are padded, and when their work is compiled."""
 
+from unittest import mock
+
 import numpy as np
 import pytest
 import tensorflow_federated as tff
@@ -8,7 +10,7 @@ from tests.marks import together
 from tff_pfl import data, models, runtime
 from tff_pfl.clients import Ladder
 from tff_pfl.experiment import capacity
-from tff_pfl.experiment.capacity import pays_to_compile, suitable_capacity
+from tff_pfl.experiment.capacity import compilation, suitable_capacity
 from tff_pfl.local import LocalTraining
 
 LINEAR, CNN = ("mlp", {"hidden": ()}), ("lenet", {})
@@ -32,29 +34,54 @@ def test_clients_are_grouped_if_that_is_faster(network, sizes, clients, batch_si
     assert suitable_capacity(model, dataset, clients, batch_size) == expected
 
 
-def test_compiled_loops_pad_clients_themselves():
+@pytest.mark.parametrize(("vectorize", "pays"), [("auto", True), ("always", False)])
+def test_compiled_loops_and_lanes_pad_clients_themselves(vectorize, pays):
     model, dataset = model_of(LINEAR), dataset_of([12, 16, 25] * 20)
-    context = runtime.create_graph_context(devices="CPU:0")
-    with tff.framework.get_context_stack().install(context), runtime.compiling(True):
+    context = runtime.create_graph_context(devices="CPU:0", vectorize=vectorize)
+    with tff.framework.get_context_stack().install(context), runtime.compiling(pays):
         assert suitable_capacity(model, dataset, 40, 20) is None
 
 
+def local_training(**options):
+    optimizer = tff.learning.optimizers.build_sgdm(0.1)
+    return LocalTraining(optimizer, batch_size=20, **options)
+
+
 @together(
-    ("network", "client_rounds", "options", "expected"),
+    ("network", "rounds", "options", "expected"),
     [
-        (LINEAR, 25_000, {}, True),  # two steps of 20 for each client
-        (LINEAR, 24_999, {}, False),
-        (LINEAR, 2_000, {"epochs": 13}, True),
-        (LINEAR, 2_000, {"epochs": None, "steps": 25}, True),
-        (CNN, 1_000_000, {}, False),
-        (("mlp", {"hidden": (1_000,)}), 1_000_000, {}, False),  # 794,010 weights
+        (LINEAR, 2_500, {}, True),  # of 10 clients; two steps of 20 for each
+        (LINEAR, 2_499, {}, False),
+        (LINEAR, 200, {"epochs": 13}, True),
+        (LINEAR, 200, {"epochs": None, "steps": 25}, True),
+        (CNN, 100_000, {}, False),
+        (("mlp", {"hidden": (1_000,)}), 100_000, {}, False),  # 794,010 weights
     ],
 )
-def test_long_trainings_of_light_models_are_compiled(network, client_rounds, options, expected):
-    optimizer = tff.learning.optimizers.build_sgdm(0.1)
-    local = LocalTraining(optimizer, batch_size=20, **options)
-    dataset = dataset_of([30, 40])
-    assert pays_to_compile(model_of(network), dataset, local, client_rounds) == expected
+def test_long_trainings_of_light_models_are_compiled(network, rounds, options, expected):
+    local, dataset = local_training(**options), dataset_of([30, 40])
+    assert compilation(model_of(network), dataset, local, rounds, 10).pays == expected
+
+
+@together(
+    ("sizes", "rounds", "options", "expected"),
+    [
+        ([40, 40], 1_000, {}, (False, "1,000 rounds of 2 steps would save about 8 s, and ")),
+        ([40, 40], 1_001, {}, (True, "1,001 rounds of 2 steps would save about 8 s, and ")),
+        ([20, 400], 300, {}, (False, "300 rounds of 20 steps would save about 24 s, and ")),
+        ([20, 400], 301, {}, (True, "301 rounds of 20 steps would save about 24 s, and ")),
+        ([20, 400], 301, {"epochs": 2}, (True, "301 rounds of 40 steps ")),
+    ],
+)
+def test_trainings_with_more_rounds_than_shapes_are_worth_are_compiled_on_gpus(
+    sizes, rounds, options, expected
+):
+    """Each step of a cohort saves 4 ms; 1 shape or 3 take 8 s each."""
+    with mock.patch.object(runtime, "current_devices", return_value=["GPU:0"]):
+        local, dataset = local_training(**options), dataset_of(sizes)
+        found = compilation(model_of(CNN), dataset, local, rounds, 2)
+    assert found.pays == expected[0]
+    assert found.reason.startswith(expected[1])
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ from tests.experiment.killed import numbers_of, rows_of, run, run_until, with_va
 from tests.federation import assert_equal
 from tests.marks import slow
 from tff_pfl import runtime
-from tff_pfl.clients import ClientStateStore, CohortIterator, Ladder, Participation
+from tff_pfl.clients import ClientStateStore, CohortIterator, Participation
 from tff_pfl.evaluation import ClientMetrics, Evaluation, MetricName
-from tff_pfl.experiment import EarlyStop, Experiment, OutputDirectoryError, loop
+from tff_pfl.experiment import EarlyStop, OutputDirectoryError, loop
 from tff_pfl.experiment.metrics_log import MetricsLog
 
 UPDATE, RELEASE, COMMIT = (
@@ -54,11 +54,13 @@ def test_run_in_which_all_clients_report_lacks_participation_metrics(uninterrupt
 
 
 @pytest.mark.slow
-def test_killed_run_of_groups_resumes_with_the_same_numbers(dataset, tmp_path, monkeypatch):
-    monkeypatch.setattr(Experiment, "capacity", lambda *_: Ladder(4, group_cost=0))
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_killed_run_of_clients_side_by_side_resumes_with_the_same_numbers(
+    dataset, tmp_path, jit_compile
+):
     options = {"clients_per_round": 4, "rounds": 3}
-    groups = runtime.create_graph_context(vectorize="always")
-    with tff.framework.get_context_stack().install(groups):
+    lanes = runtime.create_graph_context(vectorize="always", jit_compile=jit_compile)
+    with tff.framework.get_context_stack().install(lanes):
         expected = run(tmp_path / "uninterrupted", dataset, **options)
         run_until(*UPDATE, 2, tmp_path / "killed", dataset, **options)
         result = run(tmp_path / "killed", dataset, **options)

@@ -83,17 +83,22 @@ def test_lines_and_files_do_not_change_the_identity():
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_error_for_a_client_names_the_block(caplog, jit_compile):
     as_on_gpus = mock.patch.object(mapping.ClientMap, "compiles_loops", return_value=False)
-    message = re.escape(f"A block failed in GatherV2{line_of(plain)}")
+    message = re.escape(f"A block failed in GatherV2{line_of(in_loop)}")
     with as_on_gpus, pytest.raises(tf.errors.InvalidArgumentError, match=f"^{message}"):
-        map_on(plain, [0, 95], jit_compile=jit_compile)
-    of_xla = f"Client work fails in GatherV2 of A block{line_of(plain)}: an index is out"
+        map_on(in_loop, [0, 95], jit_compile=jit_compile)
+    of_xla = f"Client work fails in GatherV2 of A block{line_of(in_loop)}: an index is out"
     assert any(of_xla in message for message in caplog.messages) == jit_compile
+
+
+def spelled_in_loop(index):
+    step = lambda i, _: (i + 1, tf.strings.as_string(index))  # noqa: E731
+    return tf.while_loop(lambda i, _: i < 2, step, (0, ""))[1]
 
 
 def test_work_that_cannot_be_vectorized_is_named_after_the_reason():
     message = r"requires: .*AsString\. It is A block, not compiled by XLA \(.*AsString\)\.$"
     with pytest.raises(NotVectorizableError, match=message):
-        map_on(lambda x: tf.strings.as_string(x), [0, 95], vectorize="always", jit_compile=True)
+        map_on(spelled_in_loop, [0, 95], vectorize="always", jit_compile=True)
 
 
 @pytest.mark.thorough

@@ -69,10 +69,10 @@ class CohortDataSource(tff.program.FederatedDataSource):
             client_type: `<client_id=int32,state=C,data=D>`; `D` is the type of an `Examples`.
             seed: The seed of the cohorts, not negative.
             capacity: The number of rows of a client's examples, padding included. `None`: no
-                padding, which saves work if clients are computed one by one. A `Ladder`: the
-                capacity of each client, with which the graph runtime computes groups of clients at
-                once. "cohort": the `shared_capacity` of the cohort, with which it computes all
-                clients at once. An int: this number of rows.
+                padding, which saves work if clients are computed one by one or side by side. A
+                `Ladder`: the capacity of each client, with which the graph runtime computes groups
+                of clients at once on CPUs. "cohort": the `shared_capacity` of the cohort, with
+                which it computes all clients at once. An int: this number of rows.
             participation: The rule by which clients are selected and report.
 
         Raises:

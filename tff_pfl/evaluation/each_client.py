@@ -102,12 +102,16 @@ def for_each_client(
     ) -> Iterator[Mapping[str, Any]]:
         rows = batch_size or evaluated_rows(source, split)
         compute = computation(source.federated_type.member, rows)
-        for ids in chunks(client_ids, at_once(at_a_time, rows * outputs())):
+        parts = chunks(client_ids, at_once(at_a_time, rows * outputs()))
+        sizes = np.maximum(source.sizes("train"), source.sizes(split))
+        cohorts = runtime.Cohorts.of(max(map(len, parts), default=0), sizes)
+        for ids in parts:
             nothing: list[Any] = [()] * len(ids)
             clients = nothing if models.keys() == {GLOBAL} else source.clients_of_ids(ids)
             tests = source.select_examples(ids, split) if pool is None else nothing
             evaluated = list(map(EvaluatedClient, clients, tests))
-            with runtime.compiling(False):  # a pass over few examples is as fast without XLA
+            # A pass over few examples is as fast without XLA.
+            with runtime.compiling(False, cohorts):
                 found = compute(server_state, evaluated, *([] if pool is None else [pool]))
             yield from found
 
@@ -175,12 +179,10 @@ def map_models(
     )
 
 
-def chunks(
-    client_ids: Sequence[int] | np.ndarray, at_a_time: int
-) -> Iterator[Sequence[int] | np.ndarray]:
-    """Yields the ids of `at_a_time` clients after another."""
-    for start in range(0, len(client_ids), at_a_time):
-        yield client_ids[start : start + at_a_time]
+def chunks(client_ids: Sequence[int] | np.ndarray, at_a_time: int) -> list[np.ndarray]:
+    """Divides the ids of clients into parts of at most `at_a_time`, as equal as can be."""
+    number = -(-len(client_ids) // at_a_time)
+    return np.array_split(client_ids, number) if number else []
 
 
 def stacked(results: Iterable[Any]) -> Any:

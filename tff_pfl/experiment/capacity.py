@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import os
+from typing import NamedTuple
 
 import absl.logging
 import numpy as np
@@ -21,6 +22,10 @@ _LEAST_GROUP, _SMALL_STEP = 16, 500_000
 # On CPUs, compiled client work of this many steps saves the time of its compilation, if a step has
 # no more examples times weights than this.
 _LEAST_STEPS, _COMPILED_STEP = 50_000, 10_000_000
+# On an H200 (docs/results/gpu.md): what a compiled step of a cohort saves, 4.5 ms for 10 clients
+# and 14 ms for 100; what XLA takes for each shape of a cohort, 4 to 12 s. Unequal clients have at
+# most 3 shapes; see `tff_pfl.runtime.graph.clients.cohorts`.
+_SECONDS_OF_STEP, _SECONDS_OF_SHAPE, _SHAPES = 0.004, 8, 3
 
 _ONEDNN = "TF_ENABLE_ONEDNN_OPTS"
 
@@ -31,25 +36,48 @@ def fitted(local: LocalTraining, dataset: FederatedDataset) -> LocalTraining:
     return dataclasses.replace(local, batch_size=rows_of_batch(local.batch_size, largest))
 
 
-def pays_to_compile(
-    model: Model, dataset: FederatedDataset, local: LocalTraining, client_rounds: float
-) -> bool:
-    """Returns whether compiled client work saves more time on CPUs than its compilation takes.
+class Compilation(NamedTuple):
+    """Whether compiled client work saves more time than its compilation takes, and why."""
+
+    pays: bool
+    reason: str
+
+
+def compilation(
+    model: Model, dataset: FederatedDataset, local: LocalTraining, rounds: int, cohort_size: int
+) -> Compilation:
+    """Returns whether an experiment compiles client work where the context leaves it open.
 
     The answer is the same in each run of an experiment, since compiled numbers are those without
-    compilation up to rounding. `benchmarks/benchmark.py --unequal` and `--start` measure this.
+    compilation up to rounding. `benchmarks/benchmark.py --unequal` and `--start` measure this on
+    CPUs, `python -m benchmarks.gpu` on GPUs.
 
     Args:
         model: The model that clients train.
         dataset: The federation's data, whose sizes are used.
         local: The local training.
-        client_rounds: The number of rounds times the number of clients in a round.
+        rounds: The number of rounds.
+        cohort_size: The number of clients in a round.
     """
     sizes = dataset.sizes()
-    steps = local.steps or local.epochs * np.ceil(sizes / local.batch_size).mean()
-    examples = min(local.batch_size, sizes.mean())
-    is_light = examples * model.num_weights <= _COMPILED_STEP and not _convolves(model)
-    return bool(is_light and client_rounds * steps >= _LEAST_STEPS)
+    steps = np.full(len(sizes), local.steps)
+    if local.steps is None:
+        steps = local.epochs * np.ceil(sizes / local.batch_size)
+    if any(map(runtime.is_gpu, runtime.current_devices() or ())):
+        largest = np.quantile(steps, 1 - 1 / cohort_size, method="higher")  # of a cohort
+        saved = rounds * largest * _SECONDS_OF_STEP
+        cost = _SECONDS_OF_SHAPE * (1 if sizes.min() == sizes.max() else _SHAPES)
+        reason = f"{rounds:,} rounds of {largest:,.0f} steps would save about {saved:,.0f} s, and "
+        return Compilation(bool(saved > cost), f"{reason}XLA takes about {cost} s")
+    total = rounds * cohort_size * steps.mean()
+    if _convolves(model):
+        return Compilation(False, "XLA's convolutions are slow on CPUs")
+    numbers = min(local.batch_size, sizes.mean()) * model.num_weights
+    if numbers > _COMPILED_STEP:
+        reason = f"a step has {numbers:,.0f} examples times weights, more than {_COMPILED_STEP:,}"
+        return Compilation(False, reason)
+    reason = f"clients make {total:,.0f} steps, and {_LEAST_STEPS:,} pay"
+    return Compilation(bool(total >= _LEAST_STEPS), reason)
 
 
 def _convolves(model: Model) -> bool:
@@ -83,8 +111,8 @@ def suitable_capacity(
 ) -> Ladder | None:
     """Returns the `CohortDataSource.capacity` for the devices: a `Ladder` if groups are faster.
 
-    GPUs compute clients in groups of equal shapes. CPUs compute clients faster one by one, each
-    with its own rows, unless groups are large, steps are small and the model has no convolutions.
+    On GPUs, and in compiled loops, clients have their own rows. CPUs also compute clients faster
+    one by one, unless groups are large, steps are small and the model has no convolutions.
     `benchmarks/benchmark.py --unequal` measures this.
 
     Args:
@@ -93,14 +121,10 @@ def suitable_capacity(
         clients_at_a_time: The number of clients that are computed together.
         batch_size: The number of examples in a step.
     """
-    devices, sizes = runtime.current_devices(), dataset.sizes()
-    if devices is None or not sizes.any():
+    sizes = dataset.sizes()
+    if runtime.current_devices() is None or runtime.pads_clients() or not sizes.any():
         return None
     ladder = Ladder(min(batch_size, shared_capacity([sizes.max()])))
-    if any(map(runtime.is_gpu, devices)):
-        return ladder
-    if runtime.compiles_loops():  # which pads clients itself
-        return None
     step = min(batch_size, sizes.mean()) * model.num_weights
     typical = np.quantile(sizes, np.linspace(0, 1, clients_at_a_time), method="inverted_cdf")
     groups = len(set(ladder.capacities(typical)))

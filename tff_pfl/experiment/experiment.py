@@ -9,7 +9,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
+from absl import logging
 
+from tff_pfl import runtime
 from tff_pfl.arguments.kinds import KindError, check_kind
 from tff_pfl.arguments.ranges import whole
 from tff_pfl.arguments.settings import NOTHING, RESULTS, facts, setting, settings
@@ -29,7 +31,7 @@ from tff_pfl.evaluation import (
     locally_trained,
     sampled_clients,
 )
-from tff_pfl.experiment.capacity import fitted, pays_to_compile, suitable_capacity
+from tff_pfl.experiment.capacity import Compilation, compilation, fitted, suitable_capacity
 from tff_pfl.experiment.early_stop import EarlyStop
 from tff_pfl.experiment.identity import of_run
 from tff_pfl.experiment.new_clients import NewClients
@@ -302,10 +304,20 @@ class Experiment:
         return of_run(self)
 
     @property
-    def pays_to_compile(self) -> bool:
-        """Whether compiled client work saves time on CPUs; see `pays_to_compile`."""
-        client_rounds = self.rounds * self.cohort_size
-        return pays_to_compile(self.model, self.members, self.local, client_rounds)
+    def compilation(self) -> Compilation:
+        """Whether client work is compiled where the context leaves it open; see `compilation`."""
+        return compilation(self.model, self.members, self.local, self.rounds, self.cohort_size)
+
+    @contextlib.contextmanager
+    def compiling(self) -> Iterator[None]:
+        """Tells the runtime whether compilation pays, and what it may expect of cohorts."""
+        choice = self.compilation
+        cohorts = runtime.Cohorts.of(self.cohort_size, self.members.sizes())
+        with runtime.compiling(choice.pays, cohorts):
+            if runtime.leaves_compilation_open():
+                which = "compiled" if choice.pays else "not compiled"
+                logging.info("Client work is %s by XLA: %s.", which, choice.reason)
+            yield
 
     def capacity(self, clients_at_a_time: int) -> Ladder | None:
         """Returns the capacity for clients' examples; see `suitable_capacity`."""

@@ -102,8 +102,7 @@ def train(
     check_server_memory(experiment.process)
     _ = experiment.evaluator, experiment.new_clients_evaluation
     warn_of_slow_convolutions(experiment.model)
-    compiling = runtime.compiling(experiment.pays_to_compile)
-    with folder, compiling, tracking(release_managers, folder) as managers:
+    with folder, experiment.compiling(), tracking(release_managers, folder) as managers:
         result = _train(experiment, folder, managers, verbose)
     return Run(folder.path, experiment, result)
 

@@ -17,14 +17,16 @@ from tff_pfl.lazy import offer
 if TYPE_CHECKING:
     from tff_pfl.runtime.errors import DeviceError as DeviceError
     from tff_pfl.runtime.errors import WorkerDiedError as WorkerDiedError
+    from tff_pfl.runtime.graph.clients.cohorts import Cohorts as Cohorts
     from tff_pfl.runtime.graph.clients.mapping import compiling as compiling
-    from tff_pfl.runtime.graph.contexts import compiles_loops as compiles_loops
     from tff_pfl.runtime.graph.contexts import (
         create_async_graph_context as create_async_graph_context,
     )
     from tff_pfl.runtime.graph.contexts import create_graph_context as create_graph_context
     from tff_pfl.runtime.graph.contexts import current_devices as current_devices
     from tff_pfl.runtime.graph.contexts import current_or_graph_context as current_or_graph_context
+    from tff_pfl.runtime.graph.contexts import leaves_compilation_open as leaves_compilation_open
+    from tff_pfl.runtime.graph.contexts import pads_clients as pads_clients
     from tff_pfl.runtime.graph.contexts import set_graph_context as set_graph_context
     from tff_pfl.runtime.graph.devices import answers as answers
     from tff_pfl.runtime.graph.devices import connect_to_workers as connect_to_workers

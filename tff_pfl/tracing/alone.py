@@ -5,10 +5,20 @@ largest needs. The graph runtime knows whether they are when it imports client w
 replaces each choice that `alone_or` and `branch_if_alone` marked.
 """
 
+import enum
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
+
+
+class Alone(enum.IntEnum):
+    """How far a runtime computes each client alone."""
+
+    NOT = 0  # All clients make the same steps.
+    IN_LOOPS = 1  # Each client makes its own number of steps, beside others.
+    FULLY = 2
+
 
 _MARK = "_tff_pfl_alone"
 _CALLS = {"If": "StatefulPartitionedCall", "StatelessIf": "PartitionedCall"}
@@ -43,7 +53,7 @@ def branch_if_alone(
     return result
 
 
-def choose(nodes, alone: bool) -> None:
+def choose(nodes, alone: Alone) -> None:
     """Makes all marked choices among the `NodeDef`s of a graph or function.
 
     TFF's forms are optimized: some choices in them were made, all for `together`.
@@ -56,7 +66,7 @@ def choose(nodes, alone: bool) -> None:
             node.input[:] = [if_alone if alone else if_together, *waits]
             node.attr.clear()
             node.attr["T"].type = dtype
-        elif _MARK in node.attr and node.op in _CALLS and not alone:
+        elif _MARK in node.attr and node.op in _CALLS and alone is not Alone.FULLY:
             node.op = _CALLS[node.op]
             del node.input[0]
             node.attr["f"].CopyFrom(node.attr["else_branch"])

@@ -93,7 +93,12 @@ def test_compiled_maxima_and_minima_of_nan_are_nan(function, expected):
 
 def test_error_of_compiled_client_work_is_that_of_the_operation(caplog):
     client = tff.types.to_type([("x", np.int32), ("y", np.int32)])
-    computation = mapped(lambda client: client["x"] // client["y"], client)
+
+    def divided(client):
+        step = lambda i, x: (i + 1, x // client["y"])  # noqa: E731
+        return tf.while_loop(lambda i, _: i < 2, step, (0, client["x"]))[1]
+
+    computation = mapped(divided, client)
     with pytest.raises(tf.errors.InvalidArgumentError, match="^Integer division by zero$"):
         run(computation, [{"x": 7, "y": 2}, {"x": 7, "y": 0}], vectorize="always", jit_compile=True)
     (message,) = [m for m in caplog.messages if m.startswith("A round with compiled client work")]

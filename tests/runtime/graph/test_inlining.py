@@ -6,13 +6,13 @@ import tensorflow_federated as tff
 
 from tests.marks import together
 from tff_pfl.runtime.graph import imported, values
-from tff_pfl.tracing.alone import alone_or, branch_if_alone
+from tff_pfl.tracing.alone import Alone, alone_or, branch_if_alone
 
 SCALAR = tf.TensorSpec([])
 IMAGES = tf.constant(np.random.default_rng(0).normal(size=(2, 4, 4, 3)), tf.float32)
 
 
-def thrice(step, *specs, alone=False):
+def thrice(step, *specs, alone=Alone.NOT):
     """Imports a loop of three steps; returns it and the functions of its graph."""
 
     @tf.function(input_signature=specs, autograph=False)
@@ -71,17 +71,17 @@ def pooled_gradient(x):
     return x - 0.1 * tape.gradient(loss, x)
 
 
-@together("alone", [True, False])
+@together("alone", [Alone.FULLY, Alone.NOT])
 def test_steps_with_max_pooling_are_functions_where_clients_are_computed_alone(alone):
     spec = tf.TensorSpec(IMAGES.shape)
     function, functions = thrice(lambda i, x: (i + 1, pooled_gradient(x)), spec, alone=alone)
     assert len(operations_of(functions, "MaxPoolGrad")) == 1
-    assert len(operations_of(functions, "PartitionedCall")) == alone
+    assert len(operations_of(functions, "PartitionedCall")) == (alone is Alone.FULLY)
     expected = pooled_gradient(pooled_gradient(pooled_gradient(IMAGES)))
     np.testing.assert_allclose(function(IMAGES)[0], expected, rtol=1e-6)
 
 
-@together("alone", [True, False])
+@together("alone", [Alone.FULLY, Alone.NOT])
 def test_branches_with_max_pooling_are_functions_where_clients_are_computed_alone(alone):
     def step(i, x):
         first, rest = x[:1], lambda: pooled_gradient(x)
@@ -89,8 +89,8 @@ def test_branches_with_max_pooling_are_functions_where_clients_are_computed_alon
         return i + 1, branch_if_alone(i < 2, some, rest)
 
     function, functions = thrice(step, tf.TensorSpec(IMAGES.shape), alone=alone)
-    assert len(operations_of(functions, "MaxPoolGrad")) == 1 + alone
-    assert len(operations_of(functions, "PartitionedCall")) == 2 * alone
+    assert len(operations_of(functions, "MaxPoolGrad")) == 1 + bool(alone)
+    assert len(operations_of(functions, "PartitionedCall")) == 2 * bool(alone)
     rows = [IMAGES[:1], IMAGES[1:]]
     for row, steps in enumerate([3, 1 if alone else 3]):
         for _ in range(steps):
@@ -98,7 +98,7 @@ def test_branches_with_max_pooling_are_functions_where_clients_are_computed_alon
     np.testing.assert_allclose(function(IMAGES)[0], tf.concat(rows, axis=0), rtol=1e-6)
 
 
-@together(("alone", "expected"), [(True, 3.0), (False, 4.0)])
+@together(("alone", "expected"), [(Alone.FULLY, 3.0), (Alone.IN_LOOPS, 3.0), (Alone.NOT, 4.0)])
 def test_marked_choices_are_made_when_work_is_imported(alone, expected):
     step = lambda i, x, y: (i + 1, alone_or(x, y), y)  # noqa: E731
     function, functions = thrice(step, SCALAR, SCALAR, alone=alone)
@@ -106,11 +106,11 @@ def test_marked_choices_are_made_when_work_is_imported(alone, expected):
     assert function(tf.constant(3.0), tf.constant(4.0))[0].numpy() == expected
 
 
-@together(("alone", "expected"), [(True, 6.0), (False, 12.0)])
+@together(("alone", "expected"), [(Alone.FULLY, 6.0), (Alone.IN_LOOPS, 12.0), (Alone.NOT, 12.0)])
 def test_marked_branches_are_taken_when_work_is_imported(alone, expected):
     def step(i, x, y):
         return i + 1, branch_if_alone(i < 2, lambda: x + y / 4, lambda: x + y), y
 
     function, functions = thrice(step, SCALAR, SCALAR, alone=alone)
-    assert bool(operations_of(functions, "StatelessIf")) == alone
+    assert bool(operations_of(functions, "StatelessIf")) == (alone is Alone.FULLY)
     assert function(tf.constant(0.0), tf.constant(4.0))[0].numpy() == expected

@@ -13,7 +13,7 @@ from google.protobuf import any_pb2
 from tests.federation import assert_close, assert_equal
 from tests.marks import together
 from tests.runtime.conformance.cases import at_clients, identity, mapped, tensor
-from tests.runtime.graph.clients.vectorizing import run
+from tests.runtime.graph.clients.vectorizing import in_loop, run
 from tff_pfl import runtime
 from tff_pfl.arguments.names import UnknownNameError
 from tff_pfl.runtime.graph.clients import loops
@@ -77,7 +77,7 @@ def second_derivative_of_pooling(x):
     ],
 )
 def test_work_that_xla_would_change_is_not_compiled(caplog, work, reason):
-    computation, clients = mapped(work, VECTOR), CLIENTS[:2]
+    computation, clients = mapped(lambda x: in_loop(work)(1, x), VECTOR), CLIENTS[:2]
     assert_equal(run(computation, clients, **XLA), run(computation, clients))
     assert any(f"not compiled by XLA ({reason})" in message for message in caplog.messages)
 
@@ -92,7 +92,7 @@ def test_branches_that_convolve_are_not_compiled(caplog):
     """Compiles none, because XLA would end the process where no client takes the branch."""
     reason = "convolutions in a branch that perhaps no client takes"
     with pytest.raises(NotVectorizableError):
-        run(mapped(convolved, VECTOR), CLIENTS[:1], **XLA)
+        run(mapped(lambda x: in_loop(convolved)(1, x), VECTOR), CLIENTS[:1], **XLA)
     assert any(reason in message for message in caplog.messages)
 
 

@@ -12,6 +12,7 @@ import tensorflow_federated as tff
 
 from tff_pfl.runtime.graph import internals, values
 from tff_pfl.runtime.graph.clients import client_values, groups
+from tff_pfl.runtime.graph.clients.cohorts import Forms
 from tff_pfl.runtime.graph.clients.groups import Rows
 from tff_pfl.runtime.graph.clients.mapping import ClientMap
 from tff_pfl.runtime.graph.clients.padded import Padded
@@ -25,7 +26,12 @@ _STRING = tff.types.TensorType(np.str_).dtype.type
 
 
 def ingest(
-    value, type_spec: tff.types.Type, server: str, shards: Sequence[Rows], client_map: ClientMap
+    value,
+    type_spec: tff.types.Type,
+    server: str,
+    shards: Sequence[Rows],
+    client_map: ClientMap,
+    forms_of_lanes: Forms,
 ) -> tuple[Layout, list[tf.Tensor], Sequence[Rows]]:
     """Returns an argument's layout and tensors, on the devices where they are needed, and shards.
 
@@ -39,6 +45,7 @@ def ingest(
         server: The device of values that are not placed at clients.
         shards: The clients of each shard, in the order of the cohort.
         client_map: The map that computes the clients.
+        forms_of_lanes: The lengths of buffers for `lanes` so far.
 
     Raises:
         TypeError: `value` is not of the type.
@@ -51,10 +58,17 @@ def ingest(
     forms = _forms(clients)
     kind: type[client_values.Leaf] = client_values.Stacked
     on_devices = [shard.device for shard in shards]
+    size = _largest_of(type_spec)
     if client_map.compiles_loops(on_devices) and (rows := _rows(clients, num_clients)) is not None:
         kind = Padded
-        size = _largest_of(type_spec)
         shards = [groups.in_parts(shard, rows, size) for shard in shards]
+    elif (
+        any(any(part.are_padded) for part in clients)
+        and client_map.takes_lanes(on_devices)
+        and (rows := _rows(clients, num_clients)) is not None
+    ):
+        kind = Padded
+        shards = client_map.in_lanes(shards, rows, forms_of_lanes, size)
     elif forms:
         shards, kind = client_map.grouped(shards, forms, _largest(leaves))
     layout, tensors = _lay_out(parts, kind, server, shards)

@@ -41,28 +41,30 @@ def create_graph_context(
             of other machines exist after `tff_pfl.runtime.connect_to_workers`.
         vectorize: The way in which a function is applied to the clients of a device.
             * `"always"`: to all clients at once, each operation on a stack of their values; raises
-              an error if that is impossible. Clients whose tensors have equal shapes are a group.
-              Several groups follow one another.
+              an error if that is impossible. Clients whose `Examples` differ in number are computed
+              side by side, each with its own number of steps (see `lanes`). Clients whose other
+              tensors have equal shapes are a group. Several groups follow one another.
             * `"never"`: in a loop over clients, whose graph does not grow with their number.
             * `"auto"`: at once if possible. Exceptions are sequences (`tf.data`), variables,
               operations that TensorFlow cannot vectorize, and, on CPUs without XLA, convolutions
               whose filters differ by client (see `pfor_convolutions`). Clients whose tensors
               differ in shape are exceptions, too, unless groups have 8 clients or more on average
-              and no other tensor has 32,768 elements (on GPUs: 2 clients, tensors of any size). The
-              choice is logged, once for each function. If a vectorized graph fails when it runs,
-              the whole computation runs again with loops, whose result or error counts.
+              and no other tensor has 32,768 elements (on GPUs: 2 clients, tensors of any size, and
+              `Examples` of any numbers). The choice is logged, once for each function. If a
+              vectorized graph fails when it runs, the whole computation runs again with loops,
+              whose result or error counts.
         max_concurrent_clients: The number of clients of a device that are computed at a time,
             which bounds the memory. By default all clients of a group if they are vectorized. In a
             loop, by default the number of CPU cores, or one if TensorFlow's kernels require it, as
             they do for Keras' `LayerNormalization` with an unknown number of rows.
-        jit_compile: Whether XLA compiles client work, by default on GPUs, and on CPUs within
-            `compiling(True)`. Compilation takes seconds for each size of a group. The numbers are
-            those without it, up to rounding. On CPUs, client work with loops is compiled as a loop
-            over the clients of a part, unless it has convolutions, which are slow there; clients
-            need not be padded (see `Examples`). With `vectorize="always"`, it is vectorized as on
-            GPUs. Client work that XLA cannot compile with the same numbers is not compiled:
-            assertions, which XLA drops, and random numbers of truncated normal distributions, for
-            example. The log says so, once for each function.
+        jit_compile: Whether XLA compiles client work with loops, by default within
+            `compiling(True)`. Compilation takes seconds for each shape of a cohort. The numbers are
+            those without it, up to rounding. On CPUs, client work is compiled as a loop over the
+            clients of a part, unless it has convolutions, which are slow there; clients need not be
+            padded (see `Examples`). With `vectorize="always"`, it is vectorized as on GPUs. Client
+            work that XLA cannot compile with the same numbers is not compiled: assertions, which
+            XLA drops, and random numbers of truncated normal distributions, for example. The log
+            says so, once for each function.
         keep_tensors: Whether arrays in results that are not placed at clients stay tensors on
             their device instead of becoming NumPy arrays. By default true on GPUs. In both cases,
             an array that is used as an argument again is not copied to the device again.
@@ -76,8 +78,6 @@ def create_graph_context(
     devices = device_names.choose(devices)
     if keep_tensors is None:
         keep_tensors = device_names.is_gpu(devices[0])
-    if jit_compile is None and all(map(device_names.is_gpu, devices)):
-        jit_compile = True
     ignore_failures_at_exit()
     absl.logging.info("Clients are computed on %s.", ", ".join(devices))
     client_map = mapping.ClientMap(vectorize, max_concurrent_clients, jit_compile)
@@ -131,20 +131,28 @@ def _was_set(context) -> bool:
     return runner._thread.is_alive() and runner._thread is not next(loops, None)
 
 
-def compiles_loops() -> bool:
-    """Returns whether the current context compiles client work as loops over clients, on CPUs.
+def pads_clients() -> bool:
+    """Returns whether the current context pads the rows of clients itself.
 
-    It then pads the rows of clients itself.
+    It does on GPUs, and where it compiles client work as loops over clients.
     """
-    context = tff.framework.get_context_stack().current
-    factory = getattr(context, "executor_factory", None)
-    return isinstance(factory, executor.GraphExecutorFactory) and (
-        factory.client_map.chosen().compiles_loops(factory.devices)
-    )
+    factory = _current_factory()
+    return factory is not None and factory.client_map.chosen().pads_clients(factory.devices)
+
+
+def leaves_compilation_open() -> bool:
+    """Returns whether the current context leaves it to `compiling` whether XLA compiles."""
+    factory = _current_factory()
+    return factory is not None and factory.client_map.jit_compile is None
 
 
 def current_devices() -> tuple[str, ...] | None:
     """Returns the devices of the current context, or `None` if it has no graph executor."""
+    factory = _current_factory()
+    return None if factory is None else factory.devices
+
+
+def _current_factory() -> executor.GraphExecutorFactory | None:
     context = tff.framework.get_context_stack().current
     factory = getattr(context, "executor_factory", None)
-    return factory.devices if isinstance(factory, executor.GraphExecutorFactory) else None
+    return factory if isinstance(factory, executor.GraphExecutorFactory) else None

@@ -24,6 +24,7 @@ from tff_pfl.runtime.graph import (
     values,
 )
 from tff_pfl.runtime.graph.clients import client_values, mapping
+from tff_pfl.runtime.graph.clients.cohorts import Forms
 from tff_pfl.runtime.graph.clients.groups import Rows
 from tff_pfl.runtime.graph.devices import is_gpu, lost_workers
 from tff_pfl.tracing.origins import Origin
@@ -152,6 +153,7 @@ class Program:
         self._block = block
         self._functions: dict[Any, Any] = {}
         self._graphs: collections.OrderedDict = collections.OrderedDict()
+        self._forms = Forms()
         self._lock = threading.Lock()
 
     def run(self, argument, type_signature: tff.types.FunctionType, num_clients: int) -> Any:
@@ -162,10 +164,10 @@ class Program:
         layout, tensors = None, list[tf.Tensor]()
         if type_signature.parameter is not None:
             layout, tensors, shards = arguments.ingest(
-                argument, type_signature.parameter, devices[0], shards, client_map
+                argument, type_signature.parameter, devices[0], shards, client_map, self._forms
             )
         tensors = [tensor for shard in shards for tensor in shard.tensors()] + tensors
-        num_vectors = tuple(_num_vectors(shard) for shard in shards)
+        num_vectors = tuple(map(_form, shards))
         graph = self._graph(layout, type_signature, num_vectors, client_map)
         outputs = None
         while outputs is None:
@@ -243,7 +245,7 @@ class Program:
             return outputs
 
         specs = []
-        for number in num_vectors:
+        for number, _ in num_vectors:
             specs += [tf.TensorSpec([], tf.int32), *[tf.TensorSpec([None], tf.int32)] * number]
         if layout is not None:
             specs += layout.specs(type_signature.parameter, len(num_vectors))
@@ -283,17 +285,19 @@ def _class_of_tff(kind):
     )
 
 
-def _num_vectors(shard: Rows) -> int:
-    """Returns the number of tensors in `Rows.tensors` besides the number of clients."""
-    return 2 * (shard.ends is not None) + (shard.parts is not None)
+def _form(shard: Rows) -> tuple[int, tuple[int, ...]]:
+    """Returns the number of tensors in `Rows.tensors` besides the number of clients; `prefixes`."""
+    number = 2 * (shard.ends is not None) + (shard.parts is not None)
+    return number, () if shard.parts is None else shard.parts.prefixes
 
 
-def _shard(device: str, tensors: Iterator[tf.Tensor], num_vectors: int) -> client_values.Shard:
-    """Makes a shard without leaves from the tensors of `Rows.tensors`."""
+def _shard(device: str, tensors: Iterator[tf.Tensor], form) -> client_values.Shard:
+    """Makes a shard of a `_form` without leaves from the tensors of `Rows.tensors`."""
+    num_vectors, prefixes = form
     size = next(tensors)
     vectors = [next(tensors) for _ in range(num_vectors)]
     groups = client_values.Groups(*vectors) if vectors else None
-    return client_values.Shard(device, size, (), groups)
+    return client_values.Shard(device, size, (), groups, prefixes)
 
 
 def _divided(num_clients: int, devices: Sequence[str]) -> list[Rows]:

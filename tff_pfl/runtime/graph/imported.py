@@ -8,7 +8,7 @@ import tensorflow as tf
 from tff_pfl.runtime.graph import internals
 from tff_pfl.runtime.graph.inlining import inline_calls, separate_steps
 from tff_pfl.runtime.graph.operations import depends_on, operations
-from tff_pfl.tracing.alone import choose
+from tff_pfl.tracing.alone import Alone, choose
 
 # TensorFlow makes a new variable of this name at each run of its operation (`ResourceHandle`).
 _ANONYMOUS = "cd2c89b7-88b7-44c8-ad83-06c2a9158347"
@@ -38,7 +38,7 @@ class ImportedFunction:
         self,
         message,
         input_specs: Sequence[tf.TensorSpec | tuple[tf.TensorSpec, ...]],
-        alone: bool = False,
+        alone: Alone = Alone.NOT,
     ):
         """Imports a computation.
 
@@ -46,7 +46,7 @@ class ImportedFunction:
             message: The field `tensorflow` of a TFF `Computation` message.
             input_specs: The specs of the inputs, in the order of the flattened parameter. A tuple
                 stands for a sequence of one element, and has the specs of its components.
-            alone: Whether each client is computed alone; see `tff_pfl.tracing.alone`.
+            alone: How far each client is computed alone; see `tff_pfl.tracing.alone`.
 
         Raises:
             NotSingleElementError: The computation does more with such a sequence than take its
@@ -247,7 +247,7 @@ def _initialize_first(graph_def, initialize_op: str) -> None:
             node.input.append(f"^{_node_of(initialize_op)}")
 
 
-def _load_library(graph_def, alone: bool) -> list:
+def _load_library(graph_def, alone: Alone) -> list:
     """Removes the functions from a graph, and returns them as functions with Python graphs.
 
     Only functions with Python graphs can be vectorized. They get unique names, since functions of
@@ -255,7 +255,7 @@ def _load_library(graph_def, alone: bool) -> list:
     """
     library = {definition.signature.name: definition for definition in graph_def.library.function}
     inline_calls(library)
-    if alone:
+    if alone is Alone.FULLY:
         separate_steps(graph_def.node, library)
     loaded: dict = {}
     loops: list = []

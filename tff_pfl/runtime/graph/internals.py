@@ -62,6 +62,7 @@ pfor_normalization_cache = _pfor._channel_flatten_input_cache
 pfor_convert_flatten_batch = _pfor._convert_flatten_batch
 pfor_convert_flatten_batch_shape_input = _pfor._convert_flatten_batch_shape_input
 pfor_create_op, pfor_stack, pfor_wrap = _pfor._create_op, _pfor._stack, _pfor.wrap
+WrappedTensor = _pfor.WrappedTensor
 pfor_flatten_with_inner_dim = _pfor._flatten_with_inner_dim
 pfor_unflatten_with_inner_dim = _pfor._unflatten_with_inner_dim
 

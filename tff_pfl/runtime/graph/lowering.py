@@ -14,7 +14,7 @@ from tff_pfl.runtime.graph.clients import client_values, compiled_loops
 from tff_pfl.runtime.graph.clients.client_values import Clients, Shared
 from tff_pfl.runtime.graph.values import CannotLowerError, Function
 from tff_pfl.tracing import origins
-from tff_pfl.tracing.alone import is_marked
+from tff_pfl.tracing.alone import Alone, is_marked
 
 # The name scope of operations of client work, in graphs and in profiles.
 CLIENT_WORK = "clients"
@@ -42,7 +42,7 @@ class Lowering:
         self._shards = tuple(shards)
         self.vectorizes = False
         self._compiled_loops: list[compiled_loops.CompiledLoop] = []
-        self._alone = False  # whether the client whose work is lowered is computed alone
+        self._alone = Alone.NOT  # how far the client whose work is lowered is computed alone
 
     def evaluate(self, block, scope: Mapping[str, Any]) -> Any:
         """Evaluates a building block; the scope has the values of names that it may refer to."""
@@ -138,8 +138,8 @@ class Lowering:
                     arguments = itertools.chain.from_iterable(map(values.single, arguments))
                 except imported.NotSingleElementError:
                     pass
-            elif self._alone and is_marked(block.proto):
-                function = self._import(block.proto, general_specs, alone=True)
+            elif self._alone is not Alone.NOT and is_marked(block.proto):
+                function = self._import(block.proto, general_specs, self._alone)
             results = (function or general())(*map(values.as_tensor, arguments))
             for tensor, leaf_type in zip(results, result_types, strict=True):
                 if isinstance(leaf_type, tff.types.TensorType):
@@ -155,7 +155,7 @@ class Lowering:
             block=lambda: origins.block_of(block.proto),
         )
 
-    def _import(self, proto, specs, alone: bool = False) -> imported.ImportedFunction:
+    def _import(self, proto, specs, alone: Alone = Alone.NOT) -> imported.ImportedFunction:
         specs = tuple(specs)
         key = hashlib.sha256(proto.SerializeToString()).digest(), specs, alone
         if key not in self._functions:
@@ -199,7 +199,7 @@ class Lowering:
             isinstance(leaf, tff.types.SequenceType) for leaf in values.leaf_types(clients.member)
         )
 
-        def call(leaves, alone=False):
+        def call(leaves, alone=Alone.NOT):
             argument = values.pack(clients.member, iter(leaves))
             outside, self._alone = self._alone, alone
             try:

@@ -11,7 +11,7 @@ import tensorflow_federated as tff
 from tests.federation import assert_close
 from tests.marks import slow, together
 from tests.runtime.conformance.cases import at_clients, at_server, mapped, tensor
-from tests.runtime.graph.clients.vectorizing import run
+from tests.runtime.graph.clients.vectorizing import in_loop, run
 from tff_pfl.runtime.graph import compilation
 from tff_pfl.runtime.graph.clients import mapping
 from tff_pfl.runtime.graph.clients.groups import Rows, are_on_a_ladder, grouped
@@ -81,7 +81,7 @@ def test_groups_are_sorted_and_cut():
     assert found.in_order("abcdefg") == list("cadebfg")
 
 
-SUMS = mapped(lambda x, i: tf.reduce_sum(x), NUMBERED)
+SUMS = mapped(lambda x, i: in_loop(tf.reduce_sum)(1, x), NUMBERED)
 LOOP = "a loop over clients (shapes differ by client)."
 
 

@@ -9,7 +9,7 @@ import tensorflow_federated as tff
 
 from tests.runtime.graph.fuzz.catalogue import Operation
 from tff_pfl.runtime.graph import compilation
-from tff_pfl.runtime.graph.clients import client_values, compiled_loops, vectorization
+from tff_pfl.runtime.graph.clients import client_values, compiled_loops, lanes, vectorization
 from tff_pfl.runtime.graph.clients.pfor_convolutions import GROUPED, own_filters
 
 # Raised for operations that do not support a context, or types with unknown shapes.
@@ -30,6 +30,16 @@ class Way(enum.Enum):
     VECTORIZED = "vectorized"
     COMPILED = "vectorized, compiled by XLA"
     LOOP = "a loop over clients, compiled by XLA"
+    LANES = "side by side"
+    COMPILED_LANES = "side by side, compiled by XLA"
+
+    @property
+    def is_compiled(self) -> bool:
+        return self not in (Way.VECTORIZED, Way.LANES)
+
+    @property
+    def has_lanes(self) -> bool:
+        return self in (Way.LANES, Way.COMPILED_LANES)
 
 
 class Outcome(enum.Enum):
@@ -160,11 +170,13 @@ def _together(case, stacks, shared, specs):
         one = tf.function(_alone(case, values), autograph=False).get_concrete_function(*specs)
         if case.way is Way.LOOP:
             return _looped_over(one, size, stacks)
-        is_compiled = case.way is Way.COMPILED
+        is_compiled = case.way.is_compiled
         names = {} if is_compiled else None
+        # Clients in lanes are also few enough for several prefixes, and not sorted.
+        prefixes = lanes.prefixes(case.num_clients, False, 1 << 20, is_gpu=False)
         vectorized = tf.function(
             lambda *tensors: vectorization.vectorize(
-                one, tensors[0], tensors[1:], is_compiled, names
+                one, tensors[0], tensors[1:], is_compiled, names, prefixes * case.way.has_lanes
             ),
             autograph=False,
             jit_compile=is_compiled,
@@ -176,7 +188,7 @@ def _together(case, stacks, shared, specs):
         return compilation.raising(results, names) if is_compiled else results
 
     # On a CPU, only XLA has all gradients of grouped channels.
-    with own_filters(*[GROUPED] * (case.way is Way.COMPILED)):
+    with own_filters(*[GROUPED] * case.way.is_compiled):
         function = tf.function(outer, autograph=False).get_concrete_function(
             tf.TensorSpec([], tf.int32), *stack_specs, *shared_specs
         )
@@ -198,7 +210,7 @@ def _looped_over(one, size, stacks):
 
 
 def _tolerance(case) -> float:
-    return 2e-3 if case.way is not Way.VECTORIZED or case.context in _SECOND_ORDER else 2e-4
+    return 2e-3 if case.way.is_compiled or case.context in _SECOND_ORDER else 2e-4
 
 
 def _assert_same(actual, wanted, tolerance):

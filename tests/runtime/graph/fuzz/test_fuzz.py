@@ -27,8 +27,8 @@ FAMILIES = (
     control.randoms,
 )
 OPERATIONS = [operation for family in FAMILIES for operation in family]
-WAYS = [Way.VECTORIZED, Way.LOOP, Way.COMPILED]
-WAYS_OF_DRAWS = WAYS[:2]
+WAYS = list(Way)
+WAYS_OF_DRAWS = [Way.VECTORIZED, Way.LOOP, Way.LANES]
 CASES = int(os.environ.get("FUZZ_CASES", "8"))  # of each operation
 
 

@@ -88,6 +88,8 @@ WAYS = {
     "chosen": {},
     "loop": {"vectorize": "never"},
     "compiled": {"jit_compile": True},
+    "side by side": {"vectorize": "always"},
+    "side by side, compiled": {"vectorize": "always", "jit_compile": True},
 }
 
 

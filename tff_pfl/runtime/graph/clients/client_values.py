@@ -273,12 +273,14 @@ class Shard:
         size: The number of clients, an int32 scalar.
         leaves: The clients' values.
         groups: The groups of clients, or `None` if clients are in the order of the cohort.
+        prefixes: See `groups.Parts`.
     """
 
     device: str
     size: tf.Tensor
     leaves: tuple[Leaf, ...]
     groups: Groups | None = None
+    prefixes: tuple[int, ...] = ()
 
     def at(self, index, type_spec):
         """Returns the value of a type of the client at an index in the order of the cohort."""

@@ -15,6 +15,7 @@ from tff_pfl.runtime.graph import compilation, devices, internals, values
 from tff_pfl.runtime.graph.clients import client_values, flat, vectorization
 from tff_pfl.runtime.graph.clients.padded import Padded
 from tff_pfl.runtime.graph.operations import depends_on, operations
+from tff_pfl.tracing.alone import Alone
 
 
 class CompiledLoop:
@@ -61,7 +62,7 @@ class CompiledLoop:
 
         def one(*rows):
             rows = iter(rows)
-            return call((leaf.of(rows) for leaf in leaves), alone=True)
+            return call((leaf.of(rows) for leaf in leaves), alone=Alone.FULLY)
 
         function = tf.function(one, autograph=False).get_concrete_function(*specs)
         kinds = (client_values.Stacked, client_values.Selected)

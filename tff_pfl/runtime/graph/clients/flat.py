@@ -82,6 +82,8 @@ def _reduction(pfor_input):
 
 def _was_flat(tensor: tf.Tensor) -> bool:
     """Returns whether a tensor is a reshaped flat one; to flatten another may take a copy."""
+    if not tf.is_symbolic_tensor(tensor):  # such as a variable's handle
+        return False
     source = tensor.op
     while source.type == "Identity":
         source = source.inputs[0].op

@@ -105,10 +105,16 @@ class Buffer:
         for first, last, number in zip([0, *ends], ends, places, strict=False):
             *begins, end = itertools.accumulate(rows[first:last], initial=start)
             starts += begins
-            capacities.append(_capacity(max(rows[first:last])))
+            capacities.append(capacity_of(max(rows[first:last])))
             length = max(length, start + number * capacities[-1])
             start = -(-end // _ALIGNED_ROWS) * _ALIGNED_ROWS
-        return cls(_int32(capacities), _int32(starts), _int32(rows), length)
+        return cls(int32(capacities), int32(starts), int32(rows), length)
+
+    @classmethod
+    def in_lanes(cls, rows: Sequence[int], capacity: int, length: int) -> "Buffer":
+        """Returns the buffer of clients in lanes, each behind the other."""
+        *starts, _ = itertools.accumulate(rows, initial=0)
+        return cls(int32([capacity]), int32(starts), int32(rows), length)
 
     @functools.cached_property
     def tensors(self) -> list[tf.Tensor]:
@@ -124,10 +130,13 @@ class Parts:
     Attributes:
         places: int32, the number of clients for which each part has places.
         buffers: The buffers of examples whose numbers differ.
+        prefixes: Nothing, or the numbers of lanes of loops if the one part is of clients in lanes;
+            see `lanes`.
     """
 
     places: np.ndarray
     buffers: Sequence[Buffer]
+    prefixes: tuple[int, ...] = ()
 
     def buffer(self, rows: Sequence[int]) -> Buffer:
         """Returns the buffer for these numbers of rows of the clients."""
@@ -143,7 +152,7 @@ def in_parts(shard: Rows, rows: Sequence[tuple[int, ...]], size: int) -> Rows:
             examples.
         size: The number of elements of the largest tensor of one shape.
     """
-    capacities = {numbers: tuple(map(_capacity, numbers)) for numbers in set(rows)}
+    capacities = {numbers: tuple(map(capacity_of, numbers)) for numbers in set(rows)}
     clients = sorted(
         shard.clients.tolist(), key=lambda i: (capacities[rows[i]], rows[i]), reverse=True
     )
@@ -165,19 +174,24 @@ def in_parts(shard: Rows, rows: Sequence[tuple[int, ...]], size: int) -> Rows:
             places.append(most)
             start, work = end, 0
     buffers = [Buffer.of(numbers, ends, places) for numbers in zip(*own, strict=True)]
-    parts = Parts(_int32(places), buffers)
-    return dataclasses.replace(shard, clients=_int32(clients), ends=_int32(ends), parts=parts)
+    parts = Parts(int32(places), buffers)
+    return dataclasses.replace(shard, clients=int32(clients), ends=int32(ends), parts=parts)
 
 
-def _int32(numbers: Sequence[int]) -> np.ndarray:
+def int32(numbers: Sequence[int]) -> np.ndarray:
+    """Returns an array of int32."""
     return np.array(numbers, np.int32)
 
 
-def _capacity(rows: int) -> int:
-    """Returns the least of 64, 256, 1,024, ... that is at least a number of rows."""
-    capacity = _LEAST_CAPACITY
+def power_of_two(number: int, least: int) -> int:
+    """Returns the least power of two that is at least a number."""
+    return max(least, 1 << max(number - 1, 0).bit_length())
+
+
+def capacity_of(rows: int, capacity: int = _LEAST_CAPACITY, factor: int = 4) -> int:
+    """Returns the least of a capacity times powers of a factor that is at least `rows`."""
     while capacity < rows:
-        capacity *= 4
+        capacity *= factor
     return capacity
 
 

@@ -17,6 +17,7 @@ import tensorflow_federated as tff
 from tff_pfl.runtime.graph import devices, values
 from tff_pfl.runtime.graph.clients import client_values
 from tff_pfl.runtime.graph.operations import operations
+from tff_pfl.tracing.alone import Alone
 
 # The numbers of elements from which CPUs do not stack results of loops.
 _LARGE = 1 << 14
@@ -52,7 +53,7 @@ def looped(
     ]
 
     def body(index, states):
-        leaves = call((leaf.at(index) for leaf in shard.leaves), alone=True)
+        leaves = call((leaf.at(index) for leaf in shard.leaves), alone=Alone.FULLY)
         added = zip(columns, states, leaves, strict=True)
         return index + 1, [column.add(state, leaf, index) for column, state, leaf in added]
 

@@ -8,16 +8,24 @@ import absl.logging
 import tensorflow_federated as tff
 
 from tff_pfl.runtime.graph import devices, values
-from tff_pfl.runtime.graph.clients import client_values, compiled_loops, groups, vectorization
+from tff_pfl.runtime.graph.clients import (
+    client_values,
+    cohorts,
+    compiled_loops,
+    groups,
+    vectorization,
+)
 from tff_pfl.runtime.graph.clients.ways import (
     CompiledLoop,
     DeferredLoop,
+    Lanes,
     Loop,
     Stacks,
     UnsuitedError,
     Way,
     Work,
 )
+from tff_pfl.tracing.alone import Alone
 
 AUTO, ALWAYS, NEVER = "auto", "always", "never"
 VECTORIZE = (AUTO, ALWAYS, NEVER)
@@ -27,16 +35,25 @@ _LEAST_GROUP, _LEAST_GROUP_ON_GPUS = 8, 2
 _LARGE_IN_GROUPS = 1 << 15
 
 _pays_to_compile = contextvars.ContextVar("pays_to_compile", default=False)
+_cohorts = contextvars.ContextVar[cohorts.Cohorts | None]("cohorts", default=None)
 
 
 @contextlib.contextmanager
-def compiling(pays: bool) -> Iterator[None]:
-    """Says whether compilation of client work on CPUs pays, where a context leaves it open."""
-    token = _pays_to_compile.set(pays)
+def compiling(pays: bool, expected: cohorts.Cohorts | None = None) -> Iterator[None]:
+    """Says whether compilation of client work pays, where a context leaves it open.
+
+    Args:
+        pays: Whether it does.
+        expected: The expected sizes of cohorts. Where clients are computed side by side, most
+            cohorts then use the same program, which XLA compiles once. By default, numbers of
+            clients are rounded up by at most an eighth, and numbers of examples to powers of 2.
+    """
+    tokens = _pays_to_compile.set(pays), _cohorts.set(expected)
     try:
         yield
     finally:
-        _pays_to_compile.reset(token)
+        _pays_to_compile.reset(tokens[0])
+        _cohorts.reset(tokens[1])
 
 
 class ClientMap:
@@ -76,6 +93,29 @@ class ClientMap:
         """Returns whether client work on devices is compiled as loops, see `compiled_loops`."""
         on_gpus = any(map(devices.is_gpu, on_devices))
         return bool(self.jit_compile) and self._vectorize != ALWAYS and not on_gpus
+
+    def takes_lanes(self, on_devices: Sequence[str]) -> bool:
+        """Returns whether clients on devices are computed in lanes, see `lanes`."""
+        on_gpus = all(map(devices.is_gpu, on_devices))
+        takes = self._vectorize == ALWAYS or (self._vectorize == AUTO and on_gpus)
+        return takes and bool(on_devices)
+
+    def pads_clients(self, on_devices: Sequence[str]) -> bool:
+        """Returns whether clients on devices need no padding."""
+        return self.compiles_loops(on_devices) or self.takes_lanes(on_devices)
+
+    def in_lanes(
+        self,
+        shards: Sequence[groups.Rows],
+        rows: Sequence[tuple[int, ...]],
+        forms: cohorts.Forms,
+        size: int,
+    ) -> list[groups.Rows]:
+        """Sorts the clients of each shard; see `cohorts.in_lanes`."""
+        limit, expected = self._max_concurrent_clients, _cohorts.get()
+        if expected is not None:
+            expected = expected.of_shards(len(shards))
+        return [cohorts.in_lanes(shard, rows, forms, size, expected, limit) for shard in shards]
 
     def grouped(
         self, shards: Sequence[groups.Rows], forms: Sequence[tuple], largest: int
@@ -125,7 +165,7 @@ class ClientMap:
             The leaves of `{result}@CLIENTS`, and whether the function was vectorized.
         """
 
-        def call(leaves, alone=False):
+        def call(leaves, alone=Alone.NOT):
             return [values.as_tensor(leaf) for leaf in function(leaves, alone)]
 
         named, task = str(work), Work(call, shard, values.leaf_types(result), work, compiled)
@@ -158,9 +198,10 @@ class ClientMap:
         if self.compiles_loops([device]):
             yield CompiledLoop(limit)
         elif self.jit_compile:
+            yield from [Lanes(limit, uses_xla=True)] * (not never)
             yield Stacks(1 if never else limit, uses_xla=True)
         if not never:
-            yield Stacks(limit)
+            yield from (Lanes(limit), Stacks(limit))
         if self._vectorize != ALWAYS:
             yield from (DeferredLoop(limit), Loop(limit))
 

@@ -57,6 +57,12 @@ class Padded(client_values.Ragged):
         rows = self._from(self.starts[index], self.rows[index])
         return tf.reshape(rows, self._shape_of_rows)
 
+    def of_lanes(self, clients: tf.Tensor) -> list[tf.Tensor]:
+        """Returns the rows of all clients, the first of each lane's, and a tensor of all rows."""
+        rows = tf.reshape(self.buffer, self._shape_of_rows)
+        # XLA knows the size of a tensor, but not a number.
+        return [rows, tf.gather(self.starts, clients), tf.zeros(self.capacities, tf.int8)]
+
     def of_part(self, index: tf.Tensor, clients: tf.Tensor) -> list[tf.Tensor]:
         """Returns the rows of a part and, for each of its clients, the first of its own.
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
+from tff_pfl.runtime.graph.clients.lanes import RowsOf
 from tff_pfl.runtime.graph.clients.pfor_rules import NotVectorizableError, same_op
 from tff_pfl.runtime.graph.internals import pfor_wrap as wrap
 from tff_pfl.runtime.graph.operations import operations
@@ -76,10 +77,20 @@ def _checked(rule, check, reason):
             if origin is not None:
                 name = f"{origin.operation} of {origin.block}{origin.place}: {reason}"
             number = names.setdefault(name, len(names) + 1)
+            is_valid = _where_active(pfor_input, is_valid)
             record(pfor_input.pfor, tf.where(tf.reduce_all(is_valid), 0, number))
         return _converted(rule, pfor_input)
 
     return convert
+
+
+def _where_active(pfor_input, is_valid):
+    """Returns whether operands are valid, of clients that are in the loop; see `lanes`."""
+    active = getattr(pfor_input.pfor, "active", None)
+    checked = pfor_input.inputs[:1] if pfor_input.op_type == "ScatterNd" else pfor_input.inputs[1:]
+    if active is None or not any(x.is_stacked for x in checked):
+        return is_valid
+    return is_valid | ~tf.reshape(active, [-1] + [1] * (is_valid.shape.rank - 1))
 
 
 def _converted(rule, pfor_input):
@@ -100,6 +111,8 @@ def _inside(indices, sizes):
 
 def _shape(x) -> tf.Tensor:
     """Returns the shape of a client's tensor, int64."""
+    if isinstance(x, RowsOf):
+        return x.shape(tf.int64)
     return tf.shape(x.t, tf.int64)[int(x.is_stacked) :]
 
 

@@ -1,9 +1,7 @@
 """Vectorizes a function over clients, by the rules of TensorFlow's parallel-for and others.
 
-This module has the rules for function calls, loops and broadcasting. TensorFlow's rule for loops
-also covers clients that leave the loop at different steps. For these it evaluates the condition
-with the body, branches at each step, and traces the body five times. Most loops of client work are
-simpler and use the rule of this module; TensorFlow's rule is used for the rest.
+This module has the rules for broadcasting and for single operations; `pfor_functions` has those for
+calls and branches, and `pfor_loops` those for loops.
 """
 
 import contextlib
@@ -14,11 +12,22 @@ import tensorflow as tf
 from tff_pfl.runtime.graph import internals
 from tff_pfl.runtime.graph.clients import (
     flat,
+    lanes,
     pfor_checks,
     pfor_convolutions,
     pfor_random,
     pfor_rules,
 )
+from tff_pfl.runtime.graph.clients.pfor_functions import (
+    convert_call,
+    convert_if,
+    given,
+    parallel_for,
+    stack,
+    traced,
+    vectorized,
+)
+from tff_pfl.runtime.graph.clients.pfor_loops import convert_while
 from tff_pfl.runtime.graph.clients.pfor_rules import NotVectorizableError, same_op
 
 # The operations of lists of tensors in loops, and branches by number.
@@ -38,31 +47,37 @@ _WITH_FUNCTIONS = (
 
 
 def vectorize(
-    function, size: tf.Tensor, stacks, compiled: bool = False, names: dict[str, int] | None = None
+    function,
+    size: tf.Tensor,
+    stacks,
+    compiled: bool = False,
+    names: dict[str, int] | None = None,
+    prefixes: tuple[int, ...] = (),
 ) -> list[tf.Tensor]:
     """Calls a function on each row of its inputs.
 
     Args:
         function: A concrete function; its captured tensors are the same for all rows.
         size: The number of rows.
-        stacks: The inputs, stacked on a leading axis.
+        stacks: The inputs, stacked on a leading axis, or `RowsOf`.
         compiled: Whether XLA compiles the graph.
         names: Receives the numbers of operations that can fail, if the graph is compiled.
+        prefixes: The numbers of lanes of loops that rows leave after different numbers of steps, if
+            rows are clients in lanes; see `lanes`.
 
     Returns:
         The outputs, stacked on a leading axis. With `names`, the last output is the number of an
         operation that fails, or 0.
     """
-    with installed(compiled):
-        loop = _parallel_for(size)
-        if compiled:
-            loop.names, loop.failures = {} if names is None else names, []
-        inputs = [*stacks, *function.captured_inputs]
-        are_stacked = [True] * len(stacks) + [False] * len(function.captured_inputs)
-        vectorized, are_stacked = _vectorize(function, loop, [x.shape for x in inputs], are_stacked)
-        outputs = pfor_checks.recorded(loop, vectorized(*inputs), len(are_stacked))
+    with installed(compiled, has_lanes=bool(prefixes)):
+        loop = parallel_for(size, prefixes, ({} if names is None else names) if compiled else None)
+        rows = [x if isinstance(x, lanes.RowsOf) else internals.pfor_wrap(x, True) for x in stacks]
+        shared = [internals.pfor_wrap(x, False) for x in function.captured_inputs]
+        inputs, are_stacked = given([*rows, *shared])
+        call, are_stacked = vectorized(function, loop, [x.shape for x in inputs], are_stacked)
+        outputs = pfor_checks.recorded(loop, call(*inputs), len(are_stacked))
         outputs = [
-            output if is_stacked else _stack(output, loop.loop_len_vector)
+            output if is_stacked else stack(output, loop.loop_len_vector)
             for output, is_stacked in zip(outputs, are_stacked, strict=True)
         ]
         return outputs + pfor_checks.first_failure(loop) * (names is not None)
@@ -81,49 +96,41 @@ def alone(function, names: dict[str, int]):
     """
     inputs = function.graph.inputs
     with installed(compiled=True, alone=True):
-        loop = _parallel_for(tf.constant(1))
-        loop.names, loop.failures = names, []
+        loop = parallel_for(tf.constant(1), names=names)
         shapes = [flat.flat_shape(x.shape) for x in inputs]
-        return _traced(function, loop, shapes, [False] * len(inputs))[0]
-
-
-def _parallel_for(size: tf.Tensor):
-    """Returns a parallel-for over a number of clients, without operations."""
-    return internals.PFor(
-        loop_var=tf.compat.v1.placeholder_with_default(0, []),  # unused
-        loop_len=size,
-        pfor_ops=[],
-        fallback_to_while_loop=False,
-    )
+        return traced(function, loop, shapes, [False] * len(inputs))[0]
 
 
 @contextlib.contextmanager
-def installed(compiled: bool = False, alone: bool = False):
+def installed(compiled: bool = False, alone: bool = False, has_lanes: bool = False):
     """Installs these rules in TensorFlow for the duration of the context.
 
     Args:
         compiled: Whether XLA compiles the graph.
         alone: Whether no tensor differs by client, so that lists of tensors stay as they are.
+        has_lanes: Whether clients are in lanes; see `lanes`.
     """
     before, always = dict(internals.pfor_rules), set(internals.pfor_always_converted)
     expand = internals.PForInput.expanddim_inputs_for_broadcast
     try:
         general = before | pfor_rules.rules(before) | pfor_convolutions.rules(before)
         own = {
-            "PartitionedCall": _convert_call,
-            "StatefulPartitionedCall": _convert_call,
-            "If": functools.partial(_convert_if, general["If"]),
-            "StatelessIf": functools.partial(_convert_if, general["StatelessIf"]),
+            "PartitionedCall": convert_call,
+            "StatefulPartitionedCall": convert_call,
+            "If": functools.partial(convert_if, general["If"]),
+            "StatelessIf": functools.partial(convert_if, general["StatelessIf"]),
             "BiasAdd": functools.partial(_convert_bias_add, general["BiasAdd"]),
             "ClipByValue": functools.partial(_convert_clip, general["ClipByValue"]),
             "Select": _convert_select,
             "Squeeze": _convert_squeeze,
-            "StatelessWhile": functools.partial(_convert_while, general["StatelessWhile"]),
+            "StatelessWhile": functools.partial(convert_while, general["StatelessWhile"]),
             **pfor_random.rules(general, compiled),
-            "While": functools.partial(_convert_while, general["While"]),
+            "While": functools.partial(convert_while, general["While"]),
         }
         refused = {name: _refuse for name in general if name.startswith(_REFUSED)}
         rules = general | own | refused
+        if has_lanes:
+            rules |= lanes.rules(rules)
         if compiled:
             rules |= pfor_checks.rules(rules)
         if alone:
@@ -191,17 +198,10 @@ def _expand(pfor_input, general_rule):
             )
 
 
-def _stack(tensor, size):
-    """Stacks a tensor `size` times by a gather, which, unlike `tf.tile`, copies whole rows."""
-    if tensor.dtype == tf.variant:
-        return internals.pfor_stack(tensor, size).t
-    return tf.gather(tensor[tf.newaxis], tf.zeros(size, tf.int32))
-
-
 def _convert_select(pfor_input):
     """Selects rows by a vector of conditions, as the operation itself does."""
     condition, *branches = (
-        x.t if x.is_stacked else _stack(x.t, pfor_input.pfor.loop_len_vector)
+        x.t if x.is_stacked else stack(x.t, pfor_input.pfor.loop_len_vector)
         for x in pfor_input.inputs
     )
     if condition.shape.rank != 1 and condition.shape.rank != branches[0].shape.rank:
@@ -238,161 +238,3 @@ def _convert_squeeze(pfor_input):
     axes = [axis + tensor.is_stacked for axis in axes]
     squeezed = tf.squeeze(tensor.t, axes) if axes else tensor.t
     return internals.pfor_wrap(squeezed, tensor.is_stacked)
-
-
-def _function(pfor_input, attribute):
-    return pfor_input.op.graph._get_function(pfor_input.get_attr(attribute).name)
-
-
-def _vectorize(function, pfor, shapes, are_stacked, may_fail: bool = True):
-    """Returns the vectorized function, and whether each of its outputs is stacked.
-
-    If it is compiled, it has a further output, see `pfor_checks.first_failure`.
-    """
-    traced, outputs_are_stacked = _traced(function, pfor, shapes, are_stacked, may_fail)
-
-    def call(*tensors):
-        results = traced(*tensors)
-        for index, is_stacked in enumerate(outputs_are_stacked):
-            if not is_stacked:
-                shape = function.graph.outputs[index].shape
-                results[index] = flat.in_shape(results[index], shape)
-        return results
-
-    return call, outputs_are_stacked
-
-
-def _traced(function, pfor, shapes, are_stacked, may_fail: bool = True):
-    """Like `_vectorize`, but the function is concrete, and its results may be flat."""
-    outputs_are_stacked: list[bool] = []
-
-    def vectorized(*tensors):
-        converter = internals.PFor(
-            loop_var=pfor.loop_var,
-            loop_len=pfor.loop_len_vector[0],
-            pfor_ops=function.graph.get_operations(),
-            fallback_to_while_loop=pfor.fallback_to_while_loop,
-            all_indices=pfor.all_indices,
-            all_indices_partitioned=pfor.all_indices_partitioned,
-            pfor_config=pfor.pfor_config,
-        )
-        if hasattr(pfor, "failures"):
-            converter.names, converter.failures = pfor.names, []
-        for inner, tensor, is_stacked in zip(
-            function.graph.inputs, tensors, are_stacked, strict=True
-        ):
-            given = tensor if is_stacked else flat.in_shape(tensor, inner.shape)
-            converter._add_conversion(inner, internals.pfor_wrap(given, is_stacked))
-        for operation in function.graph.control_outputs:  # assertions, say
-            converter._convert_helper(operation.outputs[0] if operation.outputs else operation)
-        outputs = [converter._convert_helper(output) for output in function.graph.outputs]
-        outputs_are_stacked[:] = [output.is_stacked for output in outputs]
-        if not may_fail and getattr(converter, "failures", ()):
-            raise NotVectorizableError("operations that can fail, in the condition of a loop")
-        results = [
-            flat.without_reshape(output.t)
-            if not output.is_stacked and inner.shape.is_fully_defined()
-            else output.t
-            for output, inner in zip(outputs, function.graph.outputs, strict=True)
-        ]
-        return results + pfor_checks.first_failure(converter)
-
-    dtypes = [inner.dtype for inner in function.graph.inputs]
-    specs = [tf.TensorSpec(shape, dtype) for shape, dtype in zip(shapes, dtypes, strict=True)]
-    traced = tf.function(vectorized, autograph=False).get_concrete_function(*specs)
-    return traced, outputs_are_stacked
-
-
-def _given(inputs) -> tuple[list[tf.Tensor], list[bool]]:
-    """Returns the tensors to give to a vectorized function, and whether each is stacked."""
-    are_stacked = [x.is_stacked for x in inputs]
-    return [x.t if x.is_stacked else flat.without_reshape(x.t) for x in inputs], are_stacked
-
-
-def _wrap_all(tensors, are_stacked):
-    return [
-        internals.pfor_wrap(t, stacked) for t, stacked in zip(tensors, are_stacked, strict=True)
-    ]
-
-
-def _convert_call(pfor_input):
-    tensors, are_stacked = _given(pfor_input.inputs)
-    vectorized, are_stacked = _vectorize(
-        _function(pfor_input, "f"), pfor_input.pfor, [x.shape for x in tensors], are_stacked
-    )
-    results = vectorized(*tensors)
-    return _wrap_all(pfor_checks.recorded(pfor_input.pfor, results, len(are_stacked)), are_stacked)
-
-
-def _convert_if(general_rule, pfor_input):
-    condition, *inputs = pfor_input.inputs
-    pfor = pfor_input.pfor
-    branches = [_function(pfor_input, name) for name in ("then_branch", "else_branch")]
-    if condition.is_stacked or condition.t.dtype != tf.bool:
-        pfor_checks.check_branches(pfor, branches)
-        return general_rule(pfor_input)
-    tensors, are_stacked = _given(inputs)
-    then, otherwise = (
-        _vectorize(branch, pfor, [x.shape for x in tensors], are_stacked) for branch in branches
-    )
-    either = [one or other for one, other in zip(then[1], otherwise[1], strict=True)]
-
-    def branch(vectorized, own):
-        results = vectorized(*tensors)
-        number = len(either)
-        return [*_stack_more(pfor, results[:number], own, either), *results[number:]]
-
-    results = tf.cond(condition.t, lambda: branch(*then), lambda: branch(*otherwise))
-    return _wrap_all(pfor_checks.recorded(pfor, results, len(either)), either)
-
-
-def _stack_more(pfor, tensors, are_stacked, wanted):
-    """Stacks the tensors that are wanted stacked, but are not."""
-    return [
-        _stack(tensor, pfor.loop_len_vector) if is_wanted and not is_stacked else tensor
-        for tensor, is_stacked, is_wanted in zip(tensors, are_stacked, wanted, strict=True)
-    ]
-
-
-def _convert_while(general_rule, pfor_input):
-    pfor, inputs = pfor_input.pfor, pfor_input.inputs
-    body, condition = _function(pfor_input, "body"), _function(pfor_input, "cond")
-    stacked = [x.is_stacked for x in inputs]
-    if pfor.all_indices_partitioned:
-        return general_rule(pfor_input)
-    while True:  # a variable that the body makes differ by client is stacked from the start
-        if any(flag and x.t.dtype == tf.variant for x, flag in zip(inputs, stacked, strict=True)):
-            return general_rule(pfor_input)
-        shapes = [
-            tf.TensorShape([None]).concatenate(inner.shape) if is_stacked else inner.shape
-            for inner, is_stacked in zip(body.graph.inputs, stacked, strict=True)
-        ]
-        carried = shapes if any(stacked) else list(map(flat.flat_shape, shapes))
-        vectorized_body, after = _vectorize(body, pfor, carried, stacked)
-        if all(was or not now for was, now in zip(stacked, after, strict=True)):
-            break
-        stacked = [was or now for was, now in zip(stacked, after, strict=True)]
-    vectorized_condition, (differs,) = _vectorize(condition, pfor, carried, stacked, may_fail=False)
-    if differs:
-        return general_rule(pfor_input)
-
-    number, failed = len(inputs), [tf.constant(0)] * hasattr(pfor, "failures")
-
-    def step(*tensors):
-        results = vectorized_body(*tensors[:number])
-        failed = map(tf.maximum, tensors[number:], results[number:])
-        results = _stack_more(pfor, results[:number], after, stacked)
-        for result, shape in zip(results, shapes, strict=True):
-            result.set_shape(shape)  # which some rules lose
-        return [*map(flat.in_shape, results, carried), *failed]
-
-    first = _stack_more(pfor, [x.t for x in inputs], [x.is_stacked for x in inputs], stacked)
-    results = tf.while_loop(
-        lambda *tensors: vectorized_condition(*tensors[:number])[0],
-        step,
-        [*map(flat.in_shape, first, carried), *failed],
-        shape_invariants=[*carried, *(x.shape for x in failed)],
-        parallel_iterations=pfor_input.get_attr("parallel_iterations"),
-    )
-    results = pfor_checks.recorded(pfor, results, number)
-    return _wrap_all(map(flat.in_shape, results, shapes), stacked)

@@ -13,10 +13,13 @@ from tff_pfl.runtime.graph.clients import (
     client_values,
     compiled_loops,
     groups,
+    lanes,
     loops,
     pfor_convolutions,
     vectorization,
 )
+from tff_pfl.runtime.graph.clients.padded import Padded
+from tff_pfl.tracing.alone import Alone
 
 
 class Work(NamedTuple):
@@ -113,6 +116,9 @@ class Stacks(Way):
     def __call__(self, work):
         """See the base class."""
         call, shard, result_types = work[:3]
+        self._check_worth(work.function)
+        if any(isinstance(leaf, Padded) for leaf in shard.leaves):
+            raise UnsuitedError("shapes differ by client")
         if reason := _not_stackable(shard, result_types):
             raise UnsuitedError(reason)
         compiles, limit = self.uses_xla, self.limit
@@ -127,10 +133,7 @@ class Stacks(Way):
 
         specs = [spec for leaf in shard.leaves for spec in leaf.row_specs()]
         are_grouped = any(map(_is_grouped, shard.leaves))
-        is_gpu = devices.is_gpu(shard.device)
-        ways = [pfor_convolutions.GROUPED] * (compiles or is_gpu)
-        ways += [pfor_convolutions.PATCHES] * (compiles and not is_gpu)
-        with pfor_convolutions.own_filters(*ways):
+        with _own_filters(compiles, shard.device):
             # In separate functions, so that a failure leaves no operations in the graph.
             function = tf.function(one, autograph=False).get_concrete_function(*specs)
             mapped = tf.function(vectorized, autograph=False, jit_compile=compiles)
@@ -146,10 +149,107 @@ class Stacks(Way):
             ends = _chunk_ends(shard.size, limit)
             return _in_parts(mapped, shard, specs, result_types, ends)
 
+    def _check_worth(self, function) -> None:
+        """Checks that work has loops if XLA is to compile it, which takes seconds."""
+        if self.uses_xla and not function.has_loops():
+            raise UnsuitedError
+
     def described(self, shard):
         """See the base class."""
         members = "clients of equal shapes" if any(map(_is_grouped, shard.leaves)) else "clients"
         return f"vectorized over {members}" + ", compiled by XLA" * self.uses_xla
+
+
+class Lanes(Stacks):
+    """Operations on clients side by side, each with its own number of steps; see `lanes`."""
+
+    def __call__(self, work):
+        """See the base class."""
+        call, shard, result_types = work[:3]
+        self._check_worth(work.function)
+        padded = [leaf for leaf in shard.leaves if isinstance(leaf, Padded)]
+        if not shard.prefixes or not padded:
+            raise UnsuitedError
+        if any(map(client_values.may_differ, result_types)):
+            raise UnsuitedError("shapes of results differ by client")
+        if not all(any(leaf.size is other for other in shard.leaves) for leaf in padded):
+            raise UnsuitedError("it takes examples without their number")
+        if reason := _not_stackable(shard, result_types):
+            raise UnsuitedError(reason)
+        compiles, number = self.uses_xla, shard.prefixes[0]
+        names: dict[str, int] | None = {} if compiles else None
+
+        def one(*rows):
+            rows = iter(rows)
+            return call((leaf.of(rows) for leaf in shard.leaves), alone=Alone.IN_LOOPS)
+
+        def vectorized(given):
+            stacks: list = []
+            for leaf, tensors in zip(shard.leaves, given, strict=True):
+                stacks += [lanes.RowsOf(*tensors)] if isinstance(leaf, Padded) else tensors
+            size = tf.constant(number)
+            return vectorization.vectorize(
+                function, size, stacks, compiles, names, prefixes=shard.prefixes
+            )
+
+        def of_clients(clients):
+            return [
+                leaf.of_lanes(clients)
+                if isinstance(leaf, Padded)
+                else [tf.gather(stack, clients) for stack in leaf.stacks()]
+                for leaf in shard.leaves
+            ]
+
+        def part(first, last):
+            clients = tf.minimum(first + tf.range(number), last - 1)
+            results = mapped(of_clients(clients))
+            if names is not None:
+                results = compilation.raising(results, names)
+            return [result[: last - first] for result in results]
+
+        specs = [spec for leaf in shard.leaves for spec in leaf.row_specs()]
+        with _own_filters(compiles, shard.device):
+            function = tf.function(one, autograph=False).get_concrete_function(*specs)
+            mapped = tf.function(vectorized, autograph=False, jit_compile=compiles)
+            if names is not None:
+                graph = mapped.get_concrete_function(of_clients(tf.range(number))).graph
+                compilation.check_compilable(graph, shard.device)
+            if self.limit is None:
+                return tuple(map(client_values.Stacked, part(tf.constant(0), shard.size)))
+            return _parts(part, shard.groups.ends, result_types)
+
+    def described(self, shard):
+        """See the base class."""
+        return "clients side by side" + ", compiled by XLA" * self.uses_xla
+
+
+def _parts(part, ends, result_types) -> tuple[client_values.Leaf, ...]:
+    """Calls `part(first, last)` up to each of `ends`, one after the other."""
+    number = tf.size(ends)
+    arrays = [
+        tf.TensorArray(spec.dtype, number, element_shape=[None, *spec.shape], infer_shape=False)
+        for spec in map(values.tensor_spec, result_types)
+    ]
+
+    def body(index, first, arrays):
+        results = zip(arrays, part(first, ends[index]), strict=True)
+        return index + 1, ends[index], [array.write(index, result) for array, result in results]
+
+    *_, arrays = tf.while_loop(
+        lambda index, *_: index < number,
+        body,
+        (tf.constant(0), tf.constant(0), arrays),
+        parallel_iterations=1,
+    )
+    return tuple(client_values.Stacked(array.concat()) for array in arrays)
+
+
+def _own_filters(compiles: bool, device: str):
+    """Returns the context of convolutions whose filters differ by client."""
+    is_gpu = devices.is_gpu(device)
+    ways = [pfor_convolutions.GROUPED] * (compiles or is_gpu)
+    ways += [pfor_convolutions.PATCHES] * (compiles and not is_gpu)
+    return pfor_convolutions.own_filters(*ways)
 
 
 class Loop(Way):
@@ -184,7 +284,8 @@ class DeferredLoop(Loop):
 def _not_stackable(shard, result_types) -> str | None:
     """Returns the reason why vectorization is not even tried, or `None`."""
     for leaf in shard.leaves:
-        if isinstance(leaf, client_values.Ragged) and not _is_grouped(leaf):
+        is_stack = _is_grouped(leaf) or (isinstance(leaf, Padded) and shard.prefixes)
+        if isinstance(leaf, client_values.Ragged) and not is_stack:
             return "shapes differ by client"
         if _is_list(leaf):
             return "large results of a loop"
