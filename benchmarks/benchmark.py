@@ -9,6 +9,7 @@
     benchmark.py --descent [--cohort_sizes=10,50,100] [--networks=mlp,cnn]
     benchmark.py --unequal [--cohort_sizes=10,100] [--networks=linear,lstm,ratings]
     benchmark.py --rates [--algorithms=A,B]
+    benchmark.py --lanes [--cohort_sizes=10,30,100]
     benchmark.py --fixed_cost [--cohort_sizes=10,100]
     benchmark.py --pgfed_server | --aggregators
 
@@ -69,11 +70,11 @@ Other measurements print a line for each case:
                     feedback. Aggregators with noise need more than 10 clients
     --unequal       a round of FedAvg on clients of lognormal sizes (sigma 1, mean 55, batches of
                     20), for each network and size of cohort: a bare TensorFlow loop over the same
-                    batches, and this library's compiled loop (see docs/guides/runtime.md), its loop
-                    with each client's own rows, groups of clients of equal capacity, and rows
-                    padded to the largest client. On a machine with
-                    other work, compare the seconds of the processor. CPUs have no groups of
-                    convolutions, and the LSTM is not measured in groups. Networks:
+                    batches, and this library's compiled loop (see docs/guides/runtime.md), its
+                    loop, groups of clients of equal capacity, and clients side by side (see
+                    docs/guides/gpus.md), not compiled and compiled. On a machine with other work,
+                    compare the seconds of the processor. The CNN and the LSTM are measured in loops
+                    alone. Networks:
                         linear   logistic regression, 784 -> 10
                         mlp      784 -> 200 -> 200 -> 10
                         cnn      PGFed's CNN
@@ -83,6 +84,11 @@ Other measurements print a line for each case:
     --rates         a round of each of --algorithms beside one of FedAvg, in seconds and in
                     multiplications of matrix products, on 10 clients of lognormal sizes (sigma 1,
                     mean 400, batches of 50) and the network mlp of --unequal
+    --lanes         how often XLA compiles 20 rounds of FedAvg on the model of `linear` with clients
+                    side by side (see docs/guides/gpus.md), the steps of a round that follow one
+                    another, and the steps of lanes relative to those of clients, beside groups of
+                    clients of equal capacity; for clients of lognormal sizes (sigma 1, mean 55,
+                    batches of 20), of Fashion-MNIST by Dir(.1), and of equal sizes
     --fixed_cost    what a round of FedAvg, Ditto, PGFed and FedPG on the model of `linear` costs
                     besides its mathematics, with and without XLA: operations outside of client
                     work, transfers between host and device, calls of functions, and the time before
@@ -104,7 +110,7 @@ prepare_process()
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from benchmarks import contenders, fixed_cost, growth, measurements, rates, timing, unequal
+from benchmarks import contenders, fixed_cost, growth, lanes, measurements, rates, timing, unequal
 from benchmarks.workloads import (
     AGGREGATED,
     DESCENT_WORKLOADS,
@@ -237,6 +243,9 @@ _MEASUREMENTS = {
     "aggregators": lambda: measurements.aggregators(_adapted(AGGREGATED), FLAGS.rounds),
     "unequal": _unequal,
     "rates": _rates,
+    "lanes": lambda: lanes.measure(
+        _adapted(UNEQUAL_WORKLOADS["linear"][0]), _sizes(FLAGS.cohort_sizes or [10, 30, 100])
+    ),
     "fixed_cost": lambda: fixed_cost.measure(
         _adapted(WORKLOADS["linear"]), _FIXED_COST, _sizes(FLAGS.cohort_sizes or [10]), FLAGS.rounds
     ),
@@ -250,6 +259,7 @@ flags.DEFINE_bool("pgfed_server", False, "Measure the server of PGFed.")
 flags.DEFINE_bool("aggregators", False, "Measure aggregators and compressors.")
 flags.DEFINE_bool("unequal", False, "Measure clients of unequal sizes.")
 flags.DEFINE_bool("rates", False, "Measure algorithms beside FedAvg.")
+flags.DEFINE_bool("lanes", False, "Count the steps of clients side by side.")
 flags.DEFINE_bool("fixed_cost", False, "Count what a round costs besides its mathematics.")
 flags.mark_bool_flags_as_mutual_exclusive(list(_MEASUREMENTS))
 

@@ -1,10 +1,11 @@
-"""Measures rounds of clients of unequal sizes: compiled, in a loop, in groups and padded."""
+"""Measures rounds of clients of unequal sizes: compiled, in a loop, in groups, side by side."""
 
 import dataclasses
 import functools
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -15,14 +16,16 @@ from benchmarks.workloads import RUNTIMES, Workload, cohort_of, installed
 from tff_pfl.clients import Ladder, pad_examples
 from tff_pfl.clients.padding import capacities_of
 from tff_pfl.runtime import create_graph_context
+from tff_pfl.runtime.graph.clients.mapping import ClientMap
 
-BARE, LOOP = "bare_tensorflow", "loop"
+BARE, LOOP, GROUPS = "bare_tensorflow", "loop", "groups"
 # How each contender of this library makes its context, and its `CohortDataSource.capacity`.
 _OURS = {
     "compiled": (RUNTIMES["graph_compiled"], lambda workload: None),
     LOOP: (create_graph_context, lambda workload: None),
-    "groups": (RUNTIMES["graph_vectorized"], lambda workload: Ladder(workload.batch_size)),
-    "one_capacity": (RUNTIMES["graph_vectorized"], lambda workload: "cohort"),
+    GROUPS: (RUNTIMES["graph_vectorized"], lambda workload: Ladder(workload.batch_size)),
+    "side_by_side": (RUNTIMES["graph_vectorized"], lambda workload: None),
+    "side_by_side_compiled": (RUNTIMES["graph_xla"], lambda workload: None),
 }
 
 
@@ -58,6 +61,8 @@ def _cohort(name, workload, rounds):
     for contender in _OURS if workload.can_be_vectorized() else ("compiled", LOOP):
         make_context, capacity = _OURS[contender]
         runs[contender] = fedavg(workload, data, make_context(), capacity(workload))
+        if contender == GROUPS:
+            runs[contender] = _in_groups(runs[contender])
     runs = {contender: functools.partial(timed, contender, run) for contender, run in runs.items()}
     check = functools.partial(check_same_work, losses)
     seconds = in_turns(f"unequal {name}", runs, rounds=rounds, after_first=check)
@@ -78,9 +83,21 @@ def _cohort(name, workload, rounds):
         }
 
 
+def _in_groups(run: Round) -> Round:
+    def run_in_groups():
+        with mock.patch.object(ClientMap, "takes_lanes", return_value=False):
+            return run()
+
+    return run_in_groups
+
+
 def unequal_data(workload: Workload) -> list[list[np.ndarray]]:
     """Returns the inputs and the labels of clients whose mean size is `examples_per_client`."""
-    sizes = lognormal_sizes(workload.clients, workload.examples_per_client)
+    return data_of(workload, lognormal_sizes(workload.clients, workload.examples_per_client))
+
+
+def data_of(workload: Workload, sizes: np.ndarray) -> list[list[np.ndarray]]:
+    """Returns the inputs and the labels of clients of these sizes."""
     together = dataclasses.replace(workload, clients=1, examples_per_client=int(sizes.sum()))
     return [np.split(array[0], np.cumsum(sizes)[:-1]) for array in together.data()]
 

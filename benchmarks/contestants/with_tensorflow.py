@@ -5,11 +5,11 @@
 A method is words that are joined by "+":
 
     bare                a loop over clients in one `tf.function`, without this library
-    default             this library as its programs run
-    loop                clients one by one, each with its own rows
-    groups, groups_of_N clients of equal capacity at once, or at most N of them
+    loop                clients one by one
+    stacked             all clients side by side
+    stacked_of_N        at most N clients side by side
     xla                 compiled by XLA
-    KEY of CONVOLUTIONS how groups compute convolutions whose filters differ by client
+    KEY of CONVOLUTIONS how convolutions are computed whose filters differ by client
 """
 
 import pathlib
@@ -33,7 +33,6 @@ from benchmarks.contenders import bare_keras, bare_tensorflow
 from benchmarks.gpu.memory import peak_mib, reset_peak
 from benchmarks.unequal import fedavg
 from benchmarks.workloads import Images
-from tff_pfl.clients import Ladder
 from tff_pfl.runtime import create_graph_context
 from tff_pfl.runtime.graph.clients.pfor_convolutions import GROUPED, PATCHES, forced
 
@@ -82,15 +81,12 @@ def build(method, work, precision):
     if first == "bare":
         bare = bare_tensorflow if work.network in _MODELS else bare_keras
         return bare(workload, x, y)
-    options, has_groups = {}, bool(tf.config.list_logical_devices("GPU"))
-    if first != "default":
-        has_groups = first != "loop"
-        options["vectorize"] = "always" if has_groups else "never"
-        options["jit_compile"] = "xla" in words
-        if limit := first.partition("_of_")[2]:
-            options["max_concurrent_clients"] = int(limit)
-    capacity = Ladder(workload.batch_size) if has_groups else None
-    run = fedavg(workload, (x, y), create_graph_context(**options), capacity)
+    context = create_graph_context(
+        vectorize="never" if first == "loop" else "always",
+        jit_compile="xla" in words,
+        max_concurrent_clients=int(first.partition("_of_")[2] or 0) or None,
+    )
+    run = fedavg(workload, (x, y), context, None)
     force = next((CONVOLUTIONS[word] for word in words if word in CONVOLUTIONS), None)
     return _within(force, run) if force else run
 

@@ -8,9 +8,12 @@ is left:
 
     device          the driver, the GPU, the opened libraries, and checked products and convolutions
     rounds          rounds of FedAvg for a linear model and PGFed's CNN; clients of equal and of
-                    lognormal sizes; a bare TensorFlow loop, this library's loop, groups, XLA and
-                    ways of convolution, in turns with PyTorch and JAX, if PYTHON has them
-    agreement       rounds of eight methods with unequal clients, by default and as a loop
+                    lognormal sizes; a bare TensorFlow loop, this library's loop, clients side by
+                    side, XLA and ways of convolution, in turns with PyTorch and JAX, if PYTHON has
+                    them
+    agreement       rounds of eight methods with unequal clients, compiled and as a loop
+    unequal         the first, tenth and hundredth rounds of four methods with unequal clients,
+                    compiled, not compiled and as a loop
     compilations    what XLA compiles in 20 rounds of cohorts of unequal clients
     trainings       ten rounds of five algorithms, each on the GPU and on the CPU
     resnet18_float32, resnet18_tf32, resnet18_bfloat16

@@ -1,12 +1,14 @@
-"""Compares rounds as this library computes them on the device with rounds of its loop."""
+"""Compares compiled rounds on the device with those of a loop, and times rounds of each way."""
 
 import contextlib
 import functools
+import itertools
 import os
 import pathlib
 import statistics
 import tempfile
 import time
+from collections.abc import Iterator
 
 from tff_pfl import config as configs
 from tff_pfl.runtime.startup import prepare_process
@@ -20,9 +22,14 @@ from benchmarks.gpu.device import require
 from benchmarks.gpu.report import CheckError, Report
 from benchmarks.gpu.trainings import config_of
 from benchmarks.workloads import installed
-from tff_pfl import clients
-from tff_pfl.runtime import create_graph_context
+from tff_pfl import clients, runtime
 
+# How rounds are computed: options of `create_graph_context`. On CPUs, the first are as on GPUs.
+WAYS: dict[str, dict] = {
+    "compiled": {"vectorize": "always"},
+    "uncompiled": {"vectorize": "always"},
+    "loop": {"vectorize": "never", "jit_compile": False},
+}
 # The methods whose rounds are compared, in the order of their worth.
 ALGORITHMS = ("fedavg", "ditto", "pgfed", "fedpg", "pfedmb", "plgu_lf", "scaffold", "pfedhn")
 # XLA orders sums in its own way, and the steps of a round amplify the rounding.
@@ -44,14 +51,9 @@ def compare_rounds(report: Report) -> None:
 
 def _compare(config):
     experiment = configs.experiment_of(config)
-    # On GPUs, the default is compiled; at toy sizes, on CPUs, it is asked for.
-    contexts = {
-        "default": create_graph_context(jit_compile=True),
-        "loop": create_graph_context(vectorize="never", jit_compile=False),
-    }
     outputs, figures = {}, {}
-    for way, context in contexts.items():
-        with installed(context), _cohorts(experiment) as cohorts:
+    for way in ("compiled", "loop"):
+        with rounds_of(experiment, way) as cohorts:
             process, number = experiment.process, experiment.clients_per_round
             state, cohort = process.initialize(), cohorts.select(number)
             for name in (f"first_{way}", way):
@@ -90,7 +92,7 @@ def count_compilations(report: Report) -> None:
     number = config.clients_per_round if report.is_toy else _COHORT
     experiment, seconds, modules = configs.experiment_of(config), [], []
     process = experiment.process
-    with installed(create_graph_context(jit_compile=True)), _cohorts(experiment) as cohorts:
+    with rounds_of(experiment, "compiled") as cohorts:
         state = process.initialize()
         for _ in range(_ROUNDS):
             start = time.perf_counter()
@@ -117,11 +119,49 @@ def _of_rounds(seconds, modules):
     }
 
 
+def time_rounds(report: Report) -> None:
+    """Times the first, the tenth and the hundredth round of trainings of unequal clients.
+
+    Raises:
+        CheckError: TensorFlow does not list a device.
+    """
+    tf.config.experimental.enable_tensor_float_32_execution(False)
+    require(report)
+    tasks = list(itertools.product(ALGORITHMS[:2] if report.is_toy else ALGORITHMS[:4], WAYS))
+    for index, (algorithm, way) in enumerate(tasks):
+        seconds = report.left() / (len(tasks) - index)
+        timed = functools.partial(_timed, config_of(algorithm, report), way, seconds)
+        report.do(f"{algorithm}, {way}", timed)
+
+
+def _timed(config, way, limit):
+    """Times rounds until the hundredth, or until the first one that ends after the limit."""
+    experiment, figures = configs.experiment_of(config), {}
+    start = time.perf_counter()
+    with rounds_of(experiment, way) as cohorts:
+        process = experiment.process
+        state = process.initialize()
+        for number in range(1, 101):
+            before = time.perf_counter()
+            output = process.next(state, cohorts.select(experiment.cohort_size))
+            cohorts.update(output.clients)
+            state, now = output.state, time.perf_counter()
+            if number in (1, 10, 100):
+                figures[f"round_{number}_seconds"] = now - before
+                figures[f"seconds_until_{number}"] = now - start
+            if now - start > limit:
+                break
+    return figures | {"rounds": number}
+
+
 @contextlib.contextmanager
-def _cohorts(experiment):
-    process, capacity = experiment.process, clients.Ladder(experiment.local.batch_size)
-    with clients.ClientStateStore(process.initialize_clients, process.client_state_type) as store:
-        source = clients.CohortDataSource(
-            experiment.dataset, store, process.client_type, seed=0, capacity=capacity
-        )
-        yield source.iterator()
+def rounds_of(experiment, way: str) -> Iterator[clients.CohortIterator]:
+    """Computes rounds in one of `WAYS` in this context; yields the iterator of cohorts."""
+    known = runtime.Cohorts.of(experiment.cohort_size, experiment.members.sizes())
+    compiles, process = way == "compiled", experiment.process
+    with (
+        installed(runtime.create_graph_context(**WAYS[way])),
+        runtime.compiling(compiles, known),
+        clients.ClientStateStore(process.initialize_clients, process.client_state_type) as store,
+    ):
+        yield experiment.source(store, experiment.cohort_size).iterator()

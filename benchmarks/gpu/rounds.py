@@ -66,13 +66,12 @@ class Cell:
 _LINEAR = {"examples_per_client": 20, "batch_size": 20, "learning_rate": 0.005}
 _CNN = {"examples_per_client": 200, "batch_size": 50, "learning_rate": 0.01}
 _SIZES = {"linear": _LINEAR, "cnn": _CNN}
-# The ways in which this library computes clients of equal sizes. XLA compiles for each size of a
-# group, so that fewer ways are measured with unequal sizes.
+# The ways in which this library computes clients, of equal and of unequal sizes.
 _WAYS = {
-    "linear": ("default", "groups", "groups+xla", "loop"),
-    "cnn": ("default", "groups+grouped", "groups+grouped+xla", "groups+patches+xla", "loop"),
+    "linear": ("stacked+xla", "stacked", "loop"),
+    "cnn": ("stacked+xla", "stacked", "stacked+patches+xla", "loop"),
 }
-_UNEQUAL_WAYS = ("default", "loop", "groups")
+_UNEQUAL_WAYS = ("stacked+xla", "stacked", "loop")
 _OTHERS = (("jax", "vmap"), ("torch", "vmap"), (OURS, "bare"), ("torch", "loop"), ("jax", "map"))
 _CELLS = (  # network, clients, sigma
     ("cnn", 10, 0.0),
@@ -94,9 +93,9 @@ def cells(is_toy: bool) -> Iterator[Cell]:
         sizes, ways = _SIZES[network], _UNEQUAL_WAYS if sigma else _WAYS[network]
         if is_toy:
             sizes = sizes | {"examples_per_client": 6, "batch_size": 3}
-            ways = ways if network == "linear" else ("default", "loop")
+            ways = ways if network == "linear" else ("stacked", "loop")
         if clients == 100 and not sigma:
-            ways += ("groups_of_25+xla",)
+            ways += ("stacked_of_25+xla",)
         others = _OTHERS if clients > 2 else ()
         yield Cell(network, clients, sigma, [*((OURS, way) for way in ways), *others], **sizes)
 
@@ -117,7 +116,7 @@ def measure_resnet(report: Report) -> None:
         CheckError: See `measure_rounds`.
     """
     precision = report.part.removeprefix("resnet18_")
-    ways = ["loop"] if report.is_toy else ["groups", "loop", "groups+xla"]
+    ways = ["loop"] if report.is_toy else ["stacked", "loop", "stacked+xla"]
     if precision != "bfloat16":
         ways.append("bare")
     toy = {"width": 4, "blocks": (1, 1), "groups": 2} if report.is_toy else {}

@@ -45,6 +45,7 @@ PARTS = {
     "device": Part("benchmarks.gpu.device:check_device", 0.12),
     "rounds": Part("benchmarks.gpu.rounds:measure_rounds", 0.4),
     "agreement": Part("benchmarks.gpu.agreement:compare_rounds", 0.2),
+    "unequal": Part("benchmarks.gpu.agreement:time_rounds", 0.25),
     "compilations": Part("benchmarks.gpu.agreement:count_compilations", 0.1),
     "trainings": Part("benchmarks.gpu.trainings:compare_trainings", 0.18),
     "resnet18_float32": _RESNET,

@@ -10,26 +10,13 @@ from benchmarks.gpu.report import Report
 
 # Choices, and the contenders whose ratio decides: the first one is the choice's "yes".
 _CHOICES = {
-    "compile by XLA": (
-        ("groups+xla", "groups"),
-        ("groups+grouped+xla", "groups+grouped"),
-        ("groups+patches+xla", "groups+patches"),
+    "compile by XLA": (("stacked+xla", "stacked"),),
+    "convolve by patches": (("stacked+patches+xla", "stacked+xla"),),
+    "stack clients, do not loop": (
+        ("stacked", "loop"),
+        ("stacked+xla", "loop"),
     ),
-    "convolve by patches": (
-        ("groups+patches", "groups+grouped"),
-        ("groups+patches+xla", "groups+grouped+xla"),
-    ),
-    "stack groups, do not loop": (
-        ("groups", "loop"),
-        ("groups+grouped", "loop"),
-        ("groups+xla", "loop"),
-        ("groups+grouped+xla", "loop"),
-        ("groups+patches+xla", "loop"),
-    ),
-    "limit groups to 25": (
-        ("groups_of_25+xla", "groups+xla"),
-        ("groups_of_25+xla", "groups+grouped+xla"),
-    ),
+    "stack at most 25": (("stacked_of_25+xla", "stacked+xla"),),
 }
 
 
@@ -87,6 +74,6 @@ def choices(rounds: pd.DataFrame) -> pd.DataFrame:
                 if ratios.notna().any():
                     rows[f"{choice}: {first} / {second}"] = ratios
     others = rounds[rounds.index.str.startswith(("jax", "torch"))] if len(rounds) else rounds
-    if len(others) and "default" in rounds.index:
-        rows["default / the best of JAX and PyTorch"] = rounds.loc["default"] / others.min()
+    if len(others) and "stacked+xla" in rounds.index:
+        rows["stacked+xla / the best of JAX and PyTorch"] = rounds.loc["stacked+xla"] / others.min()
     return pd.DataFrame(rows).T

@@ -6,9 +6,10 @@ import re
 import sys
 import time
 
+import numpy as np
 import pytest
 
-from benchmarks import contenders, fixed_cost, measurements, rates, timing
+from benchmarks import contenders, fixed_cost, lanes, measurements, rates, timing
 from benchmarks.workloads import (
     MANY_CLIENTS,
     RATED,
@@ -162,6 +163,21 @@ def test_multiplications_are_those_of_products_that_are_needed():
     rows = 4 * sum(-(-len(labels) // 4) for labels in data[1])
     of_row = 2 * 784 * 200 + 3 * (200 * 200 + 200 * 10)
     assert rates.multiplications(workload, data, 2, "fedavg") == rows * of_row
+
+
+@pytest.mark.thorough
+def test_steps_of_lanes_are_counted_while_a_round_runs():
+    """Clients of 3, 1 and 1 steps leave a loop on 3 lanes after 1 step, and one on 1 lane."""
+    workload, sizes = small(WORKLOADS["linear"]), np.array([4, 12, 3])
+    found = lanes._of_lanes(workload, sizes, [sizes] * lanes.ROUNDS)
+    assert found == {"shapes": 1, "sequential_steps": 3.0, "lane_steps": 1.0}
+
+
+def test_steps_of_groups_are_those_of_their_largest_client():
+    """All three clients are in one group, as a second one would take longer."""
+    workload = small(WORKLOADS["linear"])
+    found = lanes._of_groups(workload, [np.array([4, 12, 3])] * lanes.ROUNDS)
+    assert found == {"shapes": 1, "sequential_steps": 3.0, "lane_steps": 1.8}
 
 
 @pytest.mark.slow
