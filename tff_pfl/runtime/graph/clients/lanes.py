@@ -17,9 +17,9 @@ from tff_pfl.runtime.graph import internals
 
 # A loop continues on a prefix of this share of its lanes when no client of another is in it.
 _SHARE = 4
-# The lanes times weights of a layer up to which a step takes hardly longer than that of one lane. On
-# an H200 (docs/results/gpu.md), 100 lanes of 784 x 10 weights do, and those of PGFed's CNN, 819,200,
-# take as long as they are many. On CPUs, 1, 2 and 4 lanes of 784 x 10 take 57, 172 and 275 us.
+# The lanes times weights of a layer up to which more lanes take hardly longer. On an H200, 100
+# lanes of 784 x 10 weights take 1.5 times as long as 10, and of PGFed's CNN, with 819,200 in a
+# layer, 7.3 times (docs/results/gpu.md). On CPUs, 1, 2 and 4 of 784 x 10 take 57, 172 and 275 us.
 _FREE_ON_GPUS, _FREE = 1_000_000, 2_000
 
 
