@@ -93,7 +93,8 @@ def cells(is_toy: bool) -> Iterator[Cell]:
         sizes, ways = _SIZES[network], _UNEQUAL_WAYS if sigma else _WAYS[network]
         if is_toy:
             sizes = sizes | {"examples_per_client": 6, "batch_size": 3}
-            ways = ways if network == "linear" else ("stacked", "loop")
+            # CPUs have groups of convolutions with XLA only.
+            ways = ways if network == "linear" else ("stacked+xla", "loop")
         if clients == 100 and not sigma:
             ways += ("stacked_of_25+xla",)
         others = _OTHERS if clients > 2 else ()
