@@ -12,10 +12,11 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from tensorflow.python.eager import context as eager_context
 
+from tests.federation import assert_equal
 from tests.marks import together
 from tests.runtime.graph.subprocesses import run_script
 from tff_pfl.runtime import create_graph_context
-from tff_pfl.runtime.graph import executor, memory
+from tff_pfl.runtime.graph import executor, memory, results
 from tff_pfl.runtime.graph.clients import vectorization
 
 SLACK = 10.0  # megabytes
@@ -210,6 +211,13 @@ def test_kept_tensors_are_not_copied():
 @tff.federated_computation(tff.types.FederatedType(np.float32, tff.CLIENTS))
 def scalars_and_clients(x):
     return tff.federated_value(3, tff.SERVER), tff.federated_value("x", tff.SERVER), x
+
+
+def test_numbers_of_a_type_come_back_together():
+    tensors = list(map(tf.constant, [1.5, [1.0, 2.0], 3, "x", True, 2.5, 4]))
+    packed, unpacked = results.packed(tensors)
+    assert [tensor.shape.rank for tensor in packed] == [1, 0, 1, 1, 1]  # the others, and vectors
+    assert_equal(list(unpacked(iter(packed))), tensors)
 
 
 def pickled(array):

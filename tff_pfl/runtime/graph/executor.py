@@ -240,8 +240,15 @@ class Program:
                     result = result.call(argument)
                 result_layout, outputs = results.emit(result, type_signature.result)
                 context.finish()
-            read = results.reader(type_signature.result, result_layout, self._factory.keep_tensors)
-            emitted.append((read, client_map if context.vectorizes else None))
+                keeps = self._factory.keep_tensors
+                outputs, unpacked = results.packed(outputs) if keeps else (outputs, iter)
+            read = results.reader(type_signature.result, result_layout, keeps)
+            emitted.append(
+                (
+                    lambda tensors, shards: read(unpacked(tensors), shards),
+                    client_map if context.vectorizes else None,
+                )
+            )
             return outputs
 
         specs = []

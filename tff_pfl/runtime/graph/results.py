@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -101,6 +102,29 @@ def emit(value, type_spec) -> tuple[Layout, list[tf.Tensor]]:
     return Layout("leaf"), [values.as_tensor(value)]
 
 
+def packed(tensors: Sequence[tf.Tensor]) -> tuple[list[tf.Tensor], Callable[..., Iterator]]:
+    """Packs the single numbers among results, so that a GPU sends all of one type at once.
+
+    Returns:
+        The other tensors and a vector for each type of numbers; and a function from these, when
+        they are computed, to an iterator over the results, in which numbers are NumPy's.
+    """
+    numbers: dict[tf.DType, list[int]] = {}
+    for index, tensor in enumerate(tensors):
+        if tensor.shape.rank == 0 and tensor.dtype not in (tf.string, tf.variant):
+            numbers.setdefault(tensor.dtype, []).append(index)
+    in_vectors = [index for indices in numbers.values() for index in indices]
+    others = [index for index in range(len(tensors)) if index not in in_vectors]
+    vectors = [tf.stack([tensors[index] for index in indices]) for indices in numbers.values()]
+
+    def unpacked(computed: Iterator[tf.Tensor]) -> Iterator:
+        found = list(itertools.islice(computed, len(others)))
+        found += [number for vector in computed for number in vector.numpy()]
+        return iter([found[place] for place in np.argsort(others + in_vectors)])
+
+    return [tensors[index] for index in others] + vectors, unpacked
+
+
 Reader = Callable[[Iterator[tf.Tensor], Sequence[Rows]], Any]
 
 
@@ -132,6 +156,8 @@ def reader(type_spec, layout: Layout, keep_tensors: bool) -> Reader:
 def _leaf_result(tensor, type_spec, keep_tensors=False):
     if isinstance(type_spec, tff.types.SequenceType):
         return _dataset(tensor, type_spec.element)
+    if isinstance(tensor, np.generic):
+        return tensor
     if tensor.dtype == tf.string or tensor.shape.rank == 0:
         return tensor.numpy()
     if keep_tensors:
