@@ -5,7 +5,7 @@
     sweep.py --study=configs/studies/NAME.py[:CHOICE] --output_dir=DIR [--jobs=2]
 
 The first form trains methods by one config, each with the seeds 0, 1 and 2. The second form runs
-the study of a file, whose variants can differ in more and can be tuned; `tff_pfl.config.study`
+the study of a file, whose variants can differ in more and can be tuned; `tff_pfl.studies.study`
 describes it. If a study was stopped or some of its runs failed, the same command continues it;
 finished runs are not repeated. A study with tuning first chooses settings on validation data, and
 evaluates only these settings on test data.
@@ -21,7 +21,7 @@ import sys
 
 from absl import app, flags
 
-from tff_pfl import analysis
+from tff_pfl import analysis, studies
 from tff_pfl import config as configs
 from tff_pfl.config.interruption import exit_code, interruptible
 from tff_pfl.experiment.run_directory import OutputDirectoryError
@@ -53,9 +53,9 @@ def main(argv):
     output_dir = pathlib.Path(_OUTPUT_DIR.value)
     try:
         study = _study()
-        with interruptible(), configs.Workers(_JOBS.value) as workers:
-            configs.check_settings(study, output_dir, workers)
-            failed = configs.run_study(
+        with interruptible(), studies.Workers(_JOBS.value) as workers:
+            studies.check_settings(study, output_dir, workers)
+            failed = studies.run_study(
                 study, output_dir, workers, keep_checkpoints=_KEEP_CHECKPOINTS.value
             )
         table = analysis.to_markdown(analysis.results_table(analysis.read(output_dir)))
@@ -76,9 +76,9 @@ def main(argv):
 
 def _study():
     if _STUDY.value is not None:
-        return configs.load_study(_STUDY.value)
+        return studies.load_study(_STUDY.value)
     seeds = range(_SEEDS.value)
-    return configs.study_of_methods(_CONFIG.value, _METHODS.value, seeds, _settings)
+    return studies.study_of_methods(_CONFIG.value, _METHODS.value, seeds, _settings)
 
 
 def _parse_flags(argv):

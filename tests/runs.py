@@ -106,7 +106,7 @@ def write_study(folder, config, settings=()) -> pathlib.Path:
     """Writes the file of a study with one variant, `a`."""
     file = folder / "study.py"
     file.write_text(
-        "from tff_pfl.config import Study, Variant\n"
+        "from tff_pfl.studies import Study, Variant\n"
         "def get_study():\n"
         f"    return Study('One', {{'a': Variant('{config}', {dict(settings)})}})\n"
     )

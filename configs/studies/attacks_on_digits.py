@@ -11,7 +11,7 @@ did not suffer from uploads scaled by 10; and the 300 rounds, because FedPG with
 """
 
 from tff_pfl.analysis import SEPARATOR
-from tff_pfl.config import Study, Variant
+from tff_pfl.studies import Study, Variant
 
 _ATTACKS = {
     "none": {"attack.name": "scaled_uploads", "attack.factor": 1.0},

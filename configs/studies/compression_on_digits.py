@@ -6,7 +6,7 @@ client's risk, which is not. Learning rates are those of `configs/digits.py`; no
 """
 
 from tff_pfl.analysis import SEPARATOR
-from tff_pfl.config import Study, Variant
+from tff_pfl.studies import Study, Variant
 
 _METHODS = {"FedAvg": "fedavg", "FedPer": "fedper", "PGFed": "pgfed"}
 _COMPRESSORS = {

@@ -4,7 +4,7 @@ With its defaults FedAMP is Local; `tff_pfl/algorithms/fedamp/round.py` says why
 client's training examples becomes validation data.
 """
 
-from tff_pfl.config import Study, Variant
+from tff_pfl.studies import Study, Variant
 
 _BASE = "configs/fedpg.py:dir,fmnist"
 _MEDIAN = {"algorithm.distance_scale": "median", "algorithm.sigma": 1.0}

@@ -5,7 +5,7 @@ of three for each method. The paper does not say whether clients with two classe
 unequal amounts, so the study has both.
 """
 
-from tff_pfl.config import Study, Variant
+from tff_pfl.studies import Study, Variant
 
 _OF_TABLE_1 = {
     "FedPG": "fedpg",

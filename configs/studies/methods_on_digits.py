@@ -1,7 +1,7 @@
 """Compares all methods on handwritten digits: 20 clients, 10 a round, 30 rounds, three seeds."""
 
 from tff_pfl.algorithms import ALGORITHMS
-from tff_pfl.config import Study, Variant
+from tff_pfl.studies import Study, Variant
 
 # Second rows for methods whose defaults do badly here.
 _OTHER_OPTIONS = {

@@ -1,7 +1,7 @@
 """Compares all methods on Fashion-MNIST: 50 clients, 50 rounds, three seeds, nothing tuned."""
 
 from tff_pfl.algorithms import ALGORITHMS
-from tff_pfl.config import Study, Variant
+from tff_pfl.studies import Study, Variant
 
 # FedBN needs normalisation layers, which the model lacks.
 _WITHOUT = ("fedbn",)

@@ -9,7 +9,7 @@ pFedMe is left out, because its round takes five times as long as FedAvg's.
 """
 
 from tff_pfl.arguments.names import check_names
-from tff_pfl.config import Study, Tuning, Variant, grid
+from tff_pfl.studies import Study, Tuning, Variant, grid
 
 _RATES = grid({"local.learning_rate": (0.003, 0.01, 0.03)})
 # Branches start larger, so that their mean is as large as ordinary initial weights. At first the

@@ -3,7 +3,7 @@
 A tenth of each client's examples is taken from its training examples for validation.
 """
 
-from tff_pfl.config import Study, Tuning, Variant, grid
+from tff_pfl.studies import Study, Tuning, Variant, grid
 
 _METHODS = ("feddyn", "lg_fedavg", "per_fedavg", "fedrod", "fedbabu")
 _BASE = "configs/pgfed.py:cifar10,25"

@@ -4,7 +4,7 @@ All methods have the learning rate 0.001. `docs/results/pgfed.md` says for which
 chosen, and on what.
 """
 
-from tff_pfl.config import Study, Variant
+from tff_pfl.studies import Study, Variant
 
 _METHODS = ("pgfed", "fedper", "pgfedmo", "fedrod", "fedavg", "local")
 

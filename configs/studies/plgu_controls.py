@@ -8,7 +8,7 @@ variant has the better of two learning rates, chosen on a tenth of each client's
 rounds.
 """
 
-from tff_pfl.config import Study, Tuning, Variant, grid
+from tff_pfl.studies import Study, Tuning, Variant, grid
 
 _WITHOUT = {"algorithm.rho": 0.0}
 _VARIANTS = {

@@ -7,7 +7,7 @@ The clipping norm adapts; nothing is tuned. With more rounds, epsilon 2 would ne
 """
 
 from tff_pfl.analysis import SEPARATOR
-from tff_pfl.config import Study, Variant
+from tff_pfl.studies import Study, Variant
 
 _METHODS = {"FedAvg": "fedavg", "FedPer": "fedper", "Ditto": "ditto", "pFedMB": "pfedmb"}
 _EPSILONS = {

@@ -7,7 +7,7 @@ because noise grows with the square root of its size. The clipping norm adapts; 
 """
 
 from tff_pfl.analysis import SEPARATOR
-from tff_pfl.config import Study, Variant
+from tff_pfl.studies import Study, Variant
 
 _METHODS = {"FedAvg": "fedavg", "FedPer": "fedper", "Ditto": "ditto", "pFedMB": "pfedmb"}
 _EPSILONS = {

@@ -1,6 +1,6 @@
 """Tunes two numbers of Ditto on handwritten digits: by a grid, by random draws and by Optuna."""
 
-from tff_pfl.config import Search, Study, Tuning, Variant, draws, grid, log_uniform
+from tff_pfl.studies import Search, Study, Tuning, Variant, draws, grid, log_uniform
 
 _VALUES = {
     "local.learning_rate": log_uniform(0.003, 1.0),

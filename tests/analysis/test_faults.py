@@ -11,7 +11,7 @@ import pytest
 from tests.runs import ROOT, wait_until
 
 STUDY = """
-from tff_pfl.config import Study, Tuning, Variant, grid
+from tff_pfl.studies import Study, Tuning, Variant, grid
 
 def get_study():
     return Study(

@@ -7,8 +7,8 @@ import pytest
 
 from tests.analysis.hand_written import write_run
 from tff_pfl.analysis import read
-from tff_pfl.config import Study, Variant
 from tff_pfl.experiment import OutputDirectoryError
+from tff_pfl.studies import Study, Variant
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ def test_file_and_folder_of_a_study_have_the_variants_of_the_file(tmp_path):
     record = {"title": "Before", "baseline": "A", "variants": {"A": []}, "chosen": {"Ditto": "b"}}
     (tmp_path / "study.json").write_text(json.dumps(record))
     (tmp_path / "study.py").write_text(
-        "from tff_pfl.config import Study, Variant\n"
+        "from tff_pfl.studies import Study, Variant\n"
         "def get_study():\n"
         "    return Study('By its file', {'Ditto': Variant('y')}, seeds=(7,))\n"
     )

@@ -7,8 +7,9 @@ import pytest
 
 from tests.runs import ROOT, run_python
 from tff_pfl import __main__ as command
-from tff_pfl.config import ConfigError, load_study, read_config
+from tff_pfl.config import ConfigError, read_config
 from tff_pfl.shipped import config_file
+from tff_pfl.studies import load_study
 
 PROGRAMS = {path.stem for path in (ROOT / "programs").glob("*.py")}
 

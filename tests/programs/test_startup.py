@@ -87,7 +87,7 @@ def test_help_mistakes_and_reports_do_not_import_tensorflow(tmp_path):
 def test_program_of_a_study_leaves_tensorflow_to_its_workers():
     """It would take as long as two short runs."""
     names = "Workers, check_settings, load_study, run_study, study_of_methods"
-    check = f"import sys; from tff_pfl.config import {names}; print('tensorflow' in sys.modules)"
+    check = f"import sys; from tff_pfl.studies import {names}; print('tensorflow' in sys.modules)"
     assert run_python("-c", check).stdout == "False\n"
 
 

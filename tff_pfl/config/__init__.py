@@ -28,22 +28,6 @@ if TYPE_CHECKING:
     from tff_pfl.config.programs import export_program as export_program
     from tff_pfl.config.programs import run_of as run_of
     from tff_pfl.config.programs import run_program as run_program
-    from tff_pfl.config.study import Search as Search
-    from tff_pfl.config.study import Settings as Settings
-    from tff_pfl.config.study import Study as Study
-    from tff_pfl.config.study import Training as Training
-    from tff_pfl.config.study import Tuning as Tuning
-    from tff_pfl.config.study import Variant as Variant
-    from tff_pfl.config.study import draws as draws
-    from tff_pfl.config.study import grid as grid
-    from tff_pfl.config.study import load_study as load_study
-    from tff_pfl.config.study import log_uniform as log_uniform
-    from tff_pfl.config.study import one_of as one_of
-    from tff_pfl.config.study import study_of_methods as study_of_methods
-    from tff_pfl.config.study import uniform as uniform
-    from tff_pfl.config.study_check import check_settings as check_settings
-    from tff_pfl.config.sweep import run_study as run_study
     from tff_pfl.config.unused import unused_settings as unused_settings
-    from tff_pfl.config.workers import Workers as Workers
 else:
     __getattr__, __dir__, __all__ = offer(__name__)

@@ -71,7 +71,7 @@ def subcommand(function):
 def runs_of(arguments: Sequence[str]) -> analysis.Runs:
     """Reads the runs of a command line: folders, or the file and the folder of a study."""
     if len(arguments) == 2 and re.search(r"\.py(:|$)", arguments[0]):
-        from tff_pfl.config.study import load_study
+        from tff_pfl.studies.study import load_study
 
         return analysis.read(arguments[1], load_study(arguments[0]).record())
     return analysis.read(arguments)

@@ -8,18 +8,10 @@ import pytest
 
 from tests.own_modules import own_modules
 from tests.runs import run_main, train_run, write_study
-from tff_pfl.config import (
-    ConfigError,
-    Study,
-    Tuning,
-    Variant,
-    Workers,
-    check_settings,
-    grid,
-    read_config,
-)
-from tff_pfl.config.study_check import first_problem
+from tff_pfl.config import ConfigError, read_config
 from tff_pfl.experiment import resolved
+from tff_pfl.studies import Study, Tuning, Variant, Workers, check_settings, grid
+from tff_pfl.studies.check import first_problem
 
 DITTO = "configs/digits.py:ditto"
 

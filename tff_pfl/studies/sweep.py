@@ -16,9 +16,6 @@ import pandas as pd
 from tff_pfl import config as configs
 from tff_pfl.analysis.frames import column_of
 from tff_pfl.analysis.runs import STUDY, Runs, read, read_record
-from tff_pfl.config.study import Study, Training, trial_name
-from tff_pfl.config.tuning import Tuner, storage_errors
-from tff_pfl.config.workers import Workers
 from tff_pfl.evaluation import MetricName
 from tff_pfl.experiment.run_directory import CHECKPOINT, OutputDirectoryError, has_begun
 from tff_pfl.experiment.run_files import RunFiles
@@ -26,6 +23,9 @@ from tff_pfl.experiment.summary import finished_summary
 from tff_pfl.output.files import whole_file, write_json
 from tff_pfl.output.progress import Bar
 from tff_pfl.runtime.startup import prepare_process
+from tff_pfl.studies.study import Study, Training, trial_name
+from tff_pfl.studies.tuning import Tuner, storage_errors
+from tff_pfl.studies.workers import Workers
 
 
 def train_run(flags: Sequence[str], folder: str) -> int:

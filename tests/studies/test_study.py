@@ -5,9 +5,9 @@ import pytest
 
 from tests.marks import together
 from tests.runs import ROOT
-from tff_pfl import config as configs
-from tff_pfl.config import Search, Study, Tuning, Variant, draws, grid, load_study
-from tff_pfl.config.study import trial_name
+from tff_pfl import studies
+from tff_pfl.studies import Search, Study, Tuning, Variant, draws, grid, load_study
+from tff_pfl.studies.study import trial_name
 
 STUDY = Study(
     "Two",
@@ -19,7 +19,7 @@ STUDY = Study(
     settings={"rounds": 3, "algorithm.lambda_": 2.0},
 )
 RATES = grid({"rate": (1.0, 4.0)})
-RATE = configs.uniform(0.1, 1.0)
+RATE = studies.uniform(0.1, 1.0)
 
 
 def test_study_has_runs_for_each_seed_and_variant():
@@ -48,7 +48,7 @@ def test_study_has_runs_for_each_seed_and_variant():
     ],
 )
 def test_methods_of_one_config_are_a_study(config, second):
-    study = configs.study_of_methods(config, ["local", "ditto"], range(2), {"rounds": "3"})
+    study = studies.study_of_methods(config, ["local", "ditto"], range(2), {"rounds": "3"})
     assert [run.folder for run in study.runs()] == [
         *("local/seed0", "ditto/seed0", "local/seed1", "ditto/seed1")
     ]
@@ -79,11 +79,11 @@ def test_grid_and_draws_have_values_in_range():
     assert grid({"a": (1, 2), "b": ("x",)}) == [{"a": 1, "b": "x"}, {"a": 2, "b": "x"}]
     assert grid({}) == [{}]
     values = {
-        "rate": configs.log_uniform(1e-3, 1.0),
-        "share": configs.uniform(0.25, 0.5),
-        "name": configs.one_of("x", "y"),
-        "low": configs.uniform(1.004, 2.0),
-        "high": configs.log_uniform(0.99, 0.9996),
+        "rate": studies.log_uniform(1e-3, 1.0),
+        "share": studies.uniform(0.25, 0.5),
+        "name": studies.one_of("x", "y"),
+        "low": studies.uniform(1.004, 2.0),
+        "high": studies.log_uniform(0.99, 0.9996),
     }
     trials = draws(values, 2000, seed=1)
     assert trials[:50] == draws(values, 50, seed=1) != draws(values, 50, seed=2)
@@ -134,7 +134,7 @@ def study_of(variant, tuning=None, **options):
             "the noise for one number of rounds",
         ),
         (lambda: Search({"rate": RATE}, number=0), "number must be a whole number"),
-        (lambda: configs.uniform(1.0, 0.1), "low=1.0, high=0.1"),
+        (lambda: studies.uniform(1.0, 0.1), "low=1.0, high=0.1"),
     ],
 )
 def test_mistakes_in_studies_are_refused(make, message):
@@ -164,7 +164,7 @@ def test_file_may_define_several_studies(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     path = tmp_path / "study.py"
     path.write_text(
-        "from tff_pfl.config import Study, Variant\n"
+        "from tff_pfl.studies import Study, Variant\n"
         "def get_study(choice): return Study(choice, {'a': Variant('x')})"
     )
     assert load_study("~/study.py:two,three").title == "two,three"

@@ -15,12 +15,12 @@ import pytest
 
 from configs import digits
 from tests.analysis.hand_written import write_run
-from tests.config.calls import cmdline
 from tests.runs import ROOT, run_main, tiny_config, wait_until, write_study
-from tff_pfl.config import Study, Tuning, Variant, Workers, grid
-from tff_pfl.config.sweep import shares_chosen_with
+from tests.studies.calls import cmdline
 from tff_pfl.data import Partition
 from tff_pfl.experiment import OutputDirectoryError, resolved
+from tff_pfl.studies import Study, Tuning, Variant, Workers, grid
+from tff_pfl.studies.sweep import shares_chosen_with
 
 STUDY = Study("Two", {"A": Variant("a.py"), "B": Variant("b.py", {"x": 1})}, seeds=(0, 7))
 
@@ -113,8 +113,8 @@ def test_interruption_ends_the_runs(tmp_path, program):
 def test_run_ends_with_the_process_that_started_it(tmp_path, program):
     """Lets the same study be started again after a kill."""
     script = (
-        "from tests.config.program import train\n"
-        "from tff_pfl.config import Study, Variant, Workers, run_study\n"
+        "from tests.studies.program import train\n"
+        "from tff_pfl.studies import Study, Variant, Workers, run_study\n"
         "study = Study('One', {'one': Variant('a.py', {'waits': True})})\n"
         f"run_study(study, {str(tmp_path / 'study')!r}, Workers(), train=train)\n"
     )

@@ -8,11 +8,10 @@ import shutil
 
 import pytest
 
-from tff_pfl import analysis
-from tff_pfl import config as configs
-from tff_pfl.config import Search, Study, Tuning, Variant, grid, uniform
-from tff_pfl.config.tuning import Tuner
+from tff_pfl import analysis, studies
 from tff_pfl.experiment import OutputDirectoryError
+from tff_pfl.studies import Search, Study, Tuning, Variant, grid, uniform
+from tff_pfl.studies.tuning import Tuner
 
 RATES = grid({"rate": (1.0, 4.0, 2.0, 3.0)})
 TUNING = Tuning(RATES, {"data.fractions": (0.6, 0.1, 0.3)}, rounds=(1, 5, 9))
@@ -22,7 +21,7 @@ HALVING = Study(
     seeds=(3, 4),
     tuning=TUNING,
 )
-SEARCH = Search({"rate": configs.log_uniform(1.0, 9.0)}, number=4)
+SEARCH = Search({"rate": studies.log_uniform(1.0, 9.0)}, number=4)
 SEARCHING = Study("Found", {"A": Variant("a.py")}, tuning=Tuning(SEARCH))
 
 
@@ -244,9 +243,9 @@ def test_searches_in_parallel_use_halving(tmp_path, program):
 @pytest.mark.thorough
 def test_search_has_values_of_any_type(tmp_path, program):
     values = {
-        "rate": configs.log_uniform(0.001, 1.0),
-        "share": configs.uniform(0.0, 1.0),
-        "kind": configs.one_of("plain", ("a", "b"), True),
+        "rate": studies.log_uniform(0.001, 1.0),
+        "share": studies.uniform(0.0, 1.0),
+        "kind": studies.one_of("plain", ("a", "b"), True),
     }
     for name, seed in (("a", 3), ("b", 4)):
         search = Search(values, number=4, seed=seed)

@@ -3,8 +3,8 @@
 import signal
 import sys
 
-from tests.config.calls import cmdline, kill, wait_for_both, write_process
-from tff_pfl.config import Workers
+from tests.studies.calls import cmdline, kill, wait_for_both, write_process
+from tff_pfl.studies import Workers
 
 
 def test_calls_of_a_group_share_a_process_until_a_problem(tmp_path):

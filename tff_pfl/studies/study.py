@@ -2,7 +2,7 @@
 
 A study is a Python file with a function `get_study`:
 
-from tff_pfl.config import Study, Tuning, Variant, grid
+from tff_pfl.studies import Study, Tuning, Variant, grid
 
 def get_study():
     return Study(

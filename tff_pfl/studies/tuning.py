@@ -14,7 +14,10 @@ import sqlalchemy
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.trial import TrialState
 
-from tff_pfl.config.study import (
+from tff_pfl.experiment.run_directory import OutputDirectoryError
+from tff_pfl.experiment.run_files import RunFiles
+from tff_pfl.experiment.summary import finished_summary
+from tff_pfl.studies.study import (
     Settings,
     Study,
     Training,
@@ -22,9 +25,6 @@ from tff_pfl.config.study import (
     rounded,
     trial_name,
 )
-from tff_pfl.experiment.run_directory import OutputDirectoryError
-from tff_pfl.experiment.run_files import RunFiles
-from tff_pfl.experiment.summary import finished_summary
 
 TUNING = "tuning.db"
 """The name of Optuna's storage: an SQLite file with an Optuna study for each variant."""

@@ -9,12 +9,12 @@ from tff_pfl import config as configs
 from tff_pfl import datasets, experiment
 from tff_pfl.analysis.runs import read_record
 from tff_pfl.arguments.settings import NUMBERS
-from tff_pfl.config.study import Study, Training
-from tff_pfl.config.workers import Workers
 from tff_pfl.experiment.run_directory import changed_settings, has_begun
 from tff_pfl.experiment.run_files import CODE
 from tff_pfl.runtime.startup import prepare_process
 from tff_pfl.shipped import config_file
+from tff_pfl.studies.study import Study, Training
+from tff_pfl.studies.workers import Workers
 
 
 def check_settings(study: Study, output_dir: str | os.PathLike, workers: Workers) -> None:
