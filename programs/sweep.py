@@ -2,13 +2,17 @@
 
     sweep.py --config=configs/NAME.py[:CHOICE] --methods=local,ditto --seeds=3 \
         [--config.KEY=VALUE ...] --output_dir=DIR [--jobs=2]
-    sweep.py --study=configs/studies/NAME.py[:CHOICE] --output_dir=DIR [--jobs=2]
+    sweep.py --study=configs/studies/NAME.py[:CHOICE] --output_dir=DIR [--jobs=2] [--part=3/10]
 
 The first form trains methods by one config, each with the seeds 0, 1 and 2. The second form runs
 the study of a file, whose variants can differ in more and can be tuned; `tff_pfl.studies.study`
 describes it. If a study was stopped or some of its runs failed, the same command continues it;
 finished runs are not repeated. A study with tuning first chooses settings on validation data, and
 evaluates only these settings on test data.
+
+With `--part=3/10`, a process trains the third of ten parts of the runs. Other processes, on this or
+other machines that share DIR, train the other parts at the same time, such as the tasks of a job
+array. The one that ends last writes the results of all.
 
 DIR receives a folder for each run, `results.csv` with a row for each run, and `table.md` with a row
 for each variant: means and standard deviations over seeds, after the last round. `report.py table`
@@ -39,6 +43,7 @@ _settings: dict[str, str] = {}  # the values of flags such as --config.rounds
 _JOBS = flags.DEFINE_integer(
     "jobs", 1, "The number of runs trained at a time, each in its own process.", lower_bound=1
 )
+_PART = flags.DEFINE_string("part", "1/1", "The part of the runs to train, PART/PARTS; see above.")
 _KEEP_CHECKPOINTS = flags.DEFINE_bool(
     "keep_checkpoints",
     True,
@@ -56,11 +61,16 @@ def main(argv):
         with interruptible(), studies.Workers(_JOBS.value) as workers:
             studies.check_settings(study, output_dir, workers)
             failed = studies.run_study(
-                study, output_dir, workers, keep_checkpoints=_KEEP_CHECKPOINTS.value
+                study,
+                output_dir,
+                workers,
+                keep_checkpoints=_KEEP_CHECKPOINTS.value,
+                part=_part(_PART.value),
             )
-        table = analysis.to_markdown(analysis.results_table(analysis.read(output_dir)))
-        with whole_file(output_dir / "table.md") as file:
-            file.write(f"{table}\n")
+        with studies.locked_results(output_dir):
+            table = analysis.to_markdown(analysis.results_table(analysis.read(output_dir)))
+            with whole_file(output_dir / "table.md") as file:
+                file.write(f"{table}\n")
     except (OSError, ValueError, OutputDirectoryError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -72,6 +82,20 @@ def main(argv):
         folder = output_dir / run.folder
         print(f"Failed: {folder}, see {folder}.log.", file=sys.stderr)
     return 1 if failed else 0
+
+
+def _part(text: str) -> tuple[int, int]:
+    number, _, parts = text.partition("/")
+    return int(number), int(parts)
+
+
+@flags.validator("part", message="must be PART/PARTS, such as 3/10.")
+def _is_a_part(text):
+    try:
+        number, parts = _part(text)
+    except ValueError:
+        return False
+    return 1 <= number <= parts
 
 
 def _study():

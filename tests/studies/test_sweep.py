@@ -93,6 +93,39 @@ def test_folder_allows_one_process_at_a_time(tmp_path, program):
         assert [run.folder for run in first.result(timeout=30)] == ["one/seed0"]
 
 
+@pytest.mark.thorough
+def test_parts_train_each_run_once_and_write_the_same_results(tmp_path, program):
+    program.run(STUDY, tmp_path / "whole")
+    whole, parts = program.started(), tmp_path / "parts"
+    for number in (3, 1, 2):
+        assert program.run(STUDY, parts, part=(number, 3)) == []
+        done = len(list(parts.rglob("summary.json")))
+        assert done == {3: 1, 1: 3, 2: 4}[number]
+    assert program.started() == sorted(2 * whole)
+    for name in ("results.csv", "study.json"):
+        assert (parts / name).read_text() == (tmp_path / "whole" / name).read_text()
+
+
+def test_parts_run_at_the_same_time_but_not_beside_the_whole(tmp_path, program):
+    variants = {"waits": Variant("a.py", {"waits": True}), "ends": Variant("b.py")}
+    study, folder = Study("Both", variants), tmp_path / "study"
+    with concurrent.futures.ThreadPoolExecutor() as executor:
+        first = executor.submit(program.run, study, folder, workers=Workers, part=(1, 2))
+        wait_until(program.is_running)
+        waiting = program.process()
+        assert program.run(study, folder, part=(2, 2)) == []
+        with pytest.raises(OutputDirectoryError, match="already runs a study"):
+            program.run(study, folder)
+        os.kill(waiting, signal.SIGTERM)
+        assert [run.folder for run in first.result(timeout=30)] == ["waits/seed0"]
+
+
+def test_studies_with_tuning_have_no_parts(tmp_path, program):
+    study = Study("Tuned", {"A": Variant("a.py")}, tuning=Tuning(grid({"x": (1, 2)})))
+    with pytest.raises(ValueError, match="has no parts, .* Run it without --part"):
+        program.run(study, tmp_path, part=(1, 2))
+
+
 def test_interruption_ends_the_runs(tmp_path, program):
     def interrupt():
         wait_until(program.is_running)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tff_pfl.studies.study import one_of as one_of
     from tff_pfl.studies.study import study_of_methods as study_of_methods
     from tff_pfl.studies.study import uniform as uniform
+    from tff_pfl.studies.sweep import locked_results as locked_results
     from tff_pfl.studies.sweep import run_study as run_study
     from tff_pfl.studies.workers import Workers as Workers
 else:

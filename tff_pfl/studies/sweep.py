@@ -59,6 +59,7 @@ def run_study(
     workers: Workers,
     *,
     keep_checkpoints: bool = True,
+    part: tuple[int, int] = (1, 1),
     train: Callable[[Sequence[str], str], int] = train_run,
 ) -> list[Training]:
     """Runs all unfinished runs of a study, first the trials that choose settings.
@@ -72,6 +73,8 @@ def run_study(
         workers: The processes that train the runs.
         keep_checkpoints: Whether finished runs of the table keep their checkpoints. Evaluating or
             continuing a run needs its checkpoint; reports do not.
+        part: `(i, n)` for the i-th of n parts of the runs, which other processes and machines may
+            run at the same time in the same folder. The last one to end writes all results.
         train: Trains the run of some flags in a folder, and returns an exit code.
 
     Returns:
@@ -80,18 +83,24 @@ def run_study(
     Raises:
         OSError: The directory or a record cannot be written.
         OutputDirectoryError: A record is damaged, a run in the directory has other settings, or
-            another process runs a study there.
+            another process runs a study there, but not as a part.
+        ValueError: A part of a study with tuning is wanted.
     """
+    if part != (1, 1) and study.tuning is not None:
+        raise ValueError(
+            "A study with tuning has no parts, since its runs depend on the scores of all trials. "
+            "Run it without --part."
+        )
     root = pathlib.Path(output_dir).expanduser()
     root.mkdir(parents=True, exist_ok=True)
     bar = Bar(total=0, desc=study.title, unit="run")
-    with _alone_in(root), bar:
+    with _locked(root, is_shared=part != (1, 1)), bar:
         pool = _Pool(root, workers, train, bar)
         with storage_errors(root):
             chosen = None if study.tuning is None else _tune(study, pool)
         runs = list(study.runs(chosen))
         _record(root, study, runs, chosen)
-        pool.run(runs, keep_checkpoints)
+        pool.run(runs[part[0] - 1 :: part[1]], keep_checkpoints)
         if chosen and (shares := shares_chosen_with(study, root, chosen)):
             by_seed = ", ".join(f"{share:.0%} of seed {seed}" for seed, share in shares.items())
             pool.write(
@@ -99,8 +108,17 @@ def run_study(
                 "divides all examples anew; config.data.merge=False, or one "
                 "config.data.partition_file, gives all seeds the same test examples."
             )
-    write_results(root / "results.csv", read(root))
+    with locked_results(root):
+        write_results(root / "results.csv", read(root))
     return pool.failed
+
+
+@contextlib.contextmanager
+def locked_results(root: str | os.PathLike) -> Iterator[None]:
+    """Waits until no other part of a study reads runs and writes results of them."""
+    with open(pathlib.Path(root).expanduser() / ".results.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def write_results(path: str | os.PathLike, runs: Runs) -> None:
@@ -220,11 +238,11 @@ def shares_chosen_with(study: Study, root: pathlib.Path, chosen) -> dict[int, fl
 
 
 @contextlib.contextmanager
-def _alone_in(root: pathlib.Path) -> Iterator[None]:
-    """Locks a study's folder, so that a second process does not disturb the runs of the first."""
+def _locked(root: pathlib.Path, is_shared: bool) -> Iterator[None]:
+    """Locks a study's folder, so that no process disturbs the runs of another; parts share it."""
     directory = os.open(root, os.O_RDONLY)
     try:
-        fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(directory, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError as e:
         raise OutputDirectoryError(
             f"Another process already runs a study in {root}. Wait until it ends, stop it, or give "
