@@ -60,9 +60,10 @@ def compilation(
         cohort_size: The number of clients in a round.
     """
     sizes = dataset.sizes()
-    steps = np.full(len(sizes), local.steps)
     if local.steps is None:
         steps = local.epochs * np.ceil(sizes / local.batch_size)
+    else:
+        steps = np.full(len(sizes), local.steps)
     if any(map(runtime.is_gpu, runtime.current_devices() or ())):
         largest = np.quantile(steps, 1 - 1 / cohort_size, method="higher")  # of a cohort
         saved = rounds * largest * _SECONDS_OF_STEP

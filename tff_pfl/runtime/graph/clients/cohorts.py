@@ -20,7 +20,7 @@ from tff_pfl.runtime.graph.clients.groups import (
     power_of_two,
 )
 
-# Capacities of clients in lanes, as arguments of `_capacity`, and the least length of their buffer.
+# The arguments of `capacity_of` for clients in lanes, and the least length of their buffer.
 _CAPACITIES_OF_LANES, _LEAST_LENGTH = (256, 16), 1024
 
 
