@@ -1,7 +1,6 @@
 """Key-value records in memory or on disk; each write is atomic."""
 
 import contextlib
-import fcntl
 import os
 import weakref
 import zlib
@@ -10,6 +9,7 @@ from collections.abc import Iterable, Mapping
 import lmdb
 
 from tff_pfl.clients.errors import CorruptStateError, ForeignStateError, StateStoreError
+from tff_pfl.output import locks
 from tff_pfl.output.files import sync_folder
 
 _DATA_FILE = "data.mdb"
@@ -188,7 +188,7 @@ def _lock(path, read_only) -> int:
     except OSError as error:
         raise _cannot_open(path, error) from error
     try:
-        fcntl.flock(lock, (fcntl.LOCK_SH if read_only else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        locks.lock(lock, path, shared=read_only)
     except BlockingIOError as error:
         os.close(lock)
         raise StateStoreError(

@@ -1,7 +1,6 @@
 """Manages the output directory of a run: its files, its settings and its lock."""
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -15,6 +14,7 @@ from ml_collections import config_dict
 
 from tff_pfl.arguments.settings import NOTHING, NUMBERS
 from tff_pfl.experiment.changes import CHANGES, Change, changes_of, differences, flatten
+from tff_pfl.output import locks
 from tff_pfl.output.files import (
     folder_name,
     not_spelled_out,
@@ -142,7 +142,7 @@ class RunDirectory:
         self._check()
         lock = open(self.file(_LOCK_FILE), "w")  # noqa: SIM115
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            locks.lock(lock.fileno(), self.path)
         except BlockingIOError as error:
             lock.close()
             raise OutputDirectoryError(

@@ -1,7 +1,6 @@
 """Runs a study: each run once, several in parallel."""
 
 import contextlib
-import fcntl
 import os
 import pathlib
 import shutil
@@ -20,6 +19,7 @@ from tff_pfl.evaluation import MetricName
 from tff_pfl.experiment.run_directory import CHECKPOINT, OutputDirectoryError, has_begun
 from tff_pfl.experiment.run_files import RunFiles
 from tff_pfl.experiment.summary import finished_summary
+from tff_pfl.output import locks
 from tff_pfl.output.files import whole_file, write_json
 from tff_pfl.output.progress import Bar
 from tff_pfl.runtime.startup import prepare_process
@@ -116,8 +116,9 @@ def run_study(
 @contextlib.contextmanager
 def locked_results(root: str | os.PathLike) -> Iterator[None]:
     """Waits until no other part of a study reads runs and writes results of them."""
-    with open(pathlib.Path(root).expanduser() / ".results.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    path = pathlib.Path(root).expanduser() / ".results.lock"
+    with open(path, "w") as file:
+        locks.lock(file.fileno(), path, waits=True)
         yield
 
 
@@ -240,18 +241,17 @@ def shares_chosen_with(study: Study, root: pathlib.Path, chosen) -> dict[int, fl
 @contextlib.contextmanager
 def _locked(root: pathlib.Path, is_shared: bool) -> Iterator[None]:
     """Locks a study's folder, so that no process disturbs the runs of another; parts share it."""
-    directory = os.open(root, os.O_RDONLY)
-    try:
-        fcntl.flock(directory, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-    except BlockingIOError as e:
-        raise OutputDirectoryError(
-            f"Another process already runs a study in {root}. Wait until it ends, stop it, or give "
-            "another output directory."
-        ) from e
-    else:
+    path = root / ".study.lock"
+    # Readable as well as writable, as NFS demands for locks that are shared and that are not.
+    with open(path, "a+") as file:
+        try:
+            locks.lock(file.fileno(), path, shared=is_shared)
+        except BlockingIOError as e:
+            raise OutputDirectoryError(
+                f"Another process already runs a study in {root}. Wait until it ends, stop it, or "
+                "give another output directory."
+            ) from e
         yield
-    finally:
-        os.close(directory)
 
 
 class _Pool:
