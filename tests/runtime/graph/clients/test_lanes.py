@@ -17,6 +17,7 @@ from tff_pfl import algorithms, runtime
 from tff_pfl.runtime.graph.clients.cohorts import Cohorts, Forms, in_lanes
 from tff_pfl.runtime.graph.clients.groups import Rows
 from tff_pfl.runtime.graph.clients.lanes import prefixes
+from tff_pfl.runtime.graph.clients.pfor_rules import NotVectorizableError
 
 JIT = pytest.mark.parametrize("jit_compile", [False, True])
 
@@ -117,6 +118,16 @@ def test_clients_that_left_a_loop_are_not_in_those_within(caplog, jit_compile):
     found = in_lanes_and_in_a_loop(mapped(work, CLIENT), cohort, jit_compile=jit_compile)
     assert found == ([4, 0, 20], [4, 0, 20])
     assert_in_lanes(caplog, 1, jit_compile)
+
+
+def test_refusal_says_why():
+    def convolved(client):
+        x = client["data"].x
+        images, filters = tf.reshape(x, [1, -1, 3, 1]), tf.reshape(x[0], [1, 3, 1, 1])
+        return tf.reduce_sum(tf.nn.conv2d(images, filters, 1, "SAME"))
+
+    with pytest.raises(NotVectorizableError, match=r"requires: Conv2D: .* has a filter"):
+        run(mapped(convolved, CLIENT), COHORT[:2], vectorize="always", jit_compile=False)
 
 
 def divided(client, over):

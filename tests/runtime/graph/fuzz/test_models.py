@@ -110,6 +110,7 @@ class Case:
         return tf.keras.Sequential([tf.keras.Input((WIDTH,)), *body, head])
 
 
+# On CPUs, convolutions whose filters differ by client have all gradients with XLA only.
 cases = strategies.builds(
     Case,
     dtype=strategies.sampled_from(list(STORED)),
@@ -120,7 +121,7 @@ cases = strategies.builds(
     is_padded=strategies.booleans(),
     way=strategies.sampled_from(list(WAYS)),
     seed=strategies.integers(0, 2**32 - 1),
-)
+).filter(lambda case: case.way != "side by side" or "convolution" not in case.layers)
 
 
 def drawn_clients(case):

@@ -118,7 +118,7 @@ class Stacks(Way):
         call, shard, result_types = work[:3]
         self._check_worth(work.function)
         if any(isinstance(leaf, Padded) for leaf in shard.leaves):
-            raise UnsuitedError("shapes differ by client")
+            raise UnsuitedError("" if shard.prefixes else "shapes differ by client")
         if reason := _not_stackable(shard, result_types):
             raise UnsuitedError(reason)
         compiles, limit = self.uses_xla, self.limit
