@@ -16,6 +16,7 @@ from tff_pfl import runtime
 from tff_pfl.clients import Ladder
 from tff_pfl.data import partition
 from tff_pfl.runtime.graph.clients import cohorts, pfor_loops
+from tff_pfl.runtime.graph.clients.groups import rounded_up
 
 _POPULATION, ROUNDS = 1_000, 20
 # As in Fashion-MNIST.
@@ -76,8 +77,7 @@ def _of_groups(workload, drawn) -> dict[str, float]:
         members = collections.Counter(ladder.capacities(cohort.tolist()))
         for rows, number in members.items():
             # XLA compiles groups of 1, 2, 3, 4, 6, 8, ... clients; for one, more numbers.
-            step = max(1, 2 ** (number - 1).bit_length() // (4 if len(members) > 1 else 16))
-            places = -(-number // step) * step
+            places = rounded_up(number, 2 if len(members) > 1 else 8)
             steps = _steps(workload, rows)
             counts["sequential"] += steps
             counts["lanes"] += places * steps

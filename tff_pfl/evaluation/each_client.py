@@ -104,7 +104,7 @@ def for_each_client(
         compute = computation(source.federated_type.member, rows)
         parts = chunks(client_ids, at_once(at_a_time, rows * outputs()))
         sizes = np.maximum(source.sizes("train"), source.sizes(split))
-        cohorts = runtime.Cohorts.of(max(map(len, parts), default=0), sizes)
+        cohorts = runtime.Cohorts.of(max(map(len, parts), default=1), sizes)
         for ids in parts:
             nothing: list[Any] = [()] * len(ids)
             clients = nothing if models.keys() == {GLOBAL} else source.clients_of_ids(ids)

@@ -18,6 +18,7 @@ from tff_pfl.runtime.graph.clients.groups import (
     capacity_of,
     int32,
     power_of_two,
+    rounded_up,
 )
 
 # The arguments of `capacity_of` for clients in lanes, and the least length of their buffer.
@@ -44,7 +45,8 @@ class Cohorts(NamedTuple):
         Two standard deviations more than the mean suffice for nearly all cohorts.
         """
         examples = clients * sizes.mean() + 2 * clients**0.5 * sizes.std()
-        most = min(examples, np.sort(sizes)[-clients:].sum())
+        first = max(len(sizes) - clients, 0)
+        most = min(examples, np.partition(sizes, first)[first:].sum())
         return cls(clients, int(sizes.max()), float(most))
 
     def of_shards(self, number: int) -> "Cohorts":
@@ -117,8 +119,7 @@ def _lanes_for(clients: int, expected: Cohorts | None) -> int:
     They are 1, 1.5, 2, 3, 4, 6, ... times the expected number, or 8 numbers in each doubling.
     """
     if expected is None:
-        step = max(1, power_of_two(clients, 1) // 16)
-        return -(-clients // step) * step
+        return rounded_up(clients, 8)
     power = power_of_two(-(-clients // expected.clients), 1)
     smaller = -(-expected.clients * power * 3 // 4)
     return smaller if power > 1 and clients <= smaller else expected.clients * power

@@ -188,6 +188,12 @@ def power_of_two(number: int, least: int) -> int:
     return max(least, 1 << max(number - 1, 0).bit_length())
 
 
+def rounded_up(number: int, each_doubling: int) -> int:
+    """Rounds up to so many numbers in each doubling; see `compilation.with_few_sizes`."""
+    step = max(1, power_of_two(number, 1) // (2 * each_doubling))
+    return -(-number // step) * step
+
+
 def capacity_of(rows: int, capacity: int = _LEAST_CAPACITY, factor: int = 4) -> int:
     """Returns the least of a capacity times powers of a factor that is at least `rows`."""
     while capacity < rows:

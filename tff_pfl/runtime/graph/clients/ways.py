@@ -141,13 +141,17 @@ class Stacks(Way):
                 graph = mapped.get_concrete_function(*_stack_specs(specs)).graph
                 compilation.check_compilable(graph, shard.device)
                 mapped = compilation.with_few_sizes(mapped, names, are_grouped, limit)
-            if are_grouped:
-                return _in_parts(mapped, shard, specs, result_types, shard.groups.ends)
-            if limit is None:
+            if limit is None and not are_grouped:
                 stacks = [stack for leaf in shard.leaves for stack in leaf.stacks()]
                 return tuple(map(client_values.Stacked, mapped(shard.size, *stacks)))
-            ends = _chunk_ends(shard.size, limit)
-            return _in_parts(mapped, shard, specs, result_types, ends)
+
+            def part(first, last):
+                stacks = [stack for leaf in shard.leaves for stack in leaf.stacks(first, last)]
+                return mapped(last - first, *stacks)
+
+            outputs = mapped.get_concrete_function(*_stack_specs(specs)).structured_outputs
+            ends = shard.groups.ends if are_grouped else _chunk_ends(shard.size, limit)
+            return _in_parts(part, outputs, result_types, ends, are_grouped)
 
     def _check_worth(self, function) -> None:
         """Checks that work has loops if XLA is to compile it, which takes seconds."""
@@ -216,32 +220,12 @@ class Lanes(Stacks):
                 compilation.check_compilable(graph, shard.device)
             if self.limit is None:
                 return tuple(map(client_values.Stacked, part(tf.constant(0), shard.size)))
-            return _parts(part, shard.groups.ends, result_types)
+            outputs = [client_values.Stacked.specs(kind)[0] for kind in result_types]
+            return _in_parts(part, outputs, result_types, shard.groups.ends)
 
     def described(self, shard):
         """See the base class."""
         return "clients side by side" + ", compiled by XLA" * self.uses_xla
-
-
-def _parts(part, ends, result_types) -> tuple[client_values.Leaf, ...]:
-    """Calls `part(first, last)` up to each of `ends`, one after the other."""
-    number = tf.size(ends)
-    arrays = [
-        tf.TensorArray(spec.dtype, number, element_shape=[None, *spec.shape], infer_shape=False)
-        for spec in map(values.tensor_spec, result_types)
-    ]
-
-    def body(index, first, arrays):
-        results = zip(arrays, part(first, ends[index]), strict=True)
-        return index + 1, ends[index], [array.write(index, result) for array, result in results]
-
-    *_, arrays = tf.while_loop(
-        lambda index, *_: index < number,
-        body,
-        (tf.constant(0), tf.constant(0), arrays),
-        parallel_iterations=1,
-    )
-    return tuple(client_values.Stacked(array.concat()) for array in arrays)
 
 
 def _own_filters(compiles: bool, device: str):
@@ -318,22 +302,26 @@ def _chunk_ends(size: tf.Tensor, length: int) -> tf.Tensor:
     return tf.minimum(tf.range(length, size + length, length), size)
 
 
-def _in_parts(function, shard, specs, result_types, ends) -> tuple[client_values.Leaf, ...]:
-    """Calls a function of stacks on the clients up to each of `ends`, one part after the other."""
-    outputs = function.get_concrete_function(*_stack_specs(specs)).structured_outputs
-    differ = any(map(_is_grouped, shard.leaves))
+def _in_parts(part, outputs, result_types, ends, differ=False) -> tuple[client_values.Leaf, ...]:
+    """Calls `part(first, last)` on the clients up to each of `ends`, one part after the other.
+
+    Args:
+        part: The function, which returns stacks.
+        outputs: The specs of the stacks.
+        result_types: The types of a client's results.
+        ends: int32, the end of each part.
+        differ: Whether shapes may differ between parts.
+    """
     columns = [
         groups.Column(leaf_type, output, tf.size(ends), differ)
         for leaf_type, output in zip(result_types, outputs, strict=True)
     ]
 
     def body(index, first, arrays):
-        last = ends[index]
-        stacks = [stack for leaf in shard.leaves for stack in leaf.stacks(first, last)]
-        results = zip(columns, function(last - first, *stacks), strict=True)
+        results = zip(columns, part(first, ends[index]), strict=True)
         cells = [cell for column, stack in results for cell in column.cells(stack)]
         written = zip(arrays, cells, strict=True)
-        return index + 1, last, [array.write(index, cell) for array, cell in written]
+        return index + 1, ends[index], [array.write(index, cell) for array, cell in written]
 
     arrays = [array for column in columns for array in column.arrays]
     *_, arrays = tf.while_loop(
