@@ -189,7 +189,7 @@ def power_of_two(number: int, least: int) -> int:
 
 
 def rounded_up(number: int, each_doubling: int) -> int:
-    """Rounds up to so many numbers in each doubling; see `compilation.with_few_sizes`."""
+    """Returns the least of so many numbers in each doubling that is at least a number."""
     step = max(1, power_of_two(number, 1) // (2 * each_doubling))
     return -(-number // step) * step
 
