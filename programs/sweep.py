@@ -43,6 +43,13 @@ _settings: dict[str, str] = {}  # the values of flags such as --config.rounds
 _JOBS = flags.DEFINE_integer(
     "jobs", 1, "The number of runs trained at a time, each in its own process.", lower_bound=1
 )
+_SCHEDULER = flags.DEFINE_string(
+    "scheduler", "", "The address HOST:PORT of a Dask scheduler, whose workers train the runs."
+)
+_SCHEDULER_FILE = flags.DEFINE_string(
+    "scheduler_file", "", "The file in which a Dask scheduler has written its address."
+)
+_DASHBOARD = flags.DEFINE_bool("dashboard", False, "Show in a browser what the --jobs do.")
 _PART = flags.DEFINE_string("part", "1/1", "The part of the runs to train, PART/PARTS; see above.")
 _KEEP_CHECKPOINTS = flags.DEFINE_bool(
     "keep_checkpoints",
@@ -58,12 +65,12 @@ def main(argv):
     output_dir = pathlib.Path(_OUTPUT_DIR.value)
     try:
         study = _study()
-        with interruptible(), studies.Workers(_JOBS.value) as workers:
-            studies.check_settings(study, output_dir, workers)
+        with interruptible(), _engine(output_dir) as engine:
+            studies.check_settings(study, output_dir)
             failed = studies.run_study(
                 study,
                 output_dir,
-                workers,
+                engine,
                 keep_checkpoints=_KEEP_CHECKPOINTS.value,
                 part=_part(_PART.value),
             )
@@ -71,7 +78,7 @@ def main(argv):
             table = analysis.to_markdown(analysis.results_table(analysis.read(output_dir)))
             with whole_file(output_dir / "table.md") as file:
                 file.write(f"{table}\n")
-    except (OSError, ValueError, OutputDirectoryError) as error:
+    except (OSError, ValueError, OutputDirectoryError, studies.ClusterError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt as interruption:
@@ -82,6 +89,16 @@ def main(argv):
         folder = output_dir / run.folder
         print(f"Failed: {folder}, see {folder}.log.", file=sys.stderr)
     return 1 if failed else 0
+
+
+def _engine(output_dir):
+    return studies.open_engine(
+        _JOBS.value,
+        scheduler=_SCHEDULER.value,
+        scheduler_file=_SCHEDULER_FILE.value,
+        shared=output_dir,
+        dashboard=_DASHBOARD.value,
+    )
 
 
 def _part(text: str) -> tuple[int, int]:

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from tff_pfl.algorithms import idle_where as idle_where
     from tff_pfl.algorithms import make as make
     from tff_pfl.analysis import Comparison as Comparison
-    from tff_pfl.analysis import compare as compare
     from tff_pfl.arguments.extension import extends as extends
     from tff_pfl.arguments.ranges import takes as takes
     from tff_pfl.attacks import ATTACKS as ATTACKS
@@ -89,6 +88,7 @@ if TYPE_CHECKING:
     from tff_pfl.runtime import set_cpp_context as set_cpp_context
     from tff_pfl.runtime import set_graph_context as set_graph_context
     from tff_pfl.runtime.startup import prepare_process as prepare_process
+    from tff_pfl.studies import compare as compare
     from tff_pfl.templates import AGGREGATORS as AGGREGATORS
     from tff_pfl.templates import Algorithm as Algorithm
     from tff_pfl.templates import Client as Client

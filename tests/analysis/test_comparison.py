@@ -16,13 +16,14 @@ from tests.experiment.killed import Killed, contents_of, numbers_of
 from tests.federation import random_examples, tiny_algorithm, tiny_experiment, tiny_model
 from tests.marks import together
 from tests.runs import run_python
-from tff_pfl.analysis import comparison, confusion_matrix, read, results_table
+from tff_pfl.analysis import confusion_matrix, read, results_table
 from tff_pfl.arguments.kinds import KindError
 from tff_pfl.arguments.names import UnknownNameError
 from tff_pfl.data import FederatedDataset
 from tff_pfl.evaluation import Evaluation
 from tff_pfl.experiment import OutputDirectoryError, RunDirectory, read_summary
 from tff_pfl.privacy import Accountant, with_privacy
+from tff_pfl.studies import experiments
 
 pytestmark = pytest.mark.usefixtures("clients_in_a_loop")
 
@@ -315,7 +316,7 @@ def test_finished_runs_stay_and_others_continue(dataset, compared, tmp_path, mon
     before = contents_of(folder)
     assert compare(dataset, folder).table().equals(result.table())
     assert contents_of(folder) == before
-    trained = comparison.train
+    trained = experiments.train
 
     def train(experiment, *args, **options):
         if experiment.seed == 3:
@@ -323,7 +324,7 @@ def test_finished_runs_stay_and_others_continue(dataset, compared, tmp_path, mon
         return trained(experiment, *args, **options)
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(comparison, "train", train)
+        patch.setattr(experiments, "train", train)
         compare(dataset, tmp_path)
     assert (tmp_path / "Local/seed0/summary.json").exists()
     compare(dataset, tmp_path, rounds=1, overwrite=True)

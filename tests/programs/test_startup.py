@@ -84,9 +84,9 @@ def test_help_mistakes_and_reports_do_not_import_tensorflow(tmp_path):
         assert found[0] == code and words in found[1], (command, found)
 
 
-def test_program_of_a_study_leaves_tensorflow_to_its_workers():
-    """It would take as long as two short runs."""
-    names = "Workers, check_settings, load_study, run_study, study_of_methods"
+def test_program_of_a_study_imports_tensorflow_when_it_needs_it():
+    """Answers mistakes in its flags at once."""
+    names = "open_engine, check_settings, load_study, run_study, study_of_methods"
     check = f"import sys; from tff_pfl.studies import {names}; print('tensorflow' in sys.modules)"
     assert run_python("-c", check).stdout == "False\n"
 

@@ -5,22 +5,7 @@ import sqlalchemy
 
 from tests.experiment.conftest import finished_run, in_a_loop  # noqa: F401  fixtures
 from tests.studies.program import train
-from tff_pfl import studies
-from tff_pfl.studies import Workers, run_study
-
-
-class ThisProcess(Workers):
-    """Workers that call functions in this process, as others are slow to start."""
-
-    def start(self, key, group, function, *args):
-        self._busy[key] = function(*args)
-
-    def wait(self):
-        ended, self._busy = self._busy, {}
-        return list(ended.items())
-
-    def __exit__(self, *error):
-        pass
+from tff_pfl.studies import open_engine, run_study
 
 
 class Program:
@@ -33,10 +18,10 @@ class Program:
     def __init__(self, log):
         self.log = log
 
-    def run(self, study, folder, jobs=1, workers=ThisProcess, **options):
+    def run(self, study, folder, jobs=1, **options):
         """Runs a study; returns the runs that failed."""
-        with workers(jobs) as workers:
-            return run_study(study, folder, workers, train=train, **options)
+        with open_engine(jobs, shared=folder) as engine:
+            return run_study(study, folder, engine, recipe_of=tuple, train=train, **options)
 
     def started(self):
         """Returns the flags of all runs so far, without `--config.`, sorted."""
@@ -65,9 +50,3 @@ def databases_without_a_disk():
     @sqlalchemy.event.listens_for(sqlalchemy.engine.Engine, "connect")
     def do_not_wait(connection, _):
         connection.execute("PRAGMA synchronous=OFF")
-
-
-@pytest.fixture
-def in_this_process(monkeypatch):
-    monkeypatch.setattr(studies, "Workers", ThisProcess, raising=False)
-    return ThisProcess()

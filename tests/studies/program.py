@@ -8,7 +8,7 @@ import time
 import zlib
 
 
-def train(arguments, folder):
+def train(arguments, folder, waits=False):
     """Returns the exit code of a run, whose results follow from its flags."""
     flags = dict(flag[2:].partition("=")[::2] for flag in arguments)
     folder = pathlib.Path(folder)

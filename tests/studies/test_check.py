@@ -10,7 +10,7 @@ from tests.own_modules import own_modules
 from tests.runs import run_main, train_run, write_study
 from tff_pfl.config import ConfigError, read_config
 from tff_pfl.experiment import resolved
-from tff_pfl.studies import Study, Tuning, Variant, Workers, check_settings, grid
+from tff_pfl.studies import Study, Tuning, Variant, check_settings, grid
 from tff_pfl.studies.check import first_problem
 
 DITTO = "configs/digits.py:ditto"
@@ -66,13 +66,13 @@ def test_metric_must_be_measured_by_the_method(tmp_path):
     assert first_problem(runs, tmp_path, {"FedAvg": "global/accuracy"}) is None
 
 
-def test_metric_of_tuning_is_checked(tmp_path, in_this_process):
+def test_metric_of_tuning_is_checked(tmp_path):
     validation = {"data.fractions": (0.6, 0.2, 0.2)}
     rates = grid({"local.learning_rate": (0.1, 0.2)})
     tuning = Tuning(rates, validation, metric="global/accuracy")
     study = Study("One", {"FedPer": Variant("configs/digits.py:fedper")}, tuning=tuning)
     with pytest.raises(ConfigError, match="^Trials of 'FedPer' cannot be compared"):
-        check_settings(study, tmp_path, in_this_process)
+        check_settings(study, tmp_path)
 
 
 def write_config(folder, flags, **changes):
@@ -84,7 +84,7 @@ def write_config(folder, flags, **changes):
     (folder / "metrics.csv").write_text("round\n1\n")
 
 
-def test_runs_of_a_changed_config_are_refused(tmp_path, in_this_process):
+def test_runs_of_a_changed_config_are_refused(tmp_path):
     """Refuses to compare them with runs of the new config."""
     study = study_of({}, seeds=(0, 1))
     for run in study.runs():
@@ -94,14 +94,14 @@ def test_runs_of_a_changed_config_are_refused(tmp_path, in_this_process):
         write_config(tmp_path / run.folder, run.flags, **changes)
     expected = r"has now:\n  local.learning_rate: 0.7 then, 0.1 now\nDelete the folder, undo"
     with pytest.raises(ConfigError, match=f"The_other/seed1 was run with other .*{expected}"):
-        check_settings(study, tmp_path, in_this_process)
+        check_settings(study, tmp_path)
     write_config(tmp_path / "copy", next(study.runs()).flags)
     (tmp_path / "copy" / "config.json").rename(tmp_path / "The_other" / "seed1" / "config.json")
     assert first_problem(list(study.runs())[2:3], tmp_path) is None  # a run of fedavg
     assert "algorithm" in first_problem(list(study.runs())[3:], tmp_path)
 
 
-def test_changed_config_of_chosen_settings_is_refused(tmp_path, in_this_process):
+def test_changed_config_of_chosen_settings_is_refused(tmp_path):
     tuning = Tuning(grid({"local.learning_rate": (0.1, 0.2)}), {"data.fractions": (0.6, 0.2, 0.2)})
     study = study_of({}, tuning=tuning)
     (run,) = study.runs({"FedAvg": {"local.learning_rate": 0.2}})
@@ -112,7 +112,7 @@ def test_changed_config_of_chosen_settings_is_refused(tmp_path, in_this_process)
         write_config(tmp_path / changed.folder, changed.flags, local={"batch_size": 99})
         message = rf"{changed.folder} .*\n  local.batch_size: 99 then, \d+ now"
         with pytest.raises(ConfigError, match=message):
-            check_settings(study, tmp_path, in_this_process)
+            check_settings(study, tmp_path)
         shutil.rmtree(tmp_path / changed.folder)
 
 
@@ -125,27 +125,26 @@ def test_begun_run_needs_its_config(tmp_path):
 
 def test_config_file_must_exist(tmp_path):
     with pytest.raises(FileNotFoundError, match="The config of 'The other', .* does not exist"):
-        check_settings(study_of({}, f"{tmp_path}/config.py"), tmp_path, Workers())
+        check_settings(study_of({}, f"{tmp_path}/config.py"), tmp_path)
 
 
-@pytest.mark.slow
-def test_configs_may_import_modules_of_the_same_name(tmp_path):
-    """Checks each folder of configs in its own process."""
+def test_modules_of_the_same_name_are_refused(tmp_path):
+    """Imports one of them only, as one process can."""
     variants = {}
     for name in ("one", "another"):
         folder = tmp_path / name
         folder.mkdir()
-        (folder / "method.py").write_text(
-            f"import tff_pfl\ntff_pfl.ALGORITHMS.variant('{name}', tff_pfl.ALGORITHMS['fedavg'])\n"
-        )
+        (folder / "twice_named.py").write_text("ROUNDS = 3\n")
         (folder / "config.py").write_text(
             "import tff_pfl\n"
+            "import twice_named\n"
             "def get_config():\n"
-            f"    return tff_pfl.default_config('{name}', imports=('method',))\n"
+            "    return tff_pfl.default_config('fedavg')\n"
         )
         variants[name] = Variant(f"{folder}/config.py")
-    with Workers() as workers:
-        check_settings(Study("Two", variants), tmp_path / "out", workers)
+    message = f"{tmp_path}/another and {tmp_path}/one both have a module 'twice_named'"
+    with own_modules(tmp_path), pytest.raises(ConfigError, match=message):
+        check_settings(Study("Two", variants), tmp_path / "out")
 
 
 CONFIG = """
@@ -188,7 +187,7 @@ def test_run_of_edited_code_is_refused_but_not_that_of_an_edited_comment(tmp_pat
     assert problem_of("MU = 0.5") is None
 
 
-def test_program_reports_a_mistake_before_training(tmp_path, in_this_process):
+def test_program_reports_a_mistake_before_training(tmp_path):
     file = write_study(tmp_path, DITTO, {"roundz": 3})
     ended = run_main("sweep.py", f"--study={file}", f"--output_dir={tmp_path / 'out'}")
     assert ended.returncode == 1 and not (tmp_path / "out").exists()

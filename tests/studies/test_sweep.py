@@ -1,9 +1,10 @@
 """Tests how studies are run, resumed and interrupted."""
 
-import concurrent.futures
 import csv
+import fcntl
 import json
 import os
+import pathlib
 import signal
 import subprocess
 import sys
@@ -16,10 +17,9 @@ import pytest
 from configs import digits
 from tests.analysis.hand_written import write_run
 from tests.runs import ROOT, run_main, tiny_config, wait_until, write_study
-from tests.studies.calls import cmdline
 from tff_pfl.data import Partition
 from tff_pfl.experiment import OutputDirectoryError, resolved
-from tff_pfl.studies import Study, Tuning, Variant, Workers, grid
+from tff_pfl.studies import Study, Tuning, Variant, grid
 from tff_pfl.studies.sweep import shares_chosen_with
 
 STUDY = Study("Two", {"A": Variant("a.py"), "B": Variant("b.py", {"x": 1})}, seeds=(0, 7))
@@ -33,7 +33,7 @@ def study_of(**settings):
 def test_each_run_is_run_once(tmp_path, program, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     folder = tmp_path / "study"
-    assert program.run(STUDY, "~/study", jobs=2, workers=Workers) == []
+    assert program.run(STUDY, "~/study", jobs=2) == []
     first = program.started()
     assert first == [f"--config={x} seed={seed}" for x in ("a.py", "b.py x=1") for seed in (0, 7)]
     (folder / "A/seed7/summary.json").unlink()
@@ -82,15 +82,14 @@ def test_runs_with_other_settings_are_refused(tmp_path, program):
     assert program.run(study_of(rounds=3), tmp_path / "b") == []
 
 
-def test_folder_allows_one_process_at_a_time(tmp_path, program):
-    folder, waiting = tmp_path / "study", study_of(waits=True)
-    with concurrent.futures.ThreadPoolExecutor() as executor:
-        first = executor.submit(program.run, waiting, folder, workers=Workers)
-        wait_until(program.is_running)
-        with pytest.raises(OutputDirectoryError, match="already runs a study in .*/study"):
-            program.run(waiting, folder)
-        os.kill(program.process(), signal.SIGTERM)
-        assert [run.folder for run in first.result(timeout=30)] == ["one/seed0"]
+def test_one_process_tunes_at_a_time_and_others_share_the_folder(tmp_path, program):
+    tuned = Study("Tuned", {"A": Variant("a.py")}, tuning=Tuning(grid({"rate": (1.0, 2.0)})))
+    with open(tmp_path / ".study.lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        assert program.run(STUDY, tmp_path) == []
+        with pytest.raises(OutputDirectoryError, match=f"already tunes a study in {tmp_path}"):
+            program.run(tuned, tmp_path)
+    assert program.run(tuned, tmp_path / "tuned") == []
 
 
 @pytest.mark.thorough
@@ -106,26 +105,13 @@ def test_parts_train_each_run_once_and_write_the_same_results(tmp_path, program)
         assert (parts / name).read_text() == (tmp_path / "whole" / name).read_text()
 
 
-def test_parts_run_at_the_same_time_but_not_beside_the_whole(tmp_path, program):
-    variants = {"waits": Variant("a.py", {"waits": True}), "ends": Variant("b.py")}
-    study, folder = Study("Both", variants), tmp_path / "study"
-    with concurrent.futures.ThreadPoolExecutor() as executor:
-        first = executor.submit(program.run, study, folder, workers=Workers, part=(1, 2))
-        wait_until(program.is_running)
-        waiting = program.process()
-        assert program.run(study, folder, part=(2, 2)) == []
-        with pytest.raises(OutputDirectoryError, match="already runs a study"):
-            program.run(study, folder)
-        os.kill(waiting, signal.SIGTERM)
-        assert [run.folder for run in first.result(timeout=30)] == ["waits/seed0"]
-
-
 def test_studies_with_tuning_have_no_parts(tmp_path, program):
     study = Study("Tuned", {"A": Variant("a.py")}, tuning=Tuning(grid({"x": (1, 2)})))
     with pytest.raises(ValueError, match="has no parts, .* Run it without --part"):
         program.run(study, tmp_path, part=(1, 2))
 
 
+@pytest.mark.thorough
 def test_interruption_ends_the_runs(tmp_path, program):
     def interrupt():
         wait_until(program.is_running)
@@ -136,10 +122,18 @@ def test_interruption_ends_the_runs(tmp_path, program):
     before = time.monotonic()
     variants = {str(i): Variant("a.py", {"waits": True}) for i in range(3)}
     with pytest.raises(KeyboardInterrupt):
-        program.run(Study("Waiting", variants), tmp_path / "study", workers=Workers)
+        program.run(Study("Waiting", variants), tmp_path / "study", jobs=2)
     timer.join()
     assert time.monotonic() - before < 60
-    assert len(program.started()) == 1 and not cmdline(program.process())
+    assert len(program.started()) <= 2 and not cmdline(program.process())
+
+
+def cmdline(process):
+    """Returns the command line of a process; empty if the process has ended."""
+    try:
+        return pathlib.Path(f"/proc/{process}/cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 @pytest.mark.thorough
@@ -147,9 +141,11 @@ def test_run_ends_with_the_process_that_started_it(tmp_path, program):
     """Lets the same study be started again after a kill."""
     script = (
         "from tests.studies.program import train\n"
-        "from tff_pfl.studies import Study, Variant, Workers, run_study\n"
+        "from tff_pfl.studies import Study, Variant, open_engine, run_study\n"
         "study = Study('One', {'one': Variant('a.py', {'waits': True})})\n"
-        f"run_study(study, {str(tmp_path / 'study')!r}, Workers(), train=train)\n"
+        "with open_engine(2) as engine:\n"
+        f"    folder = {str(tmp_path / 'study')!r}\n"
+        "    run_study(study, folder, engine, recipe_of=tuple, train=train)\n"
     )
     study = subprocess.Popen([sys.executable, "-c", script], env=os.environ | {"PYTHONPATH": ROOT})
     wait_until(program.is_running)
@@ -201,7 +197,7 @@ def test_note_reports_test_examples_used_in_tuning(tmp_path, program, capsys):
     assert "some of the test examples: 75% of seed 3." in "".join(capsys.readouterr())
 
 
-def test_program_writes_the_table(tmp_path, in_this_process):
+def test_program_writes_the_table(tmp_path):
     """Runs `sweep.py` on a study whose run is finished."""
     file = write_study(tmp_path, f"{tmp_path}/a.py:choice")
     (tmp_path / "a.py").write_text(
@@ -215,7 +211,7 @@ def test_program_writes_the_table(tmp_path, in_this_process):
     assert len((tmp_path / "out/results.csv").read_text().splitlines()) == 2
 
 
-def test_program_trains_methods_by_one_config(tmp_path, in_this_process):
+def test_program_trains_methods_by_one_config(tmp_path):
     """Runs `sweep.py` without a study's file on runs that are finished."""
     for method in ("fedavg", "ditto"):
         folder = write_run(tmp_path / f"{method}/seed0", [0.5, 1.0])

@@ -13,7 +13,6 @@ from tff_pfl.lazy import offer
 
 if TYPE_CHECKING:
     from tff_pfl.analysis.comparison import Comparison as Comparison
-    from tff_pfl.analysis.comparison import compare as compare
     from tff_pfl.analysis.confusion import confusion_matrix as confusion_matrix
     from tff_pfl.analysis.confusion import plot_confusion_matrix as plot_confusion_matrix
     from tff_pfl.analysis.curves import curves_against_bytes as curves_against_bytes

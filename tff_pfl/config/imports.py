@@ -2,20 +2,49 @@
 
 import importlib
 import os
+import pathlib
 import sys
 from collections.abc import Collection, Iterable, Sequence
 
 from tff_pfl.arguments.tracebacks import place
 from tff_pfl.config.errors import ConfigError
 
+_looked_in: dict[str, None] = {}  # the folders that were put at the front of Python's path
+
 
 def look_in(folders: Iterable[str]) -> None:
-    """Puts folders at the front of Python's path, and adds the working directory to it."""
+    """Puts folders at the front of Python's path, and adds the working directory to it.
+
+    Raises:
+        ConfigError: A folder has a module whose name is that of an imported one from another such
+            folder: Python would take one for the other.
+    """
     first = list(dict.fromkeys(folders))
+    for folder in map(os.path.abspath, first):
+        _check_names(folder)
+        _looked_in[folder] = None
     if os.getcwd() not in [*first, *sys.path]:
         first.append(os.getcwd())
     sys.path[:] = first + [folder for folder in sys.path if folder not in first]
     importlib.invalidate_caches()
+
+
+def _check_names(folder):
+    for file in pathlib.Path(folder).glob("*.py"):
+        imported = getattr(sys.modules.get(file.stem), "__file__", None) or file
+        other = os.path.dirname(imported)
+        if other != os.path.dirname(file) and other in _looked_in:
+            raise ConfigError(
+                f"{folder} and {other} both have a module {file.stem!r}, and one process can only "
+                "import one of them. Rename one, or train its runs by another program."
+            )
+
+
+def folders_of(names: Iterable[str]) -> list[str]:
+    """Returns the folders in which the packages of imported modules were found."""
+    packages = dict.fromkeys(name.partition(".")[0] for name in names)
+    files = [pathlib.Path(sys.modules[name].__file__ or "") for name in packages]
+    return [os.path.dirname(it.parent if it.name == "__init__.py" else it) for it in files]
 
 
 def import_modules(

@@ -64,6 +64,12 @@ def current_versions() -> dict[str, Any]:
     }
 
 
+def software() -> dict[str, Any]:
+    """Returns the current versions of software; see `current_versions`."""
+    versions = current_versions()
+    return {name: versions[name] for name in _SOFTWARE}
+
+
 def code_of(modules: Iterable[str]) -> dict[str, str]:
     """Returns digests of the current source files of a user's own modules.
 

@@ -6,6 +6,10 @@ from tff_pfl.lazy import offer
 
 if TYPE_CHECKING:
     from tff_pfl.studies.check import check_settings as check_settings
+    from tff_pfl.studies.engines import ClusterError as ClusterError
+    from tff_pfl.studies.engines import Engine as Engine
+    from tff_pfl.studies.engines import open_engine as open_engine
+    from tff_pfl.studies.experiments import compare as compare
     from tff_pfl.studies.study import Search as Search
     from tff_pfl.studies.study import Settings as Settings
     from tff_pfl.studies.study import Study as Study
@@ -21,6 +25,5 @@ if TYPE_CHECKING:
     from tff_pfl.studies.study import uniform as uniform
     from tff_pfl.studies.sweep import locked_results as locked_results
     from tff_pfl.studies.sweep import run_study as run_study
-    from tff_pfl.studies.workers import Workers as Workers
 else:
     __getattr__, __dir__, __all__ = offer(__name__)

@@ -14,23 +14,20 @@ from tff_pfl.experiment.run_files import CODE
 from tff_pfl.runtime.startup import prepare_process
 from tff_pfl.shipped import config_file
 from tff_pfl.studies.study import Study, Training
-from tff_pfl.studies.workers import Workers
 
 
-def check_settings(study: Study, output_dir: str | os.PathLike, workers: Workers) -> None:
+def check_settings(study: Study, output_dir: str | os.PathLike) -> None:
     """Checks that `train.py` would accept all runs of a study, including finished runs.
 
     The check finds a mistake in the last variant before the others are trained for hours. It also
     finds runs whose config was edited since they began; they cannot be compared with new runs. For
     each variant, or its first trial, it builds the data, the model and the algorithm. For other
     listed trials it only reads the config. For runs that have begun, it compares the config with
-    the run's settings. Each folder of configs is checked in its own process, because modules that
-    configs import may have the same names.
+    the run's settings.
 
     Args:
         study: The study.
         output_dir: The study's folder. A run that has done a round there has begun.
-        workers: The processes that check the runs.
 
     Raises:
         ConfigError: A run has a mistake, or began with other settings than its config has now. The
@@ -47,13 +44,9 @@ def check_settings(study: Study, output_dir: str | os.PathLike, workers: Workers
             )
     root = pathlib.Path(output_dir).expanduser()
     metrics = {label: study.choice.metric for label in filter(study.is_tuned, study.variants)}
-    runs_by_folder: dict[str, list[Training]] = {}
-    for run in sorted(_runs(study, root), key=lambda run: not has_begun(root / run.folder)):
-        runs_by_folder.setdefault(run.config_folder, []).append(run)
-    for folder, runs in runs_by_folder.items():
-        problem = workers.call(folder, first_problem, runs, root, metrics)
-        if problem is not None:
-            raise configs.ConfigError(problem)
+    runs = sorted(_runs(study, root), key=lambda run: not has_begun(root / run.folder))
+    if (problem := first_problem(runs, root, metrics)) is not None:
+        raise configs.ConfigError(problem)
 
 
 def first_problem(
@@ -95,7 +88,7 @@ def first_problem(
 
 def _changes(folder, config) -> str | None:
     """Returns a message if the config of a run, or its code, has changed since the run began."""
-    # The program of a study imports this module, but only its workers import TensorFlow.
+    # Imported here, because it imports TensorFlow, which a study's file does not need.
     from tff_pfl.experiment.versions import other_versions
 
     configs.complete(config)

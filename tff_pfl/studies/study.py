@@ -219,10 +219,9 @@ class Training(NamedTuple):
     rounds: int | None = None
 
     @property
-    def config_folder(self) -> str:
-        """The folder of its config file, whose modules may have the names of those elsewhere."""
-        config = config_file(self.flags[0].removeprefix("--config="))
-        return os.path.dirname(config.partition(":")[0])
+    def all_flags(self) -> tuple[str, ...]:
+        """The flags of `train.py` with its `rounds`."""
+        return (*self.flags, *([] if self.rounds is None else [f"--config.rounds={self.rounds}"]))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,15 +4,13 @@ import contextlib
 import os
 import pathlib
 import shutil
-import signal
 import sys
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from tff_pfl import config as configs
 from tff_pfl.analysis.frames import column_of
 from tff_pfl.analysis.runs import STUDY, Runs, read, read_record
 from tff_pfl.evaluation import MetricName
@@ -22,68 +20,47 @@ from tff_pfl.experiment.summary import finished_summary
 from tff_pfl.output import locks
 from tff_pfl.output.files import whole_file, write_json
 from tff_pfl.output.progress import Bar
-from tff_pfl.runtime.startup import prepare_process
+from tff_pfl.studies.engines import Engine, in_this_process
 from tff_pfl.studies.study import Study, Training, trial_name
+from tff_pfl.studies.trainings import Recipe, train_all, train_recipe
 from tff_pfl.studies.tuning import Tuner, storage_errors
-from tff_pfl.studies.workers import Workers
-
-
-def train_run(flags: Sequence[str], folder: str) -> int:
-    """Trains a run as `programs/train.py --resume` does, and writes its output to `FOLDER.log`.
-
-    Args:
-        flags: The flags of the config.
-        folder: The run's output directory.
-
-    Returns:
-        The exit code of the program.
-    """
-    prepare_process()
-    os.makedirs(os.path.dirname(folder), exist_ok=True)
-    with open(f"{folder}.log", "w") as log:
-        for output in (sys.stdout, sys.stderr):
-            output.flush()
-            os.dup2(log.fileno(), output.fileno())
-    try:
-        return configs.exit_code_of(
-            lambda: configs.run_program(configs.read_config(flags), folder, resume=True)
-        )
-    except Exception:  # a user's code may raise any exception
-        traceback.print_exc()
-        return 1
 
 
 def run_study(
     study: Study,
     output_dir: str | os.PathLike,
-    workers: Workers,
+    engine: Engine = in_this_process,
     *,
     keep_checkpoints: bool = True,
     part: tuple[int, int] = (1, 1),
-    train: Callable[[Sequence[str], str], int] = train_run,
+    recipe_of: Callable[[Sequence[str]], Any] = Recipe.of_flags,
+    train: Callable[..., Any] = train_recipe,
 ) -> list[Training]:
     """Runs all unfinished runs of a study, first the trials that choose settings.
 
-    Interrupted runs are resumed. A run that fails is reported, and does not stop the others. The
-    scores of trials are written to `tuning.csv`, and the results of finished runs to `results.csv`.
+    Interrupted runs are resumed. A run that fails is reported, and does not stop the others; one
+    that another process trains is waited for. The scores of trials are written to `tuning.csv`, and
+    the results of finished runs to `results.csv`.
 
     Args:
         study: The study.
         output_dir: The study's folder. Each run has a folder in it.
-        workers: The processes that train the runs.
+        engine: What trains the runs; see `open_engine`.
         keep_checkpoints: Whether finished runs of the table keep their checkpoints. Evaluating or
             continuing a run needs its checkpoint; reports do not.
         part: `(i, n)` for the i-th of n parts of the runs, which other processes and machines may
             run at the same time in the same folder. The last one to end writes all results.
-        train: Trains the run of some flags in a folder, and returns an exit code.
+        recipe_of: Returns the recipe of the run that flags of `programs/train.py` describe.
+        train: Trains the run of a recipe; see `train_recipe`.
 
     Returns:
         The runs that failed.
 
     Raises:
         OSError: The directory or a record cannot be written.
+        ClusterError: See `clusters.engine_of`.
         OutputDirectoryError: A record is damaged, a run in the directory has other settings, or
-            another process runs a study there, but not as a part.
+            another process tunes a study there.
         ValueError: A part of a study with tuning is wanted.
     """
     if part != (1, 1) and study.tuning is not None:
@@ -94,8 +71,8 @@ def run_study(
     root = pathlib.Path(output_dir).expanduser()
     root.mkdir(parents=True, exist_ok=True)
     bar = Bar(total=0, desc=study.title, unit="run")
-    with _locked(root, is_shared=part != (1, 1)), bar:
-        pool = _Pool(root, workers, train, bar)
+    with _locked(root, is_shared=study.tuning is None), bar:
+        pool = _Pool(root, engine, recipe_of, train, bar)
         with storage_errors(root):
             chosen = None if study.tuning is None else _tune(study, pool)
         runs = list(study.runs(chosen))
@@ -240,7 +217,7 @@ def shares_chosen_with(study: Study, root: pathlib.Path, chosen) -> dict[int, fl
 
 @contextlib.contextmanager
 def _locked(root: pathlib.Path, is_shared: bool) -> Iterator[None]:
-    """Locks a study's folder, so that no process disturbs the runs of another; parts share it."""
+    """Locks a study's folder, so that one process tunes; others share it."""
     path = root / ".study.lock"
     # Readable as well as writable, as NFS demands for locks that are shared and that are not.
     with open(path, "a+") as file:
@@ -248,57 +225,46 @@ def _locked(root: pathlib.Path, is_shared: bool) -> Iterator[None]:
             locks.lock(file.fileno(), path, shared=is_shared)
         except BlockingIOError as e:
             raise OutputDirectoryError(
-                f"Another process already runs a study in {root}. Wait until it ends, stop it, or "
+                f"Another process already tunes a study in {root}. Wait until it ends, stop it, or "
                 "give another output directory."
             ) from e
         yield
 
 
 class _Pool:
-    """The runs of a study, as many at a time as there are workers."""
+    """The runs of a study, and the engine that trains them."""
 
-    def __init__(self, root, workers, train, bar):
+    def __init__(self, root, engine, recipe_of, train, bar):
         self.failed = []
         self.root = root
-        self._workers = workers
+        self._engine = engine
+        self._recipe_of = recipe_of
         self._train = train
         self._bar = bar
         self._counted = set()
 
     def run(self, runs: Iterable[Training], keep_checkpoints: bool = True) -> None:
         """Runs the unfinished runs, and waits for them."""
-        waiting, runs = [], dict.fromkeys(runs)  # a search may propose equal trials
+        waiting, runs = {}, dict.fromkeys(runs)  # a search may propose equal trials
         self._bar.total = len(self._counted | runs.keys())
         for run in runs:
             finished = finished_summary(self.root / run.folder, run.rounds) is not None
             if finished or run in self.failed:
                 self._count(run, keep_checkpoints)
             else:
-                waiting.append(run)
-        while waiting or self._workers.calls:
-            while waiting and self._workers.have_room:
-                self._start(waiting.pop(0))
-            folders = (run.folder for run in self._workers.calls)
-            self._bar.set_postfix_str(", ".join(folders))
-            for run, code in self._workers.wait():
-                self._end(run, code)
-                self._count(run, keep_checkpoints)
+                waiting[run.folder] = run
+        recipes = {folder: self._recipe_of(run.all_flags) for folder, run in waiting.items()}
+        ended = train_all(recipes, self.root, self._engine, self._bar, train=self._train)
+        for folder, problem in ended:
+            run, log = waiting[folder], f"{self.root / folder}.log"
+            if problem is not None:
+                self.failed.append(run)
+                self.write(f"{folder} failed: {problem}\n  {log} has its whole output.")
+            self._count(run, keep_checkpoints)
 
     def write(self, message: str) -> None:
         """Prints a line to stderr, above the progress bar."""
         self._bar.write(message, file=sys.stderr)
-
-    def _start(self, run):
-        rounds = [] if run.rounds is None else [f"--config.rounds={run.rounds}"]
-        flags, folder = [*run.flags, *rounds], os.fspath(self.root / run.folder)
-        self._workers.start(run, run.config_folder, self._train, flags, folder)
-
-    def _end(self, run, status):
-        if status != 0:
-            self.failed.append(run)
-            log = pathlib.Path(f"{self.root / run.folder}.log")
-            reason = _reason(log) if status > 0 else f"killed by {signal.Signals(-status).name}."
-            self.write(f"{run.folder} failed: {reason}\n  {log} has its whole output.")
 
     def _count(self, run, keep_checkpoints):
         """Counts a run as done, once, and removes its checkpoint if it is not to be kept."""
@@ -308,11 +274,3 @@ class _Pool:
         checkpoint = self.root / run.folder / CHECKPOINT
         if not keep_checkpoints and run not in self.failed and checkpoint.exists():
             shutil.rmtree(checkpoint)
-
-
-def _reason(log: pathlib.Path) -> str:
-    """Returns the error message in a log, or else its last line."""
-    lines = list(filter(None, map(str.strip, log.read_text(errors="replace").splitlines())))
-    last = lines[-3:]  # lines after a message point to more information
-    messages = [line for line in last if line.startswith("error: ")]
-    return (messages or last or ["it printed nothing."])[-1].removeprefix("error: ")

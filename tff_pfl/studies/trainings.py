@@ -1,0 +1,224 @@
+"""Trains runs by their recipes, each in its folder and once."""
+
+import contextlib
+import dataclasses
+import gc
+import os
+import pathlib
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from tff_pfl import config as configs
+from tff_pfl import experiment
+from tff_pfl.config.imports import folders_of
+from tff_pfl.config.interruption import Terminated
+from tff_pfl.output import locks
+from tff_pfl.output.progress import Bar
+from tff_pfl.runtime.startup import prepare_process
+from tff_pfl.studies.engines import Died, Engine
+
+_BUSY = "busy"  # another process trains the run
+_INTERRUPTIONS = {128 + signal.SIGINT: KeyboardInterrupt, 128 + signal.SIGTERM: Terminated}
+
+
+class Recipe(NamedTuple):
+    """All that a process needs to train a run.
+
+    Attributes:
+        settings: The keys of its config, as JSON values.
+        code: Digests of the user's modules that the config imports; see `versions.code_of`.
+        tracker: The name of a tracker that receives its metrics, too.
+        title: The title of an experiment that was made in Python; see `train_experiment`.
+    """
+
+    settings: Mapping[str, Any]
+    code: Mapping[str, str] = {}
+    tracker: str | None = None
+    title: str = ""
+
+    @classmethod
+    def of_flags(cls, flags: Sequence[str]) -> "Recipe":
+        """Returns the recipe of the run that `programs/train.py` would train with some flags.
+
+        Raises:
+            ConfigError: A flag or the config is wrong.
+        """
+        return cls.of(experiment.resolved(configs.read_config(flags)))
+
+    @classmethod
+    def of(
+        cls, settings: Mapping[str, Any], tracker: str | None = None, title: str = ""
+    ) -> "Recipe":
+        """Returns a recipe with the folders and digests of the modules, which are imported."""
+        # Imported here, because it imports TensorFlow, which a study's file does not need.
+        from tff_pfl.experiment.versions import code_of
+
+        imports = settings["imports"]
+        folders = settings["import_path"] or folders_of(imports)
+        return cls({**settings, "import_path": folders}, code_of(imports), tracker, title)
+
+    def config(self):
+        """Returns the config.
+
+        Raises:
+            ConfigError: The config is not one of this version, or a module that it imports is
+                missing or differs from that of the process that wrote the recipe.
+        """
+        from tff_pfl.experiment.versions import code_of
+
+        config = configs.config_of_run(self.settings, trust_imports=True)
+        found = code_of(config.imports)
+        if others := [name for name in self.code if found.get(name) != self.code[name]]:
+            raise configs.ConfigError(
+                f"The {others[0]} of this worker differs from that of the program that started "
+                "the training. Copy it to this machine."
+            )
+        return config
+
+
+Train = Callable[[Recipe, str, bool], int | str]
+"""Trains the run of a recipe in a folder as `train_recipe` does."""
+
+
+def train_recipe(recipe: Recipe, folder: str, waits: bool = False) -> int | str:
+    """Trains a run as `programs/train.py --resume` does, and writes its output to `FOLDER.log`.
+
+    Args:
+        recipe: The recipe.
+        folder: The run's folder.
+        waits: Whether to wait for another process that trains the run.
+
+    Returns:
+        The exit code of the program, or "busy" if another process trains the run.
+    """
+
+    def work():
+        return configs.run_program(recipe.config(), folder, resume=True, tracker=recipe.tracker)
+
+    return _logged(work, folder, waits)
+
+
+def train_experiment(recipe: Recipe, folder: str, waits: bool = False) -> int | str:
+    """Trains a run as `tff_pfl.train` does; see `train_recipe`."""
+
+    def work():
+        config = recipe.config()
+        directory = experiment.RunDirectory(folder, recipe.settings, resume=True)
+        made = dataclasses.replace(configs.experiment_of(config), label=recipe.title)
+        data, wanted = made.members, recipe.settings["fingerprints"]
+        if (data.fingerprint, data.inputs_fingerprint) != (wanted["data"], wanted["inputs"]):
+            raise configs.ConfigError(
+                f"The data set {data.name!r} of this worker differs from that of the program that "
+                "started the training. Copy it to this machine."
+            )
+        trackers = [recipe.tracker] if recipe.tracker else []
+        experiment.train(made, directory, release_managers=trackers)
+
+    return _logged(work, folder, waits)
+
+
+def _logged(work: Callable[[], int | None], folder: str, waits: bool) -> int | str:
+    """Does the work of a program on a run, unless another process does, and writes its log."""
+    prepare_process()
+    os.makedirs(os.path.dirname(folder), exist_ok=True)
+    with open(f"{folder}.log", "a") as log:
+        try:
+            locks.lock(log.fileno(), log.name, waits=waits)
+        except BlockingIOError:
+            return _BUSY
+        log.truncate(0)
+        with _output_to(log):
+            try:
+                return configs.exit_code_of(work)
+            except Exception:  # a user's code may raise any exception
+                traceback.print_exc()
+                return 1
+            finally:
+                gc.collect()  # graphs are cycles, which would add up to 25 MB for each small run
+
+
+@contextlib.contextmanager
+def _output_to(log) -> Iterator[None]:
+    """Sends the output of this process, and of its libraries in C, to a file."""
+    for output in (sys.stdout, sys.stderr):
+        output.flush()
+    with (
+        contextlib.redirect_stdout(log),
+        contextlib.redirect_stderr(log),
+        _replaced(1, log.fileno()),
+        _replaced(2, log.fileno()),
+    ):
+        yield
+        log.flush()
+
+
+@contextlib.contextmanager
+def _replaced(descriptor: int, other: int) -> Iterator[None]:
+    kept = os.dup(descriptor)
+    os.dup2(other, descriptor)
+    try:
+        yield
+    finally:
+        os.dup2(kept, descriptor)
+        os.close(kept)
+
+
+def train_all(
+    recipes: Mapping[str, Recipe],
+    root: str | os.PathLike,
+    engine: Engine,
+    bar: Bar,
+    *,
+    train: Train = train_recipe,
+) -> Iterator[tuple[str, str | None]]:
+    """Trains runs; those that other processes train come last, and are waited for.
+
+    Args:
+        recipes: The recipes by names of folders.
+        root: The folder of these folders.
+        engine: What calls `train`.
+        bar: The bar that shows which runs are trained.
+        train: Trains a run.
+
+    Yields:
+        The name of each run that has ended, and why it failed, or `None`.
+
+    Raises:
+        KeyboardInterrupt: A run in this process was interrupted.
+    """
+    folders = {name: os.path.join(os.path.abspath(root), name) for name in recipes}
+    under_way: dict[str, None] = {}
+
+    def started(name):
+        under_way[name] = None
+        bar.set_postfix_str(", ".join(under_way))
+
+    busy: list[str] = []
+    for waits in (False, True):
+        if waits and busy:
+            bar.write(f"waiting for other programs: they train {', '.join(busy)}", sys.stderr)
+        names = list(busy if waits else recipes)
+        calls = {name: (recipes[name], folders[name], waits) for name in names}
+        for name, outcome in engine(train, calls, started):
+            under_way.pop(name, None)
+            if outcome == _BUSY:
+                busy.append(name)
+            elif outcome in _INTERRUPTIONS:
+                raise _INTERRUPTIONS[outcome]
+            else:
+                yield name, _problem(outcome, pathlib.Path(f"{folders[name]}.log"))
+
+
+def _problem(outcome: int | Died, log: pathlib.Path) -> str | None:
+    """Returns why a run failed: the error message in its log, or else its last line."""
+    if outcome == 0:
+        return None
+    if isinstance(outcome, Died):
+        return outcome.reason
+    lines = list(filter(None, map(str.strip, log.read_text(errors="replace").splitlines())))
+    last = lines[-3:]  # lines after a message point to more information
+    messages = [line for line in last if line.startswith("error: ")]
+    return (messages or last or ["it printed nothing."])[-1].removeprefix("error: ")
