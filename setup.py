@@ -33,6 +33,7 @@ TFF_REQUIRES = [
 
 # requirements/direct.in says why a version is bounded.
 INSTALL_REQUIRES = [
+    "distributed>=2024.1",
     "grpcio~=1.46,>=1.62,<1.63",
     "grpcio-tools>=1.62,<1.63",  # of TFF's google-vizier: pip would try all later ones before
     "importlib-resources>=6",

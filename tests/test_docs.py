@@ -236,6 +236,12 @@ def test_other_guides_run(follow, guide):
     follow(guide)
 
 
+@pytest.mark.thorough
+def test_comparison_by_two_processes_runs(follow):
+    table = follow("clusters")["compared"].table()
+    assert list(table.index) == ["local", "ditto"] and (table["seeds"] == 2).all()
+
+
 def test_all_documents_with_code_are_tested():
     tests = inspect.getsource(sys.modules[__name__])
     followed = {

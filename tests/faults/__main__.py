@@ -25,6 +25,7 @@ _COUNTS = {
     "full_disks": flags.DEFINE_integer("full_disks", 20, "The number of full disks."),
     "signals": flags.DEFINE_integer("signals", 10, "The number of SIGTERMs and Ctrl-Cs."),
     "kills": flags.DEFINE_integer("kills", 50, "The number of SIGKILLs."),
+    "studies": flags.DEFINE_integer("studies", 4, "The number of kills of studies."),
     "damages": flags.DEFINE_integer("damages", 1, "The number of damages per kind and file."),
 }
 _PARTS = flags.DEFINE_list("parts", list(_COUNTS), "The faults to try.")

@@ -13,7 +13,7 @@ import shutil
 import signal
 from collections.abc import Callable, Iterator, Mapping
 
-from tests.faults import lives
+from tests.faults import lives, studies
 
 IDENTICAL, REFUSED, WRONG = "identical", "refused", "wrong"
 
@@ -88,6 +88,21 @@ class Faults:
             outcome, description = self._judge(path, ended, (IDENTICAL,))
             for fault in done:
                 self.tally.add(f"SIGKILL, {fault}", outcome, description)
+
+    def studies(self, number: int) -> None:
+        """Kills workers of studies, and studies, at random moments."""
+        whole = self._new_path()
+        studies.StudyProgram(whole).wait()
+        expected, killed = studies.results(whole), 0
+        while killed < number:
+            path = self._new_path()
+            done = studies.disturb(path, self._random, number - killed)
+            killed += len(done)
+            found = studies.results(path)
+            differing = [name for name in expected if found.get(name) != expected[name]]
+            for fault in done:
+                outcome = WRONG if differing else IDENTICAL
+                self.tally.add(fault, outcome, f"{path} differs in {', '.join(differing)}")
 
     def _kill(self, is_new):
         moment = self._random.choice(_KILL_MOMENTS)

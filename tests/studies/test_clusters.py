@@ -44,12 +44,10 @@ def test_error_of_a_call_is_raised(client, tmp_path):
         results_of(pow, {"a": (0, -1)}, client=client, shared=tmp_path)
 
 
-def worker(threads=1, limit=None):
+def worker(threads=1):
     """Returns what `Wanted` sees of a worker."""
     return types.SimpleNamespace(
-        address="tcp://host:1",
-        state=types.SimpleNamespace(nthreads=threads),
-        memory_manager=types.SimpleNamespace(memory_limit=limit),
+        address="tcp://host:1", state=types.SimpleNamespace(nthreads=threads)
     )
 
 
@@ -57,7 +55,6 @@ def worker(threads=1, limit=None):
     ("found", "mark", "versions", "message"),
     [
         (worker(threads=8), "mark", {}, "has 8 threads, .* Start it with --nthreads=1"),
-        (worker(limit=2**31), "mark", {}, "has 2.0 GiB, .* Start it with --memory-limit=0"),
         (worker(), "absent", {}, "does not see .*, which it must share with this program"),
         (worker(), "mark", {"numpy": "9"}, "has numpy .*, but this program 9, and numbers may"),
     ],

@@ -21,6 +21,12 @@ _SECONDS = 10  # in which a scheduler must answer
 _MARK = ".shared-by-workers"
 
 
+def _silence() -> None:
+    """Keeps Dask's own lines from the screen."""
+    for name in ("distributed", "distributed.client"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+
+
 @contextlib.contextmanager
 def local(jobs: int, *, dashboard: bool = False) -> Iterator[distributed.Client]:
     """Yields a client of processes on this machine, which listen on loopback only.
@@ -38,7 +44,7 @@ def local(jobs: int, *, dashboard: bool = False) -> Iterator[distributed.Client]
         "distributed.scheduler.worker-saturation": 1.0,  # no run waits for that of its worker
         "distributed.logging": {"distributed": "critical"},
     }
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)
+    _silence()
     with (
         dask.config.set(options),
         _without_main(),
@@ -96,7 +102,7 @@ def connected(scheduler: str = "", scheduler_file: str = "") -> Iterator[distrib
     Raises:
         ClusterError: It does not answer.
     """
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)
+    _silence()
     if not scheduler and not os.path.exists(scheduler_file):
         raise ClusterError(
             f"There is no {scheduler_file}. dask scheduler --scheduler-file={scheduler_file} "
@@ -121,8 +127,7 @@ def engine_of(client: distributed.Client, shared: str | os.PathLike) -> Engine:
     """Returns the engine of a client, whose workers make its calls.
 
     A call is made again by another worker if its worker has ended. A worker that does not see the
-    shared folder, has other versions, several threads or a limit of its memory ends all calls by a
-    `ClusterError`.
+    shared folder, has other versions or several threads ends all calls by a `ClusterError`.
 
     Args:
         client: The client.
@@ -151,7 +156,7 @@ def engine_of(client: distributed.Client, shared: str | os.PathLike) -> Engine:
 @contextlib.contextmanager
 def _mark_in(folder: str | os.PathLike) -> Iterator[str]:
     """Yields a file in a folder by which workers know it."""
-    mark = pathlib.Path(folder).absolute() / f"{_MARK}.{secrets.token_hex(8)}"
+    mark = pathlib.Path(folder).expanduser().absolute() / f"{_MARK}.{secrets.token_hex(8)}"
     mark.parent.mkdir(parents=True, exist_ok=True)
     mark.touch()
     try:
@@ -165,7 +170,10 @@ def _result(future: distributed.Future, client: distributed.Client) -> Any:
         return future.result()
     except distributed.scheduler.KilledWorker as error:
         times = error.allowed_failures + 1
-        return Died(f"its process was killed {times} times. The memory may not suffice for it.")
+        return Died(
+            f"its process was killed {times} times. The memory may not suffice for it; that of a "
+            "worker is what its --memory-limit says."
+        )
     except (distributed.client.FutureCancelledError, distributed.comm.CommClosedError) as error:
         raise ClusterError(
             f"The scheduler {client.scheduler.address} has ended. The same command continues with "
@@ -174,7 +182,7 @@ def _result(future: distributed.Future, client: distributed.Client) -> Any:
 
 
 class Wanted(NamedTuple):
-    """What a worker must have.
+    """The things that a worker must have.
 
     Attributes:
         mark: A file in the shared folder, and the topic of the calls that start.
@@ -190,11 +198,6 @@ class Wanted(NamedTuple):
             raise ClusterError(
                 f"The worker {worker.address} has {threads} threads, but trains one run at a time. "
                 "Start it with --nthreads=1."
-            )
-        if limit := worker.memory_manager.memory_limit:
-            raise ClusterError(
-                f"The worker {worker.address} has {limit / 2**30:.1f} GiB, and Dask stops it when "
-                "they are nearly used. Start it with --memory-limit=0."
             )
         if not os.path.exists(self.mark):
             raise ClusterError(
@@ -213,6 +216,7 @@ class Wanted(NamedTuple):
 def _on_worker(wanted: Wanted, key: str, function: Callable, *arguments: Any) -> Any:
     worker = distributed.get_worker()
     wanted.check(worker)
+    worker.memory_manager.memory_pause_fraction = False  # TensorFlow keeps what it has allocated
     worker.log_event(wanted.mark, key)
     return function(*arguments)
 

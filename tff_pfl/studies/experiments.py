@@ -82,7 +82,7 @@ def compare(
 
     With several `jobs`, or the `client` of a Dask cluster, other processes train the runs. They get
     the parts of an experiment by their names, so that these must have some: `load`, `federate`,
-    `models.build` and the registries give them. What a run prints is in `seed0-1f0c8a3e.log`.
+    `models.build` and the registries give them. The output of a run is in `seed0-1f0c8a3e.log`.
 
     Example:
         >>> model, local = testing.tiny_model(), testing.tiny_local()

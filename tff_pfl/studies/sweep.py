@@ -45,7 +45,7 @@ def run_study(
     Args:
         study: The study.
         output_dir: The study's folder. Each run has a folder in it.
-        engine: What trains the runs; see `open_engine`.
+        engine: The engine that trains the runs; see `open_engine`.
         keep_checkpoints: Whether finished runs of the table keep their checkpoints. Evaluating or
             continuing a run needs its checkpoint; reports do not.
         part: `(i, n)` for the i-th of n parts of the runs, which other processes and machines may

@@ -179,7 +179,7 @@ def train_all(
     Args:
         recipes: The recipes by names of folders.
         root: The folder of these folders.
-        engine: What calls `train`.
+        engine: The engine that calls `train`.
         bar: The bar that shows which runs are trained.
         train: Trains a run.
 
