@@ -73,6 +73,11 @@ def test_scheduler_that_does_not_answer_is_reported(monkeypatch, tmp_path):
         open_engine(scheduler="127.0.0.1:9"),
     ):
         pass
+    with (
+        pytest.raises(ClusterError, match="^tls://127.0.0.1:9 needs certificates: set DASK_"),
+        open_engine(scheduler="tls://127.0.0.1:9"),
+    ):
+        pass
     file = tmp_path / "scheduler.json"
     with (
         pytest.raises(ClusterError, match=f"There is no {file}. dask scheduler"),

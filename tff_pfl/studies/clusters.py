@@ -108,6 +108,12 @@ def connected(scheduler: str = "", scheduler_file: str = "") -> Iterator[distrib
             f"There is no {scheduler_file}. dask scheduler --scheduler-file={scheduler_file} "
             "writes it."
         )
+    tls = distributed.Security().get_connection_args("client")
+    if scheduler.startswith("tls://") and tls["ssl_context"] is None:
+        raise ClusterError(
+            f"{scheduler} needs certificates: set DASK_DISTRIBUTED__COMM__TLS__CA_FILE, "
+            "DASK_DISTRIBUTED__COMM__TLS__CLIENT__CERT and DASK_DISTRIBUTED__COMM__TLS__CLIENT__KEY."
+        )
     where = {"address": scheduler} if scheduler else {"scheduler_file": scheduler_file}
     try:
         client = distributed.Client(**where, timeout=_SECONDS, set_as_default=False)

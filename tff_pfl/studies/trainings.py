@@ -129,7 +129,8 @@ def _logged(work: Callable[[], int | None], folder: str, waits: bool) -> int | s
             locks.lock(log.fileno(), log.name, waits=waits)
         except BlockingIOError:
             return _BUSY
-        log.truncate(0)
+        if not waits:  # else the other process has written the log
+            log.truncate(0)
         with _output_to(log):
             try:
                 return configs.exit_code_of(work)
