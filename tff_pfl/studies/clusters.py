@@ -111,8 +111,8 @@ def connected(scheduler: str = "", scheduler_file: str = "") -> Iterator[distrib
     tls = distributed.Security().get_connection_args("client")
     if scheduler.startswith("tls://") and tls["ssl_context"] is None:
         raise ClusterError(
-            f"{scheduler} needs certificates: set DASK_DISTRIBUTED__COMM__TLS__CA_FILE, "
-            "DASK_DISTRIBUTED__COMM__TLS__CLIENT__CERT and DASK_DISTRIBUTED__COMM__TLS__CLIENT__KEY."
+            f"{scheduler} needs certificates: set DASK_DISTRIBUTED__COMM__TLS__CA_FILE, and __CERT "
+            "and __KEY of DASK_DISTRIBUTED__COMM__TLS__CLIENT."
         )
     where = {"address": scheduler} if scheduler else {"scheduler_file": scheduler_file}
     try:
