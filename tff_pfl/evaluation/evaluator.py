@@ -1,5 +1,6 @@
 """Evaluates a federation's models as chosen by one set of options."""
 
+import copy
 import functools
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -111,6 +112,12 @@ class Evaluator:
         if options.generalization != "never":
             self._on_pool = PooledEvaluation(process, dataset, options, seed)
 
+    def of_clients(self, client_ids: np.ndarray) -> "Evaluator":
+        """Returns the evaluation of some of the clients, which shares all computations."""
+        found = copy.copy(self)
+        found.client_ids = np.asarray(client_ids)
+        return found
+
     def __call__(
         self, server_state: Any, source: CohortDataSource, *, is_last: bool
     ) -> ClientMetrics:
@@ -161,8 +168,12 @@ class Evaluator:
         """
         when = self._options.generalization
         if when == "always" or (is_last and when == "last"):
-            clients = clients.with_values(self._on_pool(server_state, source, self.client_ids))
+            clients = clients.with_values(self.on_pool(server_state, source))
         return clients
+
+    def on_pool(self, server_state: Any, source: CohortDataSource) -> ClientMetrics:
+        """Evaluates on other clients' examples; see `PooledEvaluation`."""
+        return self._on_pool(server_state, source, self.client_ids)
 
     def predictions(self, server_state: Any, source: CohortDataSource) -> Predictions:
         """Predicts each client's own examples of the split.
@@ -226,5 +237,10 @@ class Evaluator:
             return arrays
         if self.is_sample:
             arrays["client_id"] = self.client_ids
+        return arrays | self.client_snapshot(server_state, source)
+
+    def client_snapshot(self, server_state: Any, source: CohortDataSource) -> dict[str, np.ndarray]:
+        """Returns arrays of the clients' states; see `snapshot`."""
+        take = self._process.client_snapshot
         states = map(source.store.get, chunks(self.client_ids, self._options.clients_per_call))
-        return arrays | stacked(itertools.chain.from_iterable(map(process.client_snapshot, states)))
+        return stacked(itertools.chain.from_iterable(map(take, states)))

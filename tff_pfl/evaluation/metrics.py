@@ -2,7 +2,7 @@
 
 import math
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -131,6 +131,23 @@ class ClientMetrics(NamedTuple):
         values = {**self.values, **others.values}
         undefined = {**self.undefined, **others.undefined}
         return self._replace(values=values, undefined=undefined)
+
+    @classmethod
+    def together(cls, parts: Sequence["ClientMetrics"]) -> "ClientMetrics":
+        """Returns the metrics of the clients of all parts, in ascending order of their ids."""
+        order = np.argsort(np.concatenate([part.client_ids for part in parts]))
+
+        def of(arrays):
+            return np.concatenate(list(arrays))[order]
+
+        first = parts[0]
+        return first._replace(
+            client_ids=of(part.client_ids for part in parts),
+            num_examples=of(part.num_examples for part in parts),
+            values={name: of(part.values[name] for part in parts) for name in first.values},
+            undefined={name: of(it.undefined[name] for it in parts) for name in first.undefined},
+            names=None if first.names is None else of(part.names for part in parts),
+        )
 
     def columns(self, undefined: float | None = math.nan) -> dict[str, np.ndarray]:
         """Returns the columns of a table: `client_id`, `num_examples`, and one for each metric.

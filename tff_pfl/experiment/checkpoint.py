@@ -20,6 +20,8 @@ from tff_pfl.clients import (
     deserialize,
     serialize,
 )
+from tff_pfl.clients.errors import StateStoreError
+from tff_pfl.clients.parted_store import PartedRunStore, RemoteStateStore, num_parts_of
 from tff_pfl.evaluation import from_text, to_text
 from tff_pfl.experiment.changes import Change, differences
 from tff_pfl.experiment.identity import OF_SOFTWARE
@@ -86,10 +88,34 @@ class Progress:
 def client_states(
     process: PersonalizedProcess, path: str, *, read_only: bool = False
 ) -> ClientStateStore:
-    """Opens the store that holds the client states of a run and, beside them, its checkpoint."""
-    return ClientStateStore(
-        process.initialize_clients, process.client_state_type, path, read_only=read_only
+    """Opens the store that holds the client states of a run and, beside them, its checkpoint.
+
+    Raises:
+        StateStoreError: Workers of a cluster have the states, and it is not opened to read.
+    """
+    of_process = process.initialize_clients, process.client_state_type
+    store = ClientStateStore(*of_process, path, read_only=read_only)
+    if num_parts_of(store) is None:
+        return store
+    store.close()
+    if not read_only:
+        raise StateStoreError(
+            f"The run of {path} was trained by a cluster. Continue it by one: pass its client."
+        )
+    return PartedRunStore(*of_process, path, round_num_of=_round_num_of)
+
+
+def remote_client_states(
+    process: PersonalizedProcess, path: str, num_parts: int
+) -> RemoteStateStore:
+    """Opens the store of a run whose client states are with workers; see `RemoteStateStore`."""
+    return RemoteStateStore(
+        process.initialize_clients, process.client_state_type, path, num_parts=num_parts
     )
+
+
+def _round_num_of(store: ClientStateStore) -> int:
+    return json.loads(store.attachment("progress") or b"{}").get("round_num", 0)
 
 
 def checkpoint_of(run_dir: str | os.PathLike) -> str:
@@ -241,6 +267,7 @@ class Checkpoint:
         content = {
             "format": FORMAT,
             "identity": self._identity,
+            "round_num": progress.round_num,
             **{key: getattr(progress, key) for key in _PLAIN},
             "evaluations": [[e.round_num, to_text(e.metrics)] for e in progress.evaluations],
             "privacy": progress.privacy and dataclasses.asdict(progress.privacy),

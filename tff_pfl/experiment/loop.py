@@ -1,15 +1,25 @@
 """Trains and evaluates the process of an experiment, and resumes stopped runs."""
 
+import contextlib
+import functools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tensorflow_federated as tff
 
 from tff_pfl import runtime
 from tff_pfl.arguments.tracebacks import with_short_tracebacks
+from tff_pfl.clients import ClientStateStore, CohortDataSource
 from tff_pfl.data import FederatedDataset
+from tff_pfl.evaluation import Evaluator
 from tff_pfl.experiment.capacity import warn_of_slow_convolutions
-from tff_pfl.experiment.checkpoint import Checkpoint, Progress, client_states
+from tff_pfl.experiment.checkpoint import (
+    Checkpoint,
+    Progress,
+    client_states,
+    remote_client_states,
+)
 from tff_pfl.experiment.experiment import Experiment
 from tff_pfl.experiment.memory import check_server_memory
 from tff_pfl.experiment.metrics_log import MetricsLog
@@ -28,6 +38,9 @@ from tff_pfl.experiment.trackers import tracking
 from tff_pfl.experiment.versions import record_versions
 from tff_pfl.output.progress import progress_bar
 
+if TYPE_CHECKING:
+    import distributed
+
 
 @with_short_tracebacks
 @runtime.current_or_graph_context()
@@ -39,6 +52,9 @@ def train(
     overwrite: bool = False,
     release_managers: Sequence[str | tff.program.ReleaseManager] = (),
     verbose: bool = True,
+    client: "distributed.Client | None" = None,
+    parts: int = 16,
+    deadline: float = 600.0,
 ) -> Run:
     """Trains and evaluates an experiment in a folder, which receives all files of the run.
 
@@ -66,6 +82,11 @@ def train(
             continue. A resumed run releases the rounds after its checkpoint again.
         verbose: Whether to show a progress bar and print a line for each evaluation. Warnings are
             always printed.
+        client: A Dask client, whose workers train and evaluate the clients of the federation; see
+            `tff_pfl.cluster.Team`. They must see the folder, and the experiment must have a recipe.
+        parts: The number of parts of the federation on a cluster, a power of two. The numbers
+            depend on it by rounding, and not on the workers, of which there may be as many.
+        deadline: The seconds after which the work of a worker is given to others.
 
     Returns:
         The run, whose result is also in `summary.json`.
@@ -102,20 +123,62 @@ def train(
     check_server_memory(experiment.process)
     _ = experiment.evaluator, experiment.new_clients_evaluation
     warn_of_slow_convolutions(experiment.model)
+    here = _here if client is None else functools.partial(_on_cluster, client, parts, deadline)
     with folder, experiment.compiling(), tracking(release_managers, folder) as managers:
-        result = _train(experiment, folder, managers, verbose)
+        result = _train(experiment, folder, managers, verbose, here)
     return Run(folder.path, experiment, result)
 
 
-def _train(experiment, directory, managers, verbose) -> Result:
+class _Place(NamedTuple):
+    """The place where clients are computed.
+
+    Attributes:
+        store: The store of their states.
+        source: The source of cohorts.
+        compute: `next` of the process.
+        evaluator: The evaluator.
+        committed: Called with the number of rounds that are committed.
+    """
+
+    store: ClientStateStore
+    source: CohortDataSource
+    compute: Callable[..., Any]
+    evaluator: Evaluator
+    committed: Callable[[int], None]
+
+
+@contextlib.contextmanager
+def _here(experiment, path) -> Iterator[_Place]:
+    """Computes clients in this process."""
+    with client_states(experiment.process, path) as store:
+        source = experiment.source(store, experiment.cohort_size)
+        yield _Place(store, source, experiment.process.next, experiment.evaluator, lambda _: None)
+
+
+@contextlib.contextmanager
+def _on_cluster(client, parts, deadline, experiment, path) -> Iterator[_Place]:
+    """Computes clients by the workers of a cluster."""
+    # Imported here, since a worker imports this module.
+    from tff_pfl.cluster.team import Team
+
+    with (
+        remote_client_states(experiment.process, path, parts) as store,
+        Team(client, experiment, path, num_parts=parts, deadline=deadline)() as team,
+    ):
+        source = experiment.source(store, experiment.cohort_size)
+        yield _Place(store, source, team.next, team.evaluator, team.commit)
+
+
+def _train(experiment, directory, managers, verbose, place) -> Result:
     process, title = experiment.process, experiment.title
     _check_checkpoint(directory)
     schedule = Schedule.of(experiment)
-    with client_states(process, directory.file(CHECKPOINT)) as store:
-        source = experiment.source(store, experiment.cohort_size)
-        checkpoint = Checkpoint(store, process, experiment.identity)
+    with place(experiment, directory.file(CHECKPOINT)) as at:
+        source = at.source
+        checkpoint = Checkpoint(at.store, process, experiment.identity)
         checkpoint.check()
         progress = checkpoint.load(source)
+        at.committed(progress.round_num)
         done = progress.round_num
         if done > experiment.rounds:
             raise OutputDirectoryError(
@@ -142,7 +205,7 @@ def _train(experiment, directory, managers, verbose) -> Result:
             Rounds(
                 experiment,
                 source,
-                experiment.evaluator,
+                at.evaluator,
                 experiment.new_clients_evaluation,
                 schedule,
                 progress,
@@ -152,6 +215,8 @@ def _train(experiment, directory, managers, verbose) -> Result:
                 bar,
                 RoundWarnings(title, bar.write),
                 verbose,
+                at.compute,
+                at.committed,
             ).run(reopens=reopens)
     evaluations, quantities = progress.evaluations, schedule.quantities
     result = Result(

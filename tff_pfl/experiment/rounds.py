@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -91,7 +91,8 @@ class _Unwritten(NamedTuple):
 class Rounds:
     """The rounds of a run after its checkpoint.
 
-    The results of a round are written while the next cohort is computed.
+    The results of a round are written while the next cohort is computed, which `compute` does as
+    `next` of the process. `committed` takes the number of rounds after each commit.
     """
 
     experiment: Experiment
@@ -106,6 +107,8 @@ class Rounds:
     bar: Bar
     warnings: RoundWarnings
     verbose: bool
+    compute: Callable[..., Any]
+    committed: Callable[[int], None]
     unwritten: _Unwritten | None = None
 
     def run(self, *, reopens: bool = False) -> None:
@@ -131,7 +134,7 @@ class Rounds:
     def _next_round(self, background: Background) -> None:
         """Trains a cohort and finishes the round."""
         progress, iterator, watch = self.progress, self.progress.iterator, Stopwatch()
-        size, process = self.experiment.cohort_size, self.experiment.process
+        size = self.experiment.cohort_size
 
         def write():
             with watch.measuring("write_seconds"):
@@ -147,7 +150,7 @@ class Rounds:
                     "Python, set_graph_context() and resume=True)."
                 )
             with background.doing(write), watch.measuring("compute_seconds"):
-                output = process.next(progress.server_state, clients)
+                output = self.compute(progress.server_state, clients)
             with watch.measuring("update_seconds"):
                 iterator.update(output.clients)
         progress.server_state = output.state
@@ -258,6 +261,7 @@ class Rounds:
         if unwritten.commits:
             unwritten.progress.released = log.released
             self.checkpoint.save(unwritten.progress)
+            self.committed(round_num)
 
 
 def one_line(metrics: Mapping[MetricName, float]) -> str:

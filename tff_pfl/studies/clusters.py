@@ -141,9 +141,9 @@ def engine_of(client: distributed.Client, shared: str | os.PathLike) -> Engine:
     """
 
     def engine(function, calls, started):
-        with _mark_in(shared) as mark:
+        with marked(shared) as mark:
             client.subscribe_topic(mark, lambda event: started(event[1]))
-            wanted = Wanted(mark, _versions())
+            wanted = Wanted(mark, versions())
             keys = {
                 client.submit(_on_worker, wanted, key, function, *arguments, pure=False): key
                 for key, arguments in calls.items()
@@ -160,7 +160,7 @@ def engine_of(client: distributed.Client, shared: str | os.PathLike) -> Engine:
 
 
 @contextlib.contextmanager
-def _mark_in(folder: str | os.PathLike) -> Iterator[str]:
+def marked(folder: str | os.PathLike) -> Iterator[str]:
     """Yields a file in a folder by which workers know it."""
     mark = pathlib.Path(folder).expanduser().absolute() / f"{_MARK}.{secrets.token_hex(8)}"
     mark.parent.mkdir(parents=True, exist_ok=True)
@@ -210,7 +210,7 @@ class Wanted(NamedTuple):
                 f"The worker {worker.address} does not see {os.path.dirname(self.mark)}, which it "
                 "must share with this program."
             )
-        found = _versions()
+        found = versions()
         if others := [name for name, it in self.versions.items() if found[name] != it]:
             (name, *_) = others
             raise ClusterError(
@@ -228,7 +228,8 @@ def _on_worker(wanted: Wanted, key: str, function: Callable, *arguments: Any) ->
 
 
 @functools.cache
-def _versions() -> dict[str, Any]:
+def versions() -> dict[str, Any]:
+    """Returns the versions of the software of this process."""
     # Imported here, because it imports TensorFlow, which a client of a cluster may not need.
     from tff_pfl.experiment.versions import software
 

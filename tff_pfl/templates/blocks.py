@@ -46,6 +46,7 @@ class ClientBlock:
         work: The computation that is mapped: of a mapping of `client_id`, `state`, `data`,
             `round_num` and, where there are any, the messages `shared` and `own`, and `carry`.
         distribute: `(S -> B)`, what is broadcast, traced.
+        broadcasts: Whether anything is broadcast.
         selects: Whether clients receive a message of their own.
         down_bytes: The number of bytes of a client's message.
     """
@@ -91,9 +92,9 @@ class ClientBlock:
             data=client_type.data,
             round_num=np.int32,
         )
-        self._broadcasts = not is_empty(shared_type)
-        nothing = None if self._broadcasts else empty_value(shared_type)
-        if self._broadcasts:
+        self.broadcasts = not is_empty(shared_type)
+        nothing = None if self.broadcasts else empty_value(shared_type)
+        if self.broadcasts:
             inputs["shared"] = shared_type
         self._select, self.selects = None, select is not None
         if select is not None:
@@ -190,24 +191,50 @@ class ClientBlock:
                 is selected from is broadcast, and the client selects; see `selected_from`.
         """
         round_num = tff.federated_broadcast(round_num)
+        shared = own = None
+        if self.broadcasts:
+            shared = tff.federated_broadcast(tff.federated_map(self.distribute, server_state))
+        if self._select is not None and not selects:
+            known = tff.federated_broadcast(tff.federated_map(self.selected_from, server_state))
+            own = tff.federated_map(self.select_from, (known, clients.client_id))
+        elif self._select is not None:
+            own = self.select(server_state, clients.client_id, round_num)
+        return self.map_received(shared, own, round_num, clients, client_states, carry)
+
+    def select(self, server_state, client_ids, round_num):
+        """Sends each client its own message, inside a federated computation.
+
+        Args:
+            server_state: `S`, at the server.
+            client_ids: int32, at the clients.
+            round_num: int32, at the clients.
+        """
+        keys = tff.federated_map(_as_keys, (client_ids, round_num))
+        upper_bound = tff.federated_value(np.int32(np.iinfo(np.int32).max), tff.SERVER)
+        selected = tff.federated_select(keys, upper_bound, server_state, self._select)
+        return tff.federated_map(self._only, selected)
+
+    def map_received(self, shared, own, round_num, clients, client_states, carry=None):
+        """Maps the work over clients that have their messages, inside a federated computation.
+
+        Args:
+            shared: The message that was broadcast, at the clients; unused if nothing is.
+            own: The messages to single clients, at the clients; unused if there are none.
+            round_num: int32, at the clients.
+            clients: See `map`.
+            client_states: See `map`.
+            carry: See `map`.
+        """
         inputs = collections.OrderedDict(
             client_id=clients.client_id,
             state=client_states,
             data=clients.data,
             round_num=round_num,
         )
-        if self._broadcasts:
-            inputs["shared"] = tff.federated_broadcast(
-                tff.federated_map(self.distribute, server_state)
-            )
-        if self._select is not None and not selects:
-            known = tff.federated_broadcast(tff.federated_map(self.selected_from, server_state))
-            inputs["own"] = tff.federated_map(self.select_from, (known, clients.client_id))
-        elif self._select is not None:
-            keys = tff.federated_map(_as_keys, (clients.client_id, round_num))
-            upper_bound = tff.federated_value(np.int32(np.iinfo(np.int32).max), tff.SERVER)
-            selected = tff.federated_select(keys, upper_bound, server_state, self._select)
-            inputs["own"] = tff.federated_map(self._only, selected)
+        if self.broadcasts:
+            inputs["shared"] = shared
+        if self.selects:
+            inputs["own"] = own
         if carry is not None:
             inputs["carry"] = carry
         return tff.federated_map(self.work, tff.federated_zip(inputs))

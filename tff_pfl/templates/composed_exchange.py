@@ -137,19 +137,57 @@ class ComposedExchange:
         Returns:
             `(ServerState, metrics)`, whose parts are at the server.
         """
+        cohort = None
+        if self.checks_cohort:
+            cohort = blocks.ids_of_cohort(client_ids) if checks else blocks.no_ids()
+        return self.finalize(state, cohort, *self.aggregate(state.aggregators, outputs))
+
+    @property
+    def aggregates(self) -> bool:
+        """Whether anything is sent to the server: uploads, or a report."""
+        return self.aggregation is not None or self._report is not None
+
+    def aggregate(self, aggregators, outputs):
+        """Aggregates the results of client work, inside a federated computation.
+
+        Args:
+            aggregators: The states of the aggregators, at the server.
+            outputs: See `finish`.
+
+        Returns:
+            The new state of the aggregator, or `None`; and a mapping of `report`, `aggregate` and
+            `measurements`, if there are any, at the server.
+        """
+        found, state = collections.OrderedDict(), None
+        if self._report is not None:
+            found["report"] = self._report(outputs.report)
+        if self.aggregation is not None:
+            uploads = [outputs.upload, outputs.weight] if self._weighted else [outputs.upload]
+            aggregated = self._aggregate(aggregators[self.name], *uploads)
+            found["aggregate"] = aggregated.result
+            found["measurements"] = aggregated.measurements
+            state = aggregated.state
+        return state, found
+
+    def finalize(self, state: ServerState, cohort, aggregator, aggregated):
+        """Finalizes the exchange, inside a federated computation.
+
+        Args:
+            state: The server's state before, whose parts are at the server.
+            cohort: The ids to check, at the server; unused unless `checks_cohort`.
+            aggregator: The new state of the aggregator; see `aggregate`.
+            aggregated: The mapping of `aggregate`.
+
+        Returns:
+            See `finish`.
+        """
         round_num, aggregators = state.round_num, state.aggregators
         inputs = collections.OrderedDict(server=state.algorithm, round_num=round_num)
         if self.checks_cohort:
-            inputs["cohort"] = blocks.ids_of_cohort(client_ids) if checks else blocks.no_ids()
-        if self._report is not None:
-            inputs["report"] = self._report(outputs.report)
+            inputs["cohort"] = cohort
+        inputs |= aggregated
         if self.aggregation is not None:
-            aggregator = aggregators[self.name]
-            uploads = [outputs.upload, outputs.weight] if self._weighted else [outputs.upload]
-            aggregated = self._aggregate(aggregator, *uploads)
-            inputs["aggregate"] = aggregated.result
-            inputs["measurements"] = aggregated.measurements
-            inputs["aggregators"] = [aggregator, aggregated.state]
+            inputs["aggregators"] = [aggregators[self.name], aggregator]
         finalized = tff.federated_map(self._finalize, tff.federated_zip(inputs))
         if self.aggregation is not None:
             aggregators = aggregators | {self.name: finalized.aggregator}
