@@ -19,6 +19,7 @@ from tff_pfl.testing.contract import (
     check_empty_client,
     check_nobody,
     check_partial_batches,
+    check_parts,
     check_secure_sums,
     check_stock_runtime,
     check_vectorized,
@@ -297,6 +298,7 @@ COSTLY = {
     check_secure_sums: ("scaffold",),
     check_stock_runtime: ("pgfed",),
     check_vectorized: (),
+    check_parts: ("pgfed",),
     check_compiled: (),
 }
 

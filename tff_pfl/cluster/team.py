@@ -26,6 +26,13 @@ from tff_pfl.studies.trainings import Recipe
 from tff_pfl.templates.parted_exchange import PartedExchange
 from tff_pfl.templates.values import ProcessOutput
 
+# The errors of calls whose worker has ended, or that of what they need.
+_LOSSES = (
+    distributed.client.FutureCancelledError,
+    distributed.client.FuturesCancelledError,
+    distributed.comm.CommClosedError,
+    distributed.scheduler.KilledWorker,
+)
 _POLL = 0.5  # seconds between looks at which workers are there
 
 
@@ -181,25 +188,22 @@ class Team:
         """Yields the worker, the parts and the results of calls that do not lose their worker."""
         start = time.monotonic()
         while calls:
-            cancelled = distributed.client.FuturesCancelledError  # what they need was lost
-            with contextlib.suppress(TimeoutError, cancelled), self._client.as_current():
+            with contextlib.suppress(TimeoutError, *_LOSSES), self._client.as_current():
                 distributed.wait(list(calls), timeout=_POLL, return_when="FIRST_COMPLETED")
             alive = self._alive()
             for call, (address, parts) in list(calls.items()):
-                if call.status == "finished":
-                    yield address, parts, call.result()
-                elif call.status == "error" and not _is_loss(call.exception()):
-                    raise call.exception()
-                elif (
-                    call.status == "pending"
-                    and address in alive
-                    and not self._is_late(start, address)
-                ):
+                is_there = address in alive and not self._is_late(start, address)
+                if call.status == "pending" and is_there:
                     continue
-                else:
-                    self._lost.add(address)
-                    call.cancel()
                 del calls[call]
+                try:
+                    if call.status in ("finished", "error"):
+                        yield address, parts, call.result()
+                        continue
+                except _LOSSES:
+                    pass
+                self._lost.add(address)
+                call.cancel()
 
     def _is_late(self, start, address) -> bool:
         is_late = time.monotonic() - start > self._deadline
@@ -248,10 +252,6 @@ class _Sent:
                 self._value, workers=[address], direct=True, hash=False
             )
         return self._at[address]
-
-
-def _is_loss(error) -> bool:
-    return isinstance(error, distributed.scheduler.KilledWorker | distributed.comm.CommClosedError)
 
 
 def _plain(value):

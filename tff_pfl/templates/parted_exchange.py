@@ -11,7 +11,7 @@ import tensorflow_federated as tff
 from tff_pfl.templates.blocks import IDS
 from tff_pfl.templates.composed_exchange import ComposedExchange, in_parts
 from tff_pfl.templates.process import PersonalizedProcess
-from tff_pfl.templates.values import Client, ServerState
+from tff_pfl.templates.values import Client, ProcessOutput, ServerState
 
 _NOTHING = np.int32(0)  # the state of an aggregator that does not exist
 
@@ -229,7 +229,11 @@ class PartedExchange:
                     if has_state
                     else tff.federated_value(_NOTHING, tff.SERVER)
                 )
-                total = tff.federated_map(_updated(form), (before, sums))
+                modular = tff.federated_map(_modulo(form), sums[3])
+                reported = tff.federated_map(form.report, sums[0])
+                total = tff.federated_map(
+                    form.update, (before, tff.federated_zip([reported, sums[1], sums[2], modular]))
+                )
                 new, results = total
                 names = tff.structure.name_list(results.type_signature.member)
                 found = {name: results[name] for name in names}
@@ -237,6 +241,33 @@ class PartedExchange:
             return _Finished(tff.federated_zip(new_state), metrics)
 
         return finish
+
+
+def next_in_parts(
+    process: PersonalizedProcess, state: ServerState, parts: Sequence[Sequence[Client]]
+) -> ProcessOutput:
+    """Computes a round as `next` of a process does, but for rounding, one part after the other.
+
+    Args:
+        process: The process.
+        state: The server's state before.
+        parts: The clients of each part, of which there is at least one.
+    """
+    ids = [int(client.client_id) for clients in parts for client in clients]
+    states = [[client.state for client in clients] for clients in parts]
+    carries: list[Sequence[Any]] = [[()] * len(clients) for clients in parts]
+    metrics = {}
+    for index, composed in enumerate(process.exchanges):
+        exchange, sums = PartedExchange(process, index), None
+        down = exchange.downlink(state)
+        for number, clients in enumerate(parts):
+            own = exchange.own_messages(state, [int(client.client_id) for client in clients])
+            now = [it._replace(state=its) for it, its in zip(clients, states[number], strict=True)]
+            output = exchange.part(down, list(map(PartClient, now, own, carries[number])))
+            states[number], carries[number] = output.states, output.carry
+            sums = output.sums if sums is None else exchange.merge(sums, output.sums)
+        state, metrics[composed.name] = exchange.finish(state, sums, ids)
+    return ProcessOutput(state, [state for part in states for state in part], metrics)
 
 
 class _Finished(NamedTuple):
@@ -271,20 +302,25 @@ def _same(form) -> tff.Computation:
     return tff.tensorflow.computation(lambda sums: sums, form.merge.type_signature.result)
 
 
+def _elementwise(function, a, b):
+    """Applies a function to the tensors of two values, in a TensorFlow computation."""
+    a, b = (
+        it if tf.is_tensor(it) else tff.structure.from_container(it, recursive=True)
+        for it in (a, b)
+    )
+    pairs = zip(tff.structure.flatten(a), tff.structure.flatten(b), strict=True)
+    return tff.structure.pack_sequence_as(a, [function(x, y) for x, y in pairs])
+
+
 def _add(a, b):
-    return tf.nest.map_structure(tf.add, a, b)
+    return _elementwise(tf.add, a, b)
 
 
-def _updated(form) -> tff.Computation:
-    """`(<state, sums> -> <state, results>)`, the server's part of an aggregation."""
-    state_type = form.update.type_signature.parameter[0]
-    _, *secure = form.work.type_signature.result
-    sums_type = tff.types.to_type([form.merge.type_signature.result, *secure])
+def _modulo(form) -> tff.Computation:
+    """`(sums -> sums)` of secure modular sums."""
 
-    @tff.tensorflow.computation(state_type, sums_type)
-    def updated(state, sums):
-        modulus = form.secure_modular_sum_modulus()
-        modular = tf.nest.map_structure(tf.math.floormod, sums[3], modulus)
-        return form.update(state, [form.report(sums[0]), sums[1], sums[2], modular])
+    @tff.tensorflow.computation(form.work.type_signature.result[3])
+    def modulo(sums):
+        return _elementwise(tf.math.floormod, sums, form.secure_modular_sum_modulus())
 
-    return updated
+    return modulo

@@ -38,6 +38,7 @@ from tff_pfl.templates import (
     with_aggregator,
 )
 from tff_pfl.templates.errors import AggregatorError
+from tff_pfl.templates.parted_exchange import next_in_parts
 from tff_pfl.testing import federation
 from tff_pfl.testing.comparing import assert_close, assert_equal, assert_finite, equal
 from tff_pfl.testing.eager import EagerProcess
@@ -384,6 +385,14 @@ def check_compiled(subject: Subject) -> None:
 def _check_runtime(subject, context):
     with tff.framework.get_context_stack().install(context):
         found = subject.process.next(subject.process.initialize(), subject.clients(_SIZES))
+    expected = subject.first_round
+    assert_close((found.state, found.clients), (expected.state, expected.clients), "the round")
+
+
+def check_parts(subject: Subject) -> None:
+    """Checks that a cohort that is computed in two parts gives the same round."""
+    process, (first, *others) = subject.process, subject.clients(_SIZES)
+    found = next_in_parts(process, process.initialize(), [[first], others])
     expected = subject.first_round
     assert_close((found.state, found.clients), (expected.state, expected.clients), "the round")
 
