@@ -29,6 +29,15 @@ _TRACKER = flags.DEFINE_string(
     "A tracker that receives the metrics, too: wandb or mlflow, after pip install tff_pfl[wandb]. "
     "Its own environment variables choose the project, such as WANDB_PROJECT.",
 )
+_SCHEDULER = flags.DEFINE_string(
+    "scheduler", "", "The address HOST:PORT of a Dask scheduler, whose workers train the clients."
+)
+_SCHEDULER_FILE = flags.DEFINE_string(
+    "scheduler_file", "", "The file in which a Dask scheduler has written its address."
+)
+_PARTS = flags.DEFINE_integer(
+    "parts", 16, "The number of parts of the federation on a cluster, a power of two."
+)
 _RESTARTS = flags.DEFINE_integer(
     "restarts",
     0,
@@ -49,6 +58,9 @@ def main(argv):
         tracker=_TRACKER.value,
         set_context=set_context_from_flags,
         restart=_restart,
+        scheduler=_SCHEDULER.value,
+        scheduler_file=_SCHEDULER_FILE.value,
+        parts=_PARTS.value,
     )
 
 

@@ -105,3 +105,15 @@ def clients_in_a_loop(context_of_loops):
 def pytest_sessionfinish():
     """Skips garbage collection at the end of the interpreter."""
     gc.freeze()
+
+
+@pytest.fixture(scope="session")
+def dask_client():
+    """Has one worker, in this process."""
+    import distributed  # here, since few tests need it
+
+    options = {"n_workers": 1, "threads_per_worker": 1, "memory_limit": 0}
+    with distributed.Client(
+        processes=False, dashboard_address="127.0.0.1:0", set_as_default=False, **options
+    ) as client:
+        yield client

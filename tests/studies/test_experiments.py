@@ -4,8 +4,8 @@ import pytest
 import tensorflow as tf
 
 import tff_pfl
-from tests.studies.test_clusters import client  # noqa: F401  a fixture
-from tff_pfl.studies.trainings import Recipe, train_experiment
+from tff_pfl.cluster.recipes import Recipe
+from tff_pfl.studies.trainings import train_experiment
 
 
 def experiment(**changes):
@@ -19,12 +19,12 @@ def experiment(**changes):
 
 
 @pytest.mark.thorough
-def test_runs_of_workers_are_those_of_this_process(tmp_path, client, capsys):  # noqa: F811
+def test_runs_of_workers_are_those_of_this_process(tmp_path, dask_client, capsys):
     here, there = tmp_path / "here", tmp_path / "there"
     experiments = {"FedAvg": experiment()}
     own = tff_pfl.compare(experiments, seeds=(0, 1), folder=here)
     capsys.readouterr()
-    compared = tff_pfl.compare(experiments, seeds=(0, 1), folder=there, client=client)
+    compared = tff_pfl.compare(experiments, seeds=(0, 1), folder=there, client=dask_client)
     assert "FedAvg, seed 1 (2 of 2): personalized/local_test/accuracy " in capsys.readouterr().out
     columns = ["accuracy", "std", "rounds", "bytes_up"]
     assert compared.table().to_dict().keys() == own.table().to_dict().keys()
@@ -37,7 +37,7 @@ def test_runs_of_workers_are_those_of_this_process(tmp_path, client, capsys):  #
     # Both go on with each other's runs.
     tff_pfl.compare(experiments, seeds=(0, 1), folder=there)
     assert "FedAvg, seed 0: was finished before\n" in capsys.readouterr().out
-    tff_pfl.compare(experiments, folder=here, client=client, overwrite=True)
+    tff_pfl.compare(experiments, folder=here, client=dask_client, overwrite=True)
     assert "FedAvg, seed 0 (1 of 1): " in capsys.readouterr().out
 
 

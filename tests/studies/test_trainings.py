@@ -9,12 +9,13 @@ import pytest
 from tests.own_modules import own_modules
 from tests.runs import tiny_config
 from tff_pfl import config as configs
+from tff_pfl.cluster.recipes import Recipe
 from tff_pfl.experiment import resolved
 from tff_pfl.experiment.summary import finished_summary
 from tff_pfl.output.progress import Bar
 from tff_pfl.studies import trainings
 from tff_pfl.studies.engines import Died
-from tff_pfl.studies.trainings import Recipe, train_all, train_recipe
+from tff_pfl.studies.trainings import train_all, train_recipe
 
 
 def trained(recipes, root, engine, **options):

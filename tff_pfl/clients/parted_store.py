@@ -38,7 +38,7 @@ class PartedStateStore(ClientStateStore):
         round_num: The number of rounds after which states are read.
     """
 
-    def __init__(self, initialize_clients, state_type, path, *, num_parts: int, round_num: int):
+    def __init__(self, initialize_clients, state_type, path, *, num_parts: int, round_num: int = 0):
         """Opens the files when they are needed.
 
         Args:
@@ -46,11 +46,11 @@ class PartedStateStore(ClientStateStore):
             state_type: See `ClientStateStore`.
             path: The checkpoint of the run.
             num_parts: The number of parts of the federation.
-            round_num: The number of rounds that are committed.
+            round_num: The number of rounds after which states are read.
         """
         super().__init__(initialize_clients, state_type)
         self._folder, self._num_parts = pathlib.Path(path, PARTS), num_parts
-        self._committed = self.round_num = round_num
+        self.round_num = round_num
         self._files: dict[int, StateFiles] = {}
 
     def release(self, parts: Iterable[int]) -> None:
@@ -61,7 +61,8 @@ class PartedStateStore(ClientStateStore):
     def write(self, parts: Iterable[int], round_num: int) -> None:
         """Writes the pending states of parts; `round_num` counts their round."""
         for part in parts:
-            states = {i: it for i, it in self._pending.items() if self._part_of(i) == part}
+            pending = self._pending.items()
+            states = {i: it for i, it in pending if it is not None and self._part_of(i) == part}
             if states:
                 self._of_part(part).write(round_num, states)
                 for client_id in states:
@@ -69,13 +70,13 @@ class PartedStateStore(ClientStateStore):
 
     def merge(self, parts: Iterable[int], committed: int) -> None:
         """Merges files of committed rounds; see `StateFiles.merge`."""
-        self._committed = committed
         for part in parts:
             if part in self._files:
                 self._files[part].merge(committed)
 
     def _known(self, client_ids: Iterable[int]) -> dict[int, bytes]:
-        found = {i: self._pending[i] for i in client_ids if i in self._pending}
+        pending = ((i, self._pending.get(i)) for i in client_ids)
+        found = {i: state for i, state in pending if state is not None}
         by_part = collections.defaultdict(list)
         for client_id in client_ids:
             if client_id not in found:
@@ -89,8 +90,7 @@ class PartedStateStore(ClientStateStore):
 
     def _of_part(self, part) -> StateFiles:
         if part not in self._files:
-            limit = max(self._committed, self.round_num)
-            self._files[part] = StateFiles(self._folder / f"{part:04d}", limit)
+            self._files[part] = StateFiles(self._folder / f"{part:04d}", self.round_num)
         return self._files[part]
 
 

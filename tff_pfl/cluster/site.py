@@ -31,7 +31,7 @@ class _Done(NamedTuple):
     """The results of a part after an exchange of a round."""
 
     round_num: int
-    index: int
+    exchange: int
     states: Sequence[Any]
     carry: Sequence[Any]
 
@@ -52,17 +52,19 @@ class Site:
             num_parts: The number of parts of the federation.
         """
         self.experiment, process = experiment, experiment.process
-        self._path, self._num_parts = path, num_parts
         self._exchanges = [PartedExchange(process, i) for i in range(len(process.exchanges))]
-        self._store: PartedStateStore | None = None
+        self._store = PartedStateStore(
+            process.initialize_clients, process.client_state_type, path, num_parts=num_parts
+        )
+        self._source = experiment.source(self._store, -(-experiment.cohort_size // num_parts))
+        self._num_parts = num_parts
         self._done: dict[int, _Done] = {}
 
     def release(self, parts: Iterable[int]) -> None:
         """Forgets all that this process knows of parts, which others had since."""
         for part in parts:
             self._done.pop(part, None)
-        if self._store is not None:
-            self._store.release(parts)
+        self._store.release(parts)
 
     def train(
         self,
@@ -100,12 +102,12 @@ class Site:
 
     def _train_part(self, part, order, round_num, downs):
         done, index = self._done.get(part), len(downs) - 1
-        if done is None or (done.round_num, done.index) != (round_num, index - 1):
+        if done is None or (done.round_num, done.exchange) != (round_num, index - 1):
             states = self._store.get(order.ids)
             done = _Done(round_num, -1, states, [()] * len(order.ids))
         examples = self._source.select_examples(order.ids, "train")
         output = None
-        for number in range(done.index + 1, index + 1):
+        for number in range(done.exchange + 1, index + 1):
             clients = [
                 PartClient(Client(np.int32(i), state, data), own, carry)
                 for i, state, data, own, carry in zip(
@@ -139,27 +141,15 @@ class Site:
         found, (server_state,) = {}, server_states
         with self._computing(round_num, committed, orders):
             for part, client_ids in orders.items():
-                evaluator = self.experiment.evaluator.of_clients(client_ids)
+                evaluator = self.experiment.evaluator.of_clients(np.array(client_ids))
                 further = {"client_ids": client_ids} if name == "losses" else arguments
                 found[part] = getattr(evaluator, name)(server_state, self._source, **further)
         return found
 
     @contextlib.contextmanager
     def _computing(self, round_num, committed, parts) -> Iterator[None]:
-        """Prepares the states, and computes as `tff_pfl.train` does."""
-        experiment = self.experiment
-        if self._store is None:
-            process = experiment.process
-            self._store = PartedStateStore(
-                process.initialize_clients,
-                process.client_state_type,
-                self._path,
-                num_parts=self._num_parts,
-                round_num=committed,
-            )
-            size = -(-experiment.cohort_size // self._num_parts)
-            self._source = experiment.source(self._store, size)
-        with experiment.compiling():
-            self._store.round_num = round_num
-            self._store.merge(parts, committed)
+        """Chooses the states after a number of rounds, and computes as `tff_pfl.train` does."""
+        self._store.round_num = round_num
+        self._store.merge(parts, committed)
+        with self.experiment.compiling():
             yield

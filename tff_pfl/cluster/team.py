@@ -16,13 +16,14 @@ import tensorflow_federated as tff
 
 from tff_pfl import runtime
 from tff_pfl.clients.parted_store import forget_after, part_of
+from tff_pfl.cluster.errors import ClusterError
+from tff_pfl.cluster.recipes import Recipe
 from tff_pfl.cluster.site import Order, Site
 from tff_pfl.cluster.tree import folded
+from tff_pfl.cluster.workers import Wanted, marked, versions
 from tff_pfl.config import experiment_of
 from tff_pfl.evaluation import ClientMetrics, Evaluator
 from tff_pfl.experiment.experiment import Experiment
-from tff_pfl.studies.clusters import Wanted, marked, versions
-from tff_pfl.studies.trainings import Recipe
 from tff_pfl.templates.parted_exchange import PartedExchange
 from tff_pfl.templates.values import ProcessOutput
 
@@ -159,7 +160,8 @@ class Team:
         Returns:
             The results together.
         """
-        waiting, results = list(parts), {}
+        waiting: list[int] = list(parts)
+        results: dict = {}
         while waiting:
             calls = {}
             for address, owned in self._owners().items():
@@ -212,7 +214,14 @@ class Team:
         return is_late
 
     def _alive(self) -> set[str]:
-        return set(self._client.scheduler_info(n_workers=-1)["workers"]) - self._lost
+        try:
+            found = self._client.scheduler_info(n_workers=-1)["workers"]
+        except (OSError, RuntimeError) as error:
+            raise ClusterError(
+                f"The scheduler {self._client.scheduler.address} has ended. The same command with "
+                "--resume continues with another one (in Python, resume=True)."
+            ) from error
+        return set(found) - self._lost
 
     def _wait_for_workers(self) -> list[str]:
         while not (alive := self._alive()):

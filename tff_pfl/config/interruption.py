@@ -10,6 +10,7 @@ from typing import TextIO, cast
 
 from tff_pfl import clients, data, runtime
 from tff_pfl.arguments.names import UnknownNameError
+from tff_pfl.cluster.errors import ClusterError
 from tff_pfl.config.errors import ConfigError
 from tff_pfl.experiment.errors import NobodyReportedError, TrackerError
 from tff_pfl.experiment.run_directory import OutputDirectoryError
@@ -21,6 +22,7 @@ def user_errors() -> tuple[type[Exception], ...]:
     """Returns the errors that a user can fix, with TensorFlow's if it is imported."""
     tf = sys.modules.get("tensorflow")
     return (
+        ClusterError,
         clients.CorruptStateError,
         clients.ForeignStateError,
         clients.StateStoreError,

@@ -1,9 +1,10 @@
 """The bodies of `programs/`, from their flags to their exit codes."""
 
+import contextlib
 import os
 import pathlib
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import absl.logging
@@ -20,7 +21,7 @@ from tff_pfl.config.unused import unused_settings
 from tff_pfl.experiment import Experiment
 from tff_pfl.experiment.evaluate import RESULT_SUFFIXES
 from tff_pfl.experiment.export import check_folder
-from tff_pfl.experiment.loop import train
+from tff_pfl.experiment.loop import PARTS, train
 from tff_pfl.experiment.run import Run
 from tff_pfl.experiment.run_directory import (
     CHECKPOINT,
@@ -76,6 +77,9 @@ def run_program(
     tracker: str | None = None,
     set_context: Callable[[], None] = lambda: None,
     restart: Callable[[bool], None] = lambda resume: None,
+    scheduler: str = "",
+    scheduler_file: str = "",
+    parts: int = PARTS,
 ) -> int:
     """Trains and evaluates the experiment of a config, and prints its result and its files.
 
@@ -92,6 +96,9 @@ def run_program(
         restart: Called after a worker of the runtime was lost; may start the program again. Its
             argument is whether the run can be resumed, which is false as long as the run to
             overwrite has not been deleted.
+        scheduler: The address `HOST:PORT` of a Dask scheduler, whose workers train the clients.
+        scheduler_file: The file in which it has written its address, if that is not given.
+        parts: See `train`.
 
     Returns:
         The exit code of the program: 0; 1 after an error that the user can fix; 75
@@ -114,8 +121,10 @@ def run_program(
         elif not is_over:
             try:
                 set_context()
-                with runtime.current_or_graph_context():
-                    train(_experiment(config), directory, release_managers=trackers)
+                with runtime.current_or_graph_context(), _client(scheduler, scheduler_file) as it:
+                    place = "" if it is None else f"the workers of {it.scheduler.address}"
+                    options = {"release_managers": trackers, "client": it, "parts": parts}
+                    train(_experiment(config, place), directory, **options)
             except runtime.WorkerDiedError as error:
                 print(f"error: {error}\n{_advice(directory, output_dir)}", file=sys.stderr)
                 return os.EX_TEMPFAIL
@@ -150,10 +159,23 @@ def _advice(directory, output_dir) -> str:
     return f"no run was started, and the run in {output_dir} was not changed"
 
 
-def _experiment(config) -> Experiment:
+@contextlib.contextmanager
+def _client(scheduler: str, scheduler_file: str) -> Iterator[Any]:
+    """Yields the client of a Dask scheduler; `None` without one."""
+    if not (scheduler or scheduler_file):
+        yield None
+        return
+    # Imported here, because one process does without Dask.
+    from tff_pfl.cluster import connected
+
+    with connected(scheduler, scheduler_file) as client:
+        yield client
+
+
+def _experiment(config, place: str) -> Experiment:
     """Builds the experiment of a config and its parts, and prints what takes a while."""
-    devices = ", ".join(runtime.current_devices() or ["the CPU"])
-    print(f"clients are computed on {devices}; composing the method", flush=True)
+    place = place or ", ".join(runtime.current_devices() or ["the CPU"])
+    print(f"clients are computed on {place}; composing the method", flush=True)
     experiment = experiment_of(config)
     with config_errors(None):  # tracing also reports errors of attacks, privacy and compression
         _ = experiment.process, experiment.evaluator, experiment.new_clients_evaluation

@@ -241,6 +241,6 @@ class Evaluator:
 
     def client_snapshot(self, server_state: Any, source: CohortDataSource) -> dict[str, np.ndarray]:
         """Returns arrays of the clients' states; see `snapshot`."""
-        take = self._process.client_snapshot
+        take: Any = self._process.client_snapshot
         states = map(source.store.get, chunks(self.client_ids, self._options.clients_per_call))
         return stacked(itertools.chain.from_iterable(map(take, states)))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import tensorflow_federated as tff
 
 from tff_pfl import runtime
+from tff_pfl.arguments.ranges import RangeError
 from tff_pfl.arguments.tracebacks import with_short_tracebacks
 from tff_pfl.clients import ClientStateStore, CohortDataSource
 from tff_pfl.data import FederatedDataset
@@ -23,6 +24,7 @@ from tff_pfl.experiment.checkpoint import (
 from tff_pfl.experiment.experiment import Experiment
 from tff_pfl.experiment.memory import check_server_memory
 from tff_pfl.experiment.metrics_log import MetricsLog
+from tff_pfl.experiment.recipe import NoRecipeError
 from tff_pfl.experiment.round_warnings import RoundWarnings
 from tff_pfl.experiment.rounds import Rounds, Schedule
 from tff_pfl.experiment.run import Run
@@ -42,6 +44,10 @@ if TYPE_CHECKING:
     import distributed
 
 
+PARTS = 16
+"""The number of parts of a federation on a cluster."""
+
+
 @with_short_tracebacks
 @runtime.current_or_graph_context()
 def train(
@@ -53,7 +59,7 @@ def train(
     release_managers: Sequence[str | tff.program.ReleaseManager] = (),
     verbose: bool = True,
     client: "distributed.Client | None" = None,
-    parts: int = 16,
+    parts: int = PARTS,
     deadline: float = 600.0,
 ) -> Run:
     """Trains and evaluates an experiment in a folder, which receives all files of the run.
@@ -96,6 +102,8 @@ def train(
             its run cannot be resumed: it is of another experiment, it has done more rounds, or its
             files have changed since the checkpoint, or the checkpoint is missing.
         ForeignStateError: The states of the clients are of another type.
+        NoRecipeError: A part has no name by which workers of a cluster can make it.
+        StateStoreError: The run was trained with another number of parts, or without a cluster.
         ValueError: See `Experiment.process` and `Experiment.new_clients_evaluation`.
         NobodyReportedError: A round has no clients, and the runtime is not the graph runtime.
         MemoryError: The server's state does not fit into memory.
@@ -113,6 +121,8 @@ def train(
         >>> run.result.final.round_num
         1
     """
+    if client is not None:
+        _check_cluster(experiment, parts)
     if folder is None:
         settings = {**experiment.settings, "fingerprints": experiment.identity["fingerprints"]}
         folder = own_folder("runs", experiment.title, settings)
@@ -127,6 +137,19 @@ def train(
     with folder, experiment.compiling(), tracking(release_managers, folder) as managers:
         result = _train(experiment, folder, managers, verbose, here)
     return Run(folder.path, experiment, result)
+
+
+def _check_cluster(experiment: Experiment, parts: int) -> None:
+    """Checks that workers can make the experiment, and that its parts make a binary tree."""
+    if parts < 1 or parts & (parts - 1):
+        raise RangeError(f"parts must be a power of two, such as 16, got {parts!r}.")
+    try:
+        _ = experiment.recipe
+    except NoRecipeError as error:
+        raise NoRecipeError(
+            f"A cluster cannot train {experiment.title!r}: its workers know parts by their names. "
+            f"{error} Name it, or leave out client."
+        ) from error
 
 
 class _Place(NamedTuple):

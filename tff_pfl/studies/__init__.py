@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 from tff_pfl.lazy import offer
 
 if TYPE_CHECKING:
+    from tff_pfl.cluster.errors import ClusterError as ClusterError
     from tff_pfl.studies.check import check_settings as check_settings
-    from tff_pfl.studies.engines import ClusterError as ClusterError
     from tff_pfl.studies.engines import Engine as Engine
     from tff_pfl.studies.engines import open_engine as open_engine
     from tff_pfl.studies.experiments import compare as compare

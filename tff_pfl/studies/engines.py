@@ -25,10 +25,6 @@ class Died(NamedTuple):
     reason: str
 
 
-class ClusterError(RuntimeError):
-    """An error about a cluster: its scheduler does not answer, or a worker does not fit."""
-
-
 def in_this_process(
     function: Callable, calls: Mapping[str, tuple], started: Started
 ) -> Iterator[tuple[str, Any]]:
@@ -67,11 +63,12 @@ def open_engine(
         yield in_this_process
         return
     # Imported here, because one process does without Dask.
+    from tff_pfl.cluster import workers
     from tff_pfl.studies import clusters
 
     with contextlib.ExitStack() as stack:
         if not is_elsewhere:
-            client = stack.enter_context(clusters.local(jobs, dashboard=dashboard))
+            client = stack.enter_context(workers.local(jobs, dashboard=dashboard))
         elif client is None:
-            client = stack.enter_context(clusters.connected(scheduler, scheduler_file))
+            client = stack.enter_context(workers.connected(scheduler, scheduler_file))
         yield clusters.engine_of(client, shared)

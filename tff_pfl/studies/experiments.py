@@ -17,6 +17,7 @@ from tff_pfl.arguments.names import check_names
 from tff_pfl.arguments.ranges import RangeError, each, whole
 from tff_pfl.arguments.settings import NUMBERS
 from tff_pfl.arguments.tracebacks import with_short_tracebacks
+from tff_pfl.cluster.recipes import Recipe
 from tff_pfl.data import FederatedDataset
 from tff_pfl.evaluation import main_metric
 from tff_pfl.experiment import Experiment, Run, train
@@ -34,7 +35,7 @@ from tff_pfl.experiment.trackers import check_trackers
 from tff_pfl.output.files import folder_name, write_json
 from tff_pfl.output.progress import Bar, progress_bar
 from tff_pfl.studies.engines import Engine, open_engine
-from tff_pfl.studies.trainings import Recipe, train_all, train_experiment
+from tff_pfl.studies.trainings import train_all, train_experiment
 from tff_pfl.templates import Algorithm
 
 if TYPE_CHECKING:

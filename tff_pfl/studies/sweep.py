@@ -13,6 +13,7 @@ import pandas as pd
 
 from tff_pfl.analysis.frames import column_of
 from tff_pfl.analysis.runs import STUDY, Runs, read, read_record
+from tff_pfl.cluster.recipes import Recipe
 from tff_pfl.evaluation import MetricName
 from tff_pfl.experiment.run_directory import CHECKPOINT, OutputDirectoryError, has_begun
 from tff_pfl.experiment.run_files import RunFiles
@@ -22,7 +23,7 @@ from tff_pfl.output.files import whole_file, write_json
 from tff_pfl.output.progress import Bar
 from tff_pfl.studies.engines import Engine, in_this_process
 from tff_pfl.studies.study import Study, Training, trial_name
-from tff_pfl.studies.trainings import Recipe, train_all, train_recipe
+from tff_pfl.studies.trainings import train_all, train_recipe
 from tff_pfl.studies.tuning import Tuner, storage_errors
 
 

@@ -8,12 +8,11 @@ import pathlib
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
 
 from tff_pfl import config as configs
 from tff_pfl import experiment
-from tff_pfl.config.imports import folders_of
+from tff_pfl.cluster.recipes import Recipe
 from tff_pfl.config.interruption import Terminated
 from tff_pfl.output import locks
 from tff_pfl.output.progress import Bar
@@ -22,61 +21,6 @@ from tff_pfl.studies.engines import Died, Engine
 
 _BUSY = "busy"  # another process trains the run
 _INTERRUPTIONS = {128 + signal.SIGINT: KeyboardInterrupt, 128 + signal.SIGTERM: Terminated}
-
-
-class Recipe(NamedTuple):
-    """All that a process needs to train a run.
-
-    Attributes:
-        settings: The keys of its config, as JSON values.
-        code: Digests of the user's modules that the config imports; see `versions.code_of`.
-        tracker: The name of a tracker that receives its metrics, too.
-        title: The title of an experiment that was made in Python; see `train_experiment`.
-    """
-
-    settings: Mapping[str, Any]
-    code: Mapping[str, str] = {}
-    tracker: str | None = None
-    title: str = ""
-
-    @classmethod
-    def of_flags(cls, flags: Sequence[str]) -> "Recipe":
-        """Returns the recipe of the run that `programs/train.py` would train with some flags.
-
-        Raises:
-            ConfigError: A flag or the config is wrong.
-        """
-        return cls.of(experiment.resolved(configs.read_config(flags)))
-
-    @classmethod
-    def of(
-        cls, settings: Mapping[str, Any], tracker: str | None = None, title: str = ""
-    ) -> "Recipe":
-        """Returns a recipe with the folders and digests of the modules, which are imported."""
-        # Imported here, because it imports TensorFlow, which a study's file does not need.
-        from tff_pfl.experiment.versions import code_of
-
-        imports = settings["imports"]
-        folders = settings["import_path"] or folders_of(imports)
-        return cls({**settings, "import_path": folders}, code_of(imports), tracker, title)
-
-    def config(self):
-        """Returns the config.
-
-        Raises:
-            ConfigError: The config is not one of this version, or a module that it imports is
-                missing or differs from that of the process that wrote the recipe.
-        """
-        from tff_pfl.experiment.versions import code_of
-
-        config = configs.config_of_run(self.settings, trust_imports=True)
-        found = code_of(config.imports)
-        if others := [name for name in self.code if found.get(name) != self.code[name]]:
-            raise configs.ConfigError(
-                f"The {others[0]} of this worker differs from that of the program that started "
-                "the training. Copy it to this machine."
-            )
-        return config
 
 
 Train = Callable[[Recipe, str, bool], int | str]
