@@ -16,7 +16,7 @@ PACKAGES = [
 ]
 
 _TOPICS = {
-    "Experiments": ("experiment", "evaluation", "analysis", "config", "studies"),
+    "Experiments": ("experiment", "evaluation", "analysis", "config", "studies", "cluster"),
     "Methods": ("algorithms", "templates", "local", "aggregators"),
     "Models and data": ("models", "data", "datasets", "clients"),
     "Privacy, attacks, compression": ("privacy", "attacks", "compression"),

@@ -219,7 +219,7 @@ class ClientBlock:
 
         Args:
             shared: The message that was broadcast, at the clients; unused if nothing is.
-            own: The messages to single clients, at the clients; unused if there are none.
+            own: The messages to single clients, at the clients; unused without any.
             round_num: int32, at the clients.
             clients: See `map`.
             client_states: See `map`.

@@ -20,7 +20,7 @@ class Downlink(NamedTuple):
     """The things that all clients of an exchange get.
 
     Attributes:
-        shared: The message that is broadcast; `()` if there is none.
+        shared: The message that is broadcast; `()` without one.
         round_num: int32 scalar, the number of completed rounds.
         aggregator: The broadcast of the aggregator, such as a norm to clip to.
     """
@@ -35,7 +35,7 @@ class PartClient(NamedTuple):
 
     Attributes:
         client: The `Client`.
-        own: The message to this client only; `()` if there is none.
+        own: The message to this client only; `()` without one.
         carry: The value that it kept from the exchange before; `()` at the first.
     """
 
@@ -95,7 +95,7 @@ class PartedExchange:
         return Downlink(shared, state.round_num, aggregator)
 
     def own_messages(self, state: ServerState, client_ids: Sequence[int]) -> list[Any]:
-        """Returns the messages to single clients; `()` for each if there are none."""
+        """Returns the messages to single clients; `()` for each without any."""
         if not self.exchange.block.selects:
             return [()] * len(client_ids)
         return list(self._select(state, [np.int32(i) for i in client_ids]))
@@ -317,7 +317,7 @@ def _add(a, b):
 
 
 def _modulo(form) -> tff.Computation:
-    """`(sums -> sums)` of secure modular sums."""
+    """Makes `(sums -> sums)`, the remainders of secure modular sums."""
 
     @tff.tensorflow.computation(form.work.type_signature.result[3])
     def modulo(sums):
