@@ -56,7 +56,8 @@ class Site:
         self._store = PartedStateStore(
             process.initialize_clients, process.client_state_type, path, num_parts=num_parts
         )
-        self._source = experiment.source(self._store, -(-experiment.cohort_size // num_parts))
+        self._at_a_time = -(-experiment.cohort_size // num_parts)
+        self._source = experiment.source(self._store, self._at_a_time)
         self._num_parts = num_parts
         self._done: dict[int, _Done] = {}
 
@@ -151,5 +152,5 @@ class Site:
         """Chooses the states after a number of rounds, and computes as `tff_pfl.train` does."""
         self._store.round_num = round_num
         self._store.merge(parts, committed)
-        with self.experiment.compiling():
+        with self.experiment.compiling(self._at_a_time):
             yield

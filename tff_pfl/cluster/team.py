@@ -73,6 +73,7 @@ class Team:
         recipe = Recipe.of(experiment.recipe)
         self._made = _Made(uuid.uuid4().hex, recipe, os.path.abspath(path), num_parts)
         self._lost: set[str] = set()
+        self._order: list[str] = []  # of the workers
         self._last: dict[int, str] = {}  # the worker that had a part last
         self._wanted: Wanted | None = None
         self.committed: int | None = None
@@ -170,9 +171,9 @@ class Team:
                 if not chosen:
                     continue
                 try:
-                    values = [value.at(address, self._client) for value in sent]
-                except (OSError, TimeoutError):  # it has ended
-                    self._lost.add(address)
+                    values = [value.at(address, self._client, self._deadline) for value in sent]
+                except (OSError, TimeoutError):
+                    self._lose(address)
                     continue
                 orders = {part: order(part, part in moved) for part in chosen}
                 work = self._wanted, self._made, method, self.committed, moved, orders, round_num
@@ -194,8 +195,8 @@ class Team:
                 distributed.wait(list(calls), timeout=_POLL, return_when="FIRST_COMPLETED")
             alive = self._alive()
             for call, (address, parts) in list(calls.items()):
-                is_there = address in alive and not self._is_late(start, address)
-                if call.status == "pending" and is_there:
+                is_waited_for = call.status == "pending" and address in alive
+                if is_waited_for and time.monotonic() - start < self._deadline:
                     continue
                 del calls[call]
                 try:
@@ -204,14 +205,13 @@ class Team:
                         continue
                 except _LOSSES:
                     pass
-                self._lost.add(address)
+                self._lose(address)
                 call.cancel()
 
-    def _is_late(self, start, address) -> bool:
-        is_late = time.monotonic() - start > self._deadline
-        if is_late:
-            print(f"{address} has not answered in {self._deadline:g} seconds", file=sys.stderr)
-        return is_late
+    def _lose(self, address: str) -> None:
+        """Leaves out a worker that has ended or hangs."""
+        print(f"The worker {address} is lost; others compute its clients.", file=sys.stderr)
+        self._lost.add(address)
 
     def _alive(self) -> set[str]:
         try:
@@ -229,8 +229,11 @@ class Team:
         return sorted(alive)
 
     def _owners(self) -> dict[str, range]:
-        """Returns the parts of each worker, which are neighbours."""
-        workers = self._wait_for_workers()
+        """Returns the parts of each worker, which are neighbours; few move when workers change."""
+        alive = self._wait_for_workers()
+        workers = [it for it in self._order if it in alive]
+        workers += [it for it in alive if it not in workers]
+        self._order = workers
         bounds = [round(i * self._num_parts / len(workers)) for i in range(len(workers) + 1)]
         return {it: range(bounds[i], bounds[i + 1]) for i, it in enumerate(workers)}
 
@@ -254,12 +257,13 @@ class _Sent:
         self._value = _plain(value)
         self._at: dict[str, distributed.Future] = {}
 
-    def at(self, address: str, client: distributed.Client) -> distributed.Future:
-        """Returns the value at a worker."""
+    def at(self, address: str, client: distributed.Client, seconds: float) -> distributed.Future:
+        """Returns the value at a worker, which must take it in so many seconds."""
         if address not in self._at:
-            self._at[address] = client.scatter(
-                self._value, workers=[address], direct=True, hash=False
-            )
+            # `timeout` of `scatter` does not cover a worker that hangs.
+            options = {"workers": [address], "direct": True, "hash": False, "asynchronous": True}
+            scatter = functools.partial(client.scatter, self._value, **options)
+            self._at[address] = client.sync(scatter, callback_timeout=seconds)
         return self._at[address]
 
 

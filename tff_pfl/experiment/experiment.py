@@ -309,10 +309,15 @@ class Experiment:
         return compilation(self.model, self.members, self.local, self.rounds, self.cohort_size)
 
     @contextlib.contextmanager
-    def compiling(self) -> Iterator[None]:
-        """Tells the runtime whether compilation pays, and what it may expect of cohorts."""
+    def compiling(self, clients_at_a_time: int | None = None) -> Iterator[None]:
+        """Tells the runtime whether compilation pays, and what it may expect of cohorts.
+
+        Args:
+            clients_at_a_time: The number of clients that are computed together; by default a
+                cohort.
+        """
         choice = self.compilation
-        cohorts = runtime.Cohorts.of(self.cohort_size, self.members.sizes())
+        cohorts = runtime.Cohorts.of(clients_at_a_time or self.cohort_size, self.members.sizes())
         with runtime.compiling(choice.pays, cohorts):
             if runtime.leaves_compilation_open():
                 which = "compiled" if choice.pays else "not compiled"
