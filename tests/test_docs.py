@@ -69,6 +69,7 @@ def config_and_folder(monkeypatch, command, *changes):
     arguments = shlex.split(command.partition("programs/train.py ")[2])
     (output,) = [flag for flag in arguments if flag.startswith("--output_dir=")]
     arguments.remove(output)
+    arguments = [it for it in arguments if not it.startswith("--scheduler=")]
     config = config_of_flags(monkeypatch, *arguments, *changes)
     return config, output.removeprefix("--output_dir=")
 
@@ -234,6 +235,11 @@ OTHERS += ["privacy", "private_uploads", "runtime", "studies", "tasks"]
 @pytest.mark.parametrize("guide", OTHERS)
 def test_other_guides_run(follow, guide):
     follow(guide)
+
+
+@pytest.mark.thorough
+def test_training_by_two_workers_runs(follow):
+    assert follow("cluster_training")["run"].result.final.round_num == 3
 
 
 @pytest.mark.thorough

@@ -1,4 +1,4 @@
-"""Tests that parts are merged in one order, whoever has them."""
+"""Tests that parts are merged in one order, in any process."""
 
 import numpy as np
 import pytest

@@ -72,6 +72,7 @@ class Team:
         self._exchanges = [PartedExchange(process, i) for i in range(len(process.exchanges))]
         recipe = Recipe.of(experiment.recipe)
         self._made = _Made(uuid.uuid4().hex, recipe, os.path.abspath(path), num_parts)
+        self._address = client.scheduler.address
         self._lost: set[str] = set()
         self._order: list[str] = []  # of the workers
         self._last: dict[int, str] = {}  # the worker that had a part last
@@ -201,7 +202,8 @@ class Team:
                 del calls[call]
                 try:
                     if call.status in ("finished", "error"):
-                        yield address, parts, call.result()
+                        found = self._client.gather(call, direct=True)  # not by the scheduler
+                        yield address, parts, found
                         continue
                 except _LOSSES:
                     pass
@@ -216,9 +218,9 @@ class Team:
     def _alive(self) -> set[str]:
         try:
             found = self._client.scheduler_info(n_workers=-1)["workers"]
-        except (OSError, RuntimeError) as error:
+        except (OSError, RuntimeError, KeyError) as error:
             raise ClusterError(
-                f"The scheduler {self._client.scheduler.address} has ended. The same command with "
+                f"The scheduler {self._address} has ended. The same command with "
                 "--resume continues with another one (in Python, resume=True)."
             ) from error
         return set(found) - self._lost

@@ -1,4 +1,4 @@
-"""Merges values of parts in one order, whoever has them."""
+"""Merges values of parts in one order, in any process."""
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Any

@@ -24,6 +24,7 @@ def engine_of(client: distributed.Client, shared: str | os.PathLike) -> Engine:
     """
 
     def engine(function, calls, started):
+        address = client.scheduler.address
         with marked(shared) as mark:
             client.subscribe_topic(mark, lambda event: started(event[1]))
             wanted = Wanted(mark, versions())
@@ -33,7 +34,7 @@ def engine_of(client: distributed.Client, shared: str | os.PathLike) -> Engine:
             }
             try:
                 for future in distributed.as_completed(list(keys), loop=client.loop):
-                    yield keys.pop(future), _result(future, client)
+                    yield keys.pop(future), _result(future, address)
             finally:
                 with contextlib.suppress(Exception):  # the scheduler may have ended
                     client.cancel(list(keys))
@@ -42,7 +43,7 @@ def engine_of(client: distributed.Client, shared: str | os.PathLike) -> Engine:
     return engine
 
 
-def _result(future: distributed.Future, client: distributed.Client) -> Any:
+def _result(future: distributed.Future, address: str) -> Any:
     try:
         return future.result()
     except distributed.scheduler.KilledWorker as error:
@@ -53,8 +54,7 @@ def _result(future: distributed.Future, client: distributed.Client) -> Any:
         )
     except (distributed.client.FutureCancelledError, distributed.comm.CommClosedError) as error:
         raise ClusterError(
-            f"The scheduler {client.scheduler.address} has ended. The same command continues with "
-            "another one."
+            f"The scheduler {address} has ended. The same command continues with another one."
         ) from error
 
 

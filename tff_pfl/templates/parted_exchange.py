@@ -276,7 +276,7 @@ class _Finished(NamedTuple):
 
 
 def _form_of(exchange: ComposedExchange) -> tff.backends.mapreduce.MapReduceForm | None:
-    """Returns the form of the aggregation alone; `None` if there is none."""
+    """Returns the form of the aggregation alone; `None` if TFF has no such form."""
     if not exchange.aggregates:
         return None
     state_type = tff.types.TensorType(np.int32)
