@@ -154,7 +154,7 @@ class Team:
         Args:
             method: The name of the method.
             parts: The parts.
-            order: Returns what is asked of a part, and whether its worker is new to it.
+            order: Returns the order for a part, also by whether its worker is new to it.
             sent: The values that each worker gets.
             round_num: The number of rounds done.
             **named: Further arguments.
@@ -226,6 +226,8 @@ class Team:
         return set(found) - self._lost
 
     def _wait_for_workers(self) -> list[str]:
+        if not self._alive():
+            print(f"waiting for workers of {self._address}", file=sys.stderr)
         while not (alive := self._alive()):
             time.sleep(_POLL)
         return sorted(alive)

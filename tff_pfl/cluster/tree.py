@@ -21,7 +21,7 @@ def folded(
         merge: Merges two values, in order.
 
     Returns:
-        The values that are left: of the whole, `(size, 0)`, if all values are there.
+        The values that are left; only that of the whole, `(size, 0)`, if all values are there.
     """
     left, size = dict(nodes), 1
     while size < num_parts:
