@@ -15,7 +15,7 @@ def folded(
     The tree is the same for any division of parts among processes, and so are rounding errors.
 
     Args:
-        nodes: The values. Those of single parts have the keys `(1, part)`.
+        nodes: The values; a single part has the key `(1, part)`.
         active: The parts that have a value somewhere.
         num_parts: The number of all parts.
         merge: Merges two values, in order.
