@@ -173,8 +173,8 @@ class Team:
                     continue
                 try:
                     values = [value.at(address, self._client, self._deadline) for value in sent]
-                except (OSError, TimeoutError):
-                    self._lose(address)
+                except (OSError, TimeoutError) as error:
+                    self._lose(address, hangs=isinstance(error, TimeoutError))
                     continue
                 orders = {part: order(part, part in moved) for part in chosen}
                 work = self._wanted, self._made, method, self.committed, moved, orders, round_num
@@ -197,7 +197,8 @@ class Team:
             alive = self._alive()
             for call, (address, parts) in list(calls.items()):
                 is_waited_for = call.status == "pending" and address in alive
-                if is_waited_for and time.monotonic() - start < self._deadline:
+                is_late = time.monotonic() - start > self._deadline
+                if is_waited_for and not is_late:
                     continue
                 del calls[call]
                 try:
@@ -207,13 +208,15 @@ class Team:
                         continue
                 except _LOSSES:
                     pass
-                self._lose(address)
+                self._lose(address, hangs=is_waited_for)
                 call.cancel()
 
-    def _lose(self, address: str) -> None:
-        """Leaves out a worker that has ended or hangs."""
-        print(f"The worker {address} is lost; others compute its clients.", file=sys.stderr)
-        self._lost.add(address)
+    def _lose(self, address: str, hangs: bool) -> None:
+        """Leaves out a worker that hangs; one that has ended is no longer with the scheduler."""
+        print(f"The worker {address} is lost; its clients are computed again.", file=sys.stderr)
+        if hangs:
+            self._lost.add(address)
+        time.sleep(_POLL)  # in which the scheduler notes that a worker has ended
 
     def _alive(self) -> set[str]:
         try:
@@ -223,7 +226,7 @@ class Team:
                 f"The scheduler {self._address} has ended. The same command with "
                 "--resume continues with another one (in Python, resume=True)."
             ) from error
-        return set(found) - self._lost
+        return set(found) - self._lost or set(found)  # better those that hung than nobody
 
     def _wait_for_workers(self) -> list[str]:
         if not self._alive():
