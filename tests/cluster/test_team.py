@@ -1,18 +1,21 @@
 """Tests trainings by the workers of a cluster: their numbers, their files, and lost workers."""
 
 import dataclasses
+import itertools
 import os
 import random
 import signal
 import threading
 import time
 
+import distributed
 import pandas as pd
 import pytest
 
 import tff_pfl
 from tests.cluster.named import experiment
 from tests.federation import assert_close
+from tff_pfl import config as configs
 from tff_pfl.arguments.ranges import RangeError
 from tff_pfl.clients import StateStoreError
 from tff_pfl.cluster import Team, local
@@ -77,6 +80,31 @@ def test_experiments_that_a_cluster_cannot_train_are_refused(tmp_path, dask_clie
     with pytest.raises(NoRecipeError, match=message):
         train(tmp_path / "a", made=dataclasses.replace(made, dataset=own), client=dask_client)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.thorough
+def test_worker_whose_answer_is_lost_is_asked_again(tmp_path, dask_client, monkeypatch):
+    """Loses answers of each exchange, also of the second, which needs what the first has kept."""
+    expected = train(tmp_path / "whole", "fedamp", client=dask_client)
+    gather, calls = dask_client.gather, itertools.count()
+
+    def losing(futures, **options):
+        found = gather(futures, **options)
+        if next(calls) % 3 == 1:
+            raise distributed.comm.CommClosedError("The answer is lost.")
+        return found
+
+    monkeypatch.setattr(dask_client, "gather", losing)
+    found = train(tmp_path / "lost", "fedamp", client=dask_client)
+    pd.testing.assert_frame_equal(metrics_of(expected), metrics_of(found), rtol=0, atol=0)
+    assert next(calls) > 8
+
+
+def test_worker_with_other_data_is_refused(tmp_path, dask_client):
+    made = experiment()
+    made.identity["fingerprints"].update({"data": "0", "inputs": "1"})
+    with pytest.raises(configs.ConfigError, match="^The data set 'digits' of this worker differs"):
+        train(tmp_path / "run", made=made, client=dask_client)
 
 
 @pytest.mark.thorough

@@ -63,3 +63,19 @@ class Recipe(NamedTuple):
                 "the training. Copy it to this machine."
             )
         return config
+
+    def experiment(self) -> experiment.Experiment:
+        """Returns the experiment of settings with fingerprints, which has the same data.
+
+        Raises:
+            ConfigError: See `config`; or the data differ from those of the process that wrote the
+                recipe.
+        """
+        made = configs.experiment_of(self.config())
+        data, wanted = made.members, self.settings["fingerprints"]
+        if (data.fingerprint, data.inputs_fingerprint) != (wanted["data"], wanted["inputs"]):
+            raise configs.ConfigError(
+                f"The data set {data.name!r} of this worker differs from that of the program that "
+                "started the training. Copy it to this machine."
+            )
+        return made

@@ -95,7 +95,7 @@ class Site:
             for part, order in orders.items():
                 sums[part] = self._train_part(part, order, round_num, downs)
                 if last:
-                    self._store.put(order.ids, self._done[part].states)
+                    self._store.put(order.ids, self._done.pop(part).states)
             if last:
                 self._store.write(orders, round_num + 1)
         merge = self._exchanges[len(downs) - 1].merge

@@ -21,7 +21,6 @@ from tff_pfl.cluster.recipes import Recipe
 from tff_pfl.cluster.site import Order, Site
 from tff_pfl.cluster.tree import folded
 from tff_pfl.cluster.workers import Wanted, marked, versions
-from tff_pfl.config import experiment_of
 from tff_pfl.evaluation import ClientMetrics, Evaluator
 from tff_pfl.experiment.experiment import Experiment
 from tff_pfl.templates.parted_exchange import PartedExchange
@@ -70,7 +69,8 @@ class Team:
         self._client, self._experiment, self._process = client, experiment, process
         self._num_parts, self._deadline = num_parts, deadline
         self._exchanges = [PartedExchange(process, i) for i in range(len(process.exchanges))]
-        recipe = Recipe.of(experiment.recipe)
+        prints = experiment.identity["fingerprints"]
+        recipe = Recipe.of({**experiment.recipe, "fingerprints": prints})
         self._made = _Made(uuid.uuid4().hex, recipe, os.path.abspath(path), num_parts)
         self._address = client.scheduler.address
         self._lost: set[str] = set()
@@ -209,6 +209,8 @@ class Team:
                 except _LOSSES:
                     pass
                 self._lose(address, hangs=is_waited_for)
+                for part in parts:  # whose worker may be asked again, and then begins anew
+                    self._last.pop(part, None)
                 call.cancel()
 
     def _lose(self, address: str, hangs: bool) -> None:
@@ -245,7 +247,7 @@ class Team:
         return {it: range(bounds[i], bounds[i + 1]) for i, it in enumerate(workers)}
 
     @contextlib.contextmanager
-    def __call__(self) -> Iterator["Team"]:
+    def working(self) -> Iterator["Team"]:
         """Checks workers against a mark in the shared folder, for the duration of the context."""
         with marked(self._made.path) as mark:
             self._wanted = Wanted(mark, versions())
@@ -314,8 +316,8 @@ def _at_site(
         _sites.clear()
         context = runtime.create_graph_context()  # keeps what is traced
         with install(context):
-            experiment = experiment_of(made.recipe.config())
-            _sites[made.token] = context, Site(experiment, made.path, made.num_parts)
+            site = Site(made.recipe.experiment(), made.path, made.num_parts)
+            _sites[made.token] = context, site
     context, site = _sites[made.token]
     with install(context):
         site.release(moved)
@@ -348,8 +350,9 @@ class _TeamEvaluator(Evaluator):
     def losses(self, server_state, source, client_ids) -> np.ndarray:
         """Computes the loss of the global model on clients' training examples."""
         parts = self._team.evaluate("losses", server_state, client_ids)
-        loss_of = dict(zip(np.concatenate([ids for ids, _ in parts]).tolist(),
-                           np.concatenate([found for _, found in parts]), strict=True))  # fmt: skip
+        loss_of: dict[int, float] = {}
+        for ids, losses in parts:
+            loss_of |= zip(ids.tolist(), losses, strict=True)
         return np.array([loss_of[int(i)] for i in client_ids])
 
     def client_snapshot(self, server_state, source) -> dict[str, np.ndarray]:

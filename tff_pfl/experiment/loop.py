@@ -186,7 +186,7 @@ def _on_cluster(client, parts, deadline, experiment, path) -> Iterator[_Place]:
 
     with (
         remote_client_states(experiment.process, path, parts) as store,
-        Team(client, experiment, path, num_parts=parts, deadline=deadline)() as team,
+        Team(client, experiment, path, num_parts=parts, deadline=deadline).working() as team,
     ):
         source = experiment.source(store, experiment.cohort_size)
         yield _Place(store, source, team.next, team.evaluator, team.commit)

@@ -49,15 +49,8 @@ def train_experiment(recipe: Recipe, folder: str, waits: bool = False) -> int | 
     """Trains a run as `tff_pfl.train` does; see `train_recipe`."""
 
     def work():
-        config = recipe.config()
         directory = experiment.RunDirectory(folder, recipe.settings, resume=True)
-        made = dataclasses.replace(configs.experiment_of(config), label=recipe.title)
-        data, wanted = made.members, recipe.settings["fingerprints"]
-        if (data.fingerprint, data.inputs_fingerprint) != (wanted["data"], wanted["inputs"]):
-            raise configs.ConfigError(
-                f"The data set {data.name!r} of this worker differs from that of the program that "
-                "started the training. Copy it to this machine."
-            )
+        made = dataclasses.replace(recipe.experiment(), label=recipe.title)
         trackers = [recipe.tracker] if recipe.tracker else []
         experiment.train(made, directory, release_managers=trackers)
 
