@@ -1,13 +1,16 @@
 """Recipes by which other processes make an experiment."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import ml_collections
 
 from tff_pfl import config as configs
 from tff_pfl import experiment
 from tff_pfl.config.imports import folders_of
+
+if TYPE_CHECKING:  # It would import TensorFlow, which a study's file does not need.
+    from tff_pfl.experiment import Experiment
 
 
 class Recipe(NamedTuple):
@@ -64,7 +67,7 @@ class Recipe(NamedTuple):
             )
         return config
 
-    def experiment(self) -> experiment.Experiment:
+    def experiment(self) -> "Experiment":
         """Returns the experiment of settings with fingerprints, which has the same data.
 
         Raises:
