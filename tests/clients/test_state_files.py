@@ -2,7 +2,7 @@
 
 import pytest
 
-from tff_pfl.clients import CorruptStateError
+from tff_pfl.clients import CorruptStateError, StateStoreError, state_files
 from tff_pfl.clients.parted_store import PARTS, forget_after
 from tff_pfl.clients.state_files import StateFiles
 
@@ -78,3 +78,22 @@ def test_states_after_the_last_commit_are_deleted(tmp_path):
             StateFiles(tmp_path / PARTS / part, 0).write(number, {1: b"state"})
     forget_after(tmp_path, 1)
     assert names(tmp_path / PARTS / "0001") == ["round_000001.states"]
+
+
+def test_files_that_are_seen_later_are_waited_for(tmp_path, monkeypatch):
+    """Writes the newest file of another machine only when the folder is read again."""
+    StateFiles(tmp_path, 0).write(1, {1: b"one", 2: b"two"})
+    again = state_files._look_again
+
+    def later(folder):
+        StateFiles(tmp_path, 0).write(3, {1: b"three"})
+        again(folder)
+
+    monkeypatch.setattr(state_files, "_look_again", later)
+    assert StateFiles(tmp_path, 3, last=3).read([1, 2], 3) == {1: b"three", 2: b"two"}
+
+
+def test_folder_that_others_do_not_write_to_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(state_files, "_PATIENCE", 0)
+    with pytest.raises(StateStoreError, match="0003 lacks the states of round 2. Workers must see"):
+        StateFiles(tmp_path / "0003", 2, last=2)

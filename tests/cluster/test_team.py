@@ -19,6 +19,7 @@ from tff_pfl import config as configs
 from tff_pfl.arguments.ranges import RangeError
 from tff_pfl.clients import StateStoreError
 from tff_pfl.cluster import Team, local
+from tff_pfl.cluster.team import divided
 from tff_pfl.experiment.recipe import NoRecipeError
 
 
@@ -68,6 +69,16 @@ def test_stopped_run_goes_on_with_a_cluster_only(tmp_path, dask_client):
     own = train(tmp_path / "own", fields={"rounds": 2})
     with pytest.raises(StateStoreError, match="was trained without a cluster"):
         train(own.folder, client=dask_client, resume=True)
+
+
+def test_workers_get_neighbours_of_about_the_same_load():
+    loads = [5, 0, 1, 1, 0, 2, 1, 0]
+    assert divided(loads, 2) == [0, 1, 8]
+    assert divided(loads, 1) == [0, 8]
+    assert divided([1] * 8, 4) == [0, 2, 4, 6, 8]
+    assert divided([1, 1], 4)[-1] == 2  # more workers than parts
+    assert divided([21, 20, 20, 20], 2, before=[0, 3, 4]) == [0, 2, 4]
+    assert divided([20, 2, 20, 0], 2, before=[0, 2, 4]) == [0, 2, 4]
 
 
 def test_experiments_that_a_cluster_cannot_train_are_refused(tmp_path, dask_client):

@@ -31,6 +31,16 @@ def forget_after(path: str | os.PathLike, round_num: int) -> None:
             file.unlink(missing_ok=True)
 
 
+def last_rounds(path: str | os.PathLike) -> dict[int, int]:
+    """Returns the number of rounds after which the newest file of each part has states."""
+    last: dict[int, int] = {}
+    for file in pathlib.Path(path, PARTS).glob("*/*.states"):
+        if found := rounds_of(file.name):
+            part = int(file.parent.name)
+            last[part] = max(last.get(part, 0), found)
+    return last
+
+
 class PartedStateStore(ClientStateStore):
     """A store of the states of some parts, which are read from files and written to them.
 
@@ -52,9 +62,15 @@ class PartedStateStore(ClientStateStore):
         self._folder, self._num_parts = pathlib.Path(path, PARTS), num_parts
         self.round_num = round_num
         self._files: dict[int, StateFiles] = {}
+        self._last: dict[int, int] = {}
 
-    def release(self, parts: Iterable[int]) -> None:
-        """Forgets parts that other processes go on with."""
+    def take_over(self, parts: Mapping[int, int]) -> None:
+        """Forgets what is known of parts, which others had since.
+
+        Args:
+            parts: The number of rounds after which the newest file of each part has states.
+        """
+        self._last |= parts
         for part in parts:
             self._files.pop(part, None)
 
@@ -90,7 +106,8 @@ class PartedStateStore(ClientStateStore):
 
     def _of_part(self, part) -> StateFiles:
         if part not in self._files:
-            self._files[part] = StateFiles(self._folder / f"{part:04d}", self.round_num)
+            last = self._last.get(part, 0)
+            self._files[part] = StateFiles(self._folder / f"{part:04d}", self.round_num, last)
         return self._files[part]
 
 

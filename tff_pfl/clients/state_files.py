@@ -14,14 +14,17 @@ import mmap
 import os
 import pathlib
 import re
+import tempfile
+import time
 import zlib
 from collections.abc import Iterable, Mapping
 
-from tff_pfl.clients.errors import CorruptStateError
+from tff_pfl.clients.errors import CorruptStateError, StateStoreError
 from tff_pfl.output.files import whole_file
 
 _NAME = re.compile(r"(round|upto)_(\d+)\.states")
 _FEWEST = 8  # files that are merged into one
+_PATIENCE = 60  # seconds in which a network's file system shows a file
 
 
 def rounds_of(name: str) -> int | None:
@@ -33,15 +36,32 @@ def rounds_of(name: str) -> int | None:
 class StateFiles:
     """The states of the clients of a part, as bytes."""
 
-    def __init__(self, folder: str | os.PathLike, round_num: int):
+    def __init__(self, folder: str | os.PathLike, round_num: int, last: int = 0):
         """Reads the index of each file.
 
         Args:
             folder: The folder of the part, which need not exist.
             round_num: The number of rounds that are committed; files of later ones are ignored.
+            last: The number of rounds after which the newest file has states, if another machine
+                may have written it: a network's file system may show it some seconds later.
+
+        Raises:
+            StateStoreError: The newest file is not there.
         """
         self._folder = pathlib.Path(folder)
         self._files: dict[int, _File] = {}  # by the number of rounds, ascending
+        self._base = 0
+        end = time.monotonic() + _PATIENCE
+        while not self._found(round_num, last):
+            if time.monotonic() > end:
+                raise StateStoreError(
+                    f"{self._folder} lacks the states of round {last}. Workers must see the folder "
+                    "of the run under the same path."
+                )
+            _look_again(self._folder)
+
+    def _found(self, round_num, last) -> bool:
+        """Reads the index of each file; returns whether those of the last round are among them."""
         found = sorted(
             (int(match[2]), match[1], path)
             for path in self._folder.glob("*.states")
@@ -49,9 +69,15 @@ class StateFiles:
         )
         bases = [number for number, kind, _ in found if kind == "upto"]
         self._base = bases[-1] if bases else 0
-        for number, kind, path in found:
-            if number > self._base or (number == self._base and kind == "upto"):
-                self._files[number] = _File(path)
+        try:
+            self._files = {
+                number: _File(path)
+                for number, kind, path in found
+                if number > self._base or (number == self._base and kind == "upto")
+            }
+        except FileNotFoundError:  # merged since
+            return False
+        return max(self._files, default=0) >= last
 
     def read(self, client_ids: Iterable[int], round_num: int) -> dict[int, bytes]:
         """Returns the states after so many rounds, without those of clients that have none."""
@@ -89,6 +115,14 @@ class StateFiles:
             old = self._files.pop(number)
             old.path.unlink(missing_ok=True)
         self._files[last], self._base = _File(path), last
+
+
+def _look_again(folder):
+    """Makes a network's file system read a folder again, by a change in it."""
+    time.sleep(0.1)
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder):
+        pass
 
 
 class _File:

@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -61,11 +61,11 @@ class Site:
         self._num_parts = num_parts
         self._done: dict[int, _Done] = {}
 
-    def release(self, parts: Iterable[int]) -> None:
-        """Forgets all that this process knows of parts, which others had since."""
+    def take_over(self, parts: Mapping[int, int]) -> None:
+        """Forgets all that this process knows of parts; see `PartedStateStore.take_over`."""
         for part in parts:
             self._done.pop(part, None)
-        self._store.release(parts)
+        self._store.take_over(parts)
 
     def train(
         self,

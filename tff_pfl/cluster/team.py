@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow_federated as tff
 
 from tff_pfl import runtime
-from tff_pfl.clients.parted_store import forget_after, part_of
+from tff_pfl.clients.parted_store import forget_after, last_rounds, part_of
 from tff_pfl.cluster.errors import ClusterError
 from tff_pfl.cluster.recipes import Recipe
 from tff_pfl.cluster.site import Order, Site
@@ -75,7 +75,9 @@ class Team:
         self._address = client.scheduler.address
         self._lost: set[str] = set()
         self._order: list[str] = []  # of the workers
+        self._bounds: list[int] = []  # between the parts of one worker and the next
         self._last: dict[int, str] = {}  # the worker that had a part last
+        self._written: dict[int, int] = {}  # the number of rounds when a part was written last
         self._wanted: Wanted | None = None
         self.committed: int | None = None
 
@@ -83,6 +85,7 @@ class Team:
         """Notes that so many rounds are committed, behind which the run does not go back."""
         if self.committed is None:  # the run begins or goes on
             forget_after(self._made.path, round_num)
+            self._written = last_rounds(self._made.path)
         self.committed = round_num
 
     def next(self, state: Any, clients: Sequence[Any]) -> ProcessOutput:
@@ -109,6 +112,7 @@ class Team:
             nodes = self._call("train", members, order, downs, round_num, active=list(members))
             sums = self._whole(nodes, members, exchange)
             state, metrics[exchange.exchange.name] = exchange.finish(state, sums, ids)
+        self._written |= dict.fromkeys(members, round_num + 1)
         for direction in ("down", "up"):
             each = (getattr(it.exchange, f"{direction}_bytes") for it in self._exchanges)
             metrics[f"bytes_{direction}_per_client"] = np.int64(sum(each))
@@ -140,10 +144,15 @@ class Team:
             members.setdefault(part_of(int(client_id), self._num_parts), []).append(int(client_id))
         return dict(sorted(members.items()))
 
+    def _load(self, members) -> dict[int, float]:
+        """Returns the work of parts: examples of their clients, and as many for each as average."""
+        sizes = self._experiment.members.sizes()
+        return {part: sizes[ids].sum() + len(ids) * sizes.mean() for part, ids in members.items()}
+
     def _call(
         self,
         method: str,
-        parts: Iterable[int],
+        members: Mapping[int, Sequence[int]],
         order: Callable[[int, bool], Any],
         sent: Sequence["_Sent"],
         round_num: int,
@@ -153,7 +162,7 @@ class Team:
 
         Args:
             method: The name of the method.
-            parts: The parts.
+            members: The clients of each part.
             order: Returns the order for a part, also by whether its worker is new to it.
             sent: The values that each worker gets.
             round_num: The number of rounds done.
@@ -162,13 +171,14 @@ class Team:
         Returns:
             The results together.
         """
-        waiting: list[int] = list(parts)
+        waiting, load = list(members), self._load(members)
         results: dict = {}
         while waiting:
             calls = {}
-            for address, owned in self._owners().items():
+            for address, owned in self._owners({part: load[part] for part in waiting}).items():
                 chosen = [part for part in waiting if part in owned]
-                moved = [part for part in chosen if self._last.get(part) != address]
+                others = [part for part in chosen if self._last.get(part) != address]
+                moved = {part: self._written.get(part, 0) for part in others}
                 if not chosen:
                     continue
                 try:
@@ -237,14 +247,15 @@ class Team:
             time.sleep(_POLL)
         return sorted(alive)
 
-    def _owners(self) -> dict[str, range]:
-        """Returns the parts of each worker, which are neighbours; few move when workers change."""
+    def _owners(self, load: Mapping[int, float]) -> dict[str, range]:
+        """Returns the parts of each worker, which are neighbours and have about the same load."""
         alive = self._wait_for_workers()
         workers = [it for it in self._order if it in alive]
         workers += [it for it in alive if it not in workers]
         self._order = workers
-        bounds = [round(i * self._num_parts / len(workers)) for i in range(len(workers) + 1)]
-        return {it: range(bounds[i], bounds[i + 1]) for i, it in enumerate(workers)}
+        loads = [load.get(part, 0.0) for part in range(self._num_parts)]
+        self._bounds = divided(loads, len(workers), self._bounds)
+        return {it: range(*self._bounds[i : i + 2]) for i, it in enumerate(workers)}
 
     @contextlib.contextmanager
     def working(self) -> Iterator["Team"]:
@@ -257,6 +268,28 @@ class Team:
     def evaluator(self) -> Evaluator:
         """The evaluator of the experiment, whose clients are evaluated by the workers."""
         return _TeamEvaluator(self, self._experiment.evaluator)
+
+
+def divided(loads: Sequence[float], num_workers: int, before: Sequence[int] = ()) -> list[int]:
+    """Divides parts among workers, each of which gets neighbours.
+
+    Args:
+        loads: The load of each part.
+        num_workers: The number of workers.
+        before: The bounds so far, which stay if the largest load grows by a tenth at most.
+
+    Returns:
+        The bounds: worker `i` has the parts from `bounds[i]` to `bounds[i + 1] - 1`.
+    """
+    ends = np.concatenate([[0.0], np.cumsum(loads)])
+    ideal = np.arange(1, num_workers) * ends[-1] / num_workers
+    nearest = np.abs(ends[:, np.newaxis] - ideal).argmin(axis=0)
+    bounds = [0, *nearest.tolist(), len(loads)]
+    if len(before) == len(bounds):
+        largest_before, largest = (np.diff(ends[list(it)]).max() for it in (before, bounds))
+        if largest_before <= 1.1 * largest:
+            return list(before)
+    return bounds
 
 
 class _Sent:
@@ -320,7 +353,7 @@ def _at_site(
             _sites[made.token] = context, site
     context, site = _sites[made.token]
     with install(context):
-        site.release(moved)
+        site.take_over(moved)
         return getattr(site, method)(committed, orders, round_num, sent, **named)
 
 
