@@ -6,7 +6,7 @@
 `--config.rounds=50 --config.data.dirichlet.alpha=0.1`. DIR receives the metrics (`metrics.csv`,
 `clients/`, `tensorboard/`), the partition and a picture of it, the resolved config, a checkpoint
 and a summary. `--resume` continues a stopped run. `--runtime` and `--devices` choose the runtime
-and the devices. The exit code is 0; 1 after an error; 75 if a worker of the runtime was lost, after
+and the devices. The exit code is 0; 1 after an error; 75 if the runtime's process was lost, after
 which the run can be resumed; 130 after Ctrl-C; and 143 after SIGTERM.
 """
 
@@ -41,8 +41,8 @@ _PARTS = flags.DEFINE_integer(
 _RESTARTS = flags.DEFINE_integer(
     "restarts",
     0,
-    "How often the program restarts itself after a worker of its runtime was lost. It continues "
-    "from the last checkpoint, with the --workers that answer.",
+    "How often the program restarts itself after the process of --runtime=cpp was lost. It "
+    "continues from the last checkpoint.",
     lower_bound=0,
 )
 

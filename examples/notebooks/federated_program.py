@@ -16,7 +16,7 @@
 # A loop over rounds in a notebook ends with the notebook. A federated program keeps the same logic
 # apart from the system around it: where clients come from, where numbers and states go, and what
 # computes. It can be killed at any moment and resumes with the same numbers, and it runs on a GPU
-# or on several machines as it stands. The whole notebook takes 80 seconds on two cores.
+# as it stands. The whole notebook takes 80 seconds on two cores.
 
 # %%
 import tff_pfl  # before TensorFlow
@@ -373,7 +373,7 @@ pd.Series(differences)
 # The numbers agree up to rounding. The [guide to devices](../../docs/guides/devices.md) says when
 # they agree bit for bit, and has a coordinator and devices that send these messages.
 #
-# ## On a GPU, on several machines
+# ## On a GPU
 #
 # The logic does not know what computes; the context does. The flags that `program.py` has from
 # `async_context_from_flags` choose one, with the numbers above up to rounding:
@@ -382,15 +382,11 @@ pd.Series(differences)
 # |---|---|
 # | `python program.py --output_dir=DIR` | on all GPUs of this machine, else on its CPU |
 # | `... --devices=GPU:0,GPU:1` | on these GPUs, a part of each cohort on each |
-# | `... --workers=HOST:PORT,HOST:PORT` | on other machines |
 # | `... --runtime=cpp` | in TFF's own runtime, on the CPU |
 #
 # In a clone, `make gpu` installs what TensorFlow needs for [GPUs](../../docs/guides/gpus.md). For
 # them, give the data source `capacity=tff_pfl.Ladder(10)`: clients, padded to whole batches of 10,
-# then form few groups, each of which is computed at once. Each of the other machines, behind a
-# firewall, lends its devices, with its own number from 0 as `--index`:
-#
-#     .venv/bin/python programs/worker.py --workers=HOST:PORT,HOST:PORT --index=0
+# then form few groups, each of which is computed at once.
 #
 # [Runtime](../../docs/guides/runtime.md) has all choices. A program that also evaluates, and guards
 # against edited files and full disks, is in the guide to

@@ -28,10 +28,7 @@ if TYPE_CHECKING:
     from tff_pfl.runtime.graph.contexts import leaves_compilation_open as leaves_compilation_open
     from tff_pfl.runtime.graph.contexts import pads_clients as pads_clients
     from tff_pfl.runtime.graph.contexts import set_graph_context as set_graph_context
-    from tff_pfl.runtime.graph.devices import answers as answers
-    from tff_pfl.runtime.graph.devices import connect_to_workers as connect_to_workers
     from tff_pfl.runtime.graph.devices import is_gpu as is_gpu
-    from tff_pfl.runtime.graph.devices import lend_devices as lend_devices
     from tff_pfl.runtime.graph.devices import uses_onednn as uses_onednn
     from tff_pfl.runtime.program import ProgramContext as ProgramContext
     from tff_pfl.runtime.program import materialized as materialized

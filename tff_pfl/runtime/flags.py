@@ -21,14 +21,8 @@ _RUNTIME = flags.DEFINE_enum(
 _DEVICES = flags.DEFINE_list(
     "devices",
     None,
-    "Devices on which the graph runtime computes clients, such as GPU:0,GPU:1. Default: the "
-    "devices of --workers, else all GPUs, else the CPU.",
-)
-_WORKERS = flags.DEFINE_list(
-    "workers",
-    [],
-    "Other machines that compute clients, such as HOST:PORT,HOST:PORT. Each of them runs "
-    "programs/worker.py with the same list.",
+    "Devices on which the graph runtime computes clients, such as GPU:0,GPU:1. Default: all GPUs, "
+    "else the CPU.",
 )
 _JIT_COMPILE = flags.DEFINE_bool(
     "jit_compile",
@@ -62,14 +56,11 @@ def async_context_from_flags() -> "tff.framework.AsyncExecutionContext":
 
 
 def restart(*arguments: str) -> NoReturn:
-    """Restarts this program in the same process, with the --workers that answer now.
+    """Restarts this program in the same process.
 
     Args:
         *arguments: Flags to append to the command line; the last value of a flag counts.
     """
-    answering = list(filter(runtime.answers, _WORKERS.value))
-    if _WORKERS.value:
-        arguments += (f"--workers={','.join(answering or _WORKERS.value)}",)
     print(f"Restarting with: {' '.join(arguments)}", file=sys.stderr)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -83,7 +74,6 @@ def _context(verb: str):
         raise runtime.DeviceError("--runtime=remote needs --tff_worker=HOST:PORT.")
     needed_runtimes = {
         "devices": "graph",
-        "workers": "graph",
         "jit_compile": "graph",
         "tff_worker": "remote",
     }
@@ -95,5 +85,4 @@ def _context(verb: str):
         return function()
     if kind == "remote":
         return function(_TFF_WORKER.value)
-    workers = runtime.connect_to_workers(_WORKERS.value) if _WORKERS.value else None
-    return function(devices=_DEVICES.value or workers, jit_compile=_JIT_COMPILE.value)
+    return function(devices=_DEVICES.value, jit_compile=_JIT_COMPILE.value)

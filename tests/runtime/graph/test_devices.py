@@ -1,9 +1,6 @@
-"""Tests clients on several devices, and the names of devices and workers."""
+"""Tests clients on several devices, and the names of devices."""
 
 import itertools
-import signal
-import socket
-from unittest import mock
 
 import pytest
 import tensorflow as tf
@@ -12,11 +9,8 @@ from tests.marks import slow, together
 from tests.runtime.graph.subprocesses import saved_by_script
 from tff_pfl.runtime import (
     DeviceError,
-    answers,
-    connect_to_workers,
     create_graph_context,
     current_devices,
-    lend_devices,
     set_graph_context,
 )
 
@@ -77,34 +71,3 @@ def test_error_for_an_unknown_device_lists_the_devices(name):
         create_graph_context(devices=["CPU:0", name])
     assert str(raised.value).startswith(f"Unknown device {name!r}.")
     assert repr(CPU) in str(raised.value)
-
-
-@together("worker", ["localhost", ":8470", "localhost:x", "a:65536"])
-def test_invalid_address_of_a_worker_raises(worker):
-    message = f"HOST:PORT, such as localhost:8470, with a port of at most 65535, found '{worker}'"
-    for use in (answers, connect_to_workers, lambda worker: lend_devices([worker], 0)):
-        with pytest.raises(DeviceError, match=message):
-            use(worker)
-
-
-def test_worker_that_cannot_listen_raises():
-    with pytest.raises(DeviceError, match="Worker 1 does not exist: indices are 0..0"):
-        lend_devices(["localhost:8470"], 1)
-    with socket.create_server(("localhost", 0)) as other:
-        worker = f"localhost:{other.getsockname()[1]}"
-        assert answers(worker)
-        with pytest.raises(DeviceError, match=f"Worker 0 cannot listen at {worker}, which another"):
-            lend_devices([worker], 0)
-    assert not answers(worker)
-
-
-def test_ctrl_c_ends_a_worker():
-    """Checks the default handler, since C++ waits and would not call a Python handler."""
-    before, handlers = signal.getsignal(signal.SIGINT), []
-    with mock.patch.object(tf.distribute, "Server") as server:
-        server.return_value.join = lambda: handlers.append(signal.getsignal(signal.SIGINT))
-        try:
-            lend_devices(["localhost:8470"], 0)
-        finally:
-            signal.signal(signal.SIGINT, before)
-    assert handlers == [signal.SIG_DFL]

@@ -3,7 +3,7 @@
 The modules, from the outside to the inside:
 
     contexts       makes TFF's execution contexts with this executor, and has its options
-    devices        finds devices of this machine and of workers
+    devices        finds devices of this machine
     executor       implements TFF's executor interface, and keeps the graphs of computations
     interruption   cancels computations after Ctrl-C or a cancelled task
     arguments      converts Python's values to tensors

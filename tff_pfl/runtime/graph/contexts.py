@@ -35,10 +35,9 @@ def create_graph_context(
     a computation ends before the next step of a loop.
 
     Args:
-        devices: Names of devices (`["GPU:0", "GPU:1"]`, `["/job:worker/task:1/device:CPU:0"]`),
-            among which the clients of a cohort are divided in order. Computations at the server
-            run on the first device. By default all GPUs that TensorFlow lists, or the CPU. Devices
-            of other machines exist after `tff_pfl.runtime.connect_to_workers`.
+        devices: Names of devices (`["GPU:0", "GPU:1"]`), among which the clients of a cohort are
+            divided in order. Computations at the server run on the first device. By default all
+            GPUs that TensorFlow lists, or the CPU.
         vectorize: The way in which a function is applied to the clients of a device.
             * `"always"`: to all clients at once, each operation on a stack of their values; raises
               an error if that is impossible. Clients whose `Examples` differ in number are computed

@@ -13,7 +13,6 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_pfl.runtime.errors import WorkerDiedError
 from tff_pfl.runtime.graph import (
     arguments,
     compilation,
@@ -26,7 +25,7 @@ from tff_pfl.runtime.graph import (
 from tff_pfl.runtime.graph.clients import client_values, mapping
 from tff_pfl.runtime.graph.clients.cohorts import Forms
 from tff_pfl.runtime.graph.clients.groups import Rows
-from tff_pfl.runtime.graph.devices import is_gpu, lost_workers
+from tff_pfl.runtime.graph.devices import is_gpu
 from tff_pfl.tracing.origins import Origin
 
 # The numbers of computations whose graphs are kept, and of graphs of each.
@@ -91,7 +90,6 @@ class GraphExecutorFactory(tff.framework.ExecutorFactory):
             num_clients: The size of the cohort. Default: that of the argument.
 
         Raises:
-            WorkerDiedError: A worker does not answer.
             tf.errors.OpError: An operation fails; the error is also one of gRPC.
         """
         signature = computation.type_signature
@@ -100,13 +98,6 @@ class GraphExecutorFactory(tff.framework.ExecutorFactory):
             num_clients = sizes.get(tff.CLIENTS)
         try:
             return self.program(computation).run(argument, signature, num_clients or 0)
-        except tf.errors.UnavailableError as error:
-            lost = ", ".join(lost_workers(self.devices))
-            worker = f"The worker at {lost}" if lost else "A worker"
-            raise WorkerDiedError(
-                f"{worker} does not answer; the devices are {', '.join(self.devices)}. It "
-                "ended or cannot be reached: start it, and this program, again."
-            ) from error
         except tf.errors.OpError as error:
             raise _as_of_tff(error) from error
 

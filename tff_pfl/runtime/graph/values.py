@@ -91,11 +91,6 @@ class Elements:
 
     def to_variant(self) -> tf.Tensor:
         """Converts the sequence to a variant tensor."""
-        specs = _component_specs(self.element_type)
-        if all(spec.shape.is_fully_defined() for spec in specs):
-            # Data sets on workers cannot call functions that call functions.
-            rows = tf.map_fn(self._components, self.keys, fn_output_signature=specs)
-            return to_variant(tf.data.Dataset.from_tensor_slices(rows))
         return to_variant(tf.data.Dataset.from_tensor_slices(self.keys).map(self._components))
 
     @tf.autograph.experimental.do_not_convert
