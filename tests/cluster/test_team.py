@@ -1,6 +1,7 @@
 """Tests trainings by the workers of a cluster: their numbers, their files, and lost workers."""
 
 import dataclasses
+import errno
 import itertools
 import os
 import random
@@ -18,7 +19,8 @@ from tests.federation import assert_close
 from tff_pfl import config as configs
 from tff_pfl.arguments.ranges import RangeError
 from tff_pfl.clients import StateStoreError
-from tff_pfl.cluster import Team, local
+from tff_pfl.clients.state_files import StateFiles
+from tff_pfl.cluster import ClusterError, Team, local
 from tff_pfl.cluster.team import divided
 from tff_pfl.experiment.recipe import NoRecipeError
 
@@ -109,6 +111,16 @@ def test_worker_whose_answer_is_lost_is_asked_again(tmp_path, dask_client, monke
     found = train(tmp_path / "lost", "fedamp", client=dask_client)
     pd.testing.assert_frame_equal(metrics_of(expected), metrics_of(found), rtol=0, atol=0)
     assert next(calls) > 8
+
+
+def test_full_disk_of_a_worker_is_named(tmp_path, dask_client, monkeypatch):
+    def write(*_):
+        raise OSError(errno.ENOSPC, "No space left on device", "a.states")
+
+    monkeypatch.setattr(StateFiles, "write", write)
+    message = r"^The worker \S+ cannot go on: \[Errno 28\] No space left on device: 'a.states'. Once"
+    with pytest.raises(ClusterError, match=message):
+        train(tmp_path / "run", client=dask_client)
 
 
 def test_worker_with_other_data_is_refused(tmp_path, dask_client):

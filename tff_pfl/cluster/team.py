@@ -218,6 +218,11 @@ class Team:
                         continue
                 except _LOSSES:
                     pass
+                except OSError as error:  # such as a full disk
+                    raise ClusterError(
+                        f"The worker {address} cannot go on: {error}. Once this is mended, the "
+                        "same command with --resume continues (in Python, resume=True)."
+                    ) from error
                 self._lose(address, hangs=is_waited_for)
                 for part in parts:  # whose worker may be asked again, and then begins anew
                     self._last.pop(part, None)
