@@ -45,6 +45,7 @@ INSTALL_REQUIRES = [
     "optuna>=4,<5",
     "pandas>=2.1,<3",
     "pyarrow>=14,<17",
+    "safetensors>=0.4,<1",
     "scikit-learn>=1.5,<1.6",
     "setuptools>=70,<80",
     "tensorboard>=2.14,<2.15",

@@ -17,6 +17,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 def pytest_configure(config):
     """Prepares TensorFlow, except in a process that only distributes tests to workers."""
+    os.environ.setdefault("TFF_PFL_CACHE", str(config.rootpath / ".pytest_cache" / "frozen"))
     if hasattr(config, "workerinput") or config.getoption("dist", "no") == "no":
         prepare_process()
         cheap_tracing.apply()

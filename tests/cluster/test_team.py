@@ -118,7 +118,9 @@ def test_full_disk_of_a_worker_is_named(tmp_path, dask_client, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device", "a.states")
 
     monkeypatch.setattr(StateFiles, "write", write)
-    message = r"^The worker \S+ cannot go on: \[Errno 28\] No space left on device: 'a.states'. Once"
+    message = (
+        r"^The worker \S+ cannot go on: \[Errno 28\] No space left on device: 'a.states'. Once"
+    )
     with pytest.raises(ClusterError, match=message):
         train(tmp_path / "run", client=dask_client)
 

@@ -4,14 +4,16 @@ import functools
 
 import numpy as np
 import pytest
+import safetensors.numpy
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.federation import assert_equal, eager, local_sgd, tiny_model
 from tests.marks import together
 from tests.models.keras.test_adapter import Subclassed, branches, halves, nested, pure
-from tff_pfl import algorithms
+from tff_pfl import algorithms, models
 from tff_pfl.models import multi_branch
+from tff_pfl.testing.federation import IMAGE_SHAPE, NUM_CLASSES
 
 layers = tf.keras.layers
 pure = functools.cache(pure)
@@ -67,7 +69,10 @@ def with_head(**weights):
 @together(
     ("weights", "message"),
     [
-        ([np.ones(3)], "mapping {layer: {weight: array}} or a Keras model, got list"),
+        (
+            [np.ones(3)],
+            "mapping {layer: {weight: array}}, a Keras model, or a file of one of them, got",
+        ),
         (with_head(bias=np.ones(3)), r"missing are \['head/kernel'\], unknown are \[\]"),
         (
             with_head() | {"top": {"bias": np.ones(3)}},
@@ -82,6 +87,28 @@ def with_head(**weights):
 def test_other_names_and_shapes_are_refused(weights, message):
     with pytest.raises(ValueError, match=message):
         tiny_model().starting_from(weights)
+
+
+@pytest.mark.parametrize("name", ["weights.safetensors", "model.keras", "model.h5", "model"])
+def test_weights_are_read_from_a_file(name, tmp_path):
+    weights = tiny_model().init(3)
+    if name.endswith(".safetensors"):
+        tensors = {
+            f"{layer}/{w}": np.array(weights[layer][w]) for layer in weights for w in weights[layer]
+        }
+        safetensors.numpy.save_file(tensors, tmp_path / name)
+    else:
+        network = models.MODELS["mlp"](IMAGE_SHAPE, NUM_CLASSES, hidden=(5,))
+        for layer in weights:
+            network.get_layer(layer).set_weights(list(weights[layer].values()))
+        network.save(tmp_path / name)
+    assert_equal(tiny_model().starting_from(tmp_path / name).init(0), weights)
+
+
+def test_missing_file_is_refused(tmp_path):
+    for name in ("weights.safetensors", "model.keras"):
+        with pytest.raises(OSError, match=name):
+            tiny_model().starting_from(tmp_path / name)
 
 
 def test_methods_of_several_models_need_different_starts():

@@ -25,6 +25,7 @@ from tff_pfl.templates.blocks import ClientBlock
 from tff_pfl.templates.composed_exchange import in_parts
 from tff_pfl.templates.process import PersonalizedProcess, check_process
 from tff_pfl.templates.values import Client
+from tff_pfl.tracing.frozen import as_variables
 from tff_pfl.tracing.structures import is_empty
 from tff_pfl.tracing.trace import trace
 
@@ -277,10 +278,12 @@ def _check_empty(folder) -> None:
 
 def _save(process, parts_of, outputs, folder) -> None:
     folder = pathlib.Path(folder).expanduser()
-    signatures = {name: _signature(parts, outputs) for name, parts in parts_of.items()}
-    tf.saved_model.save(tf.Module(), os.fspath(folder), signatures)
-    saved = _without_lines((folder / "saved_model.pb").read_bytes())
-    (folder / "saved_model.pb").write_bytes(saved)
+    saved = tf.Module()
+    with as_variables(saved):
+        signatures = {name: _signature(parts, outputs) for name, parts in parts_of.items()}
+        tf.saved_model.save(saved, os.fspath(folder), signatures)
+    content = _without_lines((folder / "saved_model.pb").read_bytes())
+    (folder / "saved_model.pb").write_bytes(content)
     description = {
         "process": fingerprint(process.next, process.personalize, process.initialize_client),
         "exchanges": {
@@ -288,7 +291,7 @@ def _save(process, parts_of, outputs, folder) -> None:
             for exchange in process.exchanges
         },
         "signatures": {name: _described(function) for name, function in signatures.items()},
-        "saved_model": hashlib.sha256(saved).hexdigest(),
+        "saved_model": hashlib.sha256(content).hexdigest(),
     }
     write_json(folder / _DESCRIPTION, description)
 

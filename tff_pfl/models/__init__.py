@@ -10,6 +10,7 @@ from tff_pfl.models.layer_parts import (
     normalization_layers,
     two_parts,
 )
+from tff_pfl.models.lora import lora
 from tff_pfl.models.model import Forward, Model, Weights
 from tff_pfl.models.multi_branch import MultiBranch, distinct_seeds, multi_branch
 from tff_pfl.models.saved_model import ModelSaver
@@ -48,6 +49,7 @@ __all__ = [
     "layer_parts",
     "linear",
     "linear_head_shape",
+    "lora",
     "merged",
     "multi_branch",
     "normalization_layers",

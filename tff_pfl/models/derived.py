@@ -7,10 +7,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from tff_pfl.models.keras.weights import check_constants
 from tff_pfl.models.statistics import with_statistics
 from tff_pfl.tracing.equality import elementwise_equality
+from tff_pfl.tracing.frozen import Frozen, frozen_of, tensors_of
 from tff_pfl.tracing.randomness import nodes
+
+MOST_BYTES = 32 * 2**20  # of constants
 
 
 def derived(model: Any, init: Callable[[int], Any], weights_of: Callable[[Any], Any]) -> Any:
@@ -41,6 +43,12 @@ def derived(model: Any, init: Callable[[int], Any], weights_of: Callable[[Any], 
     )
 
 
+def with_frozen(weights_of: Callable[[Any, Any], Any], frozen: Any) -> Callable[[Any], Any]:
+    """Returns `(parts) -> W` of a function `(parts, frozen) -> W`."""
+    kept = tf.nest.map_structure(Frozen.of, frozen)
+    return lambda parts: weights_of(parts, tensors_of(kept))
+
+
 def check_parts(init: Callable[[int], Any], weights_of: Callable[[Any], Any]) -> None:
     """Raises a `ValueError` if the constants of `weights_of` are too large."""
     parts = _graph(lambda: init(0)).structured_outputs
@@ -48,8 +56,14 @@ def check_parts(init: Callable[[int], Any], weights_of: Callable[[Any], Any]) ->
     traced = _graph(weights_of, specs)
     values = [node.attr["value"].tensor for node in nodes(traced.graph) if node.op == "Const"]
     sizes = [tf.TensorShape(v.tensor_shape).num_elements() * tf.DType(v.dtype).size for v in values]
-    sizes += [math.prod(tensor.shape) * tensor.dtype.size for tensor in traced.captured_inputs]
-    check_constants("The constants of weights_of", sum(sizes))
+    captured = [tensor for tensor in traced.captured_inputs if frozen_of(tensor) is None]
+    sizes += [math.prod(tensor.shape) * tensor.dtype.size for tensor in captured]
+    if sum(sizes) > MOST_BYTES:
+        raise ValueError(
+            f"The constants of weights_of have {sum(sizes):,} bytes, but at most {MOST_BYTES:,} "
+            "bytes can be constants. Pass them as `frozen`, and take them as weights_of(parts, "
+            "frozen)."
+        )
 
 
 def _graph(function, *specs):

@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import functools
+import os
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -11,9 +12,10 @@ import tensorflow_federated as tff
 import tree
 
 from tff_pfl.arguments.kinds import KindError, check_kind
-from tff_pfl.models.derived import check_parts, derived
+from tff_pfl.models.derived import check_parts, derived, with_frozen
 from tff_pfl.models.keras.weights import weights_like
 from tff_pfl.models.rows import depends_on_other_rows, depends_on_padding, types_of
+from tff_pfl.models.start import Start
 from tff_pfl.models.statistics import record_use
 from tff_pfl.models.task import Task, check_function, finalized
 from tff_pfl.models.totals import Mean, Totals
@@ -116,7 +118,8 @@ class Model:
     @functools.cached_property
     def weights_type(self) -> tff.types.Type:
         """The TFF type of `W`, whose tensors must be float32 (see `check_weights`)."""
-        init = elementwise_equality()(lambda: self.init(0))
+        init = self.init.zeros if isinstance(self.init, Start) else lambda: self.init(0)
+        init = elementwise_equality()(init)
         found = tff.tensorflow.computation(init).type_signature.result
         check_weights(tff.types.type_to_tf_tensor_specs(found))
         return found
@@ -177,7 +180,9 @@ class Model:
                 "without activation."
             )
 
-    def starting_from(self, weights: "Weights | tf.keras.Model") -> "Model":
+    def starting_from(
+        self, weights: "Weights | tf.keras.Model | str | os.PathLike[str]"
+    ) -> "Model":
         """Returns the model with initial weights that are the same for every seed.
 
         Example:
@@ -188,17 +193,17 @@ class Model:
             True
 
         Args:
-            weights: `W`, or a Keras model with the same trainable weights, which are found by the
-                names of layer and weight.
+            weights: `W`; a Keras model with the same trainable weights, which are found by the
+                names of layer and weight; or a file: a Keras model (`.keras`, `.h5` or a
+                SavedModel), or a `.safetensors` file with the names `LAYER/WEIGHT`.
 
         Raises:
+            OSError: There is no such file.
             ValueError: The names or shapes of the weights differ from the model's.
         """
         specs = tff.types.type_to_tf_tensor_specs(self.weights_type)
-        start = weights_like(weights, specs, self.name)
-        return dataclasses.replace(
-            self, init=lambda seed: tf.nest.map_structure(tf.constant, start), starts_alike=True
-        )
+        start = Start(weights_like(weights, specs, self.name))
+        return dataclasses.replace(self, init=start, starts_alike=True)
 
     def evaluated_as(
         self, name: str, init: Callable[[int], Any], apply: Callable[..., Any]
@@ -237,20 +242,27 @@ class Model:
                 "tf.keras.layers.GroupNormalization, or freeze the layers with trainable=False."
             )
 
-    def in_terms_of(self, init: Callable[[int], Any], weights_of: Callable[[Any], Weights]):
+    def in_terms_of(
+        self, init: Callable[[int], Any], weights_of: Callable[..., Weights], frozen: Any = None
+    ) -> "Model":
         """Returns the model as a function of parts from which its weights are computed.
 
         Args:
             init: `(seed) -> parts`, the initial parts.
-            weights_of: `(parts) -> W`.
+            weights_of: `(parts) -> W`, or with `frozen`, `(parts, frozen) -> W`.
+            frozen: A structure of arrays of any size that nothing trains. Graphs read them from
+                files; see `tff_pfl.tracing.frozen`.
 
         Raises:
             ValueError: The constants of `weights_of`, such as weights that it adds, have more than
                 32 MiB.
         """
+        if frozen is not None:
+            weights_of = with_frozen(weights_of, frozen)
         if tf.executing_eagerly():
             check_parts(init, weights_of)
-        return derived(self, init, weights_of)
+        made = derived(self, init, weights_of)
+        return made if frozen is None else dataclasses.replace(made, made_of=None)
 
     def sums(self, weights, batch, *, training: bool = False) -> Mapping[str, Any]:
         """Computes the sums over a batch of the loss, a `Mean`, and of all metrics by name."""

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from tff_pfl.models.inputs import input_specs
 from tff_pfl.models.model import Model, Weights
+from tff_pfl.tracing.frozen import as_variables
 
 
 class ModelSaver:
@@ -41,7 +42,8 @@ class ModelSaver:
             self._saved = _Saved(self._model, weights, self._inputs)
         else:
             self._saved.assign(weights)
-        tf.saved_model.save(self._saved, os.path.expanduser(path), self._saved.signature)
+        with as_variables(self._saved):  # which is traced again
+            tf.saved_model.save(self._saved, os.path.expanduser(path), self._saved.signature)
 
 
 class _Saved(tf.Module):
@@ -56,7 +58,8 @@ class _Saved(tf.Module):
             return outputs if model.postprocess is None else model.postprocess(outputs)
 
         self.__call__ = call
-        self.signature = call.get_concrete_function()
+        with as_variables(self):
+            self.signature = call.get_concrete_function()
 
     def assign(self, weights):
         """Sets the variables."""

@@ -12,11 +12,11 @@ import numpy as np
 import tensorflow as tf
 
 from tff_pfl.arguments.kinds import signature_of
-from tff_pfl.arguments.names import TFF_TASKS, check_names
+from tff_pfl.arguments.names import TFF_TASKS, check_names, unknown_name
 from tff_pfl.arguments.ranges import each, takes, whole
 from tff_pfl.arguments.recipes import recipe_of, remembering
 from tff_pfl.arguments.registry import Registry
-from tff_pfl.models import normalizer_free, residual, tff_tasks
+from tff_pfl.models import normalizer_free, residual, tff_tasks, transformer
 from tff_pfl.models.inputs import is_shape
 from tff_pfl.models.keras.adapter import from_keras
 from tff_pfl.models.model import Model
@@ -102,6 +102,30 @@ def lenet(image_shape, num_classes) -> tf.keras.Model:
     )
 
 
+@MODELS.register("application")
+def application(
+    image_shape, num_classes, *, network="MobileNetV2", weights="", frozen=False
+) -> tf.keras.Model:
+    """Builds a network of `tf.keras.applications`, with a head of its own.
+
+    Args:
+        image_shape: The shape of images.
+        num_classes: The number of classes.
+        network: A name in `tf.keras.applications`.
+        weights: A file of weights of the network without its top, as Keras publishes them.
+        frozen: Whether all but the head is frozen, batch normalisation included.
+    """
+    build_network = getattr(tf.keras.applications, network, None)
+    if not callable(build_network):
+        known = [name for name, it in vars(tf.keras.applications).items() if callable(it)]
+        raise ValueError(unknown_name("network of tf.keras.applications", network, known))
+    options = {"include_top": False, "weights": weights or None, "pooling": "avg"}
+    body = build_network(input_shape=image_shape, **options)
+    body.trainable = not frozen
+    head = tf.keras.layers.Dense(num_classes, name="head")
+    return tf.keras.Model(body.input, head(body.output), name=body.name)
+
+
 def _convolutions(image_shape, widths):
     """Returns two valid 5x5 convolutions with ReLU, each with 2x2 max pooling, and a flatten layer.
 
@@ -124,6 +148,7 @@ def _convolutions(image_shape, widths):
 for _name in TFF_TASKS:
     MODELS.register(f"tff_{_name}")(getattr(tff_tasks, _name))
 MODELS.register("nf_resnet18")(normalizer_free.nf_resnet18)
+MODELS.register("transformer")(transformer.transformer)
 MODELS.register("resnet18")(residual.resnet18)
 MODELS.register("resnet50")(residual.resnet50)
 MODELS.register("wide_resnet")(residual.wide_resnet)

@@ -1,10 +1,11 @@
-"""Tests frozen weights of Keras models, which become constants."""
+"""Tests frozen weights of Keras models, which become constants or are read from files."""
 
 import re
 
 import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow_federated as tff
 
 from tests.federation import assert_close
 from tests.marks import slow, together
@@ -166,19 +167,26 @@ def assigned():
     return model
 
 
-@pytest.mark.parametrize(("words", "is_small"), [(2**21, True), (2**21 + 1, False)])
-def test_frozen_layers_have_at_most_32_mib(words, is_small):
+def test_large_frozen_layers_are_read_from_a_file():
+    """A table of 48 MB, of which a graph has the path alone."""
+
     def network():
-        table = layers.Embedding(words, 4, trainable=False, embeddings_initializer="zeros")
+        table = layers.Embedding(3 * 2**20, 4, trainable=False, embeddings_initializer="ones")
         return tf.keras.Sequential(
             [tf.keras.Input((4,)), table, layers.Flatten(), layers.Dense(3, name="head")]
         )
 
-    if is_small:
-        assert from_keras(network, input_shape=(4,)).layers == ("head",)
-    else:
-        with pytest.raises(ValueError, match="have 33,554,448 bytes.*FederatedDataset.map"):
-            from_keras(network, input_shape=(4,))
+    model = from_keras(network, input_shape=(4,), input_dtype=tf.int32)
+    assert model.layers == ("head",)
+
+    @tff.tensorflow.computation(tff.types.TensorType(np.int32, [2, 4]))
+    def sums(x):
+        return tf.reduce_sum(
+            model.apply({"head": {"kernel": tf.ones([16, 3]), "bias": tf.zeros([3])}}, x), 1
+        )
+
+    assert len(tff.framework.serialize_computation(sums).SerializeToString()) < 2**15
+    assert list(sums(np.ones([2, 4], np.int32))) == [48.0, 48.0]
 
 
 @together(

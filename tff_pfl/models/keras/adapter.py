@@ -41,11 +41,13 @@ from tff_pfl.models.keras.weights import (
     layer_and_weight,
     penalty_of,
     seedable,
+    without_value,
 )
 from tff_pfl.models.model import Forward, Model
 from tff_pfl.models.statistics import STATISTICS, fixed, with_statistics
 from tff_pfl.models.task import Task
 from tff_pfl.models.tasks import task_of
+from tff_pfl.tracing.frozen import Frozen, frozen_of, tensors_of
 
 _BUILT_ANEW = (
     "keras_model_fn returned the model of an earlier call, or a model with other layers. It must "
@@ -66,7 +68,7 @@ class _Slot(NamedTuple):
     layer: str
     weight: str
     initial_value: Callable[[int], Any] | None = None
-    constant: tf.Tensor | None = None
+    constant: Frozen | tf.Tensor | None = None
 
 
 class _Record(NamedTuple):
@@ -74,11 +76,11 @@ class _Record(NamedTuple):
 
     Attributes:
         name: The model's name.
-        inputs: The inputs that the model was called with, after `preprocess`.
+        inputs: The specs of the inputs that the model was called with, after `preprocess`.
         slots: The model's variables, in the order of their creation.
         whole: The model's segments, one or more.
         below_head: The segments below the model's linear head. Empty without such a head.
-        outputs: The model's symbolic outputs for one input.
+        outputs: The specs of the model's outputs for one input.
         layers: The names of the layers with weights that are not frozen, from input to output.
         penalty: The penalty of the weights; see `Model`.
     """
@@ -111,11 +113,12 @@ def from_keras(
     unique, also across nested models, because they identify layers in `models.layer_parts` and
     checkpoints.
 
-    Frozen weights (`trainable=False`) become constants, which clients neither keep nor send. They
-    have the values that keras_model_fn gives them at every call: by an initializer with a seed, or
-    by `set_weights` or `load_weights` of frozen layers. They may have 32 MiB in all; apply
-    larger layers to the data once, by `FederatedDataset.map`. Batch normalisation in a frozen layer
-    uses its moving statistics.
+    Frozen weights (`trainable=False`) may have any size: clients neither keep nor send them, and
+    graphs read them from files; see `tff_pfl.tracing.frozen`. They have the values that
+    keras_model_fn gives them at every call: by an initializer with a seed, or by `set_weights` or
+    `load_weights` of frozen layers. Layers below all that is trained can be applied to the data
+    once, by `FederatedDataset.map`. Batch normalisation in a frozen layer uses its moving
+    statistics.
 
     The moving statistics of other batch normalisation are weights `moving_mean` and
     `moving_variance` of its layer, with the gradient 0. A training step assigns them as Keras does
@@ -302,14 +305,17 @@ def _traced_eagerly(apply):
             chosen = training_function if training else function
             concrete = chosen.get_concrete_function(*specs)
             # Layers may keep tensors, such as given moments of a normalisation. Each graph needs
-            # them as its own constants.
-            constants = [
-                functools.partial(tf.constant, x.numpy()) for x in concrete.captured_inputs
-            ]
-            concrete.set_external_captures(constants)
+            # them as its own constants, and reads frozen weights itself.
+            concrete.set_external_captures(list(map(_in_each_graph, concrete.captured_inputs)))
         return concrete(*args)
 
     return call
+
+
+def _in_each_graph(tensor):
+    """Returns a function that gives the tensor to the graph that is being built."""
+    frozen = frozen_of(tensor)
+    return functools.partial(tf.constant, tensor.numpy()) if frozen is None else frozen.tensor
 
 
 def _record(keras_model_fn, preprocess, inputs_spec, task, segments) -> _Record:
@@ -320,7 +326,7 @@ def _record(keras_model_fn, preprocess, inputs_spec, task, segments) -> _Record:
         return preprocessed_zeros(preprocess, inputs_spec)
 
     def record(next_creator, **kwargs):
-        variable = next_creator(**kwargs)
+        variable = without_value(next_creator, **kwargs)
         variable.assign = functools.partial(checks.refuse_assignment, variable.name)
         created.append((variable, kwargs["initial_value"]))
         return variable
@@ -362,6 +368,11 @@ def _record(keras_model_fn, preprocess, inputs_spec, task, segments) -> _Record:
     checks.check_captures(graph, [variable for variable, _ in created])
     checks.check_stateless(graph)
     checks.check_not_assigned(graph)
+    # Specs, since tensors would keep the model, and so its variables.
+    inputs, outputs = (
+        tf.nest.map_structure(lambda t: tf.TensorSpec(t.shape, t.dtype), it)
+        for it in (inputs, outputs)
+    )
     penalty = penalty_of(model)
     return _Record(model.name, inputs, slots, whole, below_head, outputs, layers, penalty)
 
@@ -384,7 +395,7 @@ def _slots(model, created, keras_model_fn, example) -> list[_Slot]:
 def _value(slot, weights) -> tf.Tensor:
     """Returns the value of a slot, which is among the model's weights or a constant."""
     if slot.constant is not None:
-        return slot.constant
+        return tensors_of(slot.constant)
     weight = weights[slot.layer][slot.weight]
     return fixed(slot.weight, weight) if _is_statistic(slot) else weight
 

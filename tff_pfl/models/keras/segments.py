@@ -86,7 +86,7 @@ def called(model: tf.keras.Model, inputs: Any, num_masks: Callable[[], int]) -> 
 
 def _built(model, inputs) -> tf.keras.Model:
     """Makes a sequential model without an input shape a graph of layers that takes the inputs."""
-    if type(model) is tf.keras.Sequential and not is_graph(model) and tf.is_tensor(inputs):
+    if type(model) is tf.keras.Sequential and not is_graph(model) and hasattr(inputs, "shape"):
         model(tf.keras.Input(inputs.shape[1:], dtype=inputs.dtype))
     return model
 

@@ -8,18 +8,19 @@ a model that is built without a graph.
 import collections
 import concurrent.futures
 import functools
-import math
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import safetensors
 import tensorflow as tf
+from tensorflow.python.ops import resource_variable_ops
 
 from tff_pfl.models.keras.layers import statistics_of
+from tff_pfl.tracing.frozen import LEAST_BYTES, Frozen
 from tff_pfl.tracing.randomness import nodes
-
-MOST_BYTES = 32 * 2**20  # of constants
 
 # Substrings of the types of operations that draw random numbers.
 _RANDOM = ("Random", "TruncatedNormal", "Multinomial", "Shuffle")
@@ -36,33 +37,25 @@ def layer_and_weight(variable: tf.Variable, model: tf.keras.Model) -> tuple[str,
 
 
 def weights_like(
-    given: Mapping[str, Mapping[str, Any]] | tf.keras.Model, specs: Mapping, name: str
-) -> Mapping[str, Mapping[str, np.ndarray]]:
-    """Returns given weights as float32 arrays, in the order of a model's weights.
+    given: Mapping[str, Mapping[str, Any]] | tf.keras.Model | str | os.PathLike,
+    specs: Mapping,
+    name: str,
+) -> Mapping[str, Mapping[str, Frozen | np.ndarray]]:
+    """Returns given weights in the order of a model's weights, large ones in files.
 
     Args:
-        given: A mapping from layer name to a mapping from weight name to array, or a Keras model,
-            whose trainable weights and moving statistics count.
+        given: See `Model.starting_from`.
         specs: The `TensorSpec`s of the model's weights, by the same names.
         name: The name of the model, for messages.
 
     Raises:
         ValueError: Names or shapes differ, or `given` is of another type.
     """
-    if isinstance(given, tf.keras.Model):
-        trained = [*given.trainable_weights, *statistics_of(given)]
-        found = {layer_and_weight(w, given): w.numpy() for w in trained}
-        # Keras numbers the models of a class, and names the layers of a subclassed one after it.
-        if not any(layer in specs for layer, _ in found):
-            own = re.compile(rf"^{re.escape(given.name)}(?=/|$)")
-            found = {(own.sub(name, layer), w): value for (layer, w), value in found.items()}
-    elif isinstance(given, Mapping) and all(isinstance(one, Mapping) for one in given.values()):
-        found = {(layer, weight): w for layer in given for weight, w in given[layer].items()}
-    else:
-        raise ValueError(
-            "The weights to start from must be a mapping {layer: {weight: array}} or a Keras "
-            f"model, got {type(given).__name__}."
-        )
+    found = _by_names(given)
+    # Keras numbers the models of a class, and names the layers of a subclassed one after it.
+    if isinstance(given, tf.keras.Model) and not any(layer in specs for layer, _ in found):
+        own = re.compile(rf"^{re.escape(given.name)}(?=/|$)")
+        found = {(own.sub(name, layer), w): value for (layer, w), value in found.items()}
     known = {(layer, weight): spec for layer in specs for weight, spec in specs[layer].items()}
     if found.keys() != known.keys():
         missing, unknown = (
@@ -75,14 +68,49 @@ def weights_like(
         )
     weights = collections.OrderedDict((layer, collections.OrderedDict()) for layer in specs)
     for (layer, weight), spec in known.items():
-        value = np.array(found[layer, weight], np.float32)
+        value = np.asarray(found.pop((layer, weight))(), np.float32)
         if value.shape != tuple(spec.shape):
             raise ValueError(
                 f"The weight {layer}/{weight} to start from has the shape {value.shape}, but model "
                 f"{name!r} has one of the shape {tuple(spec.shape)}."
             )
-        weights[layer][weight] = value
+        weights[layer][weight] = Frozen.of(value.copy() if value.nbytes < LEAST_BYTES else value)
     return weights
+
+
+def _by_names(given) -> dict[tuple[str, str], Callable[[], Any]]:
+    """Returns functions that return the weights, by the names of layer and weight."""
+    if isinstance(given, str | os.PathLike):
+        path = os.path.expanduser(given)
+        if path.endswith(".safetensors"):
+            file = safetensors.safe_open(path, "np")
+            return {
+                tuple(re.split(r"[/.](?=[^/.]*$)", name)): functools.partial(file.get_tensor, name)
+                for name in file.keys()  # noqa: SIM118 (not a mapping)
+            }
+        given = tf.keras.models.load_model(path, compile=False)
+    if isinstance(given, tf.keras.Model):
+        trained = [*given.trainable_weights, *statistics_of(given)]
+        return {layer_and_weight(weight, given): weight.numpy for weight in trained}
+    if isinstance(given, Mapping) and all(isinstance(one, Mapping) for one in given.values()):
+        return {
+            (layer, weight): functools.partial(np.asarray, given[layer][weight])
+            for layer in given
+            for weight in given[layer]
+        }
+    raise ValueError(
+        "The weights to start from must be a mapping {layer: {weight: array}}, a Keras model, or "
+        f"a file of one of them, got {type(given).__name__}."
+    )
+
+
+def without_value(next_creator: Callable[..., tf.Variable], **options: Any) -> tf.Variable:
+    """Creates a variable of a model of which only the structure matters, without memory."""
+    shape, dtype = tf.TensorShape(options.get("shape")), options.get("dtype")
+    if dtype is None or not shape.is_fully_defined():
+        return next_creator(**options)
+    taken = {key: options[key] for key in ("trainable", "name", "shape", "dtype")}
+    return resource_variable_ops.UninitializedVariable(**taken)
 
 
 def seedable(initial_value, name) -> Callable[[int], Any]:
@@ -140,21 +168,11 @@ def frozen_weights(model: tf.keras.Model) -> list[tf.Variable]:
     return [weight for weight in model.non_trainable_weights if weight.ref() not in statistics]
 
 
-def check_constants(described: str, size: int) -> None:
-    """Raises a `ValueError` if constants of a model have too many bytes."""
-    if size > MOST_BYTES:
-        raise ValueError(
-            f"{described} have {size:,} bytes, but at most {MOST_BYTES:,} bytes can be constants. "
-            "Apply frozen layers to all inputs once, by FederatedDataset.map, and train only the "
-            "other layers."
-        )
-
-
 def frozen_values(
     keras_model_fn: Callable[[], tf.keras.Model],
     call: Callable[[tf.keras.Model], Any],
     frozen: Sequence[tf.Variable],
-) -> list[tf.Tensor]:
+) -> list[Frozen | tf.Tensor]:
     """Returns the values that keras_model_fn gives to frozen weights.
 
     Args:
@@ -163,33 +181,35 @@ def frozen_values(
         frozen: The `frozen_weights` of a model of an earlier call.
 
     Raises:
-        ValueError: The weights are too large, or differ from call to call.
+        ValueError: The weights differ from call to call.
     """
-    size = sum(math.prod(weight.shape) * weight.dtype.size for weight in frozen)
-    check_constants("The model's frozen weights", size)
 
     def built():
         with tf.device("CPU"):
             model = keras_model_fn()
             call(model)
-        return [weight.numpy() for weight in frozen_weights(model)]
+        return [Frozen.of(weight.numpy()) for weight in frozen_weights(model)]
 
     first, second = _in_new_thread(built), _in_new_thread(built)
     shapes = [tuple(weight.shape) for weight in frozen]
-    if any([value.shape for value in values] != shapes for values in (first, second)):
+    if any([tuple(value.shape) for value in values] != shapes for values in (first, second)):
         raise ValueError(
             "keras_model_fn freezes other weights from call to call. It must build the same model, "
             "with new layers, at every call."
         )
     for weight, one, other in zip(frozen, first, second, strict=True):
-        if not np.array_equal(one, other):
+        if not _equal(one, other):
             raise ValueError(
                 f"Weight {weight.name!r} is frozen, but keras_model_fn gives it other values at "
                 "every call. Give its initializer a seed, or load its values from a file or arrays."
             )
     # Graphs capture the tensors, so that each graph has only the constants that it uses.
     with tf.init_scope(), tf.device("CPU"):
-        return [tf.constant(value) for value in first]
+        return [value if isinstance(value, Frozen) else tf.constant(value) for value in first]
+
+
+def _equal(one, other):
+    return one == other if isinstance(one, Frozen) else np.array_equal(one, other)
 
 
 def _in_new_thread(function):

@@ -9,6 +9,7 @@ from tff_pfl.runtime.graph import internals
 from tff_pfl.runtime.graph.inlining import inline_calls, separate_steps
 from tff_pfl.runtime.graph.operations import depends_on, operations
 from tff_pfl.tracing.alone import Alone, choose
+from tff_pfl.tracing.frozen import SUFFIX, flat
 
 # TensorFlow makes a new variable of this name at each run of its operation (`ResourceHandle`).
 _ANONYMOUS = "cd2c89b7-88b7-44c8-ad83-06c2a9158347"
@@ -62,7 +63,11 @@ class ImportedFunction:
                 inputs[position : position + 1] = _take_single_element(graph_def, sequence, spec)
         outputs = _tensor_names(message.result)
         _replace_session_token(graph_def, message.session_token_tensor_name)
+        reads = _frozen_reads(graph_def)
         _prune(graph_def, [*outputs, message.initialize_op] if message.initialize_op else outputs)
+        needed = {node.name for node in graph_def.node}
+        self._frozen = [read for read in reads if read[0] in needed]
+        inputs += [f"{name}:0" for name, _, _ in self._frozen]
         _drop_waits_for(graph_def, set(map(_node_of, inputs)))
         variables = _separate_resources(graph_def)
         if message.initialize_op:
@@ -95,7 +100,9 @@ class ImportedFunction:
                         tf.raw_ops.DestroyResourceOp(resource=handle)
             return [tf.identity(result) for result in results]
 
-        self._function = tf.compat.v1.wrap_function(run, tf.nest.flatten(list(input_specs)))
+        specs = tf.nest.flatten(list(input_specs))
+        specs += [tf.TensorSpec([None], dtype) for _, _, dtype in self._frozen]
+        self._function = tf.compat.v1.wrap_function(run, specs)
 
     @property
     def is_stateful(self) -> bool:
@@ -106,6 +113,11 @@ class ImportedFunction:
     def has_loops(self) -> bool:
         """Whether the function has loops."""
         return any("While" in op.type for op in operations(self._function.graph))
+
+    @property
+    def has_frozen(self) -> bool:
+        """Whether the function reads frozen weights."""
+        return bool(self._frozen)
 
     @property
     def appends(self) -> bool:
@@ -120,8 +132,12 @@ class ImportedFunction:
         )
 
     def __call__(self, *args: tf.Tensor) -> list[tf.Tensor]:
-        """Calls the function on flat tensors."""
-        return self._function(*args)
+        """Calls the function on flat tensors, and on the frozen weights that it reads."""
+        if not self._frozen:
+            return self._function(*args)
+        device = tf.no_op().device or "CPU:0"
+        frozen = (flat(path, dtype, device) for _, path, dtype in self._frozen)
+        return self._function(*args, *frozen)
 
 
 def _appended(tensor, first, independent_of) -> bool:
@@ -220,6 +236,28 @@ def _drop_waits_for(graph_def, inputs: set[str]) -> None:
             for source in node.input
             if not (source.startswith("^") and _node_of(source) in inputs)
         ]
+
+
+def _frozen_reads(graph_def) -> list[tuple[str, str, tf.DType]]:
+    """Makes placeholders of the tensors that are read from files of frozen weights.
+
+    Returns:
+        The name, the file and the type of each.
+    """
+    nodes, found = {node.name: node for node in graph_def.node}, []
+    for node in graph_def.node:
+        if node.op != "DecodeRaw" or nodes[_node_of(node.input[0])].op != "ReadFile":
+            continue
+        (name,) = nodes[_node_of(node.input[0])].input
+        path = b"".join(nodes[_node_of(name)].attr["value"].tensor.string_val).decode()
+        if path.endswith(SUFFIX):
+            dtype = tf.DType(node.attr["out_type"].type)
+            found.append((node.name, path, dtype))
+            node.op = "Placeholder"
+            del node.input[:]
+            node.attr.clear()
+            node.attr["dtype"].type = dtype.as_datatype_enum
+    return found
 
 
 def _separate_resources(graph_def) -> list[str]:

@@ -107,6 +107,10 @@ class Lowering:
                 any(function.has_loops() for function in functions)
                 or any(self._compiled(part).has_loops() for part in compiled)
             ),
+            has_frozen=lambda: (
+                any(function.has_frozen() for function in functions)
+                or any(self._compiled(part).has_frozen() for part in compiled)
+            ),
             appends=lambda: only_call is not None and self._compiled(only_call).appends(),
             block=lambda: next(
                 filter(None, (origins.block_of(part.proto) for part in compiled)), ""
@@ -151,6 +155,7 @@ class Lowering:
             block.type_signature,
             is_deterministic=lambda: not general().is_stateful,
             has_loops=lambda: general().has_loops,
+            has_frozen=lambda: general().has_frozen,
             appends=lambda: general().appends,
             block=lambda: origins.block_of(block.proto),
         )

@@ -27,9 +27,10 @@ class Function:
         is_deterministic: Whether equal arguments give equal results.
         is_structural: Whether it only selects and packs elements, which then may be any objects.
         has_loops: Whether it has loops, so that a call may take long.
+        has_frozen: Whether it reads frozen weights, of which models have many.
         appends: Whether it is `(rows, x) -> concat(rows, f(x))`, so that each client's rows can be
-            computed alone. This, `is_deterministic` and `has_loops` are found only when they are
-            asked for, because that imports graphs.
+            computed alone. This and the properties above are found only when they are asked for,
+            because that imports graphs.
         block: The name of its block in messages, or "".
     """
 
@@ -38,6 +39,7 @@ class Function:
     is_deterministic: Callable[[], bool] = lambda: True
     is_structural: bool = False
     has_loops: Callable[[], bool] = lambda: False
+    has_frozen: Callable[[], bool] = lambda: False
     appends: Callable[[], bool] = lambda: False
     block: Callable[[], str] = lambda: ""
 

@@ -169,8 +169,9 @@ class ClientMap:
             return [values.as_tensor(leaf) for leaf in function(leaves, alone)]
 
         named, task = str(work), Work(call, shard, values.leaf_types(result), work, compiled)
-        reason, uncompiled = f"vectorize={NEVER!r}", ""
-        for way in self._ways(shard.device):
+        reason = "frozen weights" if self._vectorize == AUTO else f"vectorize={NEVER!r}"
+        uncompiled = ""
+        for way in self._ways(shard.device, work):
             try:
                 leaves = way(task)
             except UnsuitedError as error:
@@ -192,9 +193,12 @@ class ClientMap:
             f"is {named}{', ' * bool(uncompiled)}{uncompiled}."
         )
 
-    def _ways(self, device: str) -> Iterator[Way]:
+    def _ways(self, device: str, work: values.Function) -> Iterator[Way]:
         """Yields the ways to compute work on a device, the fastest first."""
         limit, never = self._max_concurrent_clients, self._vectorize == NEVER
+        if self._vectorize == AUTO and not devices.is_gpu(device) and work.has_frozen():
+            # Steps of such models use all cores; several at once would only take more memory.
+            limit, never = limit or 1, True
         if self.compiles_loops([device]):
             yield CompiledLoop(limit)
         elif self.jit_compile:

@@ -1,0 +1,198 @@
+"""Adapts large models by few weights: low-rank adapters of frozen kernels, and some whole layers.
+
+Hu et al., "LoRA: Low-rank adaptation of large language models", ICLR 2022.
+"""
+
+import collections
+import dataclasses
+import fnmatch
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from tff_pfl.arguments.names import unknown_name
+from tff_pfl.arguments.ranges import above, between, takes, whole
+from tff_pfl.models.model import Model, Weights
+from tff_pfl.models.start import Start
+from tff_pfl.models.statistics import STATISTICS
+from tff_pfl.tracing.frozen import Frozen
+
+_KERNELS = ("kernel", "recurrent_kernel", "embeddings")
+
+
+class _Adapter(NamedTuple):
+    """An adapter of a kernel.
+
+    Attributes:
+        name: The first words of the names of its parts.
+        layer: The layer of the kernel.
+        weight: The name of the kernel in its layer.
+        shape: The kernel's shape.
+        factor: The factor of the product.
+    """
+
+    name: str
+    layer: str
+    weight: str
+    shape: tuple[int, ...]
+    factor: float
+
+    @property
+    def sides(self) -> tuple[int, int]:
+        """The numbers of rows and columns of the kernel as a matrix."""
+        rows = _rows(self.shape)
+        return rows, math.prod(self.shape) // rows
+
+
+@takes(rank=whole(1), alpha=above(0.0), own_share=between(0.0, 1.0))
+def lora(
+    model: Model,
+    layers: Sequence[str] = ("*",),
+    *,
+    rank: int = 8,
+    alpha: float | None = None,
+    trained: Sequence[str] = (),
+    frozen_down: bool = False,
+    own_share: float | None = None,
+) -> Model:
+    """Returns a model whose weights are low-rank adapters of a frozen model, and some layers of it.
+
+    A kernel is `K + alpha / rank * down @ up`, of which `K` is frozen. `up` starts at 0, so that
+    the model starts as the frozen one. The weights of layer `NAME` are in the layers `NAME_down`,
+    `[rows, rank]`, and `NAME_up`, `[rank, columns]`, whose names methods take:
+    `personal_layers=["*_up"]` shares `down` alone, as FedSA-LoRA does.
+
+    A kernel of more than two axes is a matrix of rows and columns: its last axis are the columns,
+    as of convolutions; of three axes, those for which the smaller side is largest, as of the heads
+    of attention.
+
+    Example:
+        >>> base = models.build("mlp", (8, 8, 1), 10, hidden=(16,))
+        >>> model = models.lora(base, ["dense*"], rank=2, trained=["head"])
+        >>> model.layers
+        ('dense1_down', 'dense1_up', 'head')
+
+    Args:
+        model: The model, whose weights are those of `starting_from`, or of its seed 0.
+        layers: The layers with adapters, by names or patterns such as `"*_attention/*"`. Layers
+            without a kernel are frozen as they are.
+        rank: The rank of the products.
+        alpha: The scale of the products, times the rank; by default the rank.
+        trained: The layers that are trained as they are, by names or patterns. They have no
+            adapters.
+        frozen_down: Whether `down` is frozen at its start, that of seed 0, as in FFA-LoRA.
+        own_share: The share of a second adapter, `NAME_own_down` and `NAME_own_up`, as in FedDPA:
+            the products count `1 - own_share` and `own_share`. By default there is none.
+
+    Raises:
+        ValueError: No layer has such a name or a kernel, or a layer of batch normalisation would
+            be neither trained nor frozen.
+    """
+    names, start = model.layers, _start(model)
+    whole_layers = _chosen(trained, names, "trained")
+    adapted = [name for name in _chosen(layers, names, "layers") if name not in whole_layers]
+    for name in names:
+        if name not in whole_layers and any(weight in STATISTICS for weight in start[name]):
+            raise ValueError(
+                f"The batch normalisation {name!r} of model {model.name!r} would move its "
+                "statistics, but not keep them. Add it to trained, or build it with "
+                "trainable=False."
+            )
+    scale = (rank if alpha is None else alpha) / rank
+    shares = {"": 1.0} if own_share is None else {"": 1.0 - own_share, "_own": own_share}
+    adapters = [
+        _Adapter(f"{name}{own}", name, weight, tuple(value.shape), scale * share)
+        for name in adapted
+        for own, share in shares.items()
+        for weight, value in start[name].items()
+        if weight in _KERNELS and len(value.shape) > 1
+    ]
+    if not (adapters or whole_layers):
+        raise ValueError(f"None of the layers {list(layers)} of {model.name!r} has a kernel.")
+
+    def downs(seed) -> dict[tuple[str, str], tf.Tensor]:
+        """Returns the initial `down` of each adapter."""
+        return {
+            (adapter.name, adapter.weight): tf.random.stateless_normal(
+                [adapter.sides[0], rank], [seed, index], stddev=adapter.sides[0] ** -0.5
+            )
+            for index, adapter in enumerate(adapters)
+        }
+
+    def init(seed):
+        drawn, parts = downs(seed), collections.OrderedDict()
+        for name in names:
+            if name in whole_layers:
+                parts[name] = whole[name](seed)
+            for adapter in adapters:
+                if adapter.layer == name:
+                    if not frozen_down:
+                        down = parts.setdefault(f"{adapter.name}_down", collections.OrderedDict())
+                        down[adapter.weight] = drawn[adapter.name, adapter.weight]
+                    up = parts.setdefault(f"{adapter.name}_up", collections.OrderedDict())
+                    up[adapter.weight] = tf.zeros([rank, adapter.sides[1]])
+        return parts
+
+    def weights_of(parts, frozen):
+        weights = collections.OrderedDict(
+            (
+                name,
+                parts[name]
+                if name in whole_layers
+                else collections.OrderedDict(frozen["layers"][name]),
+            )
+            for name in names
+        )
+        for adapter in adapters:
+            key = f"{adapter.name}_down"
+            down = (
+                frozen["downs"][key][adapter.weight] if frozen_down else parts[key][adapter.weight]
+            )
+            product = down @ (adapter.factor * parts[f"{adapter.name}_up"][adapter.weight])
+            weights[adapter.layer][adapter.weight] += tf.reshape(product, adapter.shape)
+        return weights
+
+    whole = {name: Start(start[name]) for name in whole_layers}
+    frozen: dict[str, Any] = {"layers": {n: start[n] for n in names if n not in whole_layers}}
+    if frozen_down:
+        frozen["downs"] = collections.defaultdict(dict)
+        for (name, weight), value in downs(0).items():
+            frozen["downs"][f"{name}_down"][weight] = value.numpy()
+        frozen["downs"] = dict(frozen["downs"])
+    made = model.in_terms_of(init, weights_of, frozen)
+    own_head = names[-1] in whole_layers
+    return dataclasses.replace(
+        made,
+        name=f"{model.name}_lora",
+        starts_alike=frozen_down and model.starts_alike,
+        features=made.features if own_head else None,
+        forward=made.forward if own_head else None,
+    )
+
+
+def _start(model: Model) -> Weights:
+    """Returns the initial weights of a model, large ones in files."""
+    if isinstance(model.init, Start):
+        return model.init.weights
+    with tf.__internal__.eager_context.eager_mode():
+        return tf.nest.map_structure(Frozen.of, model.init(0))
+
+
+def _chosen(patterns, names, option) -> list[str]:
+    """Returns the names that match patterns, in order."""
+    found = {pattern: fnmatch.filter(names, pattern) for pattern in patterns}
+    if unknown := [pattern for pattern, matching in found.items() if not matching]:
+        raise ValueError(unknown_name(f"layer in {option}", unknown[0], names))
+    matching = set().union(*found.values())
+    return [name for name in names if name in matching]
+
+
+def _rows(shape: Sequence[int]) -> int:
+    """Returns the number of rows of a kernel as a matrix."""
+    if len(shape) != 3:
+        return math.prod(shape[:-1])
+    first, second, third = shape
+    splits = [(first * second, third), (first, second * third)]
+    return max(splits, key=min)[0]

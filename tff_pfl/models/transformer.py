@@ -1,0 +1,71 @@
+"""Builds small transformers for sequences of tokens."""
+
+import tensorflow as tf
+
+from tff_pfl.arguments.ranges import takes, whole
+
+
+@takes(vocabulary=whole(2), width=whole(1), depth=whole(1), heads=whole(1))
+def transformer(
+    image_shape,
+    num_classes,
+    *,
+    vocabulary=10000,
+    width=64,
+    depth=2,
+    heads=4,
+    causal=False,
+    per_token=False,
+) -> tf.keras.Model:
+    """Builds a transformer whose inputs are the ids of tokens, `[length]`; the id 0 is padding.
+
+    Its blocks normalise first: `x + attention(norm(x))`, then `x + mlp(norm(x))` with GELU and four
+    times the width. Positions are learned.
+
+    Args:
+        image_shape: `(length,)`.
+        num_classes: The number of outputs, of a sequence or of each token.
+        vocabulary: The number of tokens.
+        width: The number of features of a token.
+        depth: The number of blocks.
+        heads: The number of heads of attention.
+        causal: Whether a token attends to itself and to those before it alone.
+        per_token: Whether there are outputs for each token, as for the task `sequence`; otherwise
+            they are of the mean over tokens.
+    """
+    if width % heads:
+        raise ValueError(f"The width {width} of a transformer must be a multiple of heads={heads}.")
+    (length,) = image_shape
+    ids = tf.keras.Input([length], dtype=tf.int32)
+    present = tf.not_equal(ids, 0)
+    x = tf.keras.layers.Embedding(vocabulary, width, name="tokens")(ids)
+    x = _Positions(name="positions")(x)
+    for block in range(1, depth + 1):
+        y = tf.keras.layers.LayerNormalization(name=f"block{block}_norm1")(x)
+        attention = tf.keras.layers.MultiHeadAttention(
+            heads, width // heads, name=f"block{block}_attention"
+        )
+        x += attention(y, y, attention_mask=present[:, tf.newaxis, :], use_causal_mask=causal)
+        y = tf.keras.layers.LayerNormalization(name=f"block{block}_norm2")(x)
+        y = tf.keras.layers.Dense(4 * width, "gelu", name=f"block{block}_dense1")(y)
+        x += tf.keras.layers.Dense(width, name=f"block{block}_dense2")(y)
+    x = tf.keras.layers.LayerNormalization(name="norm")(x)
+    if not per_token:
+        weight = tf.cast(present, tf.float32)[:, :, tf.newaxis]
+        x = tf.math.divide_no_nan(tf.reduce_sum(x * weight, 1), tf.reduce_sum(weight, 1))
+    return tf.keras.Model(
+        ids, tf.keras.layers.Dense(num_classes, name="head")(x), name="transformer"
+    )
+
+
+class _Positions(tf.keras.layers.Layer):
+    """Adds a learned vector for each position."""
+
+    def build(self, input_shape):
+        """Creates the vectors."""
+        shape = input_shape[1:]
+        self.vectors = self.add_weight("vectors", shape, initializer="random_uniform")
+
+    def call(self, x):
+        """Returns the sum."""
+        return x + tf.cast(self.vectors, x.dtype)

@@ -1,0 +1,211 @@
+"""Keeps weights that no method trains in files, from which graphs read them.
+
+A file is named by the digest of its bytes, in `~/.cache/tff_pfl` or the folder that the environment
+variable `TFF_PFL_CACHE` names. A graph reads it by TensorFlow's own operations, once for each call,
+outside of all loops, so that any runtime executes it. The graph executor does not read the file in
+each call: it passes one tensor, which the process maps from the file and keeps, as an argument.
+"""
+
+import contextlib
+import contextvars
+import dataclasses
+import hashlib
+import math
+import os
+import pathlib
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tff_pfl.output.files import whole_file
+
+LEAST_BYTES = 64 * 2**10  # of a tensor that is kept in a file; smaller ones are constants
+SUFFIX = ".frozen"
+_CACHE = "TFF_PFL_CACHE"
+
+_READ = "tff_pfl_frozen"  # the collection of a graph of what it reads
+
+_eager_mode = tf.__internal__.eager_context.eager_mode
+_loaded: weakref.WeakValueDictionary = weakref.WeakValueDictionary()  # tensors in memory
+_owners: dict[int, tuple[weakref.ref, "Frozen"]] = {}  # by the ids of tensors in memory
+_checked: set[tuple] = set()  # files whose bytes are those of their names
+_variables: contextvars.ContextVar = contextvars.ContextVar("variables", default=None)
+
+
+class FrozenFileError(OSError):
+    """An error for a file of frozen weights that is missing or was edited."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    """A tensor that never changes.
+
+    Attributes:
+        path: The file with its bytes.
+        shape: Its shape.
+        dtype: Its type.
+    """
+
+    path: str
+    shape: tuple[int, ...]
+    dtype: tf.DType
+
+    @classmethod
+    def of(cls, value: Any) -> "Frozen | np.ndarray":
+        """Writes an array to its file, unless it is there; small ones stay arrays."""
+        if isinstance(value, cls):
+            return value
+        value = np.asarray(value)
+        if value.nbytes < LEAST_BYTES:
+            return value
+        array = np.ascontiguousarray(value)
+        content = array.reshape(-1).view(np.uint8).data
+        path = _cache() / f"{hashlib.sha256(content).hexdigest()}{SUFFIX}"
+        if not path.exists() or path.stat().st_size != len(content):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with whole_file(path, "wb") as file:
+                file.write(content)
+        return cls(str(path), tuple(value.shape), tf.as_dtype(value.dtype))
+
+    @property
+    def num_bytes(self) -> int:
+        """The number of bytes."""
+        return math.prod(self.shape) * self.dtype.size
+
+    def array(self) -> np.ndarray:
+        """Returns the array, mapped from the file."""
+        return (
+            _mapped(self.path, _stored(self.dtype))
+            .view(self.dtype.as_numpy_dtype)
+            .reshape(self.shape)
+        )
+
+    def tensor(self) -> tf.Tensor:
+        """Returns the tensor in the graph that is being built, or in eager mode."""
+        if _variables.get() is not None:
+            return self._shaped(flat(self.path, _stored(self.dtype)))
+        # Functions of this graph, such as bodies of loops, get the tensor as an argument.
+        with tf.init_scope():
+            if tf.executing_eagerly():
+                return self.tensor_in_memory()
+            read = tf.compat.v1.get_default_graph().get_collection_ref(_READ)
+            for frozen, tensor in read:
+                if frozen == self:
+                    return tensor
+            content = tf.io.decode_raw(tf.io.read_file(self.path), _stored(self.dtype))
+            read.append((self, self._shaped(content)))
+            return read[-1][1]
+
+    def tensor_in_memory(self) -> tf.Tensor:
+        """Returns the tensor that this process shares, on a CPU."""
+        key = self.path, self.shape, self.dtype
+        tensor = _loaded.get(key)
+        if tensor is None:
+            with _eager_mode():
+                tensor = _loaded[key] = self._shaped(in_memory(self.path, _stored(self.dtype)))
+            _owners[id(tensor)] = weakref.ref(tensor), self
+        return tensor
+
+    def _shaped(self, content):
+        if content.dtype != self.dtype:
+            content = tf.bitcast(content, self.dtype)
+        return tf.reshape(content, self.shape)
+
+
+def tensors_of(structure: Any) -> Any:
+    """Returns a structure with tensors in place of frozen ones and arrays."""
+    return tf.nest.map_structure(
+        lambda leaf: leaf.tensor() if isinstance(leaf, Frozen) else tf.convert_to_tensor(leaf),
+        structure,
+    )
+
+
+def flat(path: str, dtype: tf.DType, device: str = "CPU:0") -> tf.Tensor:
+    """Returns `in_memory`, or within `as_variables` the value of a variable."""
+    variables = _variables.get()
+    if variables is None:
+        return in_memory(path, dtype, device)
+    name = pathlib.Path(path).stem
+    if name not in variables:
+        with _eager_mode():
+            variables[name] = tf.Variable(in_memory(path, dtype), trainable=False, name=name)
+    return tf.convert_to_tensor(variables[name])
+
+
+def in_memory(path: str, dtype: tf.DType, device: str = "CPU:0") -> tf.Tensor:
+    """Returns the content of a file as a tensor `[n]`, of which this process has one on a device.
+
+    Args:
+        path: The file.
+        dtype: A type that NumPy knows.
+        device: The device. A CPU's tensor is the file itself, mapped into memory, which processes
+            share.
+
+    Raises:
+        FrozenFileError: The file is missing, or its bytes are not those of its name.
+    """
+    key = path, dtype, device
+    tensor = _loaded.get(key)
+    if tensor is None:
+        with _eager_mode(), tf.device(device):
+            tensor = tf.experimental.dlpack.from_dlpack(_mapped(path, dtype).__dlpack__())
+            if tf.DeviceSpec.from_string(device).device_type == "GPU":
+                tensor = tf.identity(tensor)
+        _loaded[key] = tensor
+    return tensor
+
+
+def _mapped(path, dtype) -> np.ndarray:
+    try:
+        # Copied on write, since only arrays that can be written to have a `__dlpack__`.
+        array = np.asarray(np.memmap(path, dtype.as_numpy_dtype, mode="c"))
+        status = os.stat(path)
+    except (OSError, ValueError) as error:
+        raise FrozenFileError(
+            f"The frozen weights {path} cannot be read ({error}). Make the model again, which "
+            "writes them."
+        ) from error
+    key = path, status.st_mtime_ns, status.st_size
+    if key not in _checked:
+        if hashlib.sha256(array.view(np.uint8).data).hexdigest() != pathlib.Path(path).stem:
+            raise FrozenFileError(
+                f"The frozen weights {path} were edited: they have other bytes than their name "
+                "says. Delete the file and make the model again, which writes it."
+            )
+        _checked.add(key)
+    return array
+
+
+def frozen_of(tensor: Any) -> Frozen | None:
+    """Returns the frozen weight whose tensor in memory this is, if any."""
+    reference, frozen = _owners.get(id(tensor), (lambda: None, None))
+    return frozen if reference() is tensor else None
+
+
+@contextlib.contextmanager
+def as_variables(owner: Any) -> Iterator[None]:
+    """Makes graphs read frozen weights from variables, for models that leave this machine.
+
+    Args:
+        owner: The `tf.Module` whose attribute `frozen` gets the variables, by the names of files.
+    """
+    if not hasattr(owner, "frozen"):
+        owner.frozen = {}
+    token = _variables.set(owner.frozen)
+    try:
+        yield
+    finally:
+        _variables.reset(token)
+
+
+def _stored(dtype: tf.DType) -> tf.DType:
+    """Returns a type of the same size that files are decoded to."""
+    return tf.uint16 if dtype == tf.bfloat16 else dtype
+
+
+def _cache() -> pathlib.Path:
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return pathlib.Path(os.environ.get(_CACHE) or os.path.join(home, "tff_pfl"))
