@@ -11,6 +11,7 @@
     benchmark.py --rates [--algorithms=A,B]
     benchmark.py --lanes [--cohort_sizes=10,30,100]
     benchmark.py --fixed_cost [--cohort_sizes=10,100]
+    benchmark.py --adapters [--megabytes=25,100,400] [--cohort_sizes=4]
     benchmark.py --pgfed_server | --aggregators
 
 Prints JSON lines. The first line describes the machine. Each workload then has a line for each
@@ -81,6 +82,9 @@ Other measurements print a line for each case:
                         lstm     the next of 20 tokens: 100 -> 32, an LSTM of 64 units, -> 100. The
                                  bare loop unrolls it over tokens
                         ratings  of 100 users and 1,000 items: two embeddings -> 32 -> 32 -> 1
+    --adapters      rounds of LoRA on frozen transformers of so many megabytes, and bare steps of
+                    the same arithmetic: seconds, the peak memory of each process, and bytes. 20
+                    clients of 16 sequences of 64 tokens, batches of 8
     --rates         a round of each of --algorithms beside one of FedAvg, in seconds and in
                     multiplications of matrix products, on 10 clients of lognormal sizes (sigma 1,
                     mean 400, batches of 50) and the network mlp of --unequal
@@ -110,7 +114,17 @@ prepare_process()
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from benchmarks import contenders, fixed_cost, growth, lanes, measurements, rates, timing, unequal
+from benchmarks import (
+    adapters,
+    contenders,
+    fixed_cost,
+    growth,
+    lanes,
+    measurements,
+    rates,
+    timing,
+    unequal,
+)
 from benchmarks.workloads import (
     AGGREGATED,
     DESCENT_WORKLOADS,
@@ -140,6 +154,7 @@ flags.DEFINE_list(
 )
 flags.DEFINE_list("algorithms", None, "Names of algorithms, for --start and --rates.")
 flags.DEFINE_string("algorithm", "ditto", "Name of the algorithm, for --runs.")
+flags.DEFINE_list("megabytes", list(adapters.SIZES), "Sizes of networks, for --adapters.")
 flags.DEFINE_list("networks", None, "Networks, for --descent and --unequal; default: all.")
 
 
@@ -243,6 +258,9 @@ _MEASUREMENTS = {
     "aggregators": lambda: measurements.aggregators(_adapted(AGGREGATED), FLAGS.rounds),
     "unequal": _unequal,
     "rates": _rates,
+    "adapters": lambda: adapters.measure(
+        _sizes(FLAGS.megabytes), FLAGS.rounds, _sizes(FLAGS.cohort_sizes or [4])[0]
+    ),
     "lanes": lambda: lanes.measure(
         _adapted(UNEQUAL_WORKLOADS["linear"][0]), _sizes(FLAGS.cohort_sizes or [10, 30, 100])
     ),
@@ -259,6 +277,7 @@ flags.DEFINE_bool("pgfed_server", False, "Measure the server of PGFed.")
 flags.DEFINE_bool("aggregators", False, "Measure aggregators and compressors.")
 flags.DEFINE_bool("unequal", False, "Measure clients of unequal sizes.")
 flags.DEFINE_bool("rates", False, "Measure algorithms beside FedAvg.")
+flags.DEFINE_bool("adapters", False, "Measure adapters of large frozen networks.")
 flags.DEFINE_bool("lanes", False, "Count the steps of clients side by side.")
 flags.DEFINE_bool("fixed_cost", False, "Count what a round costs besides its mathematics.")
 flags.mark_bool_flags_as_mutual_exclusive(list(_MEASUREMENTS))

@@ -110,8 +110,8 @@ def test_kernels_are_matrices(shape, sides):
 @together(
     ("options", "message"),
     [
-        ({"layers": ["dens1"]}, "Unknown layer in layers 'dens1'. .*dense1"),
-        ({"trained": ["top"]}, "Unknown layer in trained 'top'"),
+        ({"layers": ["dens1"]}, "Unknown layer of model 'mlp' 'dens1'. .*dense1"),
+        ({"trained": ["top"]}, "Unknown layer of model 'mlp' 'top'"),
         ({"rank": 0}, "rank"),
         ({"own_share": 1.5}, "own_share"),
     ],

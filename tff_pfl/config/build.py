@@ -1,6 +1,7 @@
 """Builds the experiment of a config: data, model and algorithm."""
 
 import functools
+import os
 from collections.abc import Callable
 
 import ml_collections
@@ -116,6 +117,8 @@ def build_model(config: ml_collections.ConfigDict, dataset: data.FederatedDatase
             segments=config.model.segments,
             compute_type=config.model.compute_type,
             task=task if is_chosen else None,
+            start=os.path.expanduser(config.model.start),
+            adapters=config.adapters.to_dict() if config.adapters.rank else None,
             **config.model.options.to_dict(),
         )
         check_labels(model, dataset)

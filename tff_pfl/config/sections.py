@@ -27,6 +27,7 @@ from tff_pfl.privacy import CLIPPINGS
 
 MECHANISMS = ("central", "distributed")
 _FEDERATE, _BUILD = ranges_of(data.federate), ranges_of(models.build)
+_LORA = ranges_of(models.lora)
 _NO_FILE = {"partition_file": bool}
 _PLAIN = {bool, int, float, str, tuple, types.NoneType}
 _OF_PYTHON = {"label", "initial_rate"}  # fields that no config sets
@@ -131,6 +132,32 @@ class Model:
         among(*COMPUTE_TYPES),
         default="float32",
     )
+    start: str = setting(
+        "A file of initial weights: .safetensors, or a Keras model; see `Model.starting_from`.",
+        default="",
+    )
+
+
+@settings
+class Adapters:
+    """Low-rank adapters of the model, which is frozen otherwise; see `tff_pfl.models.lora`."""
+
+    rank: int = setting("The rank of the products.", _LORA["rank"], default=8)
+    layers: tuple[str, ...] = setting(
+        "The layers with adapters, by names or patterns.", default=("*",)
+    )
+    alpha: float | None = setting(
+        "The scale of the products, times the rank; None: the rank.", _LORA["alpha"], default=None
+    )
+    trained: tuple[str, ...] = setting(
+        "The layers that are trained as they are, by names or patterns.", default=()
+    )
+    frozen_down: bool = setting("Whether `down` is frozen at its start.", default=False)
+    own_share: float | None = setting(
+        "The share of a second adapter, NAME_own; None: there is none.",
+        _LORA["own_share"],
+        default=None,
+    )
 
 
 def _without_momentum(optimizer: str) -> bool:
@@ -225,6 +252,7 @@ SECTIONS = {
     "": Section((Imports, Experiment), {"rounds": 20, "clients_per_round": 6}),
     "data": Section((Data,)),
     "model": Section((Model,), sections=("options",)),
+    "adapters": Section((Adapters,), {"rank": 0}, "rank"),
     "task": Section(),
     "local": Section(
         (Optimizer, LocalTraining), _LOCAL, sections=("options", "schedule", "augmentation")

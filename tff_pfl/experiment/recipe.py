@@ -181,7 +181,7 @@ def _model(experiment, names) -> dict[str, Any]:
     chosen = dict(made.arguments)
     name = chosen["name"]
     names.add("model", name, function_of(MODELS[name]).__module__)
-    task, kept = chosen.pop("task"), ("segments", "compute_type")
+    task, kept = chosen.pop("task"), ("segments", "compute_type", "start")
     sections = {
         "model": {
             "name": name,
@@ -189,6 +189,8 @@ def _model(experiment, names) -> dict[str, Any]:
             "options": _written("model", chosen["chosen"]),
         }
     }
+    if chosen["adapters"]:
+        sections["adapters"] = _written("adapters", chosen["adapters"])
     if isinstance(task, str):
         task = TASKS[task]()
     if task is not None:

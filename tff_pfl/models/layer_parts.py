@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import fnmatch
 from collections.abc import Iterable
 
 import absl.logging
@@ -66,20 +67,34 @@ def layer_parts(model: Model, *, personal: Iterable[str] | None = None) -> Layer
 
     Args:
         model: The model.
-        personal: The names of the personal layers, or one name. Default: the last layer, the head.
+        personal: The names of the personal layers, or one name, or patterns such as `"*_up"`.
+            Default: the last layer, the head.
 
     Raises:
         UnknownNameError: No layer of the model has this name. The message suggests a similar one.
     """
     layers = model.layers
     personal = [personal] if isinstance(personal, str) else personal
-    chosen = set(layers[-1:] if personal is None else personal)
-    check_names(f"layer of model {model.name!r}", sorted(chosen), layers)
+    chosen = matching(model, layers[-1:] if personal is None else personal)
     return LayerParts(
         shared=tuple(name for name in layers if name not in chosen),
         personal=tuple(name for name in layers if name in chosen),
         layers=layers,
     )
+
+
+def matching(model: Model, names: Iterable[str]) -> list[str]:
+    """Returns the layers that have some names, or match them as patterns, in order.
+
+    Raises:
+        UnknownNameError: No layer of the model has a name. The message suggests a similar one.
+    """
+    found: set[str] = set()
+    for name in names:
+        matches = fnmatch.filter(model.layers, name)
+        check_names(f"layer of model {model.name!r}", [] if matches else [name], model.layers)
+        found.update(matches)
+    return [name for name in model.layers if name in found]
 
 
 def two_parts(model: Model, *, personal: Iterable[str] | None = None) -> LayerParts:

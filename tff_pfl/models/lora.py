@@ -5,20 +5,20 @@ Hu et al., "LoRA: Low-rank adaptation of large language models", ICLR 2022.
 
 import collections
 import dataclasses
-import fnmatch
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tff_pfl.arguments.names import unknown_name
 from tff_pfl.arguments.ranges import above, between, takes, whole
+from tff_pfl.models.layer_parts import matching
 from tff_pfl.models.model import Model, Weights
 from tff_pfl.models.start import Start
 from tff_pfl.models.statistics import STATISTICS
 from tff_pfl.tracing.frozen import Frozen
 
+_eager_mode = tf.__internal__.eager_context.eager_mode
 _KERNELS = ("kernel", "recurrent_kernel", "embeddings")
 
 
@@ -44,6 +44,17 @@ class _Adapter(NamedTuple):
         """The numbers of rows and columns of the kernel as a matrix."""
         rows = _rows(self.shape)
         return rows, math.prod(self.shape) // rows
+
+    def init(self, rank: int, seed: Sequence[int]) -> dict[str, tf.Tensor]:
+        """Returns the initial parts by their sides."""
+        rows, columns = self.sides
+        down = tf.random.stateless_normal([rows, rank], seed, stddev=rows**-0.5)
+        return {"down": down, "up": tf.zeros([rank, columns])}
+
+    def product(self, parts: Weights) -> tf.Tensor:
+        """Returns the product of the parts, in the shape of the kernel."""
+        down, up = (parts[f"{self.name}_{side}"][self.weight] for side in ("down", "up"))
+        return tf.reshape(down @ (self.factor * up), self.shape)
 
 
 @takes(rank=whole(1), alpha=above(0.0), own_share=between(0.0, 1.0))
@@ -91,8 +102,8 @@ def lora(
             be neither trained nor frozen.
     """
     names, start = model.layers, _start(model)
-    whole_layers = _chosen(trained, names, "trained")
-    adapted = [name for name in _chosen(layers, names, "layers") if name not in whole_layers]
+    whole_layers = matching(model, trained)
+    adapted = [name for name in matching(model, layers) if name not in whole_layers]
     for name in names:
         if name not in whole_layers and any(weight in STATISTICS for weight in start[name]):
             raise ValueError(
@@ -112,56 +123,40 @@ def lora(
     if not (adapters or whole_layers):
         raise ValueError(f"None of the layers {list(layers)} of {model.name!r} has a kernel.")
 
-    def downs(seed) -> dict[tuple[str, str], tf.Tensor]:
-        """Returns the initial `down` of each adapter."""
-        return {
-            (adapter.name, adapter.weight): tf.random.stateless_normal(
-                [adapter.sides[0], rank], [seed, index], stddev=adapter.sides[0] ** -0.5
-            )
-            for index, adapter in enumerate(adapters)
-        }
+    whole = {name: Start(start[name]) for name in whole_layers}
+    frozen_parts = {f"{it.name}_down" for it in adapters} if frozen_down else set()
 
-    def init(seed):
-        drawn, parts = downs(seed), collections.OrderedDict()
+    def init_all(seed):
+        parts: dict[str, Any] = collections.OrderedDict()
         for name in names:
-            if name in whole_layers:
+            if name in whole:
                 parts[name] = whole[name](seed)
-            for adapter in adapters:
+            for index, adapter in enumerate(adapters):
                 if adapter.layer == name:
-                    if not frozen_down:
-                        down = parts.setdefault(f"{adapter.name}_down", collections.OrderedDict())
-                        down[adapter.weight] = drawn[adapter.name, adapter.weight]
-                    up = parts.setdefault(f"{adapter.name}_up", collections.OrderedDict())
-                    up[adapter.weight] = tf.zeros([rank, adapter.sides[1]])
+                    for side, value in adapter.init(rank, [seed, index]).items():
+                        layer = parts.setdefault(
+                            f"{adapter.name}_{side}", collections.OrderedDict()
+                        )
+                        layer[adapter.weight] = value
         return parts
 
+    def init(seed):
+        parts = init_all(seed).items()
+        return collections.OrderedDict(part for part in parts if part[0] not in frozen_parts)
+
     def weights_of(parts, frozen):
-        weights = collections.OrderedDict(
-            (
-                name,
-                parts[name]
-                if name in whole_layers
-                else collections.OrderedDict(frozen["layers"][name]),
-            )
-            for name in names
-        )
+        parts, weights = {**parts, **frozen["parts"]}, collections.OrderedDict()
+        for name in names:
+            layer = parts[name] if name in whole else frozen["layers"][name]
+            weights[name] = collections.OrderedDict(layer)
         for adapter in adapters:
-            key = f"{adapter.name}_down"
-            down = (
-                frozen["downs"][key][adapter.weight] if frozen_down else parts[key][adapter.weight]
-            )
-            product = down @ (adapter.factor * parts[f"{adapter.name}_up"][adapter.weight])
-            weights[adapter.layer][adapter.weight] += tf.reshape(product, adapter.shape)
+            weights[adapter.layer][adapter.weight] += adapter.product(parts)
         return weights
 
-    whole = {name: Start(start[name]) for name in whole_layers}
-    frozen: dict[str, Any] = {"layers": {n: start[n] for n in names if n not in whole_layers}}
-    if frozen_down:
-        frozen["downs"] = collections.defaultdict(dict)
-        for (name, weight), value in downs(0).items():
-            frozen["downs"][f"{name}_down"][weight] = value.numpy()
-        frozen["downs"] = dict(frozen["downs"])
-    made = model.in_terms_of(init, weights_of, frozen)
+    with _eager_mode():
+        drawn = {name: it for name, it in init_all(0).items() if name in frozen_parts}
+    layers_of_base = {name: start[name] for name in names if name not in whole}
+    made = model.in_terms_of(init, weights_of, {"layers": layers_of_base, "parts": drawn})
     own_head = names[-1] in whole_layers
     return dataclasses.replace(
         made,
@@ -176,17 +171,8 @@ def _start(model: Model) -> Weights:
     """Returns the initial weights of a model, large ones in files."""
     if isinstance(model.init, Start):
         return model.init.weights
-    with tf.__internal__.eager_context.eager_mode():
+    with _eager_mode():
         return tf.nest.map_structure(Frozen.of, model.init(0))
-
-
-def _chosen(patterns, names, option) -> list[str]:
-    """Returns the names that match patterns, in order."""
-    found = {pattern: fnmatch.filter(names, pattern) for pattern in patterns}
-    if unknown := [pattern for pattern, matching in found.items() if not matching]:
-        raise ValueError(unknown_name(f"layer in {option}", unknown[0], names))
-    matching = set().union(*found.values())
-    return [name for name in names if name in matching]
 
 
 def _rows(shape: Sequence[int]) -> int:

@@ -5,7 +5,7 @@ and normalise each channel by `(x - mean) / std`. Their outputs are logits.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from tff_pfl.arguments.registry import Registry
 from tff_pfl.models import normalizer_free, residual, tff_tasks, transformer
 from tff_pfl.models.inputs import is_shape
 from tff_pfl.models.keras.adapter import from_keras
+from tff_pfl.models.lora import lora
 from tff_pfl.models.model import Model
 from tff_pfl.models.task import Task
 from tff_pfl.models.tasks import task_of
@@ -166,6 +167,8 @@ def build(
     segments: int = 1,
     compute_type: str = "float32",
     task: Task | str | None = None,
+    start: str = "",
+    adapters: Mapping[str, Any] | None = None,
     **chosen,
 ) -> Model:
     """Builds a network by its name.
@@ -186,13 +189,24 @@ def build(
         segments: See `from_keras`.
         compute_type: See `from_keras`.
         task: See `from_keras`. Default: the task of a `Model`, or classification.
+        start: A file of initial weights; see `Model.starting_from`.
+        adapters: The arguments of `lora`, for a model that is frozen but for adapters.
         **chosen: The network's options that differ from their defaults.
 
     Raises:
         ValueError: The network or an option is unknown (the message suggests a similar name), the
             normalization does not fit the images, or `segments` or `compute_type` is set for a
-            network that is not a Keras model.
+            network that is not a Keras model; or see `Model.starting_from` and `lora`.
     """
+    model = _network(
+        name, image_shape, num_classes, mean, std, segments, compute_type, task, chosen
+    )
+    if start:
+        model = model.starting_from(start)
+    return lora(model, **adapters) if adapters else model
+
+
+def _network(name, image_shape, num_classes, mean, std, segments, compute_type, task, chosen):
     check_names(f"option of model {name!r}", chosen, MODELS.parameters(name))
     if is_shape(image_shape):
         image_shape = tuple(image_shape)
@@ -283,5 +297,6 @@ def beside(model: Model, network: str | Model) -> Model:
             f"network={network!r} is built as the model is, but tff_pfl.models.build did not make "
             f"{model.name!r}. Pass a tff_pfl.Model instead of the name."
         )
-    arguments = {key: it for key, it in made.arguments.items() if key not in ("name", "chosen")}
+    of_network = ("name", "chosen", "start", "adapters")
+    arguments = {key: it for key, it in made.arguments.items() if key not in of_network}
     return build(network, **arguments)
