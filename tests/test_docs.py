@@ -228,7 +228,7 @@ def test_programs_guide_runs(follow):
 
 
 OTHERS = ["attacks", "determinism", "devices", "experiments", "large_populations", "participation"]
-OTHERS += ["privacy", "private_uploads", "runtime", "studies", "tasks"]
+OTHERS += ["pretrained", "privacy", "private_uploads", "runtime", "studies", "tasks"]
 
 
 @pytest.mark.thorough

@@ -2,7 +2,7 @@
 
 from tff_pfl.models.heads import linear, linear_head_shape, num_classes_of, on_features
 from tff_pfl.models.hypernetwork import Hypernetwork
-from tff_pfl.models.keras import COMPUTE_TYPES, from_keras, keras_metrics
+from tff_pfl.models.keras import COMPUTE_TYPES, assign, from_keras, keras_metrics
 from tff_pfl.models.layer_parts import (
     LayerParts,
     layer_groups,
@@ -38,6 +38,7 @@ __all__ = [
     "Totals",
     "TwoExits",
     "Weights",
+    "assign",
     "beside",
     "build",
     "check_ids",

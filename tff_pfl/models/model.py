@@ -87,6 +87,8 @@ class Model:
         postprocess: `(outputs) -> outputs`, which exported models apply at the end, or `None`.
             Losses, metrics and predictions use outputs without it, in the units of labels.
         inputs: The `tf.TensorSpec` of a batch of inputs, or their structure; `None` if unknown.
+        base_weights: `(parts) -> W`, the weights of the model that this one is in terms of, such as
+            kernels with their adapters merged; `None` for other models.
     """
 
     init: Callable[[int], Weights]
@@ -102,6 +104,7 @@ class Model:
     penalty: Callable[[Weights], Any] | None = None
     postprocess: Callable[[Any], Any] | None = None
     inputs: Any = None
+    base_weights: Callable[[Any], Weights] | None = None
 
     def __post_init__(self):
         """Checks the kinds of the functions and of the task."""
@@ -261,7 +264,7 @@ class Model:
             weights_of = with_frozen(weights_of, frozen)
         if tf.executing_eagerly():
             check_parts(init, weights_of)
-        made = derived(self, init, weights_of)
+        made = dataclasses.replace(derived(self, init, weights_of), base_weights=weights_of)
         return made if frozen is None else dataclasses.replace(made, made_of=None)
 
     def sums(self, weights, batch, *, training: bool = False) -> Mapping[str, Any]:

@@ -3,10 +3,9 @@
 import dataclasses
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
-from tff_pfl.tracing.frozen import Frozen
+from tff_pfl.tracing.frozen import array_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,8 +25,3 @@ class Start:
     def zeros(self) -> Any:
         """Returns zeros like the weights, of which only shapes and types matter."""
         return tf.nest.map_structure(lambda leaf: tf.zeros(leaf.shape, leaf.dtype), self.weights)
-
-
-def array_of(leaf: Frozen | np.ndarray) -> np.ndarray:
-    """Returns a weight as an array."""
-    return leaf.array() if isinstance(leaf, Frozen) else leaf

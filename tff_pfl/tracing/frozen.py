@@ -86,11 +86,11 @@ class Frozen:
     def tensor(self) -> tf.Tensor:
         """Returns the tensor in the graph that is being built, or in eager mode."""
         if _variables.get() is not None:
-            return self._shaped(flat(self.path, _stored(self.dtype)))
+            return self.on("CPU:0")
         # Functions of this graph, such as bodies of loops, get the tensor as an argument.
         with tf.init_scope():
             if tf.executing_eagerly():
-                return self.tensor_in_memory()
+                return self.on("CPU:0")
             read = tf.compat.v1.get_default_graph().get_collection_ref(_READ)
             for frozen, tensor in read:
                 if frozen == self:
@@ -99,13 +99,27 @@ class Frozen:
             read.append((self, self._shaped(content)))
             return read[-1][1]
 
-    def tensor_in_memory(self) -> tf.Tensor:
-        """Returns the tensor that this process shares, on a CPU."""
-        key = self.path, self.shape, self.dtype
-        tensor = _loaded.get(key)
+    def on(self, device: str) -> tf.Tensor:
+        """Returns the tensor that this process has on a device, or the value of a variable.
+
+        A CPU's tensor is the file itself, mapped into memory, which processes share.
+
+        Raises:
+            FrozenFileError: The file is missing, or its bytes are not those of its name.
+        """
+        variables = _variables.get()
+        if variables is not None:
+            name = pathlib.Path(self.path).stem
+            if name not in variables:
+                with _eager_mode():
+                    content = _in_memory(self.path, _stored(self.dtype), "CPU:0")
+                    variables[name] = tf.Variable(content, trainable=False, name=name)
+            return self._shaped(tf.convert_to_tensor(variables[name]))
+        tensor = _loaded.get((self, device))
         if tensor is None:
-            with _eager_mode():
-                tensor = _loaded[key] = self._shaped(in_memory(self.path, _stored(self.dtype)))
+            with _eager_mode(), tf.device(device):
+                tensor = self._shaped(_in_memory(self.path, _stored(self.dtype), device))
+            _loaded[self, device] = tensor
             _owners[id(tensor)] = weakref.ref(tensor), self
         return tensor
 
@@ -123,39 +137,16 @@ def tensors_of(structure: Any) -> Any:
     )
 
 
-def flat(path: str, dtype: tf.DType, device: str = "CPU:0") -> tf.Tensor:
-    """Returns `in_memory`, or within `as_variables` the value of a variable."""
-    variables = _variables.get()
-    if variables is None:
-        return in_memory(path, dtype, device)
-    name = pathlib.Path(path).stem
-    if name not in variables:
-        with _eager_mode():
-            variables[name] = tf.Variable(in_memory(path, dtype), trainable=False, name=name)
-    return tf.convert_to_tensor(variables[name])
+def array_of(leaf: Frozen | np.ndarray) -> np.ndarray:
+    """Returns the array of a frozen tensor or array."""
+    return leaf.array() if isinstance(leaf, Frozen) else leaf
 
 
-def in_memory(path: str, dtype: tf.DType, device: str = "CPU:0") -> tf.Tensor:
-    """Returns the content of a file as a tensor `[n]`, of which this process has one on a device.
-
-    Args:
-        path: The file.
-        dtype: A type that NumPy knows.
-        device: The device. A CPU's tensor is the file itself, mapped into memory, which processes
-            share.
-
-    Raises:
-        FrozenFileError: The file is missing, or its bytes are not those of its name.
-    """
-    key = path, dtype, device
-    tensor = _loaded.get(key)
-    if tensor is None:
-        with _eager_mode(), tf.device(device):
-            tensor = tf.experimental.dlpack.from_dlpack(_mapped(path, dtype).__dlpack__())
-            if tf.DeviceSpec.from_string(device).device_type == "GPU":
-                tensor = tf.identity(tensor)
-        _loaded[key] = tensor
-    return tensor
+def _in_memory(path: str, dtype: tf.DType, device: str) -> tf.Tensor:
+    """Returns the content of a file as an eager tensor `[n]`."""
+    content = tf.experimental.dlpack.from_dlpack(_mapped(path, dtype).__dlpack__())
+    is_gpu = tf.DeviceSpec.from_string(device).device_type == "GPU"
+    return tf.identity(content) if is_gpu else content
 
 
 def _mapped(path, dtype) -> np.ndarray:

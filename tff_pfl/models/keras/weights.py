@@ -19,7 +19,7 @@ import tensorflow as tf
 from tensorflow.python.ops import resource_variable_ops
 
 from tff_pfl.models.keras.layers import statistics_of
-from tff_pfl.tracing.frozen import LEAST_BYTES, Frozen
+from tff_pfl.tracing.frozen import LEAST_BYTES, Frozen, array_of
 from tff_pfl.tracing.randomness import nodes
 
 # Substrings of the types of operations that draw random numbers.
@@ -76,6 +76,23 @@ def weights_like(
             )
         weights[layer][weight] = Frozen.of(value.copy() if value.nbytes < LEAST_BYTES else value)
     return weights
+
+
+def assign(network: tf.keras.Model, weights: Mapping[str, Mapping[str, Any]]) -> None:
+    """Sets the trained weights and moving statistics of a Keras model, by layer and weight.
+
+    Raises:
+        ValueError: See `Model.starting_from`.
+    """
+    trained = [*network.trainable_weights, *statistics_of(network)]
+    specs: dict[str, dict] = collections.defaultdict(dict)
+    for weight in trained:
+        layer, name = layer_and_weight(weight, network)
+        specs[layer][name] = tf.TensorSpec(weight.shape, weight.dtype)
+    found = weights_like(weights, specs, network.name)
+    for weight in trained:
+        layer, name = layer_and_weight(weight, network)
+        weight.assign(array_of(found[layer][name]))
 
 
 def _by_names(given) -> dict[tuple[str, str], Callable[[], Any]]:

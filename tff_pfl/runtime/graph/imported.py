@@ -9,7 +9,7 @@ from tff_pfl.runtime.graph import internals
 from tff_pfl.runtime.graph.inlining import inline_calls, separate_steps
 from tff_pfl.runtime.graph.operations import depends_on, operations
 from tff_pfl.tracing.alone import Alone, choose
-from tff_pfl.tracing.frozen import SUFFIX, flat
+from tff_pfl.tracing.frozen import SUFFIX, Frozen
 
 # TensorFlow makes a new variable of this name at each run of its operation (`ResourceHandle`).
 _ANONYMOUS = "cd2c89b7-88b7-44c8-ad83-06c2a9158347"
@@ -65,9 +65,10 @@ class ImportedFunction:
         _replace_session_token(graph_def, message.session_token_tensor_name)
         reads = _frozen_reads(graph_def)
         _prune(graph_def, [*outputs, message.initialize_op] if message.initialize_op else outputs)
-        needed = {node.name for node in graph_def.node}
-        self._frozen = [read for read in reads if read[0] in needed]
-        inputs += [f"{name}:0" for name, _, _ in self._frozen]
+        present = {node.name for node in graph_def.node}
+        reads = {name: frozen for name, frozen in reads.items() if name in present}
+        self._frozen = list(reads.values())
+        inputs += [f"{name}:0" for name in reads]
         _drop_waits_for(graph_def, set(map(_node_of, inputs)))
         variables = _separate_resources(graph_def)
         if message.initialize_op:
@@ -101,7 +102,7 @@ class ImportedFunction:
             return [tf.identity(result) for result in results]
 
         specs = tf.nest.flatten(list(input_specs))
-        specs += [tf.TensorSpec([None], dtype) for _, _, dtype in self._frozen]
+        specs += [tf.TensorSpec(frozen.shape, frozen.dtype) for frozen in self._frozen]
         self._function = tf.compat.v1.wrap_function(run, specs)
 
     @property
@@ -136,8 +137,7 @@ class ImportedFunction:
         if not self._frozen:
             return self._function(*args)
         device = tf.no_op().device or "CPU:0"
-        frozen = (flat(path, dtype, device) for _, path, dtype in self._frozen)
-        return self._function(*args, *frozen)
+        return self._function(*args, *(frozen.on(device) for frozen in self._frozen))
 
 
 def _appended(tensor, first, independent_of) -> bool:
@@ -238,21 +238,30 @@ def _drop_waits_for(graph_def, inputs: set[str]) -> None:
         ]
 
 
-def _frozen_reads(graph_def) -> list[tuple[str, str, tf.DType]]:
-    """Makes placeholders of the tensors that are read from files of frozen weights.
+def _frozen_reads(graph_def) -> dict[str, Frozen]:
+    """Makes placeholders of tensors that are read from files; see `Frozen.tensor`.
 
     Returns:
-        The name, the file and the type of each.
+        The frozen weights, by the names of the placeholders.
     """
-    nodes, found = {node.name: node for node in graph_def.node}, []
+    nodes, found = {node.name: node for node in graph_def.node}, {}
+
+    def source(node):
+        return nodes[_node_of(node.input[0])]
+
     for node in graph_def.node:
-        if node.op != "DecodeRaw" or nodes[_node_of(node.input[0])].op != "ReadFile":
+        if node.op != "Reshape":
             continue
-        (name,) = nodes[_node_of(node.input[0])].input
-        path = b"".join(nodes[_node_of(name)].attr["value"].tensor.string_val).decode()
-        if path.endswith(SUFFIX):
-            dtype = tf.DType(node.attr["out_type"].type)
-            found.append((node.name, path, dtype))
+        decoded = source(node)
+        if decoded.op == "Bitcast":
+            decoded = source(decoded)
+        if decoded.op != "DecodeRaw" or source(decoded).op != "ReadFile":
+            continue
+        (path,) = source(source(decoded)).attr["value"].tensor.string_val
+        if path.endswith(SUFFIX.encode()):
+            shape = tf.make_ndarray(nodes[_node_of(node.input[1])].attr["value"].tensor)
+            dtype = tf.DType(node.attr["T"].type)
+            found[node.name] = Frozen(path.decode(), tuple(shape.tolist()), dtype)
             node.op = "Placeholder"
             del node.input[:]
             node.attr.clear()
