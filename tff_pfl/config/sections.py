@@ -135,6 +135,7 @@ class Model:
     start: str = setting(
         "A file of initial weights: .safetensors, or a Keras model; see `Model.starting_from`.",
         default="",
+        changes=NOTHING,  # the identity has the weights
     )
 
 
@@ -154,7 +155,7 @@ class Adapters:
     )
     frozen_down: bool = setting("Whether `down` is frozen at its start.", default=False)
     own_share: float | None = setting(
-        "The share of a second adapter, NAME_own; None: there is none.",
+        "The share of a second adapter, NAME_own; None: no second one.",
         _LORA["own_share"],
         default=None,
     )

@@ -8,9 +8,10 @@ from tff_pfl.arguments.settings import NOTHING, NUMBERS, RESULTS, facts
 from tff_pfl.evaluation.options import Evaluation
 from tff_pfl.experiment.new_clients import NewClients
 
+_OF_MACHINES = ("checkpoint_every", "data.data_dir", "import_path", "model.start")
 CHANGES = {
     "rounds": RESULTS,
-    **dict.fromkeys(("checkpoint_every", "data.data_dir", "import_path"), NOTHING),
+    **dict.fromkeys(_OF_MACHINES, NOTHING),
     **{
         f"{section}.{name}": found.changes
         for section, kind in (("evaluation", Evaluation), ("new_clients", NewClients))

@@ -95,7 +95,7 @@ def lora(
             adapters.
         frozen_down: Whether `down` is frozen at its start, that of seed 0, as in FFA-LoRA.
         own_share: The share of a second adapter, `NAME_own_down` and `NAME_own_up`, as in FedDPA:
-            the products count `1 - own_share` and `own_share`. By default there is none.
+            the products count `1 - own_share` and `own_share`. Default: no second one.
 
     Raises:
         ValueError: No layer has such a name or a kernel, or a layer of batch normalisation would

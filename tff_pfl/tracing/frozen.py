@@ -64,7 +64,7 @@ class Frozen:
         array = np.ascontiguousarray(value)
         content = array.reshape(-1).view(np.uint8).data
         path = _cache() / f"{hashlib.sha256(content).hexdigest()}{SUFFIX}"
-        if not path.exists() or path.stat().st_size != len(content):
+        if not _is_whole(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             with whole_file(path, "wb") as file:
                 file.write(content)
@@ -149,6 +149,15 @@ def _in_memory(path: str, dtype: tf.DType, device: str) -> tf.Tensor:
     return tf.identity(content) if is_gpu else content
 
 
+def _is_whole(path: pathlib.Path) -> bool:
+    """Returns whether a file has the bytes of its name."""
+    try:
+        _mapped(str(path), tf.uint8)
+    except FrozenFileError:
+        return False
+    return True
+
+
 def _mapped(path, dtype) -> np.ndarray:
     try:
         # Copied on write, since only arrays that can be written to have a `__dlpack__`.
@@ -164,7 +173,7 @@ def _mapped(path, dtype) -> np.ndarray:
         if hashlib.sha256(array.view(np.uint8).data).hexdigest() != pathlib.Path(path).stem:
             raise FrozenFileError(
                 f"The frozen weights {path} were edited: they have other bytes than their name "
-                "says. Delete the file and make the model again, which writes it."
+                "says. Make the model again, which writes them."
             )
         _checked.add(key)
     return array
