@@ -121,8 +121,12 @@ class Model:
     @functools.cached_property
     def weights_type(self) -> tff.types.Type:
         """The TFF type of `W`, whose tensors must be float32 (see `check_weights`)."""
-        init = self.init.zeros if isinstance(self.init, Start) else lambda: self.init(0)
-        init = elementwise_equality()(init)
+        start = self.init
+
+        @elementwise_equality()
+        def init():
+            return start.zeros() if isinstance(start, Start) else start(0)
+
         found = tff.tensorflow.computation(init).type_signature.result
         check_weights(tff.types.type_to_tf_tensor_specs(found))
         return found

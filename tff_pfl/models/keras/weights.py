@@ -101,10 +101,8 @@ def _by_names(given) -> dict[tuple[str, str], Callable[[], Any]]:
         path = os.path.expanduser(given)
         if path.endswith(".safetensors"):
             file = safetensors.safe_open(path, "np")
-            return {
-                tuple(re.split(r"[/.](?=[^/.]*$)", name)): functools.partial(file.get_tensor, name)
-                for name in file.keys()  # noqa: SIM118 (not a mapping)
-            }
+            names = file.keys()
+            return {_split(name): functools.partial(file.get_tensor, name) for name in names}
         given = tf.keras.models.load_model(path, compile=False)
     if isinstance(given, tf.keras.Model):
         trained = [*given.trainable_weights, *statistics_of(given)]
@@ -128,6 +126,12 @@ def without_value(next_creator: Callable[..., tf.Variable], **options: Any) -> t
         return next_creator(**options)
     taken = {key: options[key] for key in ("trainable", "name", "shape", "dtype")}
     return resource_variable_ops.UninitializedVariable(**taken)
+
+
+def _split(name: str) -> tuple[str, str]:
+    """Returns the layer and the weight of a name such as `LAYER/WEIGHT`, or `LAYER.WEIGHT`."""
+    weight = re.split("[/.]", name)[-1]
+    return name[: -len(weight) - 1], weight
 
 
 def seedable(initial_value, name) -> Callable[[int], Any]:
