@@ -4,6 +4,7 @@ The weights are random numbers in a `.safetensors` file, as a user's would be. E
 process of its own. Adapters of rank 8 are on all kernels of attention, and the head is trained.
 """
 
+import contextlib
 import dataclasses
 import os
 import pathlib
@@ -21,8 +22,10 @@ import tff_pfl
 from benchmarks.timing import in_new_processes, memory_mib, size_mib
 from tff_pfl import models
 from tff_pfl.experiment import RunFiles
+from tff_pfl.tracing.frozen import as_variables
 
 # Width, depth, vocabulary and heads of a network of so many megabytes.
+TOY, ENGINES = 1, ("bare_tensorflow", "tff_pfl")
 SIZES = {25: (256, 6, 6000, 8), 100: (512, 6, 12000, 8), 400: (768, 12, 20000, 12)}
 _LENGTH, _CLASSES, _CLIENTS, _EXAMPLES, _BATCH = 64, 4, 20, 16, 8
 _MEMORY = {"peak": "VmHWM", "files": "RssFile"}  # see `memory_mib`
@@ -53,14 +56,17 @@ def measure(megabytes: Sequence[int], rounds: int, cohort: int) -> Iterator[dict
         os.environ["TFF_PFL_CACHE"] = folder
         for size in megabytes:
             file = os.path.join(folder, f"{size}.safetensors")
-            _write(size, file)
-            engines = "bare_tensorflow", "tff_pfl"
-            cases = [Case(size, engine, rounds, cohort, file) for engine in engines]
-            yield from in_new_processes(_measured, cases, f"{size} MB")
+            write(size, file)
+            cases = [Case(size, engine, rounds, cohort, file) for engine in ENGINES]
+            yield from in_new_processes(measured, cases, f"{size} MB")
+
+
+def _size(megabytes):
+    return (64, 2, 500, 4) if megabytes == TOY else SIZES[megabytes]
 
 
 def _network(megabytes):
-    width, depth, vocabulary, heads = SIZES[megabytes]
+    width, depth, vocabulary, heads = _size(megabytes)
     options = {"vocabulary": vocabulary, "width": width, "depth": depth, "heads": heads}
     return models.build("transformer", (_LENGTH,), _CLASSES, mean=None, **options)
 
@@ -69,7 +75,8 @@ def _specs(model):
     return tff.types.type_to_tf_tensor_specs(model.weights_type)
 
 
-def _write(megabytes, file):
+def write(megabytes: int, file: str) -> None:
+    """Writes the weights of a network of so many megabytes."""
     rng = np.random.default_rng(0)
     tensors = {
         f"{layer}/{name}": rng.normal(0, 0.02, spec.shape).astype(np.float32)
@@ -79,13 +86,14 @@ def _write(megabytes, file):
     safetensors.numpy.save_file(tensors, file)
 
 
-def _measured(case: Case) -> dict[str, Any]:
+def measured(case: Case) -> dict[str, Any]:
+    """Returns a record of a case, measured in this process."""
     before, start = memory_mib(**_MEMORY)["peak"], time.perf_counter()
     base = _network(case.megabytes).starting_from(case.file)
     model = models.lora(base, ["*_attention/*"], rank=8, trained=["head"])
     found: dict[str, Any] = {"set_up": round(time.perf_counter() - start, 2)}
     rng = np.random.default_rng(0)
-    vocabulary = SIZES[case.megabytes][2]
+    vocabulary = _size(case.megabytes)[2]
     x = rng.integers(1, vocabulary, [_CLIENTS, _EXAMPLES, _LENGTH]).astype(np.int32)
     y = rng.integers(0, _CLASSES, [_CLIENTS, _EXAMPLES]).astype(np.int32)
     run = _rounds if case.engine == "tff_pfl" else _bare_rounds
@@ -123,6 +131,12 @@ def _rounds(case, model, x, y):
 
 
 def _bare_rounds(case, model, x, y):
+    on_gpu = bool(tf.config.list_logical_devices("GPU"))
+    with as_variables(tf.Module()) if on_gpu else contextlib.nullcontext():
+        return _bare_steps(case, model, x, y)
+
+
+def _bare_steps(case, model, x, y):
     variables = tf.nest.map_structure(tf.Variable, model.init(0))
 
     @tf.function(autograph=False)

@@ -14,6 +14,8 @@ is left:
     agreement       rounds of eight methods with unequal clients, compiled and as a loop
     unequal         the first, tenth and hundredth rounds of four methods with unequal clients,
                     compiled, not compiled and as a loop
+    adapters        rounds of LoRA on frozen transformers of 100 and 400 MB, and bare steps of the
+                    same arithmetic
     compilations    what XLA compiles in 20 rounds of cohorts of unequal clients
     trainings       ten rounds of five algorithms, each on the GPU and on the CPU
     resnet18_float32, resnet18_tf32, resnet18_bfloat16

@@ -46,6 +46,7 @@ PARTS = {
     "rounds": Part("benchmarks.gpu.rounds:measure_rounds", 0.4),
     "agreement": Part("benchmarks.gpu.agreement:compare_rounds", 0.2),
     "unequal": Part("benchmarks.gpu.agreement:time_rounds", 0.25),
+    "adapters": Part("benchmarks.gpu.frozen:measure_adapters", 0.15),
     "compilations": Part("benchmarks.gpu.agreement:count_compilations", 0.1),
     "trainings": Part("benchmarks.gpu.trainings:compare_trainings", 0.18),
     "resnet18_float32": _RESNET,
