@@ -132,6 +132,23 @@ def normalized_network():
     )
 
 
+def test_biases_alone_are_trained():
+    """BitFit."""
+    base = tiny_model()
+    model = lora(base, [], trained=["*/bias"])
+    assert {name: list(layer) for name, layer in model.init(0).items()} == {
+        "dense1": ["bias"],
+        "head": ["bias"],
+    }
+    parts = drawn(model.init(0))
+    weights = tf.nest.map_structure(np.array, base.init(0))
+    for name in weights:
+        weights[name]["bias"] = parts[name]["bias"]
+    np.testing.assert_allclose(outputs(model, parts), outputs(base, weights), rtol=1e-6)
+    assert model.features is None  # the kernel of the head is not among the parts
+    assert lora(base, ["dense1"], trained=["head/*"]).features is not None
+
+
 def test_batch_normalisation_is_trained_or_refused():
     base = models.from_keras(normalized_network, input_shape=IMAGE_SHAPE)
     with pytest.raises(ValueError, match="'norm' of model .* Add it to trained, or build it with"):

@@ -151,7 +151,7 @@ class Adapters:
         "The scale of the products, times the rank; None: the rank.", _LORA["alpha"], default=None
     )
     trained: tuple[str, ...] = setting(
-        "The layers that are trained as they are, by names or patterns.", default=()
+        "The layers, or weights as LAYER/WEIGHT, that are trained as they are.", default=()
     )
     frozen_down: bool = setting("Whether `down` is frozen at its start.", default=False)
     own_share: float | None = setting(

@@ -5,6 +5,7 @@ Hu et al., "LoRA: Low-rank adaptation of large language models", ICLR 2022.
 
 import collections
 import dataclasses
+import fnmatch
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -91,8 +92,8 @@ def lora(
             without a kernel are frozen as they are.
         rank: The rank of the products.
         alpha: The scale of the products, times the rank; by default the rank.
-        trained: The layers that are trained as they are, by names or patterns. They have no
-            adapters.
+        trained: The layers that are trained as they are, by names or patterns, or some of their
+            weights: `["*/bias"]`, with no `layers`, is BitFit. They have no adapters.
         frozen_down: Whether `down` is frozen at its start, that of seed 0, as in FFA-LoRA.
         own_share: The share of a second adapter, `NAME_own_down` and `NAME_own_up`, as in FedDPA:
             the products count `1 - own_share` and `own_share`. Default: no second one.
@@ -102,10 +103,9 @@ def lora(
             be neither trained nor frozen.
     """
     names, start = model.layers, _start(model)
-    whole_layers = matching(model, trained)
-    adapted = [name for name in matching(model, layers) if name not in whole_layers]
+    kept = _trained(model, start, trained)
     for name in names:
-        if name not in whole_layers and any(weight in STATISTICS for weight in start[name]):
+        if {*STATISTICS} & start[name].keys() - kept.get(name, {}).keys():
             raise ValueError(
                 f"The batch normalisation {name!r} of model {model.name!r} would move its "
                 "statistics, but not keep them. Add it to trained, or build it with "
@@ -115,22 +115,23 @@ def lora(
     shares = {"": 1.0} if own_share is None else {"": 1.0 - own_share, "_own": own_share}
     adapters = [
         _Adapter(f"{name}{own}", name, weight, tuple(value.shape), scale * share)
-        for name in adapted
+        for name in matching(model, layers)
         for own, share in shares.items()
         for weight, value in start[name].items()
-        if weight in _KERNELS and len(value.shape) > 1
+        if weight in _KERNELS and len(value.shape) > 1 and weight not in kept.get(name, ())
     ]
-    if not (adapters or whole_layers):
-        raise ValueError(f"None of the layers {list(layers)} of {model.name!r} has a kernel.")
+    if not (adapters or kept):
+        raise ValueError(
+            f"Nothing of {model.name!r} is trained: no layer of {layers} has a kernel."
+        )
 
-    whole = {name: Start(start[name]) for name in whole_layers}
     frozen_parts = {f"{it.name}_down" for it in adapters} if frozen_down else set()
 
     def init_all(seed):
         parts: dict[str, Any] = collections.OrderedDict()
         for name in names:
-            if name in whole:
-                parts[name] = whole[name](seed)
+            if name in kept:
+                parts[name] = Start(kept[name])(seed)
             for index, adapter in enumerate(adapters):
                 if adapter.layer == name:
                     for side, value in adapter.init(rank, [seed, index]).items():
@@ -147,21 +148,27 @@ def lora(
     def weights_of(parts, frozen):
         parts, weights = {**parts, **frozen["parts"]}, collections.OrderedDict()
         for name in names:
-            layer = parts[name] if name in whole else frozen["layers"][name]
-            weights[name] = collections.OrderedDict(layer)
+            own = parts[name] if name in kept else {}
+            weights[name] = collections.OrderedDict(
+                (weight, own[weight] if weight in own else frozen["weights"][name][weight])
+                for weight in start[name]
+            )
         for adapter in adapters:
             weights[adapter.layer][adapter.weight] += adapter.product(parts)
         return weights
 
     with _eager_mode():
         drawn = {name: it for name, it in init_all(0).items() if name in frozen_parts}
-    layers_of_base = {name: start[name] for name in names if name not in whole}
-    made = model.in_terms_of(init, weights_of, {"layers": layers_of_base, "parts": drawn})
-    own_head = names[-1] in whole_layers
+    rest = {
+        name: {key: it for key, it in start[name].items() if key not in kept.get(name, ())}
+        for name in names
+    }
+    made = model.in_terms_of(init, weights_of, {"weights": rest, "parts": drawn})
+    own_head = kept.get(names[-1], {}).keys() == start[names[-1]].keys()
     return dataclasses.replace(
         made,
         name=f"{model.name}_lora",
-        starts_alike=frozen_down and model.starts_alike,
+        starts_alike=frozen_down or not adapters,
         features=made.features if own_head else None,
         forward=made.forward if own_head else None,
     )
@@ -173,6 +180,29 @@ def _start(model: Model) -> Weights:
         return model.init.weights
     with _eager_mode():
         return tf.nest.map_structure(Frozen.of, model.init(0))
+
+
+def _trained(model, start, patterns) -> dict[str, dict[str, Any]]:
+    """Returns the weights that layers, or weights as `LAYER/WEIGHT`, match, by layer."""
+    found: dict[str, dict[str, Any]] = {}
+    for pattern in patterns:
+        matches = [
+            (layer, weight)
+            for layer in model.layers
+            for weight in start[layer]
+            if any(fnmatch.fnmatchcase(it, pattern) for it in (layer, f"{layer}/{weight}"))
+        ]
+        if not matches:
+            matching(model, [pattern])  # raises an error with a similar name
+        for layer, weight in matches:
+            found.setdefault(layer, {})[weight] = start[layer][weight]
+    return {
+        layer: collections.OrderedDict(
+            (weight, value) for weight, value in start[layer].items() if weight in found[layer]
+        )
+        for layer in model.layers
+        if layer in found
+    }
 
 
 def _rows(shape: Sequence[int]) -> int:
