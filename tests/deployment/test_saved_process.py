@@ -12,6 +12,7 @@ import types
 import grpc
 import numpy as np
 import pytest
+import tensorflow as tf
 import tensorflow_federated as tff
 from tensorflow.python.util import tf_stack
 
@@ -23,7 +24,10 @@ from tests.marks import slow
 from tff_pfl import runtime
 from tff_pfl.algorithms import make
 from tff_pfl.deployment import FormError, export_client, export_server, named_tensors
+from tff_pfl.models import lora
+from tff_pfl.runtime.graph.operations import operations
 from tff_pfl.templates import compose
+from tff_pfl.tracing import frozen
 
 MessageError, NotCountedError = exported.MessageError, coordinator.NotCountedError
 # TensorFlow fuses operations of these methods, unless `round_as_simulation` was called; pFedMe's it
@@ -402,3 +406,19 @@ def test_secure_sums_and_full_folders_are_refused(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(FileExistsError, match="not empty"):
         export_client(SUBJECTS["ditto"].process, tmp_path)
+
+
+def test_frozen_weights_are_variables_of_devices(tmp_path, monkeypatch):
+    """Exports a process whose frozen weights are in files, and loads it without the files."""
+    monkeypatch.setenv("TFF_PFL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(frozen, "LEAST_BYTES", 0)
+    base = tiny_model()
+    process = compose(make("fedavg", lora(base, rank=2), local_sgd()), EXAMPLES_TYPE)
+    export_client(process, tmp_path / "client")
+    expected = {weight.numpy().tobytes() for weight in tf.nest.flatten(base.init(0))}
+    shutil.rmtree(tmp_path / "cache")
+    frozen._loaded.clear()
+    loaded = tf.saved_model.load(tmp_path / "client")
+    assert {variable.numpy().tobytes() for variable in loaded.frozen.values()} == expected
+    work = loaded.signatures["work_train"]
+    assert not [op for op in operations(work.graph) if op.type == "ReadFile"]
