@@ -34,13 +34,13 @@ NUMBERS = {
     "local.steps model.segments evaluation.clients_per_call data.classes_per_client.classes",
     "count or none": "seed data.num_validation data.dirichlet.min_examples local.epochs "
     "evaluation.every evaluation.clients evaluation.fine_tune_epochs new_clients.number "
-    "new_clients.fine_tune_epochs early_stop.patience",
+    "new_clients.fine_tune_epochs early_stop.patience adapters.rank",
     "least 0": "local.learning_rate local.weight_decay evaluation.fine_tune_learning_rate "
     "server.learning_rate data.dirichlet.max_seconds early_stop.least_gain "
     "privacy.noise_multiplier participation.client_spread participation.round_spread",
     "least 1": "data.imbalance participation.over_selection",
     "above 0": "data.dirichlet.alpha local.learning_rate_decay privacy.epsilon privacy.clip_norm "
-    "participation.deadline",
+    "participation.deadline adapters.alpha",
     "inside unit": "privacy.delta",
     "bits": "privacy.bits",
     "above 0 or inf": "local.clip_norm",
@@ -48,7 +48,7 @@ NUMBERS = {
     "units of classes": "participation.dropout",
     "least 0 of classes": "participation.class_shares participation.median_seconds",
     "fractions": "data.fractions",
-    "unit": "attack.fraction evaluation.late_share",
+    "unit": "attack.fraction evaluation.late_share adapters.own_share",
     "units": "evaluation.synthetic",
     "ids": "attack.client_ids",
 }
@@ -77,6 +77,8 @@ def check(key, value):
         config.privacy.noise_multiplier = 1.0  # switches privacy on
     if key == "privacy.bits":
         config.privacy.update(mechanism="distributed", clipping="fixed")
+    if key.startswith("adapters.") and name != "rank":
+        config.adapters.rank = 1
     if section == "participation":
         config.participation.median_seconds = (1.0,)  # the others need a median
     with config.ignore_type(), config.unlocked():
@@ -109,7 +111,8 @@ def test_each_number_has_a_range_that_contains_its_default():
         complete(config, {key: name})
         for not_of_numbers in ("imports", "import_path"):
             del config[not_of_numbers]
-        del config.evaluation["further_models"]
+        del config.evaluation["further_models"], config.adapters["layers"]
+        del config.adapters["trained"]
         ranges = number_ranges(config)
         assert set(numbers(config)) - {LABEL} <= ranges.keys(), name
         for key, range_ in ranges.items():

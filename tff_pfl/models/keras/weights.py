@@ -125,7 +125,9 @@ def without_value(next_creator: Callable[..., tf.Variable], **options: Any) -> t
     if dtype is None or not shape.is_fully_defined():
         return next_creator(**options)
     taken = {key: options[key] for key in ("trainable", "name", "shape", "dtype")}
-    return resource_variable_ops.UninitializedVariable(**taken)
+    variable = resource_variable_ops.UninitializedVariable(**taken)
+    variable._constraint = options.get("constraint")
+    return variable
 
 
 def _split(name: str) -> tuple[str, str]:
