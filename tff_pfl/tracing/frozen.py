@@ -124,7 +124,9 @@ class Frozen:
         return tensor
 
     def _shaped(self, content):
-        if content.dtype != self.dtype:
+        if self.dtype == tf.bool:
+            content = tf.cast(content, tf.bool)
+        elif content.dtype != self.dtype:
             content = tf.bitcast(content, self.dtype)
         return tf.reshape(content, self.shape)
 
@@ -202,8 +204,8 @@ def as_variables(owner: Any) -> Iterator[None]:
 
 
 def _stored(dtype: tf.DType) -> tf.DType:
-    """Returns a type of the same size that files are decoded to."""
-    return tf.uint16 if dtype == tf.bfloat16 else dtype
+    """Returns a type of the same size, of which NumPy and TensorFlow can share memory."""
+    return {tf.bfloat16: tf.uint16, tf.bool: tf.uint8}.get(dtype, dtype)
 
 
 def _cache() -> pathlib.Path:

@@ -253,11 +253,11 @@ def _frozen_reads(graph_def) -> dict[str, Frozen]:
         if node.op != "Reshape":
             continue
         decoded = source(node)
-        if decoded.op == "Bitcast":
+        if decoded.op in ("Bitcast", "Cast"):
             decoded = source(decoded)
         if decoded.op != "DecodeRaw" or source(decoded).op != "ReadFile":
             continue
-        (path,) = source(source(decoded)).attr["value"].tensor.string_val
+        path = b"".join(source(source(decoded)).attr["value"].tensor.string_val)
         if path.endswith(SUFFIX.encode()):
             shape = tf.make_ndarray(nodes[_node_of(node.input[1])].attr["value"].tensor)
             dtype = tf.DType(node.attr["T"].type)
