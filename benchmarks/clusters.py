@@ -1,15 +1,14 @@
 """Measures one training by several machines: its rounds, and the bytes through their network.
 
-    clusters.py [--engines=one,tensorflow,dask] [--machines=1,2,4,8] [--mbit=0,1000] [--rounds=6]
+    clusters.py [--engines=one,dask] [--machines=1,2,4,8] [--mbit=0,1000] [--rounds=6]
         [-- FLAGS of programs/train.py]
 
 Prints a JSON line for each case: the seconds of the first round and of the later ones (their
 median, minimum and maximum), and the bytes that a worker gets and sends in a later round (the mean
 over workers of the median over rounds). Engines:
 
-    one         one process of this machine
-    tensorflow  the workers of programs/worker.py
-    dask        the workers of a Dask cluster
+    one     one process of this machine
+    dask    the workers of a Dask cluster
 
 Each worker has a network of its own, of which a cable of --mbit megabits per second (0: as fast as
 the kernel) leads to the program. Linux makes these networks; that needs root, `ip` and `tc`, and
@@ -47,7 +46,7 @@ _DEFAULT = [
     "--config.clients_per_round=10",
 ]
 FLAGS = flags.FLAGS
-flags.DEFINE_list("engines", ["one", "tensorflow", "dask"], "Engines; see above.")
+flags.DEFINE_list("engines", ["one", "dask"], "Engines; see above.")
 flags.DEFINE_list("machines", [2], "Numbers of workers.")
 flags.DEFINE_list("mbit", [0], "Megabits per second of each cable; 0: as fast as the kernel.")
 flags.DEFINE_integer("rounds", 6, "Number of rounds, the first included.", lower_bound=2)
@@ -101,16 +100,10 @@ def _measured(case, training):
             scheduler = ["-m", "distributed.cli.dask_scheduler", "--host=0.0.0.0", "--no-dashboard"]
             stack.enter_context(_process([sys.executable, *scheduler, f"--port={_PORT}"], folder))
             command.append(f"--scheduler={_program(0)}:{_PORT}")
-        elif case.engine == "tensorflow":
-            hosts = ",".join(f"{_worker(i)}:{_PORT}" for i in range(case.machines))
-            command.append(f"--workers={hosts}")
         for i in range(case.machines):
-            if case.engine == "dask":
-                worker = ["-m", "distributed.cli.dask_worker", f"{_program(i)}:{_PORT}"]
-                worker += [f"--host={_worker(i)}", "--nthreads=1", "--memory-limit=0"]
-                worker += ["--no-dashboard", "--no-nanny"]
-            else:
-                worker = ["programs/worker.py", f"--workers={hosts}", f"--index={i}"]
+            worker = ["-m", "distributed.cli.dask_worker", f"{_program(i)}:{_PORT}"]
+            worker += [f"--host={_worker(i)}", "--nthreads=1", "--memory-limit=0"]
+            worker += ["--no-dashboard", "--no-nanny"]
             stack.enter_context(_machine(i, [sys.executable, *worker], case.mbit, folder))
         time.sleep(10 * (case.machines > 0))  # in which they start
         counts = _counts_of_rounds(command, run, folder)
