@@ -56,7 +56,9 @@ def test_small_arrays_are_no_files(folder):
     assert Frozen.of(small) is small and not list(folder.iterdir())
 
 
-@pytest.mark.parametrize("dtype", [tf.float32, tf.float16, tf.bfloat16, tf.int32, tf.uint8, tf.bool])
+@pytest.mark.parametrize(
+    "dtype", [tf.float32, tf.float16, tf.bfloat16, tf.int32, tf.uint8, tf.bool]
+)
 def test_values_are_those_of_the_array(dtype):
     array = tf.cast(10 * ARRAY[:, :200], dtype).numpy()
     array = np.repeat(array, 4, axis=1)
