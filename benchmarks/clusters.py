@@ -73,13 +73,10 @@ def main(argv):
             "unshare", ["unshare", "--net", sys.executable, *sys.argv], {**os.environ, _INSIDE: "1"}
         )
     _run("ip", "link", "set", "lo", "up")
-    pathlib.Path("/proc/sys/net/ipv4/ip_forward").write_text("1")  # workers talk to each other
-    print(to_json({"machine": hardware(), "training": argv[1:] or _DEFAULT}), flush=True)
+    training = argv[1:] or _DEFAULT
+    print(to_json({"machine": hardware(), "training": training}), flush=True)
     for case in _cases():
-        print(
-            to_json({**dataclasses.asdict(case), **_measured(case, argv[1:] or _DEFAULT)}),
-            flush=True,
-        )
+        print(to_json({**dataclasses.asdict(case), **_measured(case, training)}), flush=True)
 
 
 def _cases() -> Iterator[Case]:
@@ -174,7 +171,6 @@ def _machine(index, command, mbit, folder) -> Iterator[None]:
         _run(*inside, "ip", "link", "set", "lo", "up")
         _run("ip", "addr", "add", f"{_program(index)}/24", "dev", cable)
         _run(*inside, "ip", "addr", "add", f"{_worker(index)}/24", "dev", "cable")
-        _run(*inside, "ip", "route", "add", "default", "via", _program(index))
         yield
     with contextlib.suppress(subprocess.CalledProcessError):  # gone with the worker's network
         _run("ip", "link", "delete", f"cable{index}")

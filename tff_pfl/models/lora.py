@@ -184,25 +184,21 @@ def _start(model: Model) -> Weights:
 
 def _trained(model, start, patterns) -> dict[str, dict[str, Any]]:
     """Returns the weights that layers, or weights as `LAYER/WEIGHT`, match, by layer."""
-    found: dict[str, dict[str, Any]] = {}
-    for pattern in patterns:
-        matches = [
-            (layer, weight)
-            for layer in model.layers
-            for weight in start[layer]
-            if any(fnmatch.fnmatchcase(it, pattern) for it in (layer, f"{layer}/{weight}"))
-        ]
-        if not matches:
-            matching(model, [pattern])  # raises an error with a similar name
-        for layer, weight in matches:
-            found.setdefault(layer, {})[weight] = start[layer][weight]
-    return {
+    paths = {f"{layer}/{weight}" for layer in start for weight in start[layer]}
+    of_layers = [pattern for pattern in patterns if not fnmatch.filter(paths, pattern)]
+    whole = matching(model, of_layers)  # an error with a similar name where nothing matches
+
+    def is_trained(layer, weight):
+        path = f"{layer}/{weight}"
+        return layer in whole or any(fnmatch.fnmatch(path, pattern) for pattern in patterns)
+
+    found = {
         layer: collections.OrderedDict(
-            (weight, value) for weight, value in start[layer].items() if weight in found[layer]
+            (weight, value) for weight, value in start[layer].items() if is_trained(layer, weight)
         )
         for layer in model.layers
-        if layer in found
     }
+    return {layer: weights for layer, weights in found.items() if weights}
 
 
 def _rows(shape: Sequence[int]) -> int:

@@ -13,7 +13,7 @@ class Start:
     """A function `(seed) -> W` that returns the same weights for every seed.
 
     Attributes:
-        weights: The weights, of which large ones are in files.
+        weights: The weights: arrays, or `Frozen` ones in files.
     """
 
     weights: Any

@@ -26,7 +26,7 @@ LEAST_BYTES = 64 * 2**10  # of a tensor that is kept in a file; smaller ones are
 SUFFIX = ".frozen"
 _CACHE = "TFF_PFL_CACHE"
 
-_READ = "tff_pfl_frozen"  # the collection of a graph of what it reads
+_READ = "tff_pfl_frozen"  # the collection of a graph with a dictionary of what it reads
 
 _eager_mode = tf.__internal__.eager_context.eager_mode
 _loaded: weakref.WeakValueDictionary = weakref.WeakValueDictionary()  # tensors in memory
@@ -91,13 +91,14 @@ class Frozen:
         with tf.init_scope():
             if tf.executing_eagerly():
                 return self.on("CPU:0")
-            read = tf.compat.v1.get_default_graph().get_collection_ref(_READ)
-            for frozen, tensor in read:
-                if frozen == self:
-                    return tensor
-            content = tf.io.decode_raw(tf.io.read_file(self.path), _stored(self.dtype))
-            read.append((self, self._shaped(content)))
-            return read[-1][1]
+            collection = tf.compat.v1.get_default_graph().get_collection_ref(_READ)
+            if not collection:
+                collection.append({})
+            (read,) = collection
+            if self not in read:
+                content = tf.io.decode_raw(tf.io.read_file(self.path), _stored(self.dtype))
+                read[self] = self._shaped(content)
+            return read[self]
 
     def on(self, device: str) -> tf.Tensor:
         """Returns the tensor that this process has on a device, or the value of a variable.

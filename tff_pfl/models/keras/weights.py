@@ -19,7 +19,7 @@ import tensorflow as tf
 from tensorflow.python.ops import resource_variable_ops
 
 from tff_pfl.models.keras.layers import statistics_of
-from tff_pfl.tracing.frozen import LEAST_BYTES, Frozen, array_of
+from tff_pfl.tracing.frozen import Frozen
 from tff_pfl.tracing.randomness import nodes
 
 # Substrings of the types of operations that draw random numbers.
@@ -40,13 +40,15 @@ def weights_like(
     given: Mapping[str, Mapping[str, Any]] | tf.keras.Model | str | os.PathLike,
     specs: Mapping,
     name: str,
-) -> Mapping[str, Mapping[str, Frozen | np.ndarray]]:
-    """Returns given weights in the order of a model's weights, large ones in files.
+    keep: Callable[[np.ndarray], Any] = np.array,
+) -> Mapping[str, Mapping[str, Any]]:
+    """Returns given weights in the order of a model's weights.
 
     Args:
         given: See `Model.starting_from`.
         specs: The `TensorSpec`s of the model's weights, by the same names.
         name: The name of the model, for messages.
+        keep: Returns what to return of a float32 array. Default: a copy.
 
     Raises:
         ValueError: Names or shapes differ, or `given` is of another type.
@@ -74,7 +76,7 @@ def weights_like(
                 f"The weight {layer}/{weight} to start from has the shape {value.shape}, but model "
                 f"{name!r} has one of the shape {tuple(spec.shape)}."
             )
-        weights[layer][weight] = Frozen.of(value.copy() if value.nbytes < LEAST_BYTES else value)
+        weights[layer][weight] = keep(value)
     return weights
 
 
@@ -89,10 +91,10 @@ def assign(network: tf.keras.Model, weights: Mapping[str, Mapping[str, Any]]) ->
     for weight in trained:
         layer, name = layer_and_weight(weight, network)
         specs[layer][name] = tf.TensorSpec(weight.shape, weight.dtype)
-    found = weights_like(weights, specs, network.name)
+    found = weights_like(weights, specs, network.name, np.asarray)
     for weight in trained:
         layer, name = layer_and_weight(weight, network)
-        weight.assign(array_of(found[layer][name]))
+        weight.assign(found[layer][name])
 
 
 def _by_names(given) -> dict[tuple[str, str], Callable[[], Any]]:

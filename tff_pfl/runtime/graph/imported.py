@@ -116,11 +116,6 @@ class ImportedFunction:
         return any("While" in op.type for op in operations(self._function.graph))
 
     @property
-    def has_frozen(self) -> bool:
-        """Whether the function reads frozen weights."""
-        return bool(self._frozen)
-
-    @property
     def appends(self) -> bool:
         """Whether the outputs are the first inputs with independent rows appended."""
         inputs, outputs = self._function.inputs, self._function.outputs

@@ -15,6 +15,7 @@ from tff_pfl.runtime.graph.clients.client_values import Clients, Shared
 from tff_pfl.runtime.graph.values import CannotLowerError, Function
 from tff_pfl.tracing import origins
 from tff_pfl.tracing.alone import Alone, is_marked
+from tff_pfl.tracing.frozen import SUFFIX
 
 # The name scope of operations of client work, in graphs and in profiles.
 CLIENT_WORK = "clients"
@@ -155,7 +156,7 @@ class Lowering:
             block.type_signature,
             is_deterministic=lambda: not general().is_stateful,
             has_loops=lambda: general().has_loops,
-            has_frozen=lambda: general().has_frozen,
+            has_frozen=lambda: SUFFIX.encode() in block.proto.tensorflow.graph_def.value,
             appends=lambda: general().appends,
             block=lambda: origins.block_of(block.proto),
         )

@@ -29,8 +29,8 @@ class Function:
         has_loops: Whether it has loops, so that a call may take long.
         has_frozen: Whether it reads frozen weights, of which models have many.
         appends: Whether it is `(rows, x) -> concat(rows, f(x))`, so that each client's rows can be
-            computed alone. This and the properties above are found only when they are asked for,
-            because that imports graphs.
+            computed alone. This, `is_deterministic` and `has_loops` are found only when they are
+            asked for, because that imports graphs.
         block: The name of its block in messages, or "".
     """
 

@@ -21,7 +21,6 @@ from tff_pfl.tracing.alone import Alone
 
 # The numbers of elements from which CPUs do not stack results of loops.
 _LARGE = 1 << 14
-_SINGLE = "tff_pfl_loops"  # the collection of a graph of its loops over one client at a time
 _NORMALIZATIONS = ("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3")
 # The positions of two inputs: the images, and a vector with a number for each channel.
 _NORMALIZATION_INPUTS = {name: (0, 1) for name in _NORMALIZATIONS} | {
@@ -58,17 +57,12 @@ def looped(
         added = zip(columns, states, leaves, strict=True)
         return index + 1, [column.add(state, leaf, index) for column, state, leaf in added]
 
-    # Loops over one client at a time follow one another.
-    before = tf.compat.v1.get_default_graph().get_collection_ref(_SINGLE)
-    with tf.control_dependencies(before[-1:] if limit == 1 else ()):
-        index, states = tf.while_loop(
-            lambda index, _: index < shard.size,
-            body,
-            (tf.constant(0), [column.start for column in columns]),
-            parallel_iterations=limit or devices.num_cores(),
-        )
-    if limit == 1:
-        before.append(index.op)
+    index, states = tf.while_loop(
+        lambda index, _: index < shard.size,
+        body,
+        (tf.constant(0), [column.start for column in columns]),
+        parallel_iterations=limit or devices.num_cores(),
+    )
     forbid_unsafe_concurrency(index.op)
     return tuple(column.leaf(state, shard) for column, state in zip(columns, states, strict=True))
 
