@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 import tree
@@ -21,7 +20,6 @@ from tff_pfl.models.statistics import record_use
 from tff_pfl.models.task import Task, check_function, finalized
 from tff_pfl.models.totals import Mean, Totals
 from tff_pfl.tracing.equality import elementwise_equality
-from tff_pfl.tracing.frozen import Frozen
 
 Weights = Mapping[str, Mapping[str, Any]]
 
@@ -212,9 +210,8 @@ class Model:
         """
         specs = tff.types.type_to_tf_tensor_specs(self.weights_type)
         # Large weights of a file stay in files, since they are often frozen.
-        is_file = isinstance(weights, str | os.PathLike)
-        keep: Callable[[Any], Any] = Frozen.of if is_file else np.array
-        start = Start(weights_like(weights, specs, self.name, keep))
+        in_files = isinstance(weights, str | os.PathLike)
+        start = Start(weights_like(weights, specs, self.name, in_files=in_files))
         return dataclasses.replace(self, init=start, starts_alike=True)
 
     def evaluated_as(

@@ -40,7 +40,8 @@ def weights_like(
     given: Mapping[str, Mapping[str, Any]] | tf.keras.Model | str | os.PathLike,
     specs: Mapping,
     name: str,
-    keep: Callable[[np.ndarray], Any] = np.array,
+    *,
+    in_files: bool = False,
 ) -> Mapping[str, Mapping[str, Any]]:
     """Returns given weights in the order of a model's weights.
 
@@ -48,7 +49,7 @@ def weights_like(
         given: See `Model.starting_from`.
         specs: The `TensorSpec`s of the model's weights, by the same names.
         name: The name of the model, for messages.
-        keep: Returns what to return of a float32 array. Default: a copy.
+        in_files: Whether large ones are `Frozen`; otherwise all are new arrays.
 
     Raises:
         ValueError: Names or shapes differ, or `given` is of another type.
@@ -76,7 +77,7 @@ def weights_like(
                 f"The weight {layer}/{weight} to start from has the shape {value.shape}, but model "
                 f"{name!r} has one of the shape {tuple(spec.shape)}."
             )
-        weights[layer][weight] = keep(value)
+        weights[layer][weight] = Frozen.of(value) if in_files else np.array(value)
     return weights
 
 
@@ -91,7 +92,7 @@ def assign(network: tf.keras.Model, weights: Mapping[str, Mapping[str, Any]]) ->
     for weight in trained:
         layer, name = layer_and_weight(weight, network)
         specs[layer][name] = tf.TensorSpec(weight.shape, weight.dtype)
-    found = weights_like(weights, specs, network.name, np.asarray)
+    found = weights_like(weights, specs, network.name)
     for weight in trained:
         layer, name = layer_and_weight(weight, network)
         weight.assign(found[layer][name])
