@@ -95,3 +95,12 @@ def test_deleted_context_leaves_no_thread_and_no_file():
         run_one()
     # Threads that computed end by themselves a little later.
     wait_until(lambda: all(now <= then for now, then in zip(resources(), before, strict=True)))
+
+
+def test_context_is_collected_while_no_thread_can_end():
+    context = create_graph_context()
+    with tff.framework.get_context_stack().install(context):
+        assert count_to(3) == 3
+    with threading._active_limbo_lock:  # Python holds it where it lists threads
+        del context
+        gc.collect()

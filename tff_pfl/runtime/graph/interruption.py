@@ -6,7 +6,6 @@ TensorFlow's own context for cancellation covers all threads; here each call has
 import asyncio
 import contextlib
 import contextvars
-import threading
 import weakref
 from collections.abc import Callable
 from concurrent import futures
@@ -86,14 +85,14 @@ def _has_descriptors(arg) -> bool:
 
 
 def _end(runner, threads) -> None:
-    """Ends the threads, also that of TFF's event loop, whose own finalizer is never called."""
+    """Ends the threads, also that of TFF's event loop, whose own finalizer is never called.
+
+    It waits for no thread: it may run wherever Python collects garbage, and so in a thread that
+    holds a lock which the other threads need to end.
+    """
     threads.shutdown(wait=False)
-    if runner._thread is threading.current_thread():
-        return
+    runner._finalizer = lambda loop, thread: loop.close()  # its thread calls it when it ends
     runner._event_loop.call_soon_threadsafe(runner._event_loop.stop)
-    runner._thread.join()
-    runner._event_loop.close()
-    runner._finalizer = lambda *_: None
 
 
 async def in_thread(function: Callable, *args) -> Any:
