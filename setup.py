@@ -2,8 +2,10 @@
 
 import pathlib
 import re
+import shutil
 
 import setuptools
+from setuptools.command.build import build
 
 ROOT = pathlib.Path(__file__).parent
 VERSION = re.search(r'__version__ = "(.+)"', (ROOT / "tff_pfl" / "__init__.py").read_text())[1]
@@ -74,6 +76,27 @@ SHIPPED = {
     "tff_pfl.programs": "programs",
 }
 
+CLASSIFIERS = [
+    "Development Status :: 4 - Beta",
+    "Intended Audience :: Developers",
+    "Intended Audience :: Science/Research",
+    "License :: OSI Approved :: Apache Software License",
+    "Operating System :: POSIX :: Linux",
+    "Programming Language :: Python :: 3.11",
+    "Topic :: Scientific/Engineering :: Artificial Intelligence",
+    "Typing :: Typed",
+]
+
+
+class CleanBuild(build):
+    """Builds without the files of a former build, which may have been deleted since."""
+
+    def run(self):
+        """Builds the package."""
+        shutil.rmtree(self.build_lib, ignore_errors=True)
+        super().run()
+
+
 setuptools.setup(
     name="tff_pfl",
     version=VERSION,
@@ -81,6 +104,8 @@ setuptools.setup(
     long_description=(ROOT / "README.md").read_text(),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
+    classifiers=CLASSIFIERS,
+    cmdclass={"build": CleanBuild},
     python_requires=">=3.11,<3.12",
     packages=[
         *setuptools.find_namespace_packages(include=["tff_pfl", "tff_pfl.*"]),

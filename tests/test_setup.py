@@ -163,7 +163,11 @@ def test_wheel_in_a_fresh_environment_runs_the_first_program(tmp_path):
         return done
 
     resolving, adding_tff = readme_command()
+    stale = tmp_path / "source" / "build" / "lib" / "tff_pfl" / "stale.py"
+    stale.parent.mkdir(parents=True)
+    stale.touch()
     run(f"{sys.executable} -m venv venv && pip wheel --no-deps ./source")
+    assert "stale" not in run("python -m zipfile -l tff_pfl-*.whl").stdout
     run(resolving.replace(" .", " ./tff_pfl-*.whl"))
     assert run("python -c 'import tff_pfl'", returncode=1).stderr.endswith(f": {adding_tff}\n")
     run(adding_tff)
