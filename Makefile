@@ -14,7 +14,7 @@ resolve = $$uv pip compile requirements/$(1).in --python-version 3.11 \
 	    --no-emit-find-links --custom-compile-command "make lock" --quiet \
 	    --output-file requirements/$(2).txt
 
-.PHONY: help quickstart test test-thorough test-trainings test-all fuzz faults lint results notebook docs docs-fast docs-serve lock venv own-venv gpu clean
+.PHONY: help quickstart test test-thorough test-trainings test-all fuzz faults lint results notebook docs docs-fast test-site docs-serve lock venv own-venv gpu clean
 .DEFAULT_GOAL := help
 
 help:  ## list these targets
@@ -52,6 +52,7 @@ faults: $(venv)  ## kill, starve and damage training runs (ten minutes)
 lint: $(venv)  ## check style, format and type hints
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
+	.venv/bin/ruff format --check --line-length 80 $$(git ls-files "*.md")
 	.venv/bin/mypy
 
 results: $(venv)  ## write tables and pictures of docs/results from their numbers, and docs/keys.md
@@ -74,8 +75,14 @@ mkdocs = NO_MKDOCS_2_WARNING=1 TF_CPP_MIN_LOG_LEVEL=3 .venv/bin/python -m mkdocs
 docs: $(venv)  ## build the site into site/, with its notebooks executed (twelve minutes)
 	$(mkdocs) build
 
-docs-fast: $(venv)  ## build the site without executing notebooks (two minutes)
+docs-fast: $(venv)  ## build the site without executing notebooks (a minute)
 	EXECUTE_NOTEBOOKS=false $(mkdocs) build
+
+# Playwright drives the Chromium of the system, and is no requirement of the library.
+test-site: docs-fast  ## look at the site in a browser: widths, tables, code, searches (two minutes)
+	uv=$$(sh requirements/find_uv.sh) && $$uv run --quiet --no-project --python 3.11 \
+	    --with playwright==1.49.1 --with pytest==8.3.4 \
+	    python -m pytest -c /dev/null -p no:cacheprovider -q docs/site/in_browser.py
 
 docs-serve: $(venv)  ## show the site on this machine while you write, without executing notebooks
 	EXECUTE_NOTEBOOKS=false $(mkdocs) serve --dev-addr=127.0.0.1:8000

@@ -34,6 +34,7 @@ from tff_pfl.config.command_line import parse
 from tff_pfl.config.options import CHOICES, Choice
 from tff_pfl.experiment.metrics_log import TIMINGS
 from tff_pfl.runtime import set_graph_context
+from tff_pfl.studies import load_study
 
 EXAMPLES = ROOT / "examples" / "own_method"
 
@@ -50,7 +51,7 @@ def follow(tmp_path, monkeypatch, clients_in_a_loop):
     monkeypatch.syspath_prepend(tmp_path)
 
     def followed(*guides):
-        names = {}
+        names = {"__name__": "__main__"}
         for guide in guides:
             for file, code in python_blocks(path_of(guide)):
                 if file:
@@ -94,30 +95,39 @@ def test_readme_code_runs(follow):
 
 @pytest.mark.slow
 def test_comparison_of_the_guide_runs(follow):
-    follow("studies")
-    compared = runpy.run_path("compare.py")["compared"]
-    assert compared.table().loc["Ditto", "gain"] > 0
+    names = follow("comparing")
+    program = runpy.run_path("compare.py")
+    assert program["compared"].table().loc["Ditto", "gain"] > 0
+    assert names["at_best"](program["methods"]).loc["Ditto", "gain"] > 0
+
+
+@pytest.mark.thorough
+def test_studies_of_the_guide_are_valid(follow):
+    follow("sweeps")
+    assert len(list(load_study("pulls.py").runs())) == 9
+    rates = load_study("rates.py")
+    assert rates.is_tuned("ditto") and rates.tuning.stages == [5, 10]
 
 
 @pytest.mark.thorough
 def test_guide_for_users_of_other_frameworks_runs(follow):
     names = follow("coming_from")
     assert names["metrics"]["client_work"]["train"]["accuracy"] < 0.8
-    assert names["algorithm"].client_type.data == names["dataset"].examples_type
+    assert names["accuracy"]["fedavg"] < 0.6 < 0.9 < names["accuracy"]["ditto"]
 
 
 @pytest.mark.thorough
 def test_own_method_guide_runs(follow, monkeypatch):
     for guide, *texts in (
-        ("own_method", "config.algorithm.share", "config.py:fedavg"),
+        ("own_method", "config.algorithm.head_epochs", "config.py:fedavg"),
         ("own_server", "mifa_config.py"),
     ):
         follow(guide)
         for text in texts:
             command = command_with(guide, text).replace("my_folder/", "")
             build(config_and_folder(monkeypatch, command)[0])
-    tests = importlib.import_module("test_mixture")
-    tests.test_no_share_is_fedavg()
+    tests = importlib.import_module("test_own_head")
+    tests.test_no_personal_layers_are_fedavg()
     tests.test_contract(testing.contract.check_new_client)
 
 
@@ -125,7 +135,8 @@ def test_own_method_guide_runs(follow, monkeypatch):
 def test_methods_of_the_own_method_guide_pass_the_contract(follow):
     names = follow("own_method", "own_server")
     mifa = functools.partial(names["mifa"], num_clients=8)
-    subjects = (testing.Subject.of(names["mixture"]), testing.Subject.of(mifa, needs_uploads=True))
+    own_head = testing.Subject.of(names["own_head"].own_head)
+    subjects = (own_head, testing.Subject.of(mifa, needs_uploads=True))
     for check, subject in itertools.product(testing.CHECKS, subjects):
         check(subject)
 
@@ -227,8 +238,8 @@ def test_programs_guide_runs(follow):
     assert list(names["models"].values()) == ["training_checkpoint_round_2"]
 
 
-OTHERS = ["attacks", "determinism", "devices", "experiments", "large_populations", "participation"]
-OTHERS += ["pretrained", "privacy", "private_uploads", "runtime", "studies", "tasks"]
+OTHERS = ["attacks", "comparing", "determinism", "devices", "experiments", "large_populations"]
+OTHERS += ["participation", "pretrained", "privacy", "private_uploads", "runtime", "tasks"]
 
 
 @pytest.mark.thorough

@@ -60,12 +60,20 @@ def fashion_mnist():
 
 
 def _methods(page):
-    figure = figures.new_figure(height=11)
+    figure = figures.new_figure(height=6.5)
     data = accuracy(page, study="methods")
     data = data[data["case"] != "constant"]  # far below the others
     order = data.groupby("case")["value"].mean().sort_values(ascending=False, kind="stable").index
-    _dots(figure.subplots(), data, list(order), _ACCURACY, reference="local")
-    figure.suptitle("A dot a seed, their mean, and Local's mean")
+    axes = figure.subplots()
+    _dots(axes, data, list(order), _ACCURACY, reference="local")
+    axes.xaxis.set(ticks_position="top", label_position="top")
+    axes.tick_params(axis="y", labelsize=6.5)
+    drawn = {
+        "a seed": axes.collections[0],
+        "mean of the seeds": axes.lines[0],
+        "Local": axes.lines[-1],
+    }
+    axes.legend(drawn.values(), drawn.keys(), loc="upper left")
     return figure
 
 

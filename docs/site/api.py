@@ -16,13 +16,14 @@ PACKAGES = [
 ]
 
 _TOPICS = {
-    "Experiments": ("experiment", "evaluation", "analysis", "config", "studies", "cluster"),
-    "Methods": ("algorithms", "templates", "local", "aggregators"),
-    "Models and data": ("models", "data", "datasets", "clients"),
-    "Privacy, attacks, compression": ("privacy", "attacks", "compression"),
-    "Running and deployment": ("runtime", "deployment", "drivers"),
-    "Tests and internals": ("testing", "arguments", "tracing", "output"),
+    "Load and federate": ("data", "datasets", "clients"),
+    "Make models and methods": ("models", "algorithms", "local", "aggregators"),
+    "Train and compare": ("experiment", "evaluation", "analysis", "config", "studies", "cluster"),
+    "Protect and attack": ("privacy", "compression", "attacks"),
+    "Run and deploy": ("runtime", "deployment", "drivers"),
+    "Extend and test": ("templates", "tracing", "testing", "arguments", "output"),
 }
+"""The packages that a task needs."""
 
 
 def navigation() -> list[dict[str, str | list]]:
@@ -33,7 +34,7 @@ def navigation() -> list[dict[str, str | list]]:
         {topic: [{f"tff_pfl.{name}": f"api/tff_pfl.{name}.md"} for name in names]}
         for topic, names in _TOPICS.items()
     ]
-    return [{"tff_pfl": "api/tff_pfl.md"}, *topics]
+    return ["api/tff_pfl.md", *topics]
 
 
 def pages() -> dict[str, str]:
@@ -49,14 +50,18 @@ def pages() -> dict[str, str]:
 
 
 def _front_door() -> str:
-    rows = ["| name | |", "|---|---|"]
+    rows = {topic: ["| name | |", "|---|---|"] for topic in _TOPICS}
+    topic_of = {package: topic for topic, names in _TOPICS.items() for package in names}
     elsewhere, shown = [], [found for package in PACKAGES for found in _paths(package)]
     for name in tff_pfl.__all__:
         path, value = _path("tff_pfl", name), getattr(tff_pfl, name)
-        rows.append(f"| [`{name}`][{path}] | {_summary(name, value)} |")
+        rows[topic_of[path.split(".")[1]]].append(
+            f"| [`{name}`][{path}] | {_summary(name, value)} |"
+        )
         if not any(f"{path}.".startswith(f"{found}.") for found in shown):
             elsewhere.append(path)
-    return "\n".join([_head("tff_pfl"), *rows, "", *map(_entry, elsewhere)])
+    tables = ["\n".join(["", f"## {topic}", "", *lines]) for topic, lines in rows.items()]
+    return "\n".join([_head("tff_pfl"), *tables, "", *map(_entry, elsewhere)])
 
 
 def _reference(package: str) -> str:
@@ -64,12 +69,8 @@ def _reference(package: str) -> str:
 
 
 def _head(package: str) -> str:
-    lines = [
-        *("---", "search:", "  boost: 0.1", "---"),  # guides and tutorials come before the API
-        *(f"# {package}", "", f"::: {package}"),
-        "    options: {members: false, show_root_heading: false}",
-    ]
-    return "\n".join([*lines, ""])
+    options = "    options: {members: false, show_root_heading: false}"
+    return "\n".join([f"# {package}", "", f"::: {package}", options, ""])
 
 
 def _entry(path: str) -> str:

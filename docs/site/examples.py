@@ -38,15 +38,20 @@ _PROGRAM = """\
 {imports}import tff_pfl
 
 digits = tff_pfl.load("digits")
-dataset = tff_pfl.federate(digits, num_clients=20, partitioner="dirichlet", seed=0)
-{model}local = tff_pfl.LocalTraining(tff_pfl.OPTIMIZERS["sgd"](0.1), epochs=5, batch_size=10)
+dataset = tff_pfl.federate(
+    digits, num_clients=20, partitioner="dirichlet", seed=0
+)
+{model}sgd = tff_pfl.OPTIMIZERS["sgd"](0.1)
+local = tff_pfl.LocalTraining(sgd, epochs=5, batch_size=10)
 methods = {{
 {methods}}}
 compared = tff_pfl.compare(dataset, methods, rounds={rounds}, clients_per_round=10)
 print(compared)
 """
 _MLP = """\
-model = tff_pfl.models.build("mlp", dataset.image_shape, dataset.num_classes, hidden=(64,))
+model = tff_pfl.models.build(
+    "mlp", dataset.image_shape, dataset.num_classes, hidden=(64,)
+)
 """
 _NORMALIZED = '''\
 
@@ -64,8 +69,13 @@ def network():
     )
 
 
+def preprocess(x):
+    """Scales pixels."""
+    return tf.cast(x, tf.float32) / 255
+
+
 model = tff_pfl.from_keras(
-    network, input_shape=(8, 8, 1), preprocess=lambda x: tf.cast(x, tf.float32) / 255
+    network, input_shape=(8, 8, 1), preprocess=preprocess
 )
 '''
 
@@ -95,7 +105,7 @@ def _methods(name: str, title: str) -> str:
     lines = []
     for label, call in calls.items():
         line = f'    "{label}": tff_pfl.make({call}),'
-        if len(line) > 100:
+        if len(line) > 80:
             indented = call.replace(", ", ",\n        ")
             line = line.replace(call, f"\n        {indented},\n    ")
         lines.append(line)

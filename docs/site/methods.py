@@ -14,7 +14,7 @@ import griffe
 import tensorflow as tf
 
 from docs.results.data import markdown, named, over_seeds, pick
-from docs.site import examples, formulas
+from docs.site import examples, formulas, layers
 from docs.site.links import ROOT
 from tff_pfl import models, testing
 from tff_pfl.algorithms import ALGORITHMS, make
@@ -90,6 +90,14 @@ def pages() -> dict[str, str]:
     return {f"methods/{method.names[0]}.md": _page(method) for method in listed()}
 
 
+def names_of(page: str) -> list[str]:
+    """Returns the names of the method of a page, and none for other pages."""
+    for method in listed():
+        if page == f"methods/{method.names[0]}.md":
+            return list(method.names)
+    return []
+
+
 def linked(index: str) -> str:
     """Returns the text of the index with links from the names of methods to their pages."""
     page_of = {name: method.names[0] for method in listed() for name in method.names}
@@ -106,7 +114,13 @@ def _page(method: Method) -> str:
     parts = [f"# {method.title}", " ".join([sentence, *([f"Paper: {paper}."] if paper else [])])]
     parts += [f"* **When to use it:** {use}\n* **When not:** {not_}"]
     parts += ["## Example", _example(method), "## How it works", *_rounds(method)]
-    parts += ["## Who keeps what", _kept(method), "## Cost", f"{cost[0].upper()}{cost[1:]}"]
+    parts += [
+        "## Who keeps what",
+        layers.picture(method.names[0]),
+        _kept(method),
+        "## Cost",
+        f"{cost[0].upper()}{cost[1:]}",
+    ]
     parts += [_measured(method), "## Options", _options(method), "## Tasks", _tasks(method)]
     parts += ["## Results", _results(method)]
     return "\n\n".join(filter(None, parts)) + "\n"

@@ -70,7 +70,9 @@ def network():
 
 
 model = tff_pfl.from_keras(
-    network, input_shape=(8, 8, 1), preprocess=lambda x: tf.cast(x, tf.float32) / 255
+    network,
+    input_shape=(8, 8, 1),
+    preprocess=lambda x: tf.cast(x, tf.float32) / 255,
 )
 
 # %%
@@ -101,22 +103,33 @@ class Federation:
     def __init__(self, process):
         self.process = process
         self.state = process.initialize()
-        store = tff_pfl.ClientStateStore(process.initialize_clients, process.client_state_type)
-        self.source = tff_pfl.CohortDataSource(everybody, store, process.client_type, seed=0)
+        store = tff_pfl.ClientStateStore(
+            process.initialize_clients, process.client_state_type
+        )
+        self.source = tff_pfl.CohortDataSource(
+            everybody, store, process.client_type, seed=0
+        )
         self._rng = np.random.default_rng(0)
 
     def train(self, clients, rounds=1):
         """Trains with cohorts of at most 12 of these clients."""
         for _ in range(rounds):
-            cohort = self._rng.choice(clients, min(12, len(clients)), replace=False)
-            output = self.process.next(self.state, self.source.select_clients(cohort))
+            cohort = self._rng.choice(
+                clients, min(12, len(clients)), replace=False
+            )
+            output = self.process.next(
+                self.state, self.source.select_clients(cohort)
+            )
             self.source.store.put(cohort, output.clients)
             self.state = output.state
 
     def accuracies(self, clients):
         """Returns the accuracy of each model on the test pictures of each client."""
         found = evaluation_of(self.process)(self.state, self.source, clients)
-        accuracies = [{name: np.divide(*m["accuracy"]) for name, m in of.items()} for of in found]
+        accuracies = [
+            {name: np.divide(*m["accuracy"]) for name, m in of.items()}
+            for of in found
+        ]
         return pd.DataFrame(accuracies, index=clients)
 
 
@@ -136,7 +149,11 @@ federation.accuracies(members).mean().round(3)
 at_once = federation.accuracies(newcomers)
 federation.train(members + newcomers, rounds=20)
 later = federation.accuracies(newcomers)
-alone = Federation(tff_pfl.compose(tff_pfl.make("local", model, local), everybody.examples_type))
+alone = Federation(
+    tff_pfl.compose(
+        tff_pfl.make("local", model, local), everybody.examples_type
+    )
+)
 alone.train(newcomers, rounds=20)
 
 arrived = pd.DataFrame(
@@ -190,15 +207,23 @@ for round_num in range(50, 91, 4):
         "global model without it from the start": without["global"],
     }
     rows += [
-        {"round": round_num, "model": name, "accuracy": value} for name, value in accuracies.items()
+        {"round": round_num, "model": name, "accuracy": value}
+        for name, value in accuracies.items()
     ]
     federation.train(staying, rounds=4)
     anew.train(staying, rounds=4)
 
 axes = sns.lineplot(
-    pd.DataFrame(rows), x="round", y="accuracy", hue="model", style="model", markers=True
+    pd.DataFrame(rows),
+    x="round",
+    y="accuracy",
+    hue="model",
+    style="model",
+    markers=True,
 )
-axes.set(ylim=(0, 1), ylabel=f"accuracy on the test pictures of client {leaver}")
+axes.set(
+    ylim=(0, 1), ylabel=f"accuracy on the test pictures of client {leaver}"
+)
 axes.legend(title=None)
 plt.show()
 
@@ -220,9 +245,13 @@ store = federation.source.store
 num_before = len(store.known_clients())
 store.forget([leaver])
 store.commit()
-print(f"{num_before} clients had states, now {len(store.known_clients())} have.")
+print(
+    f"{num_before} clients had states, now {len(store.known_clients())} have."
+)
 again = federation.accuracies([leaver]).loc[leaver, "personalized"]
-print(f"The own model of client {leaver}, if it joined again: accuracy {again:.3f}.")
+print(
+    f"The own model of client {leaver}, if it joined again: accuracy {again:.3f}."
+)
 
 # %% [markdown]
 # ## A model is deployed
@@ -261,7 +290,9 @@ for name in ("own", "global"):
 print("imported:", {"tensorflow", "tff_pfl", "tensorflow_federated"} & set(sys.modules))
 """
 )
-served = subprocess.run([sys.executable, "serve.py"], capture_output=True, text=True, check=True)
+served = subprocess.run(
+    [sys.executable, "serve.py"], capture_output=True, text=True, check=True
+)
 print(served.stdout, end="")
 logits = {name: np.load(f"{name}.npy") for name in models}
 for name, weights in models.items():
@@ -271,14 +302,20 @@ for name, weights in models.items():
 # %%
 answers = {name: of_model.argmax(axis=1) for name, of_model in logits.items()}
 shown = np.flatnonzero(answers["own"] != answers["global"])[:8]
-figure, axes = plt.subplots(1, len(shown), figsize=(1.2 * len(shown), 2), squeeze=False)
+figure, axes = plt.subplots(
+    1, len(shown), figsize=(1.2 * len(shown), 2), squeeze=False
+)
 for example, of_example in zip(shown, axes[0], strict=True):
     of_example.imshow(pictures.x[example, :, :, 0], cmap="gray_r")
-    of_example.set_title(f"own: {answers['own'][example]}\nglobal: {answers['global'][example]}")
+    of_example.set_title(
+        f"own: {answers['own'][example]}\nglobal: {answers['global'][example]}"
+    )
     of_example.set(xlabel=f"is a {pictures.y[example]}", xticks=[], yticks=[])
 figure.tight_layout()
 plt.show()
-accuracies = {name: np.mean(found == pictures.y) for name, found in answers.items()}
+accuracies = {
+    name: np.mean(found == pictures.y) for name, found in answers.items()
+}
 print(f"newcomer {newcomer}:", pd.Series(accuracies).round(3).to_dict())
 
 # %% [markdown]

@@ -58,7 +58,9 @@ def contrastive(model, local, *, mu: float = 1.0, temperature: float = 0.5):
     """Makes MOON; with `mu=0`, it is FedAvg."""
 
     def cosine(one, other):
-        return tf.reduce_sum(tf.nn.l2_normalize(one, -1) * tf.nn.l2_normalize(other, -1), axis=-1)
+        return tf.reduce_sum(
+            tf.nn.l2_normalize(one, -1) * tf.nn.l2_normalize(other, -1), axis=-1
+        )
 
     def client_work(weights, state, examples, context):
         last = trees.select(state.participations > 0, state.model, weights)
@@ -66,7 +68,8 @@ def contrastive(model, local, *, mu: float = 1.0, temperature: float = 0.5):
         def term(forward, batch):
             near, far = (
                 cosine(
-                    forward.features, model.features(w, batch.x, training=False, seed=batch.seed)
+                    forward.features,
+                    model.features(w, batch.x, training=False, seed=batch.seed),
                 )
                 for w in (weights, last)
             )
@@ -83,7 +86,9 @@ def contrastive(model, local, *, mu: float = 1.0, temperature: float = 0.5):
         model.init,
         client_work,
         personalize=lambda weights, state, examples, context: weights,
-        client_init=lambda client_id, seed: OwnModel(model.init(seed), tf.constant(0)),
+        client_init=lambda client_id, seed: OwnModel(
+            model.init(seed), tf.constant(0)
+        ),
         global_weights=lambda weights: weights,
     )
 
@@ -135,11 +140,18 @@ def prototypes(model, local, *, pull: float = 1.0):
         trained = local.train(model, weights, examples, context, term=term)
 
         def sums(batch):
-            row_weight = batch.weight[:, tf.newaxis]  # 0 for padding, whose features may be NaN
-            features = model.features(trained.weights, batch.x, training=False, seed=batch.seed)
+            # 0 for padding, whose features may be NaN
+            row_weight = batch.weight[:, tf.newaxis]
+            features = model.features(
+                trained.weights, batch.x, training=False, seed=batch.seed
+            )
             of_class = tf.one_hot(batch.labels, classes) * row_weight
             return ClassSums(
-                tf.matmul(of_class, tf.where(row_weight > 0, features, 0.0), transpose_a=True),
+                tf.matmul(
+                    of_class,
+                    tf.where(row_weight > 0, features, 0.0),
+                    transpose_a=True,
+                ),
                 tf.reduce_sum(of_class, axis=0),
             )
 
@@ -151,11 +163,19 @@ def prototypes(model, local, *, pull: float = 1.0):
 
     def finalize(server, mean, round_num):
         counts = mean.counts[:, tf.newaxis]
-        values = tf.where(counts > 0, tf.math.divide_no_nan(mean.features, counts), server.values)
-        return Prototypes(values, tf.maximum(server.known, tf.sign(mean.counts))), {}
+        values = tf.where(
+            counts > 0,
+            tf.math.divide_no_nan(mean.features, counts),
+            server.values,
+        )
+        return Prototypes(
+            values, tf.maximum(server.known, tf.sign(mean.counts))
+        ), {}
 
     def personalize(server, weights, examples, context):
-        return collections.OrderedDict([*weights.items(), ("prototypes", server._asdict())])
+        return collections.OrderedDict(
+            [*weights.items(), ("prototypes", server._asdict())]
+        )
 
     def init_nearest(seed):
         return personalize(unknown(seed), model.init(seed), None, None)
@@ -164,7 +184,9 @@ def prototypes(model, local, *, pull: float = 1.0):
         features = model.features(weights, x, training=training, seed=seed)
         apart = features[:, tf.newaxis] - weights["prototypes"]["values"]
         distance = tf.reduce_sum(tf.square(apart), axis=-1)
-        return -tf.where(weights["prototypes"]["known"] > 0, distance, tf.float32.max)
+        return -tf.where(
+            weights["prototypes"]["known"] > 0, distance, tf.float32.max
+        )
 
     return tff_pfl.Algorithm(
         server_init=unknown,
@@ -180,7 +202,9 @@ def prototypes(model, local, *, pull: float = 1.0):
         personalize=tff_pfl.Personalization(
             distribute=lambda server: server, client_work=personalize
         ),
-        evaluated_model=model.evaluated_as("nearest_prototype", init_nearest, apply_nearest),
+        evaluated_model=model.evaluated_as(
+            "nearest_prototype", init_nearest, apply_nearest
+        ),
     )
 
 
@@ -201,19 +225,28 @@ def after_rounds(algorithm):
     """Returns the server's state after three rounds."""
     process = testing.EagerProcess(algorithm)
     clients = [
-        tff_pfl.Client(np.int32(i), process.initialize_client(i), testing.tiny_examples(9, seed=i))
+        tff_pfl.Client(
+            np.int32(i),
+            process.initialize_client(i),
+            testing.tiny_examples(9, seed=i),
+        )
         for i in range(3)
     ]
     state = process.initialize()
     for _ in range(3):
         state, states, _ = process.next(state, clients)
-        clients = [c._replace(state=own) for c, own in zip(clients, states, strict=True)]
+        clients = [
+            c._replace(state=own)
+            for c, own in zip(clients, states, strict=True)
+        ]
     return tf.nest.flatten(state.algorithm)
 
 
 for mine, name in ((contrastive, "moon"), (prototypes, "fedproto")):
     own = after_rounds(tff_pfl.make(mine, model, local))
-    for one, other in zip(own, after_rounds(tff_pfl.make(name, model, local)), strict=True):
+    for one, other in zip(
+        own, after_rounds(tff_pfl.make(name, model, local)), strict=True
+    ):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
     print(name, "agrees")
 
@@ -248,7 +281,9 @@ def clients_of(seed):
 
 # %%
 model = tff_pfl.models.build("mlp", (8, 8, 1), 10, hidden=(64,))
-local = tff_pfl.LocalTraining(tff.learning.optimizers.build_sgdm(0.1), epochs=5, batch_size=10)
+local = tff_pfl.LocalTraining(
+    tff.learning.optimizers.build_sgdm(0.1), epochs=5, batch_size=10
+)
 methods = {
     "Local": tff_pfl.make("local", model, local),
     "FedAvg": tff_pfl.make("fedavg", model, local),
@@ -256,7 +291,12 @@ methods = {
     "FedProto": tff_pfl.make(prototypes, model, local),
 }
 compared = tff_pfl.compare(
-    clients_of, methods, rounds=30, seeds=(0, 1, 2), clients_per_round=10, folder="runs/features"
+    clients_of,
+    methods,
+    rounds=30,
+    seeds=(0, 1, 2),
+    clients_per_round=10,
+    folder="runs/features",
 )
 compared
 

@@ -66,7 +66,9 @@ def digits():
         return tf.keras.Sequential(layers)
 
     model = tff_pfl.from_keras(
-        network, input_shape=(8, 8, 1), preprocess=lambda x: tf.cast(x, tf.float32) / 255
+        network,
+        input_shape=(8, 8, 1),
+        preprocess=lambda x: tf.cast(x, tf.float32) / 255,
     )
     sgd = tff.learning.optimizers.build_sgdm(0.05, momentum=0.5)
     local = tff_pfl.LocalTraining(sgd, epochs=5, batch_size=10)
@@ -90,7 +92,9 @@ def digits():
 
 
 # %%
-async def train(process, source, release_manager, state_manager, rounds, cohort_size):
+async def train(
+    process, source, release_manager, state_manager, rounds, cohort_size
+):
     """Trains until `rounds` are done, including those before a failure; returns the last state."""
     state = await tff.program.materialize_value(process.initialize())
     beginning = (state, source.iterator())
@@ -133,10 +137,16 @@ def clock_manager(path):
 async def run(output_dir, rounds):
     """Makes the parts of the program, and trains in `output_dir`; the same call resumes."""
     dataset, _, process = digits()
-    store = tff_pfl.ClientStateStore(process.initialize_clients, process.client_state_type)
-    source = tff_pfl.CohortDataSource(dataset, store, process.client_type, seed=0)
+    store = tff_pfl.ClientStateStore(
+        process.initialize_clients, process.client_state_type
+    )
+    source = tff_pfl.CohortDataSource(
+        dataset, store, process.client_type, seed=0
+    )
     files = ("metrics.csv", "clock.csv", "states")
-    with tff_pfl.RunDirectory(output_dir, resume=True, files=files) as directory:
+    with tff_pfl.RunDirectory(
+        output_dir, resume=True, files=files
+    ) as directory:
         metrics = tff.program.CSVFileReleaseManager(
             directory.file("metrics.csv"), tff.program.CSVSaveMode.WRITE
         )
@@ -145,7 +155,9 @@ async def run(output_dir, rounds):
             process,
             source,
             tff.program.GroupingReleaseManager([metrics, clock]),
-            tff.program.FileProgramStateManager(directory.file("states"), keep_first=False),
+            tff.program.FileProgramStateManager(
+                directory.file("states"), keep_first=False
+            ),
             rounds,
             cohort_size=8,
         )
@@ -157,12 +169,17 @@ async def run(output_dir, rounds):
 # `tff.program` wants it: their results are references, which `materialize_value` waits for.
 
 # %%
-shutil.rmtree("runs/federated_program", ignore_errors=True)  # a former run of this notebook
+# a former run of this notebook
+shutil.rmtree("runs/federated_program", ignore_errors=True)
 context = runtime.ProgramContext(runtime.create_async_graph_context())
 tff.framework.set_default_context(context)
 await run("runs/federated_program/notebook", rounds=30)
-uninterrupted = pd.read_csv("runs/federated_program/notebook/metrics.csv", index_col="key")
-uninterrupted[["train/loss", "train/personal_loss", "train/num_examples"]].tail(3).round(3)
+uninterrupted = pd.read_csv(
+    "runs/federated_program/notebook/metrics.csv", index_col="key"
+)
+uninterrupted[["train/loss", "train/personal_loss", "train/num_examples"]].tail(
+    3
+).round(3)
 
 # %% [markdown]
 # ## A program that is killed
@@ -222,7 +239,11 @@ def releases():
     """Returns the process, the round and the time of each release so far."""
     file = folder / "clock.csv"
     names = ["process", "round", "time"]
-    return pd.read_csv(file, names=names) if file.exists() else pd.DataFrame(columns=names)
+    return (
+        pd.read_csv(file, names=names)
+        if file.exists()
+        else pd.DataFrame(columns=names)
+    )
 
 
 # %%
@@ -230,7 +251,11 @@ started, ended = [], []
 for rounds in (5, 14, None):
     started.append(time.time())
     process = start()
-    while rounds and process.poll() is None and not (releases()["round"] >= rounds).any():
+    while (
+        rounds
+        and process.poll() is None
+        and not (releases()["round"] >= rounds).any()
+    ):
         time.sleep(0.05)
     if rounds:
         process.kill()
@@ -238,8 +263,13 @@ for rounds in (5, 14, None):
     ended.append(time.time())
 
 metrics = (folder / "metrics.csv").read_bytes()
-is_equal = metrics == pathlib.Path("runs/federated_program/notebook/metrics.csv").read_bytes()
-print(f"metrics.csv has the same {len(metrics)} bytes as in the notebook: {is_equal}")
+is_equal = (
+    metrics
+    == pathlib.Path("runs/federated_program/notebook/metrics.csv").read_bytes()
+)
+print(
+    f"metrics.csv has the same {len(metrics)} bytes as in the notebook: {is_equal}"
+)
 
 # %%
 clock = releases()
@@ -270,7 +300,9 @@ print(f"released by two processes: rounds {twice}")
 # %%
 last = clock.drop_duplicates("round", keep="last").set_index("round")["process"]
 of_program = pd.read_csv(folder / "metrics.csv", index_col="key").join(last)
-axes = sns.lineplot(uninterrupted["train/personal_loss"], color="0.6", label="notebook")
+axes = sns.lineplot(
+    uninterrupted["train/personal_loss"], color="0.6", label="notebook"
+)
 sns.scatterplot(of_program, x="key", y="train/personal_loss", ax=axes, **how)
 axes.set(xlabel="round", ylabel="training loss of clients' own models")
 axes.legend(title=None)
@@ -294,11 +326,20 @@ tff_pfl.set_graph_context()
 evaluator = evaluation.Evaluator(process, dataset, evaluation.Evaluation())
 found = evaluator.on_own_examples(state, source)
 accuracies = pd.DataFrame(
-    {name.model: values for name, values in found.values.items() if name.quantity == "accuracy"}
+    {
+        name.model: values
+        for name, values in found.values.items()
+        if name.quantity == "accuracy"
+    }
 )
-axes = sns.scatterplot(accuracies, x="global", y="personalized", s=60, alpha=0.6)
+axes = sns.scatterplot(
+    accuracies, x="global", y="personalized", s=60, alpha=0.6
+)
 axes.axline((1, 1), slope=1, color="0.6", linestyle="--")
-axes.set(xlabel="accuracy of the global model", ylabel="accuracy of the client's own model")
+axes.set(
+    xlabel="accuracy of the global model",
+    ylabel="accuracy of the client's own model",
+)
 axes.set_aspect("equal")
 plt.show()
 better = (accuracies["personalized"] > accuracies["global"]).sum()
@@ -322,8 +363,12 @@ accuracies.mean().round(3)
 cohort = source.select_clients(range(4))
 [train_form] = deployment.forms(process)
 mapreduce = tff.backends.mapreduce
-next_server = mapreduce.get_computation_for_map_reduce_form(train_form.map_reduce)
-kept_by_clients = mapreduce.get_computation_for_broadcast_form(train_form.on_clients)
+next_server = mapreduce.get_computation_for_map_reduce_form(
+    train_form.map_reduce
+)
+kept_by_clients = mapreduce.get_computation_for_broadcast_form(
+    train_form.on_clients
+)
 server_after, metrics = next_server(state, cohort)
 clients_after = kept_by_clients(state, cohort)
 pd.Series(metrics["train"])[["loss", "personal_loss", "num_clients"]].round(3)
@@ -338,12 +383,16 @@ pd.Series(metrics["train"])[["loss", "personal_loss", "num_clients"]].round(3)
 sides = pathlib.Path("runs/federated_program")
 deployment.export_server(process, sides / "server")
 deployment.export_client(process, sides / "device")
-server, device = (tf.saved_model.load(str(sides / s)).signatures for s in ("server", "device"))
+server, device = (
+    tf.saved_model.load(str(sides / s)).signatures for s in ("server", "device")
+)
 
 
 def call(signature, *given):
     """Calls a signature with those of the tensors that it takes."""
-    known = {name: tensor for tensors in given for name, tensor in tensors.items()}
+    known = {
+        name: tensor for tensors in given for name, tensor in tensors.items()
+    }
     _, takes = signature.structured_input_signature
     return signature(**{name: tf.constant(known[name]) for name in takes})
 
@@ -351,7 +400,10 @@ def call(signature, *given):
 def difference(label, expected, found):
     """Returns the largest difference between a structure and tensors with its names."""
     tensors = deployment.named_tensors(label, expected).items()
-    return max(np.max(np.abs(np.asarray(found[name]) - tensor)) for name, tensor in tensors)
+    return max(
+        np.max(np.abs(np.asarray(found[name]) - tensor))
+        for name, tensor in tensors
+    )
 
 
 # %%
@@ -359,11 +411,16 @@ server_state = deployment.named_tensors("server", state)
 message = call(server["message_train"], server_state)
 total, differences = call(server["zero_train"]), {}
 for client, after in zip(cohort, clients_after, strict=True):
-    inputs = {"client_id": client.client_id} | deployment.named_tensors("data", client.data)
+    inputs = {"client_id": client.client_id} | deployment.named_tensors(
+        "data", client.data
+    )
     own_state = deployment.named_tensors("state", client.state)
     answer = call(device["work_train"], inputs, own_state, message)
-    total = call(server["accumulate_train"], total, answer, inputs)  # the upload and the id
-    differences[f"device {client.client_id}"] = difference("state", after["state"], answer)
+    # the upload and the id
+    total = call(server["accumulate_train"], total, answer, inputs)
+    differences[f"device {client.client_id}"] = difference(
+        "state", after["state"], answer
+    )
 updated = call(server["update_train"], server_state, total)
 differences["server"] = difference("server", server_after, updated)
 print("The largest differences from TFF's form:")

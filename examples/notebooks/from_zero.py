@@ -52,7 +52,9 @@ federation = tff_pfl.federate(
 )
 figure, panels = plt.subplots(3, figsize=(7, 2))
 for client, axes in zip((2, 5, 7), panels, strict=True):
-    axes.imshow(np.hstack(federation.examples(client).x[:14, :, :, 0]), cmap="gray_r")
+    axes.imshow(
+        np.hstack(federation.examples(client).x[:14, :, :, 0]), cmap="gray_r"
+    )
     axes.set(xticks=[], yticks=[])
     axes.set_ylabel(client, rotation=0, labelpad=12, va="center")
 plt.show()
@@ -105,10 +107,15 @@ def next_round(weights, cohort):
     for client in cohort:
         examples = federation.examples(client)
         keras_model.set_weights(weights)
-        keras_model.fit(examples.x / 255, examples.y, batch_size=10, epochs=5, verbose=0)
+        keras_model.fit(
+            examples.x / 255, examples.y, batch_size=10, epochs=5, verbose=0
+        )
         trained.append(keras_model.get_weights())
     sizes = federation.sizes()[cohort]
-    return [np.average(layer, axis=0, weights=sizes) for layer in zip(*trained, strict=True)]
+    return [
+        np.average(layer, axis=0, weights=sizes)
+        for layer in zip(*trained, strict=True)
+    ]
 
 
 # %%
@@ -123,7 +130,9 @@ weights = keras_model.get_weights()
 for cohort in ([0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11]):
     weights = next_round(weights, cohort)
     keras_model.set_weights(weights)
-    print(f"cohort {cohort}: {keras_model.evaluate(x, y, verbose=0)[1]:.0%} right")
+    print(
+        f"cohort {cohort}: {keras_model.evaluate(x, y, verbose=0)[1]:.0%} right"
+    )
 
 # %% [markdown]
 # The numbers are of the test pictures of clients 12 to 19, who were in no cohort: the model learns
@@ -143,16 +152,24 @@ for cohort in ([0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11]):
 
 # %%
 model = tff_pfl.from_keras(
-    network, input_shape=(8, 8, 1), preprocess=lambda x: tf.cast(x, tf.float32) / 255
+    network,
+    input_shape=(8, 8, 1),
+    preprocess=lambda x: tf.cast(x, tf.float32) / 255,
 )
-local = tff_pfl.LocalTraining(tff_pfl.OPTIMIZERS["sgd"](0.1), epochs=5, batch_size=10)
+local = tff_pfl.LocalTraining(
+    tff_pfl.OPTIMIZERS["sgd"](0.1), epochs=5, batch_size=10
+)
 methods = {
     "Local": tff_pfl.make("local", model, local),
     "FedAvg": tff_pfl.make("fedavg", model, local),
     "Ditto": tff_pfl.make("ditto", model, local, lambda_=1.0),
 }
 compared = tff_pfl.compare(
-    federation, methods, rounds=30, clients_per_round=10, folder="runs/from_zero"
+    federation,
+    methods,
+    rounds=30,
+    clients_per_round=10,
+    folder="runs/from_zero",
 )
 compared.plot()
 
@@ -169,8 +186,15 @@ compared.plot()
 # %%
 accuracies = compared.clients().loc[0].sort_values("Local")
 gains = 100 * accuracies[["FedAvg", "Ditto"]].sub(accuracies["Local"], axis=0)
-how = {"subplots": True, "sharey": True, "legend": False, "color": ["tab:orange", "tab:green"]}
-for axes in gains.plot.bar(figsize=(7, 4.2), width=0.8, ylabel="gain, points", **how):
+how = {
+    "subplots": True,
+    "sharey": True,
+    "legend": False,
+    "color": ["tab:orange", "tab:green"],
+}
+for axes in gains.plot.bar(
+    figsize=(7, 4.2), width=0.8, ylabel="gain, points", **how
+):
     axes.axhline(0, color="black", linewidth=0.8)
 plt.xlabel("client, from the worst to the best alone")
 plt.tight_layout()
@@ -192,13 +216,27 @@ plt.show()
 
 # %%
 predicted = compared.run("Ditto").predictions().query("client_id == 2")
-answers = {name: np.stack(predicted[name]).argmax(axis=1) for name in ("global", "personalized")}
+answers = {
+    name: np.stack(predicted[name]).argmax(axis=1)
+    for name in ("global", "personalized")
+}
 differ = np.flatnonzero(answers["global"] != answers["personalized"])
-figure, panels = plt.subplots(1, len(differ), figsize=(1.2 * len(differ), 1.8), squeeze=False)
+figure, panels = plt.subplots(
+    1, len(differ), figsize=(1.2 * len(differ), 1.8), squeeze=False
+)
 for row, axes in zip(differ, panels[0], strict=True):
-    axes.imshow(federation.x[predicted["example"].iloc[row], :, :, 0], cmap="gray_r")
-    both = f"global: {answers['global'][row]}\nown: {answers['personalized'][row]}"
-    axes.set(title=both, xlabel=f"is a {predicted['label'].iloc[row]}", xticks=[], yticks=[])
+    axes.imshow(
+        federation.x[predicted["example"].iloc[row], :, :, 0], cmap="gray_r"
+    )
+    both = (
+        f"global: {answers['global'][row]}\nown: {answers['personalized'][row]}"
+    )
+    axes.set(
+        title=both,
+        xlabel=f"is a {predicted['label'].iloc[row]}",
+        xticks=[],
+        yticks=[],
+    )
 plt.tight_layout()
 plt.show()
 

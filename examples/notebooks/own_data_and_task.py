@@ -57,7 +57,12 @@ for user, number in enumerate(np.geomspace(10, 200, 30).astype(int)):
     dishes = pd.DataFrame(rng.normal(size=(number, 4)), columns=columns)
     taste = np.array([1.0, -1.0, *rng.normal(scale=1.0, size=2)])
     noise = rng.normal(scale=0.3, size=number)
-    rating = 3 + dishes[columns].to_numpy() @ taste - 0.5 * dishes["waiting"] ** 2 + noise
+    rating = (
+        3
+        + dishes[columns].to_numpy() @ taste
+        - 0.5 * dishes["waiting"] ** 2
+        + noise
+    )
     frames.append(dishes.assign(user=f"user_{user:02}", rating=rating))
 table = pd.concat(frames, ignore_index=True)
 table.groupby("user").head(1).head(3).round(2)
@@ -76,7 +81,12 @@ table.groupby("user").head(1).head(3).round(2)
 def ratings(seed):
     """Cuts the ratings of each user at random: seven tenths are for training."""
     return tff_pfl.FederatedDataset.from_dataframe(
-        table, client="user", x=columns, y="rating", fractions=(0.7, 0, 0.3), seed=seed
+        table,
+        client="user",
+        x=columns,
+        y="rating",
+        fractions=(0.7, 0, 0.3),
+        seed=seed,
     )
 
 
@@ -93,7 +103,8 @@ def predictor():
 of_ratings = tff_pfl.from_keras(predictor, input_shape=(4,), task="regression")
 
 # %%
-EVERYTHING = False  # True trains eight methods with three seeds, in some minutes
+# True trains eight methods with three seeds, in some minutes
+EVERYTHING = False
 local = training(0.01)
 options = {
     "Local": ("local", {}),
@@ -127,10 +138,19 @@ rated
 
 # %%
 errors = analysis.select(rated.runs.clients(), "personalized/local_test/mse")
-examples = pd.Series(ratings(0).sizes("train"), ratings(0).names, name="examples")
+examples = pd.Series(
+    ratings(0).sizes("train"), ratings(0).names, name="examples"
+)
 errors = errors.join(examples, on="client_id")
-axes = sns.scatterplot(errors, x="examples", y="value", hue="label", style="label", s=60)
-axes.set(xscale="log", yscale="log", xlabel="training examples of a user", ylabel="squared error")
+axes = sns.scatterplot(
+    errors, x="examples", y="value", hue="label", style="label", s=60
+)
+axes.set(
+    xscale="log",
+    yscale="log",
+    xlabel="training examples of a user",
+    ylabel="squared error",
+)
 axes.legend(title=None)
 plt.show()
 
@@ -183,13 +203,17 @@ def to_examples(data):
     def to_example(line):
         line = tf.strings.join([">", line["snippets"], "\n"])
         ids = tf.cast(tf.io.decode_raw(line, tf.uint8), tf.int32)[: LENGTH + 1]
-        ids = tf.ensure_shape(tf.pad(ids, [[0, LENGTH + 1 - tf.size(ids)]]), [LENGTH + 1])
+        ids = tf.ensure_shape(
+            tf.pad(ids, [[0, LENGTH + 1 - tf.size(ids)]]), [LENGTH + 1]
+        )
         return ids[:-1], ids[1:]
 
     return data.map(to_example)
 
 
-plays = tff_pfl.FederatedDataset.from_client_data(train=roles, test=roles, preprocess=to_examples)
+plays = tff_pfl.FederatedDataset.from_client_data(
+    train=roles, test=roles, preprocess=to_examples
+)
 pd.Series(plays.sizes("train"), plays.names, name="lines")
 
 # %% [markdown]
@@ -205,7 +229,9 @@ def speaker():
     """Builds a small recurrent network; its last layer is called "speech"."""
     return tf.keras.Sequential(
         [
-            tf.keras.layers.Embedding(128, 16, input_length=LENGTH, name="characters"),
+            tf.keras.layers.Embedding(
+                128, 16, input_length=LENGTH, name="characters"
+            ),
             tf.keras.layers.LSTM(64, return_sequences=True, name="memory"),
             tf.keras.layers.Dense(128, name="speech"),
         ]
@@ -220,12 +246,16 @@ of_plays = tff_pfl.from_keras(
 )
 
 # %%
-adam = tff_pfl.LocalTraining(tff.learning.optimizers.build_adam(0.01), epochs=5, batch_size=6)
+adam = tff_pfl.LocalTraining(
+    tff.learning.optimizers.build_adam(0.01), epochs=5, batch_size=6
+)
 spoken = tff_pfl.compare(
     plays,
     {
         "FedAvg": tff_pfl.make("fedavg", of_plays, adam),
-        "FedPer": tff_pfl.make("fedper", of_plays, adam, personal_layers=["speech"]),
+        "FedPer": tff_pfl.make(
+            "fedper", of_plays, adam, personal_layers=["speech"]
+        ),
     },
     rounds=20,
     clients_per_round=2,
@@ -238,7 +268,9 @@ spoken = tff_pfl.compare(
 progress = spoken.runs.clients("all")
 progress = analysis.select(progress, "personalized/local_test/perplexity")
 progress["role"] = progress["client_id"].str.split("_").str[-1].str.title()
-axes = sns.lineplot(progress, x="round", y="value", hue="label", style="role", markers=True)
+axes = sns.lineplot(
+    progress, x="round", y="value", hue="label", style="role", markers=True
+)
 axes.set(yscale="log", ylabel="perplexity of a role's lines")
 axes.legend(fontsize="small")
 plt.show()
@@ -266,7 +298,9 @@ x, y = digits.x.astype(np.float32) / 255, digits.y
 def convolutions():
     """Builds the backbone, from pictures of 8x8 pixels to 64 features."""
     return [
-        tf.keras.layers.Conv2D(16, 3, activation="relu", input_shape=(8, 8, 1), name="edges"),
+        tf.keras.layers.Conv2D(
+            16, 3, activation="relu", input_shape=(8, 8, 1), name="edges"
+        ),
         tf.keras.layers.Conv2D(32, 3, activation="relu", name="strokes"),
         tf.keras.layers.Flatten(),
         tf.keras.layers.Dense(64, "relu", name="shapes"),
@@ -274,7 +308,9 @@ def convolutions():
 
 
 pretrained = tf.keras.Sequential([*convolutions(), tf.keras.layers.Dense(10)])
-pretrained.compile("adam", tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+pretrained.compile(
+    "adam", tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+)
 pretrained.fit(x[:num_public], y[:num_public], epochs=15, verbose=0)
 backbone = tf.keras.Sequential(pretrained.layers[:-1])
 
@@ -287,9 +323,16 @@ backbone = tf.keras.Sequential(pretrained.layers[:-1])
 # %%
 def folders_of(client, number=39, num_train=24):
     """Returns the pictures of a client and the numbers of their folders, for training and tests."""
-    rows = slice(num_public + client * number, num_public + (client + 1) * number)
+    rows = slice(
+        num_public + client * number, num_public + (client + 1) * number
+    )
     folder = np.random.default_rng(client).permutation(10)[y[rows]]
-    return x[rows][:num_train], folder[:num_train], x[rows][num_train:], folder[num_train:]
+    return (
+        x[rows][:num_train],
+        folder[:num_train],
+        x[rows][num_train:],
+        folder[num_train:],
+    )
 
 
 pictures = tff_pfl.FederatedDataset.from_client_arrays(
@@ -322,7 +365,11 @@ def on_pictures():
 sgd, head = training(0.01, epochs=5), {"personal_layers": ["head"]}
 whole = tff_pfl.from_keras(on_pictures, input_shape=(8, 8, 1))
 frozen = tff_pfl.from_keras(on_features, input_shape=(64,))
-how = {"rounds": 20, "clients_per_round": 15, "evaluation": tff_pfl.Evaluation(every=0)}
+how = {
+    "rounds": 20,
+    "clients_per_round": 15,
+    "evaluation": tff_pfl.Evaluation(every=0),
+}
 fedper = tff_pfl.make("fedper", whole, sgd, **head)
 fedavg_on_features = tff_pfl.make("fedavg", frozen, sgd)
 fedper_on_features = tff_pfl.make("fedper", frozen, sgd, **head)
@@ -331,12 +378,20 @@ experiments = {
     "FedAvg, frozen": tff_pfl.Experiment(fedavg_on_features, features, **how),
     "FedPer, frozen": tff_pfl.Experiment(fedper_on_features, features, **how),
 }
-recognised = tff_pfl.compare(experiments, folder="runs/pictures", overwrite=True).runs
+recognised = tff_pfl.compare(
+    experiments, folder="runs/pictures", overwrite=True
+).runs
 
 # %%
-accuracies = analysis.select(recognised.clients(), "personalized/local_test/accuracy")
-axes = sns.boxplot(accuracies, x="value", y="label", color="0.9", showfliers=False)
-sns.stripplot(accuracies, x="value", y="label", hue="label", legend=False, ax=axes)
+accuracies = analysis.select(
+    recognised.clients(), "personalized/local_test/accuracy"
+)
+axes = sns.boxplot(
+    accuracies, x="value", y="label", color="0.9", showfliers=False
+)
+sns.stripplot(
+    accuracies, x="value", y="label", hue="label", legend=False, ax=axes
+)
 axes.set(xlabel="accuracy of a client's model", ylabel="")
 plt.show()
 sent = recognised.summaries.set_index("label")

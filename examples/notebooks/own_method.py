@@ -80,7 +80,14 @@ def plain(model, local):
 @tff_pfl.ALGORITHMS.register("fed_recon")
 @tff_pfl.extends(tff_pfl.averaging)
 @tff_pfl.takes(reconstruction_epochs=ranges.whole(1))
-def fed_recon(model, local, *, personal_layers=None, reconstruction_epochs: int = 5, **options):
+def fed_recon(
+    model,
+    local,
+    *,
+    personal_layers=None,
+    reconstruction_epochs: int = 5,
+    **options,
+):
     """Makes Federated Reconstruction; without personal layers, it is FedAvg.
 
     Args:
@@ -96,11 +103,15 @@ def fed_recon(model, local, *, personal_layers=None, reconstruction_epochs: int 
         _, start = parts.split(model.init(0))
         of_head = parts.personal_model(model, body)
         epochs = reconstruction_epochs
-        return local.train(of_head, start, examples, context, epochs=epochs).weights
+        return local.train(
+            of_head, start, examples, context, epochs=epochs
+        ).weights
 
     def client_work(body, state, examples, context):
         head = reconstructed(body, examples, context)
-        trained = local.train(parts.shared_model(model, head), body, examples, context)
+        trained = local.train(
+            parts.shared_model(model, head), body, examples, context
+        )
         return tff_pfl.ClientOutput(
             state=state,
             upload=trees.subtract(trained.weights, body),
@@ -126,7 +137,9 @@ def fed_recon(model, local, *, personal_layers=None, reconstruction_epochs: int 
 # %%
 for wrong in ({"reconstruction_epoch": 3}, {"reconstruction_epochs": 0}):
     try:
-        tff_pfl.make("fed_recon", testing.tiny_model(), testing.tiny_local(), **wrong)
+        tff_pfl.make(
+            "fed_recon", testing.tiny_model(), testing.tiny_local(), **wrong
+        )
     except (TypeError, ValueError) as error:
         print(error)
 
@@ -145,7 +158,11 @@ def one_round(algorithm):
     """Returns the server's weights after a round of three clients."""
     process = testing.EagerProcess(algorithm)
     clients = [
-        tff_pfl.Client(np.int32(i), process.initialize_client(i), testing.tiny_examples(9, seed=i))
+        tff_pfl.Client(
+            np.int32(i),
+            process.initialize_client(i),
+            testing.tiny_examples(9, seed=i),
+        )
         for i in range(3)
     ]
     state, _, _ = process.next(process.initialize(), clients)
@@ -206,14 +223,20 @@ def network():
 
 # %%
 model = tff_pfl.from_keras(
-    network, input_shape=(8, 8, 1), preprocess=lambda x: tf.cast(x, tf.float32) / 255
+    network,
+    input_shape=(8, 8, 1),
+    preprocess=lambda x: tf.cast(x, tf.float32) / 255,
 )
-local = tff_pfl.LocalTraining(tff.learning.optimizers.build_sgdm(0.1), epochs=5, batch_size=10)
+local = tff_pfl.LocalTraining(
+    tff.learning.optimizers.build_sgdm(0.1), epochs=5, batch_size=10
+)
 
 # %%
 methods = {
     "Ditto": tff_pfl.make("ditto", model, local, lambda_=1.0),
-    "FedRecon": tff_pfl.make("fed_recon", model, local, reconstruction_epochs=10),
+    "FedRecon": tff_pfl.make(
+        "fed_recon", model, local, reconstruction_epochs=10
+    ),
 }
 methods["FedRecon"]
 

@@ -94,7 +94,9 @@ def scaled(pixels):
 
 # %%
 model = tff_pfl.from_keras(network, input_shape=(8, 8, 1), preprocess=scaled)
-local = tff_pfl.LocalTraining(tff.learning.optimizers.build_sgdm(0.1), epochs=5, batch_size=10)
+local = tff_pfl.LocalTraining(
+    tff.learning.optimizers.build_sgdm(0.1), epochs=5, batch_size=10
+)
 methods = {
     "Local": tff_pfl.make("local", model, local),
     "FedAvg": tff_pfl.make("fedavg", model, local),
@@ -163,12 +165,18 @@ compared.plot_clients()
 # ## The clients that lose
 
 # %%
-gains = compared.clients()[["FedAvg", "FedPer", "Ditto"]].sub(compared.clients()["Local"], axis=0)
-gains["pictures"] = np.concatenate([clients_of(seed).sizes("train") for seed in (0, 1, 2)])
+gains = compared.clients()[["FedAvg", "FedPer", "Ditto"]].sub(
+    compared.clients()["Local"], axis=0
+)
+gains["pictures"] = np.concatenate(
+    [clients_of(seed).sizes("train") for seed in (0, 1, 2)]
+)
 gains = gains.melt("pictures", var_name="method", value_name="gain")
 grid = sns.relplot(gains, x="pictures", y="gain", col="method", height=2.8)
 grid.refline(y=0, color="black", linestyle="-")
-grid.set(xlabel="training pictures of a client", ylabel="accuracy above Local's")
+grid.set(
+    xlabel="training pictures of a client", ylabel="accuracy above Local's"
+)
 grid.set_titles("{col_name}")
 plt.show()
 

@@ -30,7 +30,8 @@ import tensorflow_federated as tff
 
 from tff_pfl import attacks, privacy
 
-tff_pfl.set_graph_context(vectorize="never")  # few rounds: a loop over clients starts sooner
+# few rounds: a loop over clients starts sooner
+tff_pfl.set_graph_context(vectorize="never")
 sns.set_theme(style="whitegrid", palette="colorblind")
 
 # %% [markdown]
@@ -63,11 +64,24 @@ for num_clients in (50, 500, 5_000):
     for noise in (0.8, 1.2, 2.0, 3.0, 5.0):
         epsilon = accountant.epsilon(noise, ROUNDS)
         in_mean = noise / accountant.clients_per_round
-        rows.append({"clients": f"{num_clients:,}", "epsilon": epsilon, "noise": in_mean})
+        rows.append(
+            {
+                "clients": f"{num_clients:,}",
+                "epsilon": epsilon,
+                "noise": in_mean,
+            }
+        )
 axes = sns.lineplot(
-    pd.DataFrame(rows), x="epsilon", y="noise", hue="clients", style="clients", markers=True
+    pd.DataFrame(rows),
+    x="epsilon",
+    y="noise",
+    hue="clients",
+    style="clients",
+    markers=True,
 )
-axes.set(xscale="log", yscale="log", ylabel="noise in the mean, in clipping norms")
+axes.set(
+    xscale="log", yscale="log", ylabel="noise in the mean, in clipping norms"
+)
 axes.set(xticks=[1, 2, 4, 8, 16], xticklabels=[1, 2, 4, 8, 16])
 plt.show()
 
@@ -101,9 +115,13 @@ def network():
 
 
 model = tff_pfl.from_keras(
-    network, input_shape=(8, 8, 1), preprocess=lambda x: tf.cast(x, tf.float32) / 255
+    network,
+    input_shape=(8, 8, 1),
+    preprocess=lambda x: tf.cast(x, tf.float32) / 255,
 )
-local = tff_pfl.LocalTraining(tff.learning.optimizers.build_sgdm(0.1), epochs=5, batch_size=10)
+local = tff_pfl.LocalTraining(
+    tff.learning.optimizers.build_sgdm(0.1), epochs=5, batch_size=10
+)
 ditto = tff_pfl.make("ditto", model, local, lambda_=1.0, weighting="uniform")
 
 
@@ -196,25 +214,47 @@ of_privacy.pivot_table(index="label", columns="method", values="value").loc[
 # %%
 few = federation(num_clients=20, min_examples=20)
 attackers = [0, 5, 10, 15]
-robust = tff_pfl.with_aggregator(ditto, tff_pfl.AGGREGATORS["geometric_median"]())
+robust = tff_pfl.with_aggregator(
+    ditto, tff_pfl.AGGREGATORS["geometric_median"]()
+)
 experiments = {}
-for aggregator, algorithm in {"mean": ditto, "geometric median": robust}.items():
-    noisy = attacks.noise(algorithm, client_ids=attackers, standard_deviation=1.0)
-    for attack, attacked in {"nobody attacks": algorithm, "four attack": noisy}.items():
-        of_attack = tff_pfl.Experiment(attacked, few, rounds=20, evaluation=last)
+for aggregator, algorithm in {
+    "mean": ditto,
+    "geometric median": robust,
+}.items():
+    noisy = attacks.noise(
+        algorithm, client_ids=attackers, standard_deviation=1.0
+    )
+    for attack, attacked in {
+        "nobody attacks": algorithm,
+        "four attack": noisy,
+    }.items():
+        of_attack = tff_pfl.Experiment(
+            attacked, few, rounds=20, evaluation=last
+        )
         experiments[f"{aggregator}, {attack}"] = of_attack
 of_attacks = compared(experiments)
 
 # %%
 honest = of_attacks[~of_attacks["client_id"].isin(attackers)]
 axes = sns.boxplot(
-    honest, x="value", y="label", hue="method", fill=False, showfliers=False, legend=False
+    honest,
+    x="value",
+    y="label",
+    hue="method",
+    fill=False,
+    showfliers=False,
+    legend=False,
 )
-sns.stripplot(honest, x="value", y="label", hue="method", dodge=True, alpha=0.6, ax=axes)
+sns.stripplot(
+    honest, x="value", y="label", hue="method", dodge=True, alpha=0.6, ax=axes
+)
 axes.set(xlabel="accuracy of an honest client's model", ylabel="")
 axes.legend(title=None)
 plt.show()
-honest.pivot_table(index="label", columns="method", values="value", sort=False).round(3)
+honest.pivot_table(
+    index="label", columns="method", values="value", sort=False
+).round(3)
 
 # %% [markdown]
 # A point is an honest client; further right is better.

@@ -46,8 +46,24 @@ sns.set_theme(style="whitegrid", palette="colorblind")
 # numbers in this text are of Python 3.11.7, and yours will differ a little.
 
 # %%
-MODULES = ["argparse", "asyncio", "configparser", "datetime", "difflib", "email", "http"]
-MODULES += ["ipaddress", "json", "logging", "random", "smtplib", "statistics", "tarfile"]
+MODULES = [
+    "argparse",
+    "asyncio",
+    "configparser",
+    "datetime",
+    "difflib",
+    "email",
+    "http",
+]
+MODULES += [
+    "ipaddress",
+    "json",
+    "logging",
+    "random",
+    "smtplib",
+    "statistics",
+    "tarfile",
+]
 MODULES += ["threading", "typing", "unittest", "urllib"]
 LIBRARY = pathlib.Path(sysconfig.get_paths()["stdlib"])
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
@@ -55,23 +71,50 @@ DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 def texts_of(module):
     """Returns the docstrings of a module or a package; what it repeats, once."""
-    files = [LIBRARY / f"{module}.py", *sorted((LIBRARY / module).glob("**/*.py"))]
-    files = [file for file in files if "test" not in file.relative_to(LIBRARY).parts]
+    files = [
+        LIBRARY / f"{module}.py",
+        *sorted((LIBRARY / module).glob("**/*.py")),
+    ]
+    files = [
+        file for file in files if "test" not in file.relative_to(LIBRARY).parts
+    ]
     trees = [ast.parse(file.read_bytes()) for file in files if file.exists()]
-    nodes = [node for tree in trees for node in ast.walk(tree) if isinstance(node, DOCUMENTED)]
+    nodes = [
+        node
+        for tree in trees
+        for node in ast.walk(tree)
+        if isinstance(node, DOCUMENTED)
+    ]
     docstrings = dict.fromkeys(filter(None, map(ast.get_docstring, nodes)))
-    return [re.sub(r"\d", "0", re.sub(r"\s+", " ", text.lower())) for text in docstrings]
+    return [
+        re.sub(r"\d", "0", re.sub(r"\s+", " ", text.lower()))
+        for text in docstrings
+    ]
 
 
 texts = {module: texts_of(module) for module in MODULES}
 
 # %%
-words = {module: re.findall("[a-z]{4,}", " ".join(texts[module])) for module in MODULES}
-counts = pd.DataFrame({module: collections.Counter(words[module]) for module in MODULES}).fillna(0)
+words = {
+    module: re.findall("[a-z]{4,}", " ".join(texts[module]))
+    for module in MODULES
+}
+counts = pd.DataFrame(
+    {module: collections.Counter(words[module]) for module in MODULES}
+).fillna(0)
 shares = 100 * counts / counts.sum()
-typical = [shares.sub(shares.mean(axis=1), axis=0)[module].idxmax() for module in MODULES]
+typical = [
+    shares.sub(shares.mean(axis=1), axis=0)[module].idxmax()
+    for module in MODULES
+]
 figure, axes = plt.subplots(figsize=(8, 5))
-sns.heatmap(shares.loc[typical], cmap="Blues", vmax=4, ax=axes, cbar_kws={"label": "% of words"})
+sns.heatmap(
+    shares.loc[typical],
+    cmap="Blues",
+    vmax=4,
+    ax=axes,
+    cbar_kws={"label": "% of words"},
+)
 plt.show()
 
 # %% [markdown]
@@ -93,13 +136,22 @@ LENGTH = 10
 
 def ids_of(text):
     """Returns the ids of the known characters of a text."""
-    return [CHARACTERS.index(character) for character in text if character in CHARACTERS]
+    return [
+        CHARACTERS.index(character)
+        for character in text
+        if character in CHARACTERS
+    ]
 
 
 def examples_of(texts, number):
     """Returns all windows of LENGTH characters, `[n, LENGTH]`, and their next characters, `[n]`."""
-    rows = [np.array([0] * LENGTH + ids_of(text) + [0], np.int32) for text in texts]
-    windows = [np.lib.stride_tricks.sliding_window_view(row, LENGTH + 1) for row in rows]
+    rows = [
+        np.array([0] * LENGTH + ids_of(text) + [0], np.int32) for text in texts
+    ]
+    windows = [
+        np.lib.stride_tricks.sliding_window_view(row, LENGTH + 1)
+        for row in rows
+    ]
     windows = np.concatenate(windows)[:number]
     return windows[:, :-1], windows[:, -1]
 
@@ -108,8 +160,13 @@ clients = {}
 for module in MODULES:
     order = np.random.default_rng(1).permutation(texts[module])
     cut = 3 * len(order) // 4
-    clients[module] = (*examples_of(order[:cut], 12_000), *examples_of(order[cut:], 4_000))
-modules = tff_pfl.FederatedDataset.from_client_arrays(clients, num_classes=len(CHARACTERS))
+    clients[module] = (
+        *examples_of(order[:cut], 12_000),
+        *examples_of(order[cut:], 4_000),
+    )
+modules = tff_pfl.FederatedDataset.from_client_arrays(
+    clients, num_classes=len(CHARACTERS)
+)
 modules
 
 # %% [markdown]
@@ -128,7 +185,9 @@ def network():
     """Builds a small network."""
     return tf.keras.Sequential(
         [
-            tf.keras.layers.Embedding(len(CHARACTERS), 12, input_length=LENGTH, name="characters"),
+            tf.keras.layers.Embedding(
+                len(CHARACTERS), 12, input_length=LENGTH, name="characters"
+            ),
             tf.keras.layers.Flatten(),
             tf.keras.layers.Dense(96, "relu", name="hidden"),
             tf.keras.layers.Dense(len(CHARACTERS), name="next"),
@@ -162,13 +221,17 @@ compared.plot()
 
 # %%
 accuracies = compared.clients().loc[0].sort_values("FedAvg")
-axes = accuracies.plot(style=["s", "o", "^"], rot=90, figsize=(7, 3.8), ylabel="accuracy")
+axes = accuracies.plot(
+    style=["s", "o", "^"], rot=90, figsize=(7, 3.8), ylabel="accuracy"
+)
 axes.set(xlabel="", xticks=range(len(accuracies)), xticklabels=accuracies.index)
 axes.legend(title=None)
 plt.show()
 for other in ("Local", "FedAvg"):
     number = (accuracies["Ditto"] > accuracies[other]).sum()
-    print(f"Ditto is better than {other} for {number} of {len(accuracies)} modules.")
+    print(
+        f"Ditto is better than {other} for {number} of {len(accuracies)} modules."
+    )
 
 # %% [markdown]
 # A column is a module; higher is better. For most modules the model that is pulled towards the
@@ -177,7 +240,7 @@ for other in ("Local", "FedAvg"):
 #
 # The settings (rate, rounds, sizes, `lambda_`) come from a few trials on another random cut of the
 # same docstrings, with the same settings for all methods. A smaller `lambda_` pulls less, and 0 is
-# Local: [studies](../../docs/guides/studies.md) say how to choose it on validation examples.
+# Local: [sweeps](../../docs/guides/sweeps.md#tuning) say how to choose it on validation examples.
 
 # %% [markdown]
 # ## Words that the models write
@@ -191,7 +254,9 @@ def word(weights, start):
     """Returns the word that begins with `start`, as a model continues it."""
     ids = [0] * LENGTH + ids_of(start)
     while len(ids) < LENGTH + len(start) + 12:
-        logits = model.apply(weights, tf.constant([ids[-LENGTH:]], tf.int32), training=False)
+        logits = model.apply(
+            weights, tf.constant([ids[-LENGTH:]], tf.int32), training=False
+        )
         ids.append(int(np.argmax(logits)))
         if ids[-1] == 0:
             break
@@ -203,10 +268,15 @@ shown = ["argparse", "ipaddress", "logging", "statistics", "tarfile"]
 with compared.run("Ditto").restored() as found:
     process = compared.run("Ditto").experiment.process
     weights = {"global": process.global_weights(found.server_state)}
-    own = process.personalize(found.server_state, found.source.select_clients(shown))
+    own = process.personalize(
+        found.server_state, found.source.select_clients(shown)
+    )
     weights |= dict(zip(shown, own, strict=True))
 pd.DataFrame(
-    {start: [word(of_model, start) for of_model in weights.values()] for start in starts},
+    {
+        start: [word(of_model, start) for of_model in weights.values()]
+        for start in starts
+    },
     index=list(weights),
 )
 

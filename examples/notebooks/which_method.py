@@ -68,7 +68,11 @@ def amounts(seed):
     *parts, _ = np.split(order, np.cumsum(sizes))
     clients = [np.split(part, [3 * len(part) // 4]) for part in parts]
     return tff_pfl.FederatedDataset.from_client_arrays(
-        [(digits.x[a], digits.y[a], digits.x[b], digits.y[b]) for a, b in clients], 10
+        [
+            (digits.x[a], digits.y[a], digits.x[b], digits.y[b])
+            for a, b in clients
+        ],
+        10,
     )
 
 
@@ -78,14 +82,18 @@ def changed(seed, change):
     even = spread(seed, partitioner="iid")
     x, y = even.x.copy(), even.y.copy()
     for client in range(CLIENTS):
-        rows = np.concatenate([even.partition.train[client], even.partition.test[client]])
+        rows = np.concatenate(
+            [even.partition.train[client], even.partition.test[client]]
+        )
         x[rows], y[rows] = change(client, x[rows], y[rows])
     return tff_pfl.FederatedDataset(x, y, 10, even.partition)
 
 
 def features(seed):
     """Turns the pictures of client `i` by `i` right angles."""
-    return changed(seed, lambda client, x, y: (np.rot90(x, client, axes=(1, 2)), y))
+    return changed(
+        seed, lambda client, x, y: (np.rot90(x, client, axes=(1, 2)), y)
+    )
 
 
 def concepts(seed):
@@ -93,7 +101,12 @@ def concepts(seed):
     return changed(seed, lambda client, x, y: (x, y ^ 1 if client % 2 else y))
 
 
-federations = {"labels": labels, "amounts": amounts, "features": features, "concepts": concepts}
+federations = {
+    "labels": labels,
+    "amounts": amounts,
+    "features": features,
+    "concepts": concepts,
+}
 concepts(0)
 
 # %%
@@ -103,7 +116,9 @@ for column, (kind, federation) in enumerate(federations.items()):
         examples = federation(0).examples(client)
         axes = panels[row, column]
         axes.imshow(np.hstack(examples.x[:5, :, :, 0]), cmap="gray_r")
-        axes.set_title(f"{kind}: client {client}, {examples.size}", fontsize="small")
+        axes.set_title(
+            f"{kind}: client {client}, {examples.size}", fontsize="small"
+        )
         axes.set_xlabel(" ".join(map(str, examples.y[:5])), fontsize="medium")
         axes.set(xticks=[], yticks=[])
         axes.grid(False)
@@ -135,9 +150,13 @@ def network():
 
 
 model = tff_pfl.from_keras(
-    network, input_shape=(8, 8, 1), preprocess=lambda x: tf.cast(x, tf.float32) / 255
+    network,
+    input_shape=(8, 8, 1),
+    preprocess=lambda x: tf.cast(x, tf.float32) / 255,
 )
-local = tff_pfl.LocalTraining(tff.learning.optimizers.build_sgdm(0.1), epochs=3, batch_size=10)
+local = tff_pfl.LocalTraining(
+    tff.learning.optimizers.build_sgdm(0.1), epochs=3, batch_size=10
+)
 
 # %%
 options = {
@@ -236,17 +255,29 @@ concepts,IFCA,0.953,0.0886,0.0002,0.05
 if EVERYTHING:
     tables = {kind: trained(kind, methods).table() for kind in federations}
     found = pd.concat(tables, names=["kind"]).reset_index()
-    print(found[["kind", "method", "accuracy", "gain", "p_value", "hurt"]].to_csv(index=False))
+    print(
+        found[["kind", "method", "accuracy", "gain", "p_value", "hurt"]].to_csv(
+            index=False
+        )
+    )
 else:
     found = pd.read_csv(io.StringIO(RESULTS))
 
 found["p_holm"] = found.groupby("kind")["p_value"].transform(analysis.holm)
 wide = found.pivot(index="method", columns="kind").loc[list(methods)]
 gains = 100 * wide["gain"][list(federations)].drop(index="Local")
-stars = (wide["p_holm"][gains.columns].loc[gains.index] < 0.05).replace({True: "*", False: ""})
+stars = (wide["p_holm"][gains.columns].loc[gains.index] < 0.05).replace(
+    {True: "*", False: ""}
+)
 texts = gains.map("{:+.1f}".format) + stars
-axes = sns.heatmap(gains, annot=texts, fmt="", cmap="RdBu", vmin=-20, vmax=20, cbar=False)
-axes.set(xlabel="how clients differ", ylabel="", title="gain over Local, points of accuracy")
+axes = sns.heatmap(
+    gains, annot=texts, fmt="", cmap="RdBu", vmin=-20, vmax=20, cbar=False
+)
+axes.set(
+    xlabel="how clients differ",
+    ylabel="",
+    title="gain over Local, points of accuracy",
+)
 plt.show()
 
 # %% [markdown]
@@ -266,8 +297,14 @@ plt.show()
 
 # %%
 hurt = 100 * wide["hurt"][list(federations)].drop(index="Local")
-axes = sns.heatmap(hurt, annot=True, fmt=".0f", cmap="Oranges", vmin=0, vmax=100, cbar=False)
-axes.set(xlabel="how clients differ", ylabel="", title="clients worse than under Local, per cent")
+axes = sns.heatmap(
+    hurt, annot=True, fmt=".0f", cmap="Oranges", vmin=0, vmax=100, cbar=False
+)
+axes.set(
+    xlabel="how clients differ",
+    ylabel="",
+    title="clients worse than under Local, per cent",
+)
 plt.show()
 
 # %% [markdown]

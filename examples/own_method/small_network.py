@@ -9,7 +9,7 @@ from tff_pfl.arguments import ranges
 @tff_pfl.MODELS.register("small_network")
 @tff_pfl.takes(width=ranges.whole(1))
 def small_network(image_shape, num_classes, *, width: int = 16):
-    """Builds the network for `config.model.name`; `config.model.options` has `width`."""
+    """Builds a network whose `width` is one of `config.model.options`."""
     return tf.keras.Sequential(
         [
             tf.keras.layers.Flatten(input_shape=image_shape),

@@ -9,7 +9,7 @@ NUM_TRAIN, NUM_TEST, SIDE = 480, 120, 6
 
 @tff_pfl.DATASETS.register("stripes")
 def stripes(data_dir):
-    """Returns the data for `config.data.name`; data on a disk would be read from `data_dir`."""
+    """Returns the data for `config.data.name`; a file is read from `data_dir`."""
     del data_dir
     rng = np.random.default_rng(0)
     y = rng.integers(0, SIDE, NUM_TRAIN + NUM_TEST)
