@@ -62,7 +62,7 @@ uv=$(sh requirements/find_uv.sh) || uv=
 make_venv
 index=$(index_of_pip)
 [ -z "$index" ] || export UV_DEFAULT_INDEX="${UV_DEFAULT_INDEX:-$index}"
-echo "Installing $(grep -c '==' requirements/lock.txt) packages into .venv (up to two minutes)."
+echo "Installing $(grep -c '==' requirements/lock.txt) packages into .venv (about a minute)."
 # What builds the one dependency that has no wheel comes first, so that it need not be fetched.
 awk '/^[^ #]/ { keep = /^(setuptools|wheel)==/ } keep' requirements/lock.txt >.venv/build.txt
 install --require-hashes -r .venv/build.txt

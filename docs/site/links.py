@@ -75,9 +75,18 @@ def _target(link: str, page: str) -> str:
 
 def _shown(file: str) -> str:
     path = ROOT / file
-    head = f"---\nsearch:\n  exclude: true\n---\n# `{file}`\n\n"
+    head = "---\nsearch:\n  exclude: true\n---\n"
+    if (path / "README.md").exists():
+        return _shown(f"{file}/README.md")
+    if path.suffix == ".md":
+        folder = posixpath.dirname(file)
+        return head + _LINK.sub(
+            lambda link: f"]({posixpath.normpath(posixpath.join(folder, link[1]))}",
+            path.read_text(),
+        )
+    head += f"# `{file}`\n\n"
     if path.is_dir():
         shown = sorted(p for p in path.iterdir() if not p.name.startswith(("_", ".")))
         return head + "".join(f"* [`{p.name}`]({p.relative_to(ROOT)})\n" for p in shown)
-    language = {".py": "python", ".md": "markdown"}.get(path.suffix, "text")
+    language = "python" if path.suffix == ".py" else "text"
     return f"{head}``````{language}\n{path.read_text()}``````\n"

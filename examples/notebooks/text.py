@@ -46,25 +46,10 @@ sns.set_theme(style="whitegrid", palette="colorblind")
 # numbers in this text are of Python 3.11.7, and yours will differ a little.
 
 # %%
-MODULES = [
-    "argparse",
-    "asyncio",
-    "configparser",
-    "datetime",
-    "difflib",
-    "email",
-    "http",
-]
-MODULES += [
-    "ipaddress",
-    "json",
-    "logging",
-    "random",
-    "smtplib",
-    "statistics",
-    "tarfile",
-]
-MODULES += ["threading", "typing", "unittest", "urllib"]
+MODULES = """
+argparse asyncio configparser datetime difflib email http ipaddress json
+logging random smtplib statistics tarfile threading typing unittest urllib
+""".split()
 LIBRARY = pathlib.Path(sysconfig.get_paths()["stdlib"])
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 

@@ -183,6 +183,17 @@ def test_transformer_ignores_padding_and_later_tokens():
         models.build("transformer", (6,), 5, **{**options, "width": 9})
 
 
+@pytest.mark.parametrize("file", ["network.keras", "network.h5"])
+@pytest.mark.parametrize("per_token", [False, True])
+def test_transformer_is_saved_and_loaded(file, per_token, tmp_path):
+    options = {"vocabulary": 50, "width": 8, "depth": 1, "heads": 2, "per_token": per_token}
+    network = models.MODELS["transformer"]((6,), 5, **options)
+    network.save(tmp_path / file)
+    ids = np.random.default_rng(0).integers(0, 50, (3, 6)).astype(np.int32)
+    loaded = tf.keras.models.load_model(tmp_path / file, compile=False)
+    np.testing.assert_array_equal(loaded(ids), network(ids))
+
+
 def gradient(model, parts):
     with tf.GradientTape() as tape:
         tape.watch(parts)

@@ -37,7 +37,7 @@ def transformer(
         raise ValueError(f"The width {width} of a transformer must be a multiple of heads={heads}.")
     (length,) = image_shape
     ids = tf.keras.Input([length], dtype=tf.int32)
-    present = tf.not_equal(ids, 0)
+    present = _Present(name="present")(ids)
     x = tf.keras.layers.Embedding(vocabulary, width, name="tokens")(ids)
     x = _Positions(name="positions")(x)
     for block in range(1, depth + 1):
@@ -45,19 +45,45 @@ def transformer(
         attention = tf.keras.layers.MultiHeadAttention(
             heads, width // heads, name=f"block{block}_attention"
         )
-        x += attention(y, y, attention_mask=present[:, tf.newaxis, :], use_causal_mask=causal)
+        y = attention(y, y, attention_mask=present, use_causal_mask=causal)
+        x = tf.keras.layers.Add(name=f"block{block}_add1")([x, y])
         y = tf.keras.layers.LayerNormalization(name=f"block{block}_norm2")(x)
         y = tf.keras.layers.Dense(4 * width, "gelu", name=f"block{block}_dense1")(y)
-        x += tf.keras.layers.Dense(width, name=f"block{block}_dense2")(y)
+        y = tf.keras.layers.Dense(width, name=f"block{block}_dense2")(y)
+        x = tf.keras.layers.Add(name=f"block{block}_add2")([x, y])
     x = tf.keras.layers.LayerNormalization(name="norm")(x)
     if not per_token:
-        weight = tf.cast(present, tf.float32)[:, :, tf.newaxis]
-        x = tf.math.divide_no_nan(tf.reduce_sum(x * weight, 1), tf.reduce_sum(weight, 1))
+        x = _MeanOfPresent(name="mean")([x, present])
     return tf.keras.Model(
         ids, tf.keras.layers.Dense(num_classes, name="head")(x), name="transformer"
     )
 
 
+# Operations outside of layers, and layers without names, could not be loaded from files.
+_saved = tf.keras.utils.register_keras_serializable("tff_pfl")
+
+
+@_saved
+class _Present(tf.keras.layers.Layer):
+    """Tells tokens from padding, for all tokens that attend to them."""
+
+    def call(self, ids):
+        """Returns `[batch, 1, length]`."""
+        return tf.not_equal(ids, 0)[:, tf.newaxis, :]
+
+
+@_saved
+class _MeanOfPresent(tf.keras.layers.Layer):
+    """Computes the mean over all tokens but padding; 0 without tokens."""
+
+    def call(self, inputs):
+        """Returns `[batch, width]`."""
+        x, present = inputs
+        weight = tf.linalg.matrix_transpose(tf.cast(present, tf.float32))
+        return tf.math.divide_no_nan(tf.reduce_sum(x * weight, 1), tf.reduce_sum(weight, 1))
+
+
+@_saved
 class _Positions(tf.keras.layers.Layer):
     """Adds a learned vector for each position."""
 
