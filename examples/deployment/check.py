@@ -67,7 +67,8 @@ def main():
         found = Message.unpack((folder / "model.npz").read_bytes()).tensors
         if not _same(deployment.named_tensors("weights", weights), found):
             differing.append(folder.name)
-    print(f"{len(history)} exchanges, {len(clients)} models; other numbers: {differing or 'none'}")
+    found = f"other numbers: {differing}" if differing else "all numbers are equal"
+    print(f"{len(history)} exchanges, {len(clients)} models: {found}")
     sys.exit(bool(differing))
 
 
