@@ -10,6 +10,9 @@ from setuptools.command.build import build
 ROOT = pathlib.Path(__file__).parent
 VERSION = re.search(r'__version__ = "(.+)"', (ROOT / "tff_pfl" / "__init__.py").read_text())[1]
 
+README = (ROOT / "README.md").read_text()
+RELATIVE_LINK = r"!?\[([^]]*)\]\((?!https?:)[^)]*\)"  # which holds in a clone alone
+
 # The requirements of TFF 0.87, with the jax of requirements/overrides.txt. TFF itself is missing on
 # purpose: the package registry no longer has the jaxlib that it pins, so that pip could resolve
 # nothing. `pip install --no-deps tensorflow-federated==0.87.0` adds it.
@@ -101,7 +104,7 @@ setuptools.setup(
     name="tff_pfl",
     version=VERSION,
     description="Personalized federated learning on TensorFlow Federated",
-    long_description=(ROOT / "README.md").read_text(),
+    long_description=re.sub(RELATIVE_LINK, r"\1", README),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     classifiers=CLASSIFIERS,

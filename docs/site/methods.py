@@ -196,12 +196,14 @@ def _table(name: str, parameters: Mapping[str, inspect.Parameter]) -> str:
     if not parameters:
         return "None."
     ranges, meanings = ranges_of(ALGORITHMS[name]), meanings_of(name)
-    rows = ["| option | default | range | meaning |", "|---|---|---|---|"]
+    has_ranges = not parameters.keys().isdisjoint(ranges)
+    rows = [("option", "default", *["range"] * has_ranges, "meaning")]
+    rows.append(("---",) * len(rows[0]))
     for option, parameter in parameters.items():
         default = "" if parameter.default is parameter.empty else f"`{parameter.default!r}`"
         range_ = ranges[option].text if option in ranges else ""
-        rows.append(f"| `{option}` | {default} | {range_} | {meanings.get(option, '')} |")
-    return "\n".join(rows)
+        rows.append((f"`{option}`", default, *[range_] * has_ranges, meanings.get(option, "")))
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
 
 
 def meanings_of(name: str) -> dict[str, str]:
