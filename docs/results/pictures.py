@@ -60,14 +60,14 @@ def fashion_mnist():
 
 
 def _methods(page):
-    figure = figures.new_figure(height=6.5)
+    figure = figures.new_figure(height=5.5)
     data = accuracy(page, study="methods")
     data = data[data["case"] != "constant"]  # far below the others
     order = data.groupby("case")["value"].mean().sort_values(ascending=False, kind="stable").index
     axes = figure.subplots()
     _dots(axes, data, list(order), _ACCURACY, reference="local")
     axes.xaxis.set(ticks_position="top", label_position="top")
-    axes.tick_params(axis="y", labelsize=6.5)
+    axes.tick_params(axis="y", labelsize=5.5)
     drawn = {
         "a seed": axes.collections[0],
         "mean of the seeds": axes.lines[0],
