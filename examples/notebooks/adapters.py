@@ -115,8 +115,7 @@ network.count_params()
 # ## Adapters
 #
 # `start` reads the file, and `adapters` freezes the network: kernels of attention and of dense
-# layers get two matrices of rank 4 each. What a client trains, sends and keeps is a part of the
-# whole.
+# layers get two matrices of rank 4 each, which are all that a client trains, sends and keeps.
 
 # %%
 dataset = tff_pfl.FederatedDataset.from_client_arrays(clients, num_classes=None)
@@ -134,7 +133,7 @@ correct = [
 print(f"without adapters, {np.mean(correct):.3f} of a client's characters")
 
 # %% [markdown]
-# ## Whose adapters?
+# ## Shared adapters, and own ones
 #
 # `down @ up` is added to each kernel. **FedAvg** shares both, **FedSA-LoRA** shares `down` and
 # leaves `up` to each client, **Local** shares nothing, and **Ditto** keeps adapters near shared

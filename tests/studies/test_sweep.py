@@ -143,8 +143,8 @@ def test_run_ends_with_the_process_that_started_it(tmp_path, program):
         "from tests.studies.program import train\n"
         "from tff_pfl.studies import Study, Variant, open_engine, run_study\n"
         "study = Study('One', {'one': Variant('a.py', {'waits': True})})\n"
-        "with open_engine(2) as engine:\n"
-        f"    folder = {str(tmp_path / 'study')!r}\n"
+        f"folder = {str(tmp_path / 'study')!r}\n"
+        "with open_engine(2, shared=folder) as engine:\n"
         "    run_study(study, folder, engine, recipe_of=tuple, train=train)\n"
     )
     study = subprocess.Popen([sys.executable, "-c", script], env=os.environ | {"PYTHONPATH": ROOT})

@@ -1,5 +1,7 @@
 """Exports models as TensorFlow SavedModels, which need neither this library nor TFF."""
 
+import contextlib
+import logging
 import os
 from typing import Any
 
@@ -42,8 +44,20 @@ class ModelSaver:
             self._saved = _Saved(self._model, weights, self._inputs)
         else:
             self._saved.assign(weights)
-        with as_variables(self._saved):  # which is traced again
+        with as_variables(self._saved), _without_notes():  # which is traced again
             tf.saved_model.save(self._saved, os.path.expanduser(path), self._saved.signature)
+
+
+@contextlib.contextmanager
+def _without_notes():
+    """Keeps TensorFlow from printing where each model is, as it does in notebooks."""
+    logger = tf.get_logger()
+    level = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 class _Saved(tf.Module):
