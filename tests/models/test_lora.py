@@ -194,6 +194,22 @@ def test_transformer_is_saved_and_loaded(file, per_token, tmp_path):
     np.testing.assert_array_equal(loaded(ids), network(ids))
 
 
+@pytest.mark.parametrize("task", ["classification", "sequence"])
+def test_transformer_computes_in_bfloat16(task):
+    ids = np.random.default_rng(0).integers(0, 50, (3, 6)).astype(np.int32)
+    options = {"vocabulary": 50, "width": 8, "depth": 1, "heads": 2, "mean": None, "task": task}
+    options["per_token"] = task == "sequence"
+    exact, rounded = (
+        models.build("transformer", (6,), 5, **options, compute_type=compute_type)
+        for compute_type in ("float32", "bfloat16")
+    )
+    weights = exact.init(0)
+    expected = np.array(outputs(exact, weights, ids))
+    found = np.array(outputs(rounded, weights, ids))
+    assert found.dtype == np.float32 and not np.array_equal(found, expected)
+    np.testing.assert_allclose(found, expected, atol=0.05)
+
+
 def gradient(model, parts):
     with tf.GradientTape() as tape:
         tape.watch(parts)

@@ -53,7 +53,7 @@ def transformer(
         x = tf.keras.layers.Add(name=f"block{block}_add2")([x, y])
     x = tf.keras.layers.LayerNormalization(name="norm")(x)
     if not per_token:
-        x = _MeanOfPresent(name="mean")([x, present])
+        x = _MeanOfPresent(name="mean", dtype="float32")([x, present])
     return tf.keras.Model(
         ids, tf.keras.layers.Dense(num_classes, name="head")(x), name="transformer"
     )
