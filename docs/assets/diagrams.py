@@ -21,28 +21,27 @@ def canvas(width, height):
     return figure, axes
 
 
-def box(axes, x, y, width, height, text, color=INK, **options):
+def box(axes, x, y, width, height, text, color, **font):
     """Draws a box with a text in it; `x` and `y` are its lower left corner."""
-    style = {"facecolor": "white", "linewidth": 1.5} | options
+    style = {"facecolor": "white", "edgecolor": color, "linewidth": 1.5}
     axes.add_patch(
         FancyBboxPatch(
             (x, y),
             width,
             height,
             boxstyle="round,pad=0,rounding_size=0.08",
-            edgecolor=color,
             **style,
         )
     )
-    axes.text(x + width / 2, y + height / 2, text, color=color, ha="center", va="center")
+    axes.text(x + width / 2, y + height / 2, text, color=color, ha="center", va="center", **font)
 
 
-def arrow(axes, start, end, text="", color=INK, *, above=0.12):
+def arrow(axes, start, end, text="", color=INK):
     """Draws an arrow with a text above its middle."""
     style = {"arrowstyle": "-|>", "mutation_scale": 14, "linewidth": 1.5}
     axes.add_patch(FancyArrowPatch(start, end, color=color, shrinkA=0, shrinkB=0, **style))
     middle = [(a + b) / 2 for a, b in zip(start, end, strict=True)]
-    axes.text(middle[0], middle[1] + above, text, color=color, ha="center", va="center")
+    axes.text(middle[0], middle[1] + 0.12, text, color=color, ha="center", va="center")
 
 
 def draw_metric():
@@ -55,9 +54,7 @@ def draw_metric():
         ("accuracy", "which quantity?", 1.6, INK),
         ("mean", "over clients?", 1.3, GREY),
     ):
-        box(axes, x, 0.6, width, 0.45, "", color)
-        axes.text(x + width / 2, 0.825, text, color=color, family="monospace", size=12,
-                  ha="center", va="center")  # fmt: skip
+        box(axes, x, 0.6, width, 0.45, text, color, family="monospace", size=12)
         axes.text(x + width / 2, 0.3, question, color=color, ha="center", va="center")
         x += width
         if text != "mean":
@@ -83,15 +80,16 @@ def draw_cohort():
     """Draws how a cohort becomes those who report."""
     figure, axes = canvas(8.2, 2.2)
     columns = (
-        ("clients", 0.9, 12, lambda i: GREY),
-        ("available", 2.9, 12, lambda i: GREY if i not in (2, 5, 7, 11) else "#e3e3e3"),
-        ("cohort", 4.9, 12, lambda i: SHARED if i in (0, 3, 4, 8, 10) else "#e3e3e3"),
-        ("report", 6.9, 12, lambda i: OWN if i in (0, 4, 8) else "#e3e3e3"),
+        ("clients", 0.9, range(12), GREY),
+        ("available", 2.9, (0, 1, 3, 4, 6, 8, 9, 10), GREY),
+        ("cohort", 4.9, (0, 3, 4, 8, 10), SHARED),
+        ("report", 6.9, (0, 4, 8), OWN),
     )
-    for title, x, number, color in columns:
-        for i in range(number):
+    for title, x, members, color in columns:
+        for i in range(12):
             place = (x + 0.32 * (i % 4) - 0.48, 1.15 - 0.32 * (i // 4))
-            axes.add_patch(plt.Circle(place, 0.11, color=color(i), linewidth=0))
+            shown = color if i in members else "#e3e3e3"
+            axes.add_patch(plt.Circle(place, 0.11, color=shown, linewidth=0))
         axes.text(x, 1.65, title, color=INK, ha="center", va="center")
     for x, text in (
         (1.9, "some are\nabsent"),
