@@ -19,6 +19,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from tff_pfl.deployment.exchange_forms import FormError
 from tff_pfl.experiment.fingerprint import fingerprint
+from tff_pfl.models.saved_model import write_saved_model
 from tff_pfl.output.files import write_json
 from tff_pfl.runtime.graph.imported import ImportedFunction
 from tff_pfl.templates.blocks import ClientBlock
@@ -281,7 +282,7 @@ def _save(process, parts_of, outputs, folder) -> None:
     saved = tf.Module()
     with as_variables(saved):
         signatures = {name: _signature(parts, outputs) for name, parts in parts_of.items()}
-        tf.saved_model.save(saved, os.fspath(folder), signatures)
+        write_saved_model(saved, folder, signatures)
     content = _without_lines((folder / "saved_model.pb").read_bytes())
     (folder / "saved_model.pb").write_bytes(content)
     description = {

@@ -1,6 +1,5 @@
 """Exports models as TensorFlow SavedModels, which need neither this library nor TFF."""
 
-import contextlib
 import logging
 import os
 from typing import Any
@@ -44,18 +43,23 @@ class ModelSaver:
             self._saved = _Saved(self._model, weights, self._inputs)
         else:
             self._saved.assign(weights)
-        with as_variables(self._saved), _without_notes():  # which is traced again
-            tf.saved_model.save(self._saved, os.path.expanduser(path), self._saved.signature)
+        with as_variables(self._saved):  # which is traced again
+            write_saved_model(self._saved, path, self._saved.signature)
 
 
-@contextlib.contextmanager
-def _without_notes():
-    """Keeps TensorFlow from printing where each model is, as it does in notebooks."""
+def write_saved_model(module: tf.Module, path: str | os.PathLike, signatures: Any) -> None:
+    """Writes a SavedModel, without TensorFlow's notes in notebooks of where it is.
+
+    Args:
+        module: The module.
+        path: The folder.
+        signatures: See `tf.saved_model.save`.
+    """
     logger = tf.get_logger()
     level = logger.level
     logger.setLevel(logging.WARNING)
     try:
-        yield
+        tf.saved_model.save(module, os.path.expanduser(path), signatures)
     finally:
         logger.setLevel(level)
 
