@@ -27,7 +27,7 @@ def file_of(page: str) -> str:
 
 def page_of(file: str) -> str:
     """Returns the page, or the file of the site, that shows a file of the repository."""
-    file = posixpath.join(file, "README.md") if (ROOT / file / "README.md").exists() else file
+    file = _shown_file(file)
     if file in COPIES:
         return COPIES[file]
     if file.startswith("docs/") and not (ROOT / file).is_dir() and not file.endswith(".py"):
@@ -35,6 +35,11 @@ def page_of(file: str) -> str:
     if file.startswith("examples/notebooks/"):
         return f"tutorials/{Path(file).stem}.md"
     return f"source/{file}.md"
+
+
+def _shown_file(file: str) -> str:
+    """Returns the README of a folder that has one, and other files and folders as they are."""
+    return posixpath.join(file, "README.md") if (ROOT / file / "README.md").exists() else file
 
 
 def rewritten(markdown: str, page: str) -> str:
@@ -63,7 +68,7 @@ def sources(pages: Mapping[str, str]) -> dict[str, str]:
         for file in {_target(link, page) for link in _LINK.findall(outside_code)}:
             target = page_of(file)
             if target.startswith("source/") and target not in found and (ROOT / file).exists():
-                found[target] = unread[target] = _shown(file)
+                found[target] = unread[target] = _shown(_shown_file(file))
     return found
 
 
@@ -76,8 +81,6 @@ def _target(link: str, page: str) -> str:
 def _shown(file: str) -> str:
     path = ROOT / file
     head = "---\nsearch:\n  exclude: true\n---\n"
-    if (path / "README.md").exists():
-        return _shown(f"{file}/README.md")
     if path.suffix == ".md":
         folder = posixpath.dirname(file)
         return head + _LINK.sub(
