@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from tff_pfl.arguments.ranges import above, between, takes, whole
 from tff_pfl.models.layer_parts import matching
+from tff_pfl.models.low_rank import LowRank
 from tff_pfl.models.model import Model, Weights
 from tff_pfl.models.start import Start
 from tff_pfl.models.statistics import STATISTICS
@@ -41,21 +42,27 @@ class _Adapter(NamedTuple):
     factor: float
 
     @property
-    def sides(self) -> tuple[int, int]:
-        """The numbers of rows and columns of the kernel as a matrix."""
-        rows = _rows(self.shape)
-        return rows, math.prod(self.shape) // rows
+    def axes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The axes that are the rows and the columns of the kernel as a matrix."""
+        num_rows = _num_row_axes(self.shape)
+        return self.shape[:num_rows], self.shape[num_rows:]
 
     def init(self, rank: int, seed: Sequence[int]) -> dict[str, tf.Tensor]:
         """Returns the initial parts by their sides."""
-        rows, columns = self.sides
+        rows, columns = map(math.prod, self.axes)
         down = tf.random.stateless_normal([rows, rank], seed, stddev=rows**-0.5)
         return {"down": down, "up": tf.zeros([rank, columns])}
 
-    def product(self, parts: Weights) -> tf.Tensor:
-        """Returns the product of the parts, in the shape of the kernel."""
+    def added(self, kernel: tf.Tensor | LowRank, parts: Weights) -> LowRank:
+        """Returns the sum of a kernel and the product of the parts."""
+        rows, columns = self.axes
         down, up = (parts[f"{self.name}_{side}"][self.weight] for side in ("down", "up"))
-        return tf.reshape(down @ (self.factor * up), self.shape)
+        down = tf.reshape(down, [*rows, -1])
+        up = tf.reshape(self.factor * up, [-1, *columns])
+        if isinstance(kernel, LowRank):
+            down, up = tf.concat([kernel.down, down], -1), tf.concat([kernel.up, up], 0)
+            kernel = kernel.kernel
+        return LowRank(kernel, down, up)
 
 
 @takes(rank=whole(1), alpha=above(0.0), own_share=between(0.0, 1.0))
@@ -154,7 +161,8 @@ def lora(
                 for weight in start[name]
             )
         for adapter in adapters:
-            weights[adapter.layer][adapter.weight] += adapter.product(parts)
+            layer = weights[adapter.layer]
+            layer[adapter.weight] = adapter.added(layer[adapter.weight], parts)
         return weights
 
     with _eager_mode():
@@ -164,10 +172,15 @@ def lora(
         for name in names
     }
     made = model.in_terms_of(init, weights_of, {"weights": rest, "parts": drawn})
+
+    def merged(parts):
+        return tf.nest.map_structure(tf.convert_to_tensor, made.base_weights(parts))
+
     own_head = kept.get(names[-1], {}).keys() == start[names[-1]].keys()
     return dataclasses.replace(
         made,
         name=f"{model.name}_lora",
+        base_weights=merged,
         starts_alike=frozen_down or not adapters,
         features=made.features if own_head else None,
         forward=made.forward if own_head else None,
@@ -201,10 +214,8 @@ def _trained(model, start, patterns) -> dict[str, dict[str, Any]]:
     return {layer: weights for layer, weights in found.items() if weights}
 
 
-def _rows(shape: Sequence[int]) -> int:
-    """Returns the number of rows of a kernel as a matrix."""
+def _num_row_axes(shape: Sequence[int]) -> int:
+    """Returns how many axes of a kernel are the rows of a matrix."""
     if len(shape) != 3:
-        return math.prod(shape[:-1])
-    first, second, third = shape
-    splits = [(first * second, third), (first, second * third)]
-    return max(splits, key=min)[0]
+        return len(shape) - 1
+    return max((1, 2), key=lambda axes: min(math.prod(shape[:axes]), math.prod(shape[axes:])))

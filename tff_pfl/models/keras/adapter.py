@@ -299,8 +299,8 @@ def _traced_eagerly(apply):
 
     def call(weights, x, *, training: bool = False, seed=None, weight=None):
         args = tuple(arg for arg in (weights, x, seed, weight) if arg is not None)
-        args = tf.nest.map_structure(tf.convert_to_tensor, args)
-        specs = tf.nest.map_structure(lambda arg: tf.TensorSpec(arg.shape, arg.dtype), args)
+        args = tf.nest.map_structure(tf.convert_to_tensor, args, expand_composites=True)
+        specs = tf.nest.map_structure(tf.type_spec_from_value, args)
         with _eager_mode():
             chosen = training_function if training else function
             concrete = chosen.get_concrete_function(*specs)

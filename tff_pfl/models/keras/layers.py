@@ -15,6 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tff_pfl.models.low_rank import LowRank, einsum
 from tff_pfl.models.statistics import STATISTICS
 
 FLOAT32, BFLOAT16 = "float32", "bfloat16"
@@ -28,6 +29,7 @@ _MIXED = tf.keras.mixed_precision.Policy("mixed_bfloat16")
 _BatchNormalization = tf.keras.layers.BatchNormalization
 _dropout_of_keras = tf.keras.layers.Dropout.call
 _normalize_of_keras = _BatchNormalization.call
+_einsum_of_keras = tf.keras.layers.EinsumDense.call
 _set_policy_of_keras = tf.keras.layers.Layer._set_dtype_policy
 
 
@@ -68,6 +70,15 @@ def _normalize(layer, inputs, training=None, mask=None):
     return (_thread.normalize or _normalize_of_keras)(layer, inputs, training, mask)
 
 
+def _einsum(layer, inputs):
+    if not isinstance(layer.kernel, LowRank):
+        return _einsum_of_keras(layer, inputs)
+    outputs = einsum(layer.equation, inputs, layer.kernel)
+    if layer.bias is not None:
+        outputs += layer.bias
+    return outputs if layer.activation is None else layer.activation(outputs)
+
+
 def _set_policy(layer, dtype):
     if dtype is None and _thread.compute_type is not None:
         dtype = _thread.compute_type
@@ -91,6 +102,7 @@ def _skippable(load):
 # Patched permanently, since other threads may use Keras while a pure model is traced.
 tf.keras.layers.Dropout.call = _dropout
 _BatchNormalization.call = _normalize
+tf.keras.layers.EinsumDense.call = _einsum
 tf.keras.layers.Layer._set_dtype_policy = _set_policy
 tf.keras.layers.Layer.set_weights = _skippable(tf.keras.layers.Layer.set_weights)
 tf.keras.Model.load_weights = _skippable(tf.keras.Model.load_weights)

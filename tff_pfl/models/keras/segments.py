@@ -174,7 +174,8 @@ def recomputed(apply: Callable, layers: tuple[str, ...]) -> Callable:
         own = {name: weights[name] for name in layers}
 
         def run(tensors, x):
-            parts = {**weights, **tf.nest.pack_sequence_as(own, tensors)}
+            packed = tf.nest.pack_sequence_as(own, tensors, expand_composites=True)
+            parts = {**weights, **packed}
             return apply(parts, x, training=training, seed=seed)
 
         @tf.custom_gradient
@@ -195,7 +196,7 @@ def recomputed(apply: Callable, layers: tuple[str, ...]) -> Callable:
             )
             return gradients if has_gradient else [None, *gradients]
 
-        return forward(tf.convert_to_tensor(x), *tf.nest.flatten(own))
+        return forward(tf.convert_to_tensor(x), *tf.nest.flatten(own, expand_composites=True))
 
     return applied
 
