@@ -63,6 +63,28 @@ def test_old_computations_leave_no_functions(monkeypatch):
     assert numbers[1] == numbers[0]
 
 
+def test_graphs_of_large_computations_are_released(monkeypatch):
+    monkeypatch.setattr(executor, "_MANY_OPERATIONS", 0)
+
+    @tff.tensorflow.computation(np.int32)
+    def power(n):
+        return tf.while_loop(lambda i, _: i < n, lambda i, x: (i + 1, 3 * x), (0, 1))[1]
+
+    @tff.federated_computation(tff.types.FederatedType(np.int32, tff.CLIENTS))
+    def of_clients(n):
+        return tff.federated_sum(tff.federated_map(power, n))
+
+    def graphs():
+        found = [each for each in gc.get_objects() if isinstance(each, tf.__internal__.FuncGraph)]
+        return {id(graph) for graph in found if graph.get_operations()}
+
+    gc.collect()
+    before = graphs()
+    assert of_clients([1, 2, 3]) == 39
+    assert not graphs() - before
+    assert of_clients([2, 2]) == 18
+
+
 VECTOR = tff.types.TensorType(np.float32, (1000,))
 UNKNOWN = tff.types.TensorType(np.float32, (None,))
 

@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import functools
+import gc
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -31,6 +32,8 @@ from tff_pfl.tracing.origins import Origin
 # The numbers of computations whose graphs are kept, and of graphs of each.
 _MAX_PROGRAMS = 64
 _MAX_GRAPHS = 16
+# The number of operations from which on graphs are collected as garbage at once.
+_MANY_OPERATIONS = 5000
 # While a graph is traced, TensorFlow's rules of vectorization are changed for all threads.
 _TRACING = threading.Lock()
 # The beginnings of the lines in TensorFlow's messages that say where an operation was made.
@@ -127,7 +130,7 @@ class _Graph:
         compiles: Whether XLA can compile it, as far as is known.
     """
 
-    function: tf.types.experimental.ConcreteFunction
+    function: internals.RuntimeFunction
     read: results.Reader
     client_map: mapping.ClientMap | None
     simpler: "_Graph | None" = None
@@ -142,7 +145,6 @@ class Program:
         self._factory = factory
         self._proto = proto  # kept alive, so that its id stays unique
         self._block = block
-        self._functions: dict[Any, Any] = {}
         self._graphs: collections.OrderedDict = collections.OrderedDict()
         self._forms = Forms()
         self._lock = threading.Lock()
@@ -164,7 +166,7 @@ class Program:
         while outputs is None:
             reason = None
             try:
-                outputs = internals.call_checked(graph.function, tensors)
+                outputs = graph.function(tensors)
             except _FAILURES as error:
                 if self._is_final(graph.client_map, error):
                     raise
@@ -221,7 +223,7 @@ class Program:
                 _shard(device, tensors, number)
                 for device, number in zip(devices, num_vectors, strict=False)
             ]
-            context = lowering.Lowering(self._functions, client_map, devices[0], shards)
+            context = lowering.Lowering(client_map, devices[0], shards)
             with tf.device(devices[0]):
                 argument = None
                 if layout is not None:
@@ -248,8 +250,12 @@ class Program:
         if layout is not None:
             specs += layout.specs(type_signature.parameter, len(num_vectors))
         with _TRACING:
-            graph = tf.function(lowered, autograph=False).get_concrete_function(*specs)
-        return _Graph(interruption.interruptible(graph), *emitted[-1])
+            traced = tf.function(lowered, autograph=False).get_concrete_function(*specs)
+        function = interruption.interruptible(traced)
+        if internals.num_operations(traced) > _MANY_OPERATIONS:
+            del traced
+            gc.collect()  # Python's graphs are cycles, of hundreds of megabytes for large networks
+        return _Graph(function, *emitted[-1])
 
 
 def _cause(error: tf.errors.OpError) -> str:

@@ -5,6 +5,7 @@ Each name was checked with the versions below. With other versions, the import r
 
 import functools
 import importlib
+from collections.abc import Callable, Sequence
 from importlib import metadata
 
 CHECKED_VERSIONS = {"tensorflow-federated": "0.87.0", "tensorflow": "2.14.1"}
@@ -26,12 +27,16 @@ _check_versions()
 # ruff: noqa: E402
 import tensorflow as tf
 from tensorflow.compiler.tf2xla.ops.gen_xla_ops import xla_dynamic_slice as xla_dynamic_slice
+from tensorflow.core.framework.function_pb2 import FunctionDef as _FunctionDef
 from tensorflow.core.function.polymorphism import function_type as _function_type
 from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig as _RewriterConfig
 from tensorflow.python.eager import cancellation as _cancellation
 from tensorflow.python.eager import execute as _execute
 from tensorflow.python.eager.cancellation import CancellationManager as CancellationManager
 from tensorflow.python.eager.polymorphic_function import concrete_function as _concrete_function
+from tensorflow.python.eager.polymorphic_function.atomic_function import (
+    AtomicFunction as _AtomicFunction,
+)
 from tensorflow.python.framework import function_def_to_graph as _function_def_to_graph
 from tensorflow.python.framework.kernels import get_registered_kernels_for_op as kernels_of  # noqa: F401
 from tensorflow.python.util import _pywrap_util_port
@@ -94,27 +99,61 @@ def concrete_function(definition, graph: tf.Graph, callees):
     return function
 
 
-def call_checked(function, tensors) -> list[tf.Tensor]:
-    """Calls a concrete function with a list of tensors of its types, which is not checked again."""
-    return function._call_flat(tensors, function.captured_inputs)
+class RuntimeFunction:
+    """A function of TensorFlow's runtime that takes tensors, which are not checked again.
 
-
-def run_with(function, manager) -> None:
-    """Makes a concrete function run with the `CancellationManager` that `manager` returns, if any.
-
-    The function's graph is optimized once. TensorFlow does so twice by default, but the second
-    pass takes nearly as long as the first and improves rounds hardly at all. The remapper, which
-    fuses operations, is off, because it breaks graphs. It splits batch normalisations and moves
-    their constants out of the loop ("has inputs from different frames"). It also fuses products of
-    transposed matrices into operations without a kernel ("Fusion is not implemented"). Rounds of
-    networks are no faster with it. Other options of optimizers are unchanged.
+    It keeps the Python graphs of no function, which take several times the memory of those in the
+    runtime. They are needed to trace other functions, and only then.
     """
-    atomic = function._inference_function
-    atomic._bound_context = _ContextOfCalls(atomic._bound_context, manager)
+
+    def __init__(self, function, manager: Callable[[], CancellationManager | None]):
+        """Makes the function of a concrete one, which runs with the manager that is returned.
+
+        The function's graph is optimized once. TensorFlow does so twice by default, but the second
+        pass takes nearly as long as the first and improves rounds hardly at all. The remapper,
+        which fuses operations, is off, because it breaks graphs. It splits batch normalisations and
+        moves their constants out of the loop ("has inputs from different frames"). It also fuses
+        products of transposed matrices into operations without a kernel ("Fusion is not
+        implemented"). Rounds of networks are no faster with it. Other options of optimizers are
+        unchanged.
+        """
+        self._captured = function.captured_inputs
+        self._atomic = _without_graph(function._inference_function, {})
+        self._atomic._bound_context = _ContextOfCalls(self._atomic._bound_context, manager)
+
+    def __call__(self, tensors: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
+        """Returns the flat results."""
+        return self._atomic(*tensors, *self._captured)
+
+
+def num_operations(function) -> int:
+    """Returns the number of operations of a concrete function and of all that it calls."""
+    numbers, waiting = {}, [function._inference_function]
+    while waiting:
+        atomic = waiting.pop()
+        if atomic.name not in numbers:
+            numbers[atomic.name] = len(atomic.graph.get_operations())
+            waiting += atomic.children
+    return sum(numbers.values())
+
+
+def _without_graph(atomic, made):
+    """Returns an atomic function that keeps it and all that it calls in the runtime."""
+    if atomic.name not in made:
+        light = _AtomicFunction(
+            atomic.name,
+            atomic._bound_context,
+            atomic.function_type,
+            [_without_graph(child, made) for child in atomic.children],
+            atomic.call_options,
+        )
+        light._cached_definition = _FunctionDef(signature=atomic.cached_definition.signature)
+        made[atomic.name] = light
+    return made[atomic.name]
 
 
 class _ContextOfCalls:
-    """A wrapper of TensorFlow's eager context that calls functions as `run_with` describes."""
+    """A wrapper of TensorFlow's eager context that calls functions as `RuntimeFunction` says."""
 
     def __init__(self, context, manager):
         self._context = context
@@ -124,7 +163,7 @@ class _ContextOfCalls:
         return getattr(self._context, name)
 
     def call_function(self, name, tensor_inputs, num_outputs):
-        """Calls a function as the eager context does, with the changes of `run_with`."""
+        """Calls a function as the eager context does, with options of its own."""
         attributes = self._context.function_call_options.as_attrs()
         attributes["config_proto"] = with_safe_optimization(attributes["config_proto"])
         call = {
@@ -135,9 +174,9 @@ class _ContextOfCalls:
         }
         manager = self._manager() or _cancellation.context()
         if manager is None:
-            return _execute.execute(name.decode(), **call) or None
+            return _execute.execute(name.decode(), **call) or []
         call["cancellation_manager"] = manager
-        return _execute.execute_with_cancellation(name.decode(), **call) or None
+        return _execute.execute_with_cancellation(name.decode(), **call) or []
 
 
 @functools.lru_cache

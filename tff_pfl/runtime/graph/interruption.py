@@ -101,12 +101,13 @@ async def in_thread(function: Callable, *args) -> Any:
         return await asyncio.to_thread(function, *args)
 
 
-def interruptible(function: tf.types.experimental.ConcreteFunction):
-    """Makes a function end with an error if its caller is interrupted, and returns it."""
+def interruptible(
+    function: tf.types.experimental.ConcreteFunction,
+) -> internals.RuntimeFunction:
+    """Returns a function of the runtime that ends with an error if its caller is interrupted."""
 
     def manager():
         interruption = _current.get()
         return None if interruption is None else interruption.manager()
 
-    internals.run_with(function, manager)
-    return function
+    return internals.RuntimeFunction(function, manager)
