@@ -217,6 +217,19 @@ def gradient(model, parts):
     return tape.gradient(loss, parts)
 
 
+def test_frozen_kernels_in_bfloat16_change_no_bit_where_layers_round_them():
+    images, found = np.random.default_rng(0).uniform(0, 255, (4, 8, 8, 1)), []
+    for compute_type in ("float32", "bfloat16"):
+        base = models.build("cnn", (8, 8, 1), 3, compute_type=compute_type)
+        for frozen_type in ("float32", "bfloat16"):
+            model = lora(base, rank=2, frozen_type=frozen_type)
+            parts = drawn(model.init(0))
+            found.append(outputs(model, parts, images))
+    exact, rounded, *mixed = map(np.array, found)
+    assert np.array_equal(*mixed) and not np.array_equal(exact, rounded)
+    np.testing.assert_allclose(exact, rounded, rtol=0.1, atol=0.1)
+
+
 def test_small_files_change_no_bit(monkeypatch):
     """Compares gradients with weights in files and as constants."""
     found = []

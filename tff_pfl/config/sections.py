@@ -159,6 +159,11 @@ class Adapters:
         _LORA["own_share"],
         default=None,
     )
+    frozen_type: str = setting(
+        "The type of frozen kernels; bfloat16, for this model.compute_type, is half the memory.",
+        _LORA["frozen_type"],
+        default="float32",
+    )
 
 
 def _without_momentum(optimizer: str) -> bool:

@@ -12,16 +12,17 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tff_pfl.arguments.ranges import above, between, takes, whole
+from tff_pfl.arguments.ranges import above, among, between, takes, whole
 from tff_pfl.models.layer_parts import matching
 from tff_pfl.models.low_rank import LowRank
 from tff_pfl.models.model import Model, Weights
 from tff_pfl.models.start import Start
 from tff_pfl.models.statistics import STATISTICS
-from tff_pfl.tracing.frozen import Frozen
+from tff_pfl.tracing.frozen import Frozen, array_of
 
 _eager_mode = tf.__internal__.eager_context.eager_mode
-_KERNELS = ("kernel", "recurrent_kernel", "embeddings")
+_NARROWED = ("kernel", "recurrent_kernel")  # by `frozen_type`
+_KERNELS = (*_NARROWED, "embeddings")
 
 
 class _Adapter(NamedTuple):
@@ -65,7 +66,12 @@ class _Adapter(NamedTuple):
         return LowRank(kernel, down, up)
 
 
-@takes(rank=whole(1), alpha=above(0.0), own_share=between(0.0, 1.0))
+@takes(
+    rank=whole(1),
+    alpha=above(0.0),
+    own_share=between(0.0, 1.0),
+    frozen_type=among("float32", "bfloat16"),
+)
 def lora(
     model: Model,
     layers: Sequence[str] = ("*",),
@@ -75,6 +81,7 @@ def lora(
     trained: Sequence[str] = (),
     frozen_down: bool = False,
     own_share: float | None = None,
+    frozen_type: str = "float32",
 ) -> Model:
     """Returns a model whose weights are low-rank adapters of a frozen model, and some layers of it.
 
@@ -104,6 +111,9 @@ def lora(
         frozen_down: Whether `down` is frozen at its start, that of seed 0, as in FFA-LoRA.
         own_share: The share of a second adapter, `NAME_own_down` and `NAME_own_up`, as in FedDPA:
             the products count `1 - own_share` and `own_share`. Default: no second one.
+        frozen_type: The type in which frozen kernels are kept, but not those of embeddings.
+            "bfloat16" is half the memory, if the model has this `compute_type`, which rounds
+            kernels in each step anyway. Other models cast them to float32 in each step.
 
     Raises:
         ValueError: No layer has such a name or a kernel, or a layer of batch normalisation would
@@ -157,7 +167,7 @@ def lora(
         for name in names:
             own = parts[name] if name in kept else {}
             weights[name] = collections.OrderedDict(
-                (weight, own[weight] if weight in own else frozen["weights"][name][weight])
+                (weight, own[weight] if weight in own else _float32(frozen["weights"][name][weight]))
                 for weight in start[name]
             )
         for adapter in adapters:
@@ -168,7 +178,11 @@ def lora(
     with _eager_mode():
         drawn = {name: it for name, it in init_all(0).items() if name in frozen_parts}
     rest = {
-        name: {key: it for key, it in start[name].items() if key not in kept.get(name, ())}
+        name: {
+            key: _narrow(it, frozen_type) if key in _NARROWED else it
+            for key, it in start[name].items()
+            if key not in kept.get(name, ())
+        }
         for name in names
     }
     made = model.in_terms_of(init, weights_of, {"weights": rest, "parts": drawn})
@@ -185,6 +199,17 @@ def lora(
         features=made.features if own_head else None,
         forward=made.forward if own_head else None,
     )
+
+
+def _narrow(kernel, frozen_type):
+    """Returns a kernel in the type in which it is kept."""
+    if frozen_type == "float32":
+        return kernel
+    return Frozen.of(array_of(kernel).astype(tf.as_dtype(frozen_type).as_numpy_dtype))
+
+
+def _float32(weight):
+    return tf.cast(weight, tf.float32)
 
 
 def _start(model: Model) -> Weights:

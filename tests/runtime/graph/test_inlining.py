@@ -52,6 +52,38 @@ def test_calls_in_calls_become_operations_of_the_loop():
     assert function(tf.constant(5.0), tf.constant(2.0))[0].numpy() == x
 
 
+VECTOR = tf.TensorSpec([3])
+
+
+@together(
+    ("kept", "between", "num_casts"),
+    [(tf.bfloat16, tf.float32, 1), (tf.float32, tf.bfloat16, 2)],
+)
+def test_casts_that_change_nothing_are_skipped(kept, between, num_casts):
+    numbers = [1.0, 2.0**-9, 1.0 + 2.0**-9]  # the last needs float32
+
+    @tf.function(input_signature=[tf.TensorSpec([3], between)], autograph=False)
+    def layer(x):
+        return tf.cast(tf.stop_gradient(x), kept)
+
+    def step(i, total):
+        weights = tf.identity(tf.cast(tf.constant(numbers, kept), between))
+        return i + 1, total + tf.cast(layer(weights), tf.float32)
+
+    function, functions = thrice(step, VECTOR)
+    rounded = tf.cast(tf.cast(numbers, tf.bfloat16), tf.float32)
+    np.testing.assert_array_equal(function(tf.zeros([3]))[0], 3 * rounded)
+    (body,) = (each for each in functions if any(n.op == "AddV2" for n in each.node_def))
+    nodes = {node.name: node for node in body.node_def}
+    waiting, casts = list(body.ret.values()), set()
+    while waiting:
+        node = nodes.get(waiting.pop().split(":")[0])
+        if node is not None:
+            waiting += node.input
+            casts |= {node.name} & {cast.name for cast in operations_of([body], "Cast")}
+    assert len(casts) == num_casts
+
+
 def test_compiled_functions_stay_functions():
     @tf.function(input_signature=[SCALAR], autograph=False, jit_compile=True)
     def compiled(x):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from tff_pfl.runtime.graph import internals
-from tff_pfl.runtime.graph.inlining import inline_calls, separate_steps
+from tff_pfl.runtime.graph.inlining import inline_calls, separate_steps, skip_round_trips
 from tff_pfl.runtime.graph.operations import depends_on, operations
 from tff_pfl.tracing.alone import Alone, choose
 from tff_pfl.tracing.frozen import SUFFIX, Frozen
@@ -297,6 +297,7 @@ def _load_library(graph_def, alone: Alone) -> list:
     """
     library = {definition.signature.name: definition for definition in graph_def.library.function}
     inline_calls(library)
+    skip_round_trips(library)
     if alone is Alone.FULLY:
         separate_steps(graph_def.node, library)
     loaded: dict = {}

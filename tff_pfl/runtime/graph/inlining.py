@@ -3,10 +3,12 @@
 from collections.abc import Mapping
 
 from tensorflow.core.framework import function_pb2
+from tensorflow.core.framework.types_pb2 import DT_BFLOAT16, DT_FLOAT
 
 from tff_pfl.runtime.graph import internals
 
 _CALL = "PartitionedCall"  # a call of a function without state
+_SAME = "Identity", "StopGradient"  # operations whose output is their input
 # Functions that TensorFlow treats as units: it compiles them, or chooses an implementation.
 _UNITS = ("_XlaMustCompile", "_noinline", "api_implements")
 # The attributes that name the bodies of loops and the branches of conditions.
@@ -81,6 +83,34 @@ def _operations(call, callee, sources: dict[str, str]) -> list:
     for index, output in enumerate(callee.signature.output_arg):
         sources[f"{call.name}:output:{index}"] = inside(callee.ret[output.name])
     return operations
+
+
+def skip_round_trips(library: Mapping[str, function_pb2.FunctionDef]) -> None:
+    """Skips the casts of numbers to float32 and back to their type, which change none of them.
+
+    Frozen weights in bfloat16 are float32 to a model. Its layers that compute in bfloat16 then take
+    them as they are kept.
+    """
+    for definition in library.values():
+        nodes = {node.name: node for node in definition.node_def}
+
+        def cast(tensor, nodes=nodes):
+            """Returns the operation of a tensor if it is a cast."""
+            node = nodes.get(tensor.partition(":")[0])
+            while node is not None and node.op in _SAME:
+                node = nodes.get(node.input[0].partition(":")[0])
+            return node if node is not None and node.op == "Cast" else None
+
+        for node in nodes.values():
+            for position, tensor in enumerate(node.input):
+                narrowed = cast(tensor)
+                widened = narrowed and cast(narrowed.input[0])
+                if widened and _types(widened) == (DT_BFLOAT16, DT_FLOAT) == _types(narrowed)[::-1]:
+                    node.input[position] = widened.input[0]
+
+
+def _types(cast) -> tuple[int, int]:
+    return cast.attr["SrcT"].type, cast.attr["DstT"].type
 
 
 def separate_steps(nodes, library: dict[str, function_pb2.FunctionDef]) -> None:
