@@ -238,8 +238,8 @@ def test_model_has_the_segments_and_compute_type_of_the_config():
         return tiny_normalized_model()
 
     config = small()
-    its = {"name": "own", "options": {}, "segments": 3, "compute_type": "bfloat16", "start": ""}
-    config.model = its
+    config.model.options = {}
+    config.model.update({"name": "own", "segments": 3, "compute_type": "bfloat16"})
     with pytest.raises(ConfigError, match="config.model: segments=3 and compute_type='bfloat16'"):
         build_model(config, build_dataset(config))
 

@@ -187,6 +187,7 @@ def test_transformer_ignores_padding_and_later_tokens():
 @pytest.mark.parametrize("per_token", [False, True])
 def test_transformer_is_saved_and_loaded(file, per_token, tmp_path):
     options = {"vocabulary": 50, "width": 8, "depth": 1, "heads": 2, "per_token": per_token}
+    options["prompts"] = 2 if per_token else 0
     network = models.MODELS["transformer"]((6,), 5, **options)
     network.save(tmp_path / file)
     ids = np.random.default_rng(0).integers(0, 50, (3, 6)).astype(np.int32)
@@ -210,10 +211,10 @@ def test_transformer_computes_in_bfloat16(task):
     np.testing.assert_allclose(found, expected, atol=0.05)
 
 
-def gradient(model, parts):
+def gradient(model, parts, x=X):
     with tf.GradientTape() as tape:
         tape.watch(parts)
-        loss = tf.reduce_sum(outputs(model, parts) ** 2)
+        loss = tf.reduce_sum(outputs(model, parts, x) ** 2)
     return tape.gradient(loss, parts)
 
 
@@ -241,3 +242,38 @@ def test_small_files_change_no_bit(monkeypatch):
         found.append(tf.function(functools.partial(gradient, model))(parts))
     for one, other in zip(*map(tf.nest.flatten, found), strict=True):
         assert np.array_equal(one, other)
+
+
+def test_prompts_are_tuned_before_a_pretrained_transformer(tmp_path):
+    options = {"vocabulary": 50, "width": 8, "depth": 2, "heads": 2, "mean": None}
+    ids = np.random.default_rng(0).integers(1, 50, (3, 6)).astype(np.int32)
+    pretrained = models.MODELS["transformer"]((6,), 7, vocabulary=50, width=8, heads=2)
+    pretrained.save(tmp_path / "network.keras")
+    model = models.build(
+        "transformer",
+        (6,),
+        3,
+        prompts=4,
+        start=str(tmp_path / "network.keras"),
+        new_layers=["prompts", "head"],
+        adapters={"layers": [], "trained": ["prompts", "head"]},
+        **options,
+    )
+    assert model.layers == ("prompts", "head") and not model.starts_alike
+    assert model.num_weights == 4 * 8 + 8 * 3 + 3
+    parts = model.init(0)
+    tokens = pretrained.get_layer("tokens").get_weights()[0]
+    np.testing.assert_array_equal(model.base_weights(parts)["tokens"]["embeddings"], tokens)
+    assert np.any(gradient(model, parts, ids)["prompts"]["vectors"])
+
+    # Tokens see prompts and not padding; outputs are of tokens alone.
+    padded = np.where(np.arange(6) < 4, ids, 0).astype(np.int32)
+    per_token = models.build(
+        "transformer", (6,), 50, prompts=4, causal=True, per_token=True, task="sequence", **options
+    )
+    weights = per_token.init(0)
+    found = np.array(outputs(per_token, weights, padded))
+    assert found.shape == (3, 6, 50)
+    np.testing.assert_allclose(found[:, :4], outputs(per_token, weights, ids)[:, :4], atol=1e-6)
+    weights["prompts"]["vectors"] += 1.0 * np.arange(8)
+    assert not np.allclose(found[:, :4], outputs(per_token, weights, padded)[:, :4], atol=1e-3)

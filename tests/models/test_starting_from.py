@@ -60,6 +60,21 @@ def test_every_seed_and_computation_starts_from_the_weights():
     assert_equal(process.initialize_client(2).head, {"head": weights["head"]})
 
 
+def test_new_layers_are_drawn_with_the_seed():
+    model, pretrained = tiny_model(), tiny_model().init(3)
+    other = {"dense1": pretrained["dense1"], "head": {"kernel": np.ones([5, 7])}}
+    for given in (other, {"dense1": pretrained["dense1"]}):
+        start = model.starting_from(given, new_layers=["h*"])
+        assert start.weights_type.is_identical_to(model.weights_type) and not start.starts_alike
+        for seed in (0, 1):
+            expected = {"dense1": pretrained["dense1"], "head": model.init(seed)["head"]}
+            assert_equal(start.init(seed), expected)
+    with pytest.raises(
+        ValueError, match="Unknown layer of model 'mlp' 'haed'. Did you mean 'head'"
+    ):
+        model.starting_from(other, new_layers=["haed"])
+
+
 def with_head(**weights):
     given = {name: dict(layer) for name, layer in tiny_model().init(0).items()}
     given["head"] = weights or given["head"]
@@ -73,7 +88,10 @@ def with_head(**weights):
             [np.ones(3)],
             "mapping {layer: {weight: array}}, a Keras model, or a file of one of them, got",
         ),
-        (with_head(bias=np.ones(3)), r"missing are \['head/kernel'\], unknown are \[\]"),
+        (
+            with_head(bias=np.ones(3)),
+            r"missing are \['head/kernel'\], unknown are \[\]. Name layers that start anew",
+        ),
         (
             with_head() | {"top": {"bias": np.ones(3)}},
             r"missing are \[\], unknown are \['top/bias'\]",

@@ -118,6 +118,7 @@ def build_model(config: ml_collections.ConfigDict, dataset: data.FederatedDatase
             compute_type=config.model.compute_type,
             task=task if is_chosen else None,
             start=os.path.expanduser(config.model.start),
+            new_layers=config.model.new_layers,
             adapters=config.adapters.to_dict() if config.adapters.rank else None,
             **config.model.options.to_dict(),
         )

@@ -137,6 +137,9 @@ class Model:
         default="",
         changes=NOTHING,  # the identity has the weights
     )
+    new_layers: tuple[str, ...] = setting(
+        "The layers that the file lacks, such as a new head, by names or patterns.", default=()
+    )
 
 
 @settings

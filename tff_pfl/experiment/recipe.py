@@ -181,7 +181,7 @@ def _model(experiment, names) -> dict[str, Any]:
     chosen = dict(made.arguments)
     name = chosen["name"]
     names.add("model", name, function_of(MODELS[name]).__module__)
-    task, kept = chosen.pop("task"), ("segments", "compute_type", "start")
+    task, kept = chosen.pop("task"), ("segments", "compute_type", "start", "new_layers")
     sections = {
         "model": {
             "name": name,

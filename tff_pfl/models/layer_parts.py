@@ -2,13 +2,11 @@
 
 import collections
 import dataclasses
-import fnmatch
 from collections.abc import Iterable
 
 import absl.logging
 import tensorflow_federated as tff
 
-from tff_pfl.arguments.names import check_names
 from tff_pfl.models.derived import derived
 from tff_pfl.models.model import Model, Weights
 from tff_pfl.models.statistics import STATISTICS
@@ -75,26 +73,12 @@ def layer_parts(model: Model, *, personal: Iterable[str] | None = None) -> Layer
     """
     layers = model.layers
     personal = [personal] if isinstance(personal, str) else personal
-    chosen = matching(model, layers[-1:] if personal is None else personal)
+    chosen = model.matching(layers[-1:] if personal is None else personal)
     return LayerParts(
         shared=tuple(name for name in layers if name not in chosen),
         personal=tuple(name for name in layers if name in chosen),
         layers=layers,
     )
-
-
-def matching(model: Model, names: Iterable[str]) -> list[str]:
-    """Returns the layers that have some names, or match them as patterns, in order.
-
-    Raises:
-        UnknownNameError: No layer of the model has a name. The message suggests a similar one.
-    """
-    found: set[str] = set()
-    for name in names:
-        matches = fnmatch.filter(model.layers, name)
-        check_names(f"layer of model {model.name!r}", [] if matches else [name], model.layers)
-        found.update(matches)
-    return [name for name in model.layers if name in found]
 
 
 def two_parts(model: Model, *, personal: Iterable[str] | None = None) -> LayerParts:

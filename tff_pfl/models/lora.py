@@ -7,16 +7,16 @@ import collections
 import dataclasses
 import fnmatch
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from tff_pfl.arguments.ranges import above, among, between, takes, whole
-from tff_pfl.models.layer_parts import matching
 from tff_pfl.models.low_rank import LowRank
 from tff_pfl.models.model import Model, Weights
-from tff_pfl.models.start import Start
+from tff_pfl.models.start import Start, initial
 from tff_pfl.models.statistics import STATISTICS
 from tff_pfl.tracing.frozen import Frozen, array_of
 
@@ -101,7 +101,8 @@ def lora(
         ('dense1_down', 'dense1_up', 'head')
 
     Args:
-        model: The model, whose weights are those of `starting_from`, or of its seed 0.
+        model: The model. Weights that `starting_from` does not give are those of its seed 0 if they
+            are frozen, and of each seed if they are trained.
         layers: The layers with adapters, by names or patterns such as `"*_attention/*"`. Layers
             without a kernel are frozen as they are.
         rank: The rank of the products.
@@ -119,123 +120,164 @@ def lora(
         ValueError: No layer has such a name or a kernel, or a layer of batch normalisation would
             be neither trained nor frozen.
     """
-    names, start = model.layers, _start(model)
-    kept = _trained(model, start, trained)
-    for name in names:
-        if {*STATISTICS} & start[name].keys() - kept.get(name, {}).keys():
-            raise ValueError(
-                f"The batch normalisation {name!r} of model {model.name!r} would move its "
-                "statistics, but not keep them. Add it to trained, or build it with "
-                "trainable=False."
-            )
     scale = (rank if alpha is None else alpha) / rank
     shares = {"": 1.0} if own_share is None else {"": 1.0 - own_share, "_own": own_share}
+    start = _start(model)
+    whole = _trained(model, start, trained)
     adapters = [
         _Adapter(f"{name}{own}", name, weight, tuple(value.shape), scale * share)
-        for name in matching(model, layers)
+        for name in model.matching(layers)
         for own, share in shares.items()
         for weight, value in start[name].items()
-        if weight in _KERNELS and len(value.shape) > 1 and weight not in kept.get(name, ())
+        if weight in _KERNELS and len(value.shape) > 1 and weight not in whole.get(name, ())
     ]
-    if not (adapters or kept):
+    if not (adapters or whole):
         raise ValueError(
             f"Nothing of {model.name!r} is trained: no layer of {layers} has a kernel."
         )
-
-    frozen_parts = {f"{it.name}_down" for it in adapters} if frozen_down else set()
-
-    def init_all(seed):
-        parts: dict[str, Any] = collections.OrderedDict()
-        for name in names:
-            if name in kept:
-                parts[name] = Start(kept[name])(seed)
-            for index, adapter in enumerate(adapters):
-                if adapter.layer == name:
-                    for side, value in adapter.init(rank, [seed, index]).items():
-                        layer = parts.setdefault(
-                            f"{adapter.name}_{side}", collections.OrderedDict()
-                        )
-                        layer[adapter.weight] = value
-        return parts
-
-    def init(seed):
-        parts = init_all(seed).items()
-        return collections.OrderedDict(part for part in parts if part[0] not in frozen_parts)
-
-    def weights_of(parts, frozen):
-        parts, weights = {**parts, **frozen["parts"]}, collections.OrderedDict()
-        for name in names:
-            own = parts[name] if name in kept else {}
-            weights[name] = collections.OrderedDict(
-                (weight, own[weight] if weight in own else _float32(frozen["weights"][name][weight]))
-                for weight in start[name]
-            )
-        for adapter in adapters:
-            layer = weights[adapter.layer]
-            layer[adapter.weight] = adapter.added(layer[adapter.weight], parts)
-        return weights
-
-    with _eager_mode():
-        drawn = {name: it for name, it in init_all(0).items() if name in frozen_parts}
-    rest = {
-        name: {
-            key: _narrow(it, frozen_type) if key in _NARROWED else it
-            for key, it in start[name].items()
-            if key not in kept.get(name, ())
-        }
-        for name in names
-    }
-    made = model.in_terms_of(init, weights_of, {"weights": rest, "parts": drawn})
+    parts = _Parts(model, start, whole, adapters, rank, frozen_down)
+    made = model.in_terms_of(parts.init, parts.weights_of, parts.frozen(frozen_type))
 
     def merged(parts):
         return tf.nest.map_structure(tf.convert_to_tensor, made.base_weights(parts))
 
-    own_head = kept.get(names[-1], {}).keys() == start[names[-1]].keys()
+    head = model.layers[-1]
+    own_head = whole.get(head, set()) == start[head].keys()
     return dataclasses.replace(
         made,
         name=f"{model.name}_lora",
         base_weights=merged,
-        starts_alike=frozen_down or not adapters,
+        starts_alike=parts.start_alike(),
         features=made.features if own_head else None,
         forward=made.forward if own_head else None,
     )
 
 
-def _narrow(kernel, frozen_type):
+@dataclasses.dataclass(frozen=True)
+class _Parts:
+    """The parts, and the frozen weights, of which the weights of a model are computed.
+
+    Attributes:
+        model: The model.
+        start: Its initial weights for seed 0, by layer.
+        trained: The names of the weights that are trained as they are, by layer.
+        adapters: The adapters of other weights.
+        rank: Their rank.
+        frozen_down: Whether their `down` is frozen.
+    """
+
+    model: Model
+    start: Mapping[str, Mapping[str, Any]]
+    trained: Mapping[str, set[str]]
+    adapters: Sequence[_Adapter]
+    rank: int
+    frozen_down: bool
+
+    def init(self, seed: int) -> Weights:
+        """Returns the initial parts."""
+        frozen = self._downs() if self.frozen_down else ()
+        return collections.OrderedDict(it for it in self._all(seed).items() if it[0] not in frozen)
+
+    def frozen(self, frozen_type: str) -> Any:
+        """Returns the frozen weights of the model, by layer, and the frozen parts."""
+        weights = {
+            layer: {
+                name: _as_type(frozen_type, value) if name in _NARROWED else value
+                for name, value in self.start[layer].items()
+                if name not in self.trained.get(layer, ())
+            }
+            for layer in self.start
+        }
+        with _eager_mode():
+            parts = {name: it for name, it in self._all(0).items() if name not in self.init(0)}
+        return {"weights": weights, "parts": parts}
+
+    def weights_of(self, parts: Weights, frozen: Any) -> Weights:
+        """Returns the weights of the model."""
+        parts, weights = {**parts, **frozen["parts"]}, collections.OrderedDict()
+        for layer in self.start:
+            own = dict(parts[layer]) if layer in self.trained else {}
+            own |= {name: tf.cast(it, tf.float32) for name, it in frozen["weights"][layer].items()}
+            weights[layer] = collections.OrderedDict(
+                (name, own[name]) for name in self.start[layer]
+            )
+        for adapter in self.adapters:
+            of_layer = weights[adapter.layer]
+            of_layer[adapter.weight] = adapter.added(of_layer[adapter.weight], parts)
+        return weights
+
+    def start_alike(self) -> bool:
+        """Returns whether all seeds give the same initial parts."""
+        if self.adapters and not self.frozen_down:
+            return False
+        with _eager_mode():
+            first, second = (tf.nest.flatten(self.init(seed)) for seed in (0, 1))
+        return all(map(np.array_equal, first, second))
+
+    def _all(self, seed):
+        """Returns the initial parts, and those that are frozen."""
+        drawn = initial(self.model.init, list(self.trained), seed)
+        parts: dict[str, Any] = collections.OrderedDict()
+        for layer in self.start:
+            if layer in self.trained:
+                parts[layer] = collections.OrderedDict(
+                    (name, drawn[layer][name])
+                    for name in self.start[layer]
+                    if name in self.trained[layer]
+                )
+            for index, adapter in enumerate(self.adapters):
+                if adapter.layer == layer:
+                    for side, value in adapter.init(self.rank, [seed, index]).items():
+                        part = parts.setdefault(f"{adapter.name}_{side}", collections.OrderedDict())
+                        part[adapter.weight] = value
+        return parts
+
+    def _downs(self):
+        return {f"{adapter.name}_down" for adapter in self.adapters}
+
+
+def _as_type(frozen_type, kernel):
     """Returns a kernel in the type in which it is kept."""
     if frozen_type == "float32":
         return kernel
     return Frozen.of(array_of(kernel).astype(tf.as_dtype(frozen_type).as_numpy_dtype))
 
 
-def _float32(weight):
-    return tf.cast(weight, tf.float32)
-
-
 def _start(model: Model) -> Weights:
-    """Returns the initial weights of a model, large ones in files."""
-    if isinstance(model.init, Start):
-        return model.init.weights
+    """Returns the initial weights of a model for seed 0, large ones in files."""
+    init: Any = model.init
+    given: Mapping[str, Any] = init.weights if isinstance(init, Start) else {}
     with _eager_mode():
-        return tf.nest.map_structure(Frozen.of, model.init(0))
+        drawn = initial(init, [name for name in model.layers if name not in given], 0)
+    drawn = tf.nest.map_structure(Frozen.of, drawn)
+    return collections.OrderedDict((name, {**given, **drawn}[name]) for name in model.layers)
 
 
-def _trained(model, start, patterns) -> dict[str, dict[str, Any]]:
-    """Returns the weights that layers, or weights as `LAYER/WEIGHT`, match, by layer."""
+def _trained(model, start, patterns) -> dict[str, set[str]]:
+    """Returns the names of the weights that layers, or weights as `LAYER/WEIGHT`, match.
+
+    Raises:
+        ValueError: A layer of batch normalisation would be neither trained nor frozen.
+    """
     paths = {f"{layer}/{weight}" for layer in start for weight in start[layer]}
     of_layers = [pattern for pattern in patterns if not fnmatch.filter(paths, pattern)]
-    whole = matching(model, of_layers)  # an error with a similar name where nothing matches
+    whole = model.matching(of_layers)  # an error with a similar name where nothing matches
 
     def is_trained(layer, weight):
         path = f"{layer}/{weight}"
         return layer in whole or any(fnmatch.fnmatch(path, pattern) for pattern in patterns)
 
     found = {
-        layer: collections.OrderedDict(
-            (weight, value) for weight, value in start[layer].items() if is_trained(layer, weight)
-        )
-        for layer in model.layers
+        layer: {weight for weight in weights if is_trained(layer, weight)}
+        for layer, weights in start.items()
     }
+    for layer, weights in start.items():
+        if {*STATISTICS} & weights.keys() - found[layer]:
+            raise ValueError(
+                f"The batch normalisation {layer!r} of model {model.name!r} would move its "
+                "statistics, but not keep them. Add it to trained, or build it with "
+                "trainable=False."
+            )
     return {layer: weights for layer, weights in found.items() if weights}
 
 

@@ -2,9 +2,10 @@
 
 import collections
 import dataclasses
+import fnmatch
 import functools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -12,6 +13,7 @@ import tensorflow_federated as tff
 import tree
 
 from tff_pfl.arguments.kinds import KindError, check_kind
+from tff_pfl.arguments.names import check_names
 from tff_pfl.models.derived import check_parts, derived, with_frozen
 from tff_pfl.models.keras.weights import weights_like
 from tff_pfl.models.rows import depends_on_other_rows, depends_on_padding, types_of
@@ -187,10 +189,25 @@ class Model:
                 "without activation."
             )
 
+    def matching(self, names: Iterable[str]) -> list[str]:
+        """Returns the layers that have some names, or match them as patterns, in order.
+
+        Raises:
+            UnknownNameError: No layer has a name. The message suggests a similar one.
+        """
+        found: set[str] = set()
+        for name in names:
+            matches = fnmatch.filter(self.layers, name)
+            check_names(f"layer of model {self.name!r}", [] if matches else [name], self.layers)
+            found.update(matches)
+        return [name for name in self.layers if name in found]
+
     def starting_from(
-        self, weights: "Weights | tf.keras.Model | str | os.PathLike[str]"
+        self,
+        weights: "Weights | tf.keras.Model | str | os.PathLike[str]",
+        new_layers: Sequence[str] = (),
     ) -> "Model":
-        """Returns the model with initial weights that are the same for every seed.
+        """Returns the model with given initial weights, which are the same for every seed.
 
         Example:
             >>> model = testing.tiny_model()
@@ -203,16 +220,20 @@ class Model:
             weights: `W`; a Keras model with the same trainable weights, which are found by the
                 names of layer and weight; or a file: a Keras model (`.keras`, `.h5` or a
                 SavedModel), or a `.safetensors` file with the names `LAYER/WEIGHT`.
+            new_layers: The layers that are drawn with the seed all the same, such as a head for
+                other classes, by names or patterns. The weights may lack them.
 
         Raises:
             OSError: There is no such file.
             ValueError: The names or shapes of the weights differ from the model's.
         """
         specs = tff.types.type_to_tf_tensor_specs(self.weights_type)
+        new = self.matching(new_layers)
         # Large weights of a file stay in files, since they are often frozen.
         in_files = isinstance(weights, str | os.PathLike)
-        start = Start(weights_like(weights, specs, self.name, in_files=in_files))
-        return dataclasses.replace(self, init=start, starts_alike=True)
+        given = weights_like(weights, specs, self.name, without=new, in_files=in_files)
+        start = Start(given, self.layers, self.init)
+        return dataclasses.replace(self, init=start, starts_alike=not new)
 
     def evaluated_as(
         self, name: str, init: Callable[[int], Any], apply: Callable[..., Any]

@@ -5,7 +5,7 @@ import tensorflow as tf
 from tff_pfl.arguments.ranges import takes, whole
 
 
-@takes(vocabulary=whole(2), width=whole(1), depth=whole(1), heads=whole(1))
+@takes(vocabulary=whole(2), width=whole(1), depth=whole(1), heads=whole(1), prompts=whole(0))
 def transformer(
     image_shape,
     num_classes,
@@ -16,6 +16,7 @@ def transformer(
     heads=4,
     causal=False,
     per_token=False,
+    prompts=0,
 ) -> tf.keras.Model:
     """Builds a transformer whose inputs are the ids of tokens, `[length]`; the id 0 is padding.
 
@@ -32,6 +33,9 @@ def transformer(
         causal: Whether a token attends to itself and to those before it alone.
         per_token: Whether there are outputs for each token, as for the task `sequence`; otherwise
             they are of the mean over tokens.
+        prompts: The number of learned vectors before the tokens, which attend to them: layer
+            `prompts`. Trained alone in a frozen network, they are prompt tuning (Lester et al.,
+            "The power of scale for parameter-efficient prompt tuning", EMNLP 2021).
     """
     if width % heads:
         raise ValueError(f"The width {width} of a transformer must be a multiple of heads={heads}.")
@@ -40,17 +44,22 @@ def transformer(
     present = _Present(name="present")(ids)
     x = tf.keras.layers.Embedding(vocabulary, width, name="tokens")(ids)
     x = _Positions(name="positions")(x)
+    attended = present
+    if prompts:
+        x, attended = _Prompts(prompts, name="prompts")([x, present])
     for block in range(1, depth + 1):
         y = tf.keras.layers.LayerNormalization(name=f"block{block}_norm1")(x)
         attention = tf.keras.layers.MultiHeadAttention(
             heads, width // heads, name=f"block{block}_attention"
         )
-        y = attention(y, y, attention_mask=present, use_causal_mask=causal)
+        y = attention(y, y, attention_mask=attended, use_causal_mask=causal)
         x = tf.keras.layers.Add(name=f"block{block}_add1")([x, y])
         y = tf.keras.layers.LayerNormalization(name=f"block{block}_norm2")(x)
         y = tf.keras.layers.Dense(4 * width, "gelu", name=f"block{block}_dense1")(y)
         y = tf.keras.layers.Dense(width, name=f"block{block}_dense2")(y)
         x = tf.keras.layers.Add(name=f"block{block}_add2")([x, y])
+    if prompts:
+        x = tf.keras.layers.Cropping1D((prompts, 0), name="without_prompts")(x)
     x = tf.keras.layers.LayerNormalization(name="norm")(x)
     if not per_token:
         x = _MeanOfPresent(name="mean", dtype="float32")([x, present])
@@ -95,3 +104,30 @@ class _Positions(tf.keras.layers.Layer):
     def call(self, x):
         """Returns the sum."""
         return x + tf.cast(self.vectors, x.dtype)
+
+
+@_saved
+class _Prompts(tf.keras.layers.Layer):
+    """Prepends learned vectors to tokens."""
+
+    def __init__(self, number, **options):
+        """Makes the layer, with the number of vectors."""
+        super().__init__(**options)
+        self.number = number
+
+    def build(self, input_shape):
+        """Creates the vectors."""
+        shape = [self.number, input_shape[0][-1]]
+        self.vectors = self.add_weight("vectors", shape, initializer="random_uniform")
+
+    def call(self, inputs):
+        """Returns `[batch, prompts + length, width]`, and which of them are no padding."""
+        x, present = inputs
+        vectors = tf.cast(self.vectors, x.dtype)
+        vectors = tf.repeat(vectors[tf.newaxis], tf.shape(x)[0], axis=0)
+        present = tf.pad(present, [[0, 0], [0, 0], [self.number, 0]], constant_values=True)
+        return tf.concat([vectors, x], 1), present
+
+    def get_config(self):
+        """Returns the arguments of the layer."""
+        return {**super().get_config(), "number": self.number}

@@ -5,7 +5,7 @@ and normalise each channel by `(x - mean) / std`. Their outputs are logits.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -168,6 +168,7 @@ def build(
     compute_type: str = "float32",
     task: Task | str | None = None,
     start: str = "",
+    new_layers: Sequence[str] = (),
     adapters: Mapping[str, Any] | None = None,
     **chosen,
 ) -> Model:
@@ -190,6 +191,7 @@ def build(
         compute_type: See `from_keras`.
         task: See `from_keras`. Default: the task of a `Model`, or classification.
         start: A file of initial weights; see `Model.starting_from`.
+        new_layers: The layers that the file lacks, by names or patterns.
         adapters: The arguments of `lora`, for a model that is frozen but for adapters.
         **chosen: The network's options that differ from their defaults.
 
@@ -202,7 +204,7 @@ def build(
         name, image_shape, num_classes, mean, std, segments, compute_type, task, chosen
     )
     if start:
-        model = model.starting_from(start)
+        model = model.starting_from(start, new_layers)
     return lora(model, **adapters) if adapters else model
 
 
@@ -297,6 +299,6 @@ def beside(model: Model, network: str | Model) -> Model:
             f"network={network!r} is built as the model is, but tff_pfl.models.build did not make "
             f"{model.name!r}. Pass a tff_pfl.Model instead of the name."
         )
-    of_network = ("name", "chosen", "start", "adapters")
+    of_network = ("name", "chosen", "start", "new_layers", "adapters")
     arguments = {key: it for key, it in made.arguments.items() if key not in of_network}
     return build(network, **arguments)

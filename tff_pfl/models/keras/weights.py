@@ -10,7 +10,7 @@ import concurrent.futures
 import functools
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,7 @@ def weights_like(
     specs: Mapping,
     name: str,
     *,
+    without: Collection[str] | None = None,
     in_files: bool = False,
 ) -> Mapping[str, Mapping[str, Any]]:
     """Returns given weights in the order of a model's weights.
@@ -49,6 +50,7 @@ def weights_like(
         given: See `Model.starting_from`.
         specs: The `TensorSpec`s of the model's weights, by the same names.
         name: The name of the model, for messages.
+        without: The layers that are left out; `None` where none can be.
         in_files: Whether large ones are `Frozen`; otherwise all are new arrays.
 
     Raises:
@@ -59,6 +61,9 @@ def weights_like(
     if isinstance(given, tf.keras.Model) and not any(layer in specs for layer, _ in found):
         own = re.compile(rf"^{re.escape(given.name)}(?=/|$)")
         found = {(own.sub(name, layer), w): value for (layer, w), value in found.items()}
+    hint = "" if without is None else " Name layers that start anew in new_layers."
+    specs = {layer: specs[layer] for layer in specs if layer not in (without or ())}
+    found = {names: value for names, value in found.items() if names[0] not in (without or ())}
     known = {(layer, weight): spec for layer in specs for weight, spec in specs[layer].items()}
     if found.keys() != known.keys():
         missing, unknown = (
@@ -67,7 +72,7 @@ def weights_like(
         )
         raise ValueError(
             f"The weights to start from must have the names of the weights of model {name!r}: "
-            f"missing are {missing}, unknown are {unknown}."
+            f"missing are {missing}, unknown are {unknown}.{hint}"
         )
     weights = collections.OrderedDict((layer, collections.OrderedDict()) for layer in specs)
     for (layer, weight), spec in known.items():
@@ -75,7 +80,7 @@ def weights_like(
         if value.shape != tuple(spec.shape):
             raise ValueError(
                 f"The weight {layer}/{weight} to start from has the shape {value.shape}, but model "
-                f"{name!r} has one of the shape {tuple(spec.shape)}."
+                f"{name!r} has one of the shape {tuple(spec.shape)}.{hint}"
             )
         weights[layer][weight] = Frozen.of(value) if in_files else np.array(value)
     return weights
