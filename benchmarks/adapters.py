@@ -25,7 +25,13 @@ from tff_pfl.experiment import RunFiles
 from tff_pfl.tracing.frozen import as_variables
 
 # Width, depth, vocabulary and heads of a network of so many megabytes.
-TOY, ENGINES = 1, ("bare_tensorflow", "tff_pfl")
+TOY = 1
+# The types in which networks compute and frozen kernels are kept.
+_BFLOAT16 = {
+    "tff_pfl_bfloat16": ("bfloat16", "float32"),
+    "tff_pfl_frozen_bfloat16": ("bfloat16", "bfloat16"),
+}
+ENGINES = ("bare_tensorflow", "tff_pfl")
 SIZES = {25: (256, 6, 6000, 8), 100: (512, 6, 12000, 8), 400: (768, 12, 20000, 12)}
 _LENGTH, _CLASSES, _CLIENTS, _EXAMPLES, _BATCH = 64, 4, 20, 16, 8
 _MEMORY = {"peak": "VmHWM", "files": "RssFile"}  # see `memory_mib`
@@ -37,7 +43,7 @@ class Case:
 
     Attributes:
         megabytes: A key of `SIZES`.
-        engine: `tff_pfl`, or `bare_tensorflow`.
+        engine: One of `ENGINES` or `_BFLOAT16`.
         rounds: The number of rounds.
         cohort: The number of clients in a round.
         file: The file of weights.
@@ -57,7 +63,7 @@ def measure(megabytes: Sequence[int], rounds: int, cohort: int) -> Iterator[dict
         for size in megabytes:
             file = os.path.join(folder, f"{size}.safetensors")
             write(size, file)
-            cases = [Case(size, engine, rounds, cohort, file) for engine in ENGINES]
+            cases = [Case(size, engine, rounds, cohort, file) for engine in (*ENGINES, *_BFLOAT16)]
             yield from in_new_processes(measured, cases, f"{size} MB")
 
 
@@ -65,9 +71,10 @@ def _size(megabytes):
     return (64, 2, 500, 4) if megabytes == TOY else SIZES[megabytes]
 
 
-def _network(megabytes):
+def _network(megabytes, compute_type="float32"):
     width, depth, vocabulary, heads = _size(megabytes)
     options = {"vocabulary": vocabulary, "width": width, "depth": depth, "heads": heads}
+    options["compute_type"] = compute_type
     return models.build("transformer", (_LENGTH,), _CLASSES, mean=None, **options)
 
 
@@ -89,14 +96,15 @@ def write(megabytes: int, file: str) -> None:
 def measured(case: Case) -> dict[str, Any]:
     """Returns a record of a case, measured in this process."""
     before, start = memory_mib(**_MEMORY)["peak"], time.perf_counter()
-    base = _network(case.megabytes).starting_from(case.file)
-    model = models.lora(base, ["*_attention/*"], rank=8, trained=["head"])
+    compute_type, frozen_type = _BFLOAT16.get(case.engine, ("float32", "float32"))
+    base = _network(case.megabytes, compute_type).starting_from(case.file)
+    model = models.lora(base, ["*_attention/*"], rank=8, trained=["head"], frozen_type=frozen_type)
     found: dict[str, Any] = {"set_up": round(time.perf_counter() - start, 2)}
     rng = np.random.default_rng(0)
     vocabulary = _size(case.megabytes)[2]
     x = rng.integers(1, vocabulary, [_CLIENTS, _EXAMPLES, _LENGTH]).astype(np.int32)
     y = rng.integers(0, _CLASSES, [_CLIENTS, _EXAMPLES]).astype(np.int32)
-    run = _rounds if case.engine == "tff_pfl" else _bare_rounds
+    run = _bare_rounds if case.engine == "bare_tensorflow" else _rounds
     seconds, further = run(case, model, x, y)
     found |= {"first_round": round(seconds[0], 2), "rounds": [round(it, 2) for it in seconds[1:]]}
     found |= {"frozen_mib": round(4 * base.num_weights / 2**20, 1)}

@@ -3,6 +3,7 @@
 import io
 import pathlib
 
+import numpy as np
 import pandas as pd
 import pytest
 import tensorflow_federated as tff
@@ -22,12 +23,24 @@ METHODS = {
 }
 
 
-def metrics(folder, method, monkeypatch, least, **options):
+def mlp():
+    return tiny_model()
+
+
+def transformer():
+    options = {"vocabulary": 20, "width": 8, "depth": 1, "heads": 2, "prompts": 2}
+    return models.build("transformer", (6,), 3, mean=None, **options)
+
+
+def metrics(folder, method, monkeypatch, least, network=mlp, **options):
     """Trains a method on adapters, and returns the bytes of its metrics."""
     monkeypatch.setattr(frozen, "LEAST_BYTES", least)
     data = [random_examples(size, seed) for seed, size in enumerate((9, 4, 13, 7))]
+    if network is transformer:
+        rng = np.random.default_rng(0)
+        data = [d._replace(x=rng.integers(0, 20, (len(d.y), 6), np.int32)) for d in data]
     dataset = tff_pfl.FederatedDataset.from_client_arrays([(d.x, d.y, d.x, d.y) for d in data], 3)
-    model = models.lora(tiny_model(), rank=2)
+    model = models.lora(network(), rank=2)
     local = tff_pfl.LocalTraining(tff_pfl.OPTIMIZERS["sgd"](0.1), epochs=2, batch_size=4)
     made = tff_pfl.make(method, model, local, **METHODS[method])
     experiment = tff_pfl.Experiment(made, dataset, rounds=3, clients_per_round=3)
@@ -49,9 +62,13 @@ def test_files_change_no_bit(method, tmp_path, monkeypatch):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("options", [{"vectorize": "always"}, {"jit_compile": True}])
-def test_vectorized_and_compiled_rounds_are_those_of_loops(options, tmp_path, monkeypatch):
+@pytest.mark.parametrize("network", [mlp, transformer])
+def test_vectorized_and_compiled_rounds_are_those_of_loops(network, options, tmp_path, monkeypatch):
+    def trained(folder, options):
+        return metrics(folder, "ditto", monkeypatch, 0, network, **options)
+
     found = [
-        pd.read_csv(io.BytesIO(metrics(tmp_path / f"{i}", "ditto", monkeypatch, 0, **its)))
+        pd.read_csv(io.BytesIO(trained(tmp_path / f"{i}", its)))
         for i, its in enumerate((options, {"vectorize": "never"}))
     ]
     pd.testing.assert_frame_equal(*found, rtol=1e-4, atol=1e-5)
