@@ -24,7 +24,6 @@ from tff_pfl import models
 from tff_pfl.experiment import RunFiles
 from tff_pfl.tracing.frozen import as_variables
 
-# Width, depth, vocabulary and heads of a network of so many megabytes.
 TOY = 1
 # The types in which networks compute and frozen kernels are kept.
 _BFLOAT16 = {
@@ -32,6 +31,7 @@ _BFLOAT16 = {
     "tff_pfl_frozen_bfloat16": ("bfloat16", "bfloat16"),
 }
 ENGINES = ("bare_tensorflow", "tff_pfl")
+# Width, depth, vocabulary and heads of a network of so many megabytes.
 SIZES = {25: (256, 6, 6000, 8), 100: (512, 6, 12000, 8), 400: (768, 12, 20000, 12)}
 _LENGTH, _CLASSES, _CLIENTS, _EXAMPLES, _BATCH = 64, 4, 20, 16, 8
 _MEMORY = {"peak": "VmHWM", "files": "RssFile"}  # see `memory_mib`

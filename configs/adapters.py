@@ -1,7 +1,8 @@
 """Trains adapters of a frozen network on handwritten digits, as published or as FedAvg, in seconds.
 
 `--config=configs/adapters.py:METHOD --config.model.start=FILE`. The file has weights of the network
-`mlp` with 64 hidden units, such as that of docs/guides/pretrained.md. No paper has this protocol.
+`mlp` with 64 hidden units, such as that of docs/guides/pretrained.md; without a file, the frozen
+network is random. No paper has this protocol.
 """
 
 from tff_pfl.arguments.names import check_names

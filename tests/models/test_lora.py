@@ -93,6 +93,7 @@ def test_frozen_down_is_no_part():
         ((64, 4, 16), (64, 64)),  # queries of 4 heads
         ((4, 16, 64), (64, 64)),  # outputs of 4 heads
         ((3, 16, 8), (48, 8)),  # a convolution over time
+        ((6, 1, 8), (6, 8)),
     ],
 )
 def test_kernels_are_matrices(shape, sides):

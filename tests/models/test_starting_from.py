@@ -69,6 +69,11 @@ def test_new_layers_are_drawn_with_the_seed():
         for seed in (0, 1):
             expected = {"dense1": pretrained["dense1"], "head": model.init(seed)["head"]}
             assert_equal(start.init(seed), expected)
+    again = model.starting_from(pretrained).starting_from(other, new_layers="head")
+    assert again.starts_alike
+    assert_equal(again.init(1), pretrained)
+    with pytest.raises(ValueError, match="new_layers=.'head'. are layers that start lacks"):
+        models.build("mlp", (8, 8, 1), 3, new_layers=["head"])
     with pytest.raises(
         ValueError, match="Unknown layer of model 'mlp' 'haed'. Did you mean 'head'"
     ):

@@ -163,7 +163,7 @@ class Adapters:
         default=None,
     )
     frozen_type: str = setting(
-        "The type of frozen kernels; bfloat16, for this model.compute_type, is half the memory.",
+        "The type of frozen kernels; bfloat16 halves their memory, for this model.compute_type.",
         _LORA["frozen_type"],
         default="float32",
     )

@@ -72,7 +72,6 @@ def layer_parts(model: Model, *, personal: Iterable[str] | None = None) -> Layer
         UnknownNameError: No layer of the model has this name. The message suggests a similar one.
     """
     layers = model.layers
-    personal = [personal] if isinstance(personal, str) else personal
     chosen = model.matching(layers[-1:] if personal is None else personal)
     return LayerParts(
         shared=tuple(name for name in layers if name not in chosen),

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from tff_pfl.arguments.ranges import above, among, between, takes, whole
-from tff_pfl.models.low_rank import LowRank
+from tff_pfl.models.low_rank import LowRank, TakesLowRank, summed
 from tff_pfl.models.model import Model, Weights
 from tff_pfl.models.start import Start, initial
 from tff_pfl.models.statistics import STATISTICS
@@ -90,9 +90,9 @@ def lora(
     `[rows, rank]`, and `NAME_up`, `[rank, columns]`, whose names methods take:
     `personal_layers=["*_up"]` shares `down` alone, as FedSA-LoRA does.
 
-    A kernel of more than two axes is a matrix of rows and columns: its last axis are the columns,
-    as of convolutions; of three axes, those for which the smaller side is largest, as of the heads
-    of attention.
+    A kernel of more than two axes is a matrix of rows and columns. The last axis is the columns, as
+    in convolutions. With three axes, the split whose smaller side is largest is used, as for the
+    heads of attention.
 
     Example:
         >>> base = models.build("mlp", (8, 8, 1), 10, hidden=(16,))
@@ -101,8 +101,8 @@ def lora(
         ('dense1_down', 'dense1_up', 'head')
 
     Args:
-        model: The model. Weights that `starting_from` does not give are those of its seed 0 if they
-            are frozen, and of each seed if they are trained.
+        model: The model. Weights that `starting_from` does not give are drawn: frozen ones with
+            seed 0, trained ones with each seed.
         layers: The layers with adapters, by names or patterns such as `"*_attention/*"`. Layers
             without a kernel are frozen as they are.
         rank: The rank of the products.
@@ -112,9 +112,9 @@ def lora(
         frozen_down: Whether `down` is frozen at its start, that of seed 0, as in FFA-LoRA.
         own_share: The share of a second adapter, `NAME_own_down` and `NAME_own_up`, as in FedDPA:
             the products count `1 - own_share` and `own_share`. Default: no second one.
-        frozen_type: The type in which frozen kernels are kept, but not those of embeddings.
-            "bfloat16" is half the memory, if the model has this `compute_type`, which rounds
-            kernels in each step anyway. Other models cast them to float32 in each step.
+        frozen_type: The type in which frozen kernels, but not embeddings, are kept. "bfloat16"
+            takes half the memory. Use it with `compute_type="bfloat16"`, whose layers round kernels
+            anyway, unless they have a `dtype`. In other models, kernels lose precision.
 
     Raises:
         ValueError: No layer has such a name or a kernel, or a layer of batch normalisation would
@@ -123,30 +123,25 @@ def lora(
     scale = (rank if alpha is None else alpha) / rank
     shares = {"": 1.0} if own_share is None else {"": 1.0 - own_share, "_own": own_share}
     start = _start(model)
-    whole = _trained(model, start, trained)
+    kept = _trained(model, start, trained)
     adapters = [
         _Adapter(f"{name}{own}", name, weight, tuple(value.shape), scale * share)
         for name in model.matching(layers)
         for own, share in shares.items()
         for weight, value in start[name].items()
-        if weight in _KERNELS and len(value.shape) > 1 and weight not in whole.get(name, ())
+        if weight in _KERNELS and len(value.shape) > 1 and weight not in kept.get(name, ())
     ]
-    if not (adapters or whole):
+    if not (adapters or kept):
         raise ValueError(
             f"Nothing of {model.name!r} is trained: no layer of {layers} has a kernel."
         )
-    parts = _Parts(model, start, whole, adapters, rank, frozen_down)
+    parts = _Parts(model, start, kept, adapters, rank, frozen_down)
     made = model.in_terms_of(parts.init, parts.weights_of, parts.frozen(frozen_type))
-
-    def merged(parts):
-        return tf.nest.map_structure(tf.convert_to_tensor, made.base_weights(parts))
-
     head = model.layers[-1]
-    own_head = whole.get(head, set()) == start[head].keys()
+    own_head = kept.get(head, set()) == start[head].keys()
     return dataclasses.replace(
         made,
         name=f"{model.name}_lora",
-        base_weights=merged,
         starts_alike=parts.start_alike(),
         features=made.features if own_head else None,
         forward=made.forward if own_head else None,
@@ -175,8 +170,10 @@ class _Parts:
 
     def init(self, seed: int) -> Weights:
         """Returns the initial parts."""
-        frozen = self._downs() if self.frozen_down else ()
-        return collections.OrderedDict(it for it in self._all(seed).items() if it[0] not in frozen)
+        parts = self._all(seed)
+        for name in self._frozen_parts():
+            del parts[name]
+        return parts
 
     def frozen(self, frozen_type: str) -> Any:
         """Returns the frozen weights of the model, by layer, and the frozen parts."""
@@ -188,9 +185,10 @@ class _Parts:
             }
             for layer in self.start
         }
+        names = self._frozen_parts()
         with _eager_mode():
-            parts = {name: it for name, it in self._all(0).items() if name not in self.init(0)}
-        return {"weights": weights, "parts": parts}
+            all_parts = self._all(0) if names else {}
+        return {"weights": weights, "parts": {name: all_parts[name] for name in names}}
 
     def weights_of(self, parts: Weights, frozen: Any) -> Weights:
         """Returns the weights of the model."""
@@ -204,7 +202,7 @@ class _Parts:
         for adapter in self.adapters:
             of_layer = weights[adapter.layer]
             of_layer[adapter.weight] = adapter.added(of_layer[adapter.weight], parts)
-        return weights
+        return weights if isinstance(self.model.apply, TakesLowRank) else summed(weights)
 
     def start_alike(self) -> bool:
         """Returns whether all seeds give the same initial parts."""
@@ -232,8 +230,8 @@ class _Parts:
                         part[adapter.weight] = value
         return parts
 
-    def _downs(self):
-        return {f"{adapter.name}_down" for adapter in self.adapters}
+    def _frozen_parts(self):
+        return {f"{adapter.name}_down" for adapter in self.adapters if self.frozen_down}
 
 
 def _as_type(frozen_type, kernel):
@@ -249,8 +247,8 @@ def _start(model: Model) -> Weights:
     given: Mapping[str, Any] = init.weights if isinstance(init, Start) else {}
     with _eager_mode():
         drawn = initial(init, [name for name in model.layers if name not in given], 0)
-    drawn = tf.nest.map_structure(Frozen.of, drawn)
-    return collections.OrderedDict((name, {**given, **drawn}[name]) for name in model.layers)
+    all_weights = {**given, **tf.nest.map_structure(Frozen.of, drawn)}
+    return collections.OrderedDict((name, all_weights[name]) for name in model.layers)
 
 
 def _trained(model, start, patterns) -> dict[str, set[str]]:
@@ -261,11 +259,11 @@ def _trained(model, start, patterns) -> dict[str, set[str]]:
     """
     paths = {f"{layer}/{weight}" for layer in start for weight in start[layer]}
     of_layers = [pattern for pattern in patterns if not fnmatch.filter(paths, pattern)]
-    whole = model.matching(of_layers)  # an error with a similar name where nothing matches
+    of_name = model.matching(of_layers)  # an error with a similar name where nothing matches
 
     def is_trained(layer, weight):
         path = f"{layer}/{weight}"
-        return layer in whole or any(fnmatch.fnmatch(path, pattern) for pattern in patterns)
+        return layer in of_name or any(fnmatch.fnmatch(path, pattern) for pattern in patterns)
 
     found = {
         layer: {weight for weight in weights if is_trained(layer, weight)}
@@ -285,4 +283,4 @@ def _num_row_axes(shape: Sequence[int]) -> int:
     """Returns how many axes of a kernel are the rows of a matrix."""
     if len(shape) != 3:
         return len(shape) - 1
-    return max((1, 2), key=lambda axes: min(math.prod(shape[:axes]), math.prod(shape[axes:])))
+    return max((2, 1), key=lambda axes: min(math.prod(shape[:axes]), math.prod(shape[axes:])))

@@ -4,6 +4,7 @@ A product with `K + down @ up` is one with `K` and small ones with `down` and `u
 `down` and `up` needs neither the sum nor a gradient of the size of `K`.
 """
 
+import dataclasses
 import inspect
 import string
 from collections.abc import Callable
@@ -16,7 +17,8 @@ class LowRank(tf.experimental.ExtensionType):
     """A kernel `K + down @ up`, whose rows and columns may be several axes each.
 
     `tf.matmul`, `tf.tensordot`, `tf.nn.convolution` and `tf.nn.embedding_lookup` multiply by its
-    matrices, and so does `einsum` here. All other functions of TensorFlow get the sum.
+    matrices in turn, and so does `einsum` here. Operators and other functions of TensorFlow take
+    the sum, except those that take structures of tensors, such as `tf.map_fn`.
 
     Attributes:
         kernel: `K`, `[*rows, *columns]`.
@@ -28,10 +30,21 @@ class LowRank(tf.experimental.ExtensionType):
     down: tf.Tensor
     up: tf.Tensor
 
+    __array_priority__ = 100  # before NumPy's operators, as of tensors
+
     @property
     def shape(self) -> tf.TensorShape:
         """The shape of the sum."""
         return self.kernel.shape
+
+    def get_shape(self) -> tf.TensorShape:
+        """Returns the shape of the sum."""
+        return self.shape
+
+    @property
+    def name(self) -> str:
+        """The name of `K`, of which Keras makes that of a penalty."""
+        return self.kernel.name
 
     @property
     def dtype(self) -> tf.DType:
@@ -42,6 +55,22 @@ class LowRank(tf.experimental.ExtensionType):
         """Returns the sum."""
         total = self.kernel + tf.tensordot(self.down, self.up, 1)
         return tf.convert_to_tensor(total, dtype, name=name)
+
+
+@dataclasses.dataclass(frozen=True)
+class TakesLowRank:
+    """A function of weights whose kernels may be of low rank."""
+
+    function: Callable[..., Any]
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        """Calls the function."""
+        return self.function(*args, **options)
+
+
+def summed(weights: Any) -> Any:
+    """Returns weights with the sums of kernels of low rank."""
+    return tf.nest.map_structure(tf.convert_to_tensor, weights)
 
 
 def _of_the_sum(operator):
@@ -60,8 +89,8 @@ def _multiplies(api: Callable[..., Any], kernel: str) -> Callable:
         kernel: The name of its argument.
 
     Returns:
-        A decorator of `(low_rank, multiply, **arguments) -> product`, or `None` where the function
-        needs the sum. `multiply(tensor)` is the function with the other arguments as they are.
+        A decorator of `(low_rank, multiply, **arguments) -> product`, or `None` to use the
+        sum. `multiply(tensor)` is the function with the other arguments as they are.
     """
     signature = inspect.signature(api)
 
@@ -95,7 +124,8 @@ def _matmul(low_rank, multiply, a, name=None, **others):
 
 @_multiplies(tf.tensordot, "b")
 def _tensordot(low_rank, multiply, a, axes, name=None):
-    is_plain = low_rank.shape.rank == 2 and axes in (1, [[a.shape.rank - 1], [0]])
+    a = tf.convert_to_tensor(a)
+    is_plain = low_rank.shape.rank == 2 and axes in (1, [[len(a.shape) - 1], [0]])
     return _by_columns(low_rank, multiply) if is_plain else None
 
 
@@ -108,7 +138,8 @@ def _embedding_lookup(low_rank, multiply, ids, max_norm=None, name=None):
 @_multiplies(tf.nn.convolution, "filters")
 def _convolution(low_rank, multiply, input, data_format=None, **others):
     is_last = data_format is None or data_format.endswith("C")
-    is_plain = is_last and input.shape[-1] == low_rank.shape[-2]  # not in groups of channels
+    is_whole = input.shape[-1] == low_rank.shape[-2]  # not in groups of channels
+    is_plain = is_last and is_whole and low_rank.up.shape.rank == 2
     return _by_columns(low_rank, multiply) if is_plain else None
 
 
@@ -123,10 +154,11 @@ def einsum(equation: str, x: tf.Tensor, low_rank: LowRank) -> tf.Tensor:
     of_x, of_kernel = terms.split(",")
     num_rows = low_rank.down.shape.rank - 1
     rows, columns = of_kernel[:num_rows], of_kernel[num_rows:]
+    is_plain = {*rows} <= {*of_x} and "." not in of_x.removeprefix("...")
+    if not is_plain:
+        return tf.einsum(equation, x, tf.convert_to_tensor(low_rank))
     rank = next(letter for letter in string.ascii_letters if letter not in equation)
-    axes = [axis for axis in dict.fromkeys(of_x + rows) if axis in result + columns + "."]
-    inner = of_x[: 3 * of_x.startswith("...")] + "".join(axis for axis in axes if axis != ".")
-    inner += rank
-    small = tf.einsum(f"{of_x},{rows}{rank}->{inner}", x, low_rank.down)
-    product = tf.einsum(f"{inner},{rank}{columns}->{result}", small, low_rank.up)
+    kept = "".join(axis for axis in of_x if axis in result + columns)  # with the ellipsis, if any
+    small = tf.einsum(f"{of_x},{rows}{rank}->{kept}{rank}", x, low_rank.down)
+    product = tf.einsum(f"{kept}{rank},{rank}{columns}->{result}", small, low_rank.up)
     return tf.einsum(equation, x, low_rank.kernel) + product

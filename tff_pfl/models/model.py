@@ -16,6 +16,7 @@ from tff_pfl.arguments.kinds import KindError, check_kind
 from tff_pfl.arguments.names import check_names
 from tff_pfl.models.derived import check_parts, derived, with_frozen
 from tff_pfl.models.keras.weights import weights_like
+from tff_pfl.models.low_rank import summed
 from tff_pfl.models.rows import depends_on_other_rows, depends_on_padding, types_of
 from tff_pfl.models.start import Start
 from tff_pfl.models.statistics import record_use
@@ -24,6 +25,8 @@ from tff_pfl.models.totals import Mean, Totals
 from tff_pfl.tracing.equality import elementwise_equality
 
 Weights = Mapping[str, Mapping[str, Any]]
+
+_NEW_LAYERS = " Name layers that start anew in new_layers."
 
 
 def check_weights(weights: Weights) -> None:
@@ -189,14 +192,14 @@ class Model:
                 "without activation."
             )
 
-    def matching(self, names: Iterable[str]) -> list[str]:
-        """Returns the layers that have some names, or match them as patterns, in order.
+    def matching(self, names: str | Iterable[str]) -> list[str]:
+        """Returns the layers whose names match some names or patterns, in order.
 
         Raises:
             UnknownNameError: No layer has a name. The message suggests a similar one.
         """
         found: set[str] = set()
-        for name in names:
+        for name in [names] if isinstance(names, str) else names:
             matches = fnmatch.filter(self.layers, name)
             check_names(f"layer of model {self.name!r}", [] if matches else [name], self.layers)
             found.update(matches)
@@ -220,8 +223,8 @@ class Model:
             weights: `W`; a Keras model with the same trainable weights, which are found by the
                 names of layer and weight; or a file: a Keras model (`.keras`, `.h5` or a
                 SavedModel), or a `.safetensors` file with the names `LAYER/WEIGHT`.
-            new_layers: The layers that are drawn with the seed all the same, such as a head for
-                other classes, by names or patterns. The weights may lack them.
+            new_layers: Layers that are drawn with the seed instead, such as a head for other
+                classes, by names or patterns. The weights may lack them.
 
         Raises:
             OSError: There is no such file.
@@ -231,9 +234,11 @@ class Model:
         new = self.matching(new_layers)
         # Large weights of a file stay in files, since they are often frozen.
         in_files = isinstance(weights, str | os.PathLike)
-        given = weights_like(weights, specs, self.name, without=new, in_files=in_files)
+        given = weights_like(
+            weights, specs, self.name, without=new, hint=_NEW_LAYERS, in_files=in_files
+        )
         start = Start(given, self.layers, self.init)
-        return dataclasses.replace(self, init=start, starts_alike=not new)
+        return dataclasses.replace(self, init=start, starts_alike=self.starts_alike or not new)
 
     def evaluated_as(
         self, name: str, init: Callable[[int], Any], apply: Callable[..., Any]
@@ -291,7 +296,9 @@ class Model:
             weights_of = with_frozen(weights_of, frozen)
         if tf.executing_eagerly():
             check_parts(init, weights_of)
-        made = dataclasses.replace(derived(self, init, weights_of), base_weights=weights_of)
+        made = dataclasses.replace(
+            derived(self, init, weights_of), base_weights=lambda parts: summed(weights_of(parts))
+        )
         return made if frozen is None else dataclasses.replace(made, made_of=None)
 
     def sums(self, weights, batch, *, training: bool = False) -> Mapping[str, Any]:

@@ -37,7 +37,7 @@ class Start:
         return self._of(self.layers, 0, lambda leaf: tf.zeros(leaf.shape, leaf.dtype))
 
     def _of(self, layers, seed, made):
-        drawn = self.draw(seed) if {*layers} - self.weights.keys() else {}
+        drawn = initial(self.draw, [name for name in layers if name not in self.weights], seed)
         return collections.OrderedDict(
             (name, tf.nest.map_structure(made, self.weights[name]))
             if name in self.weights

@@ -33,8 +33,8 @@ def transformer(
         causal: Whether a token attends to itself and to those before it alone.
         per_token: Whether there are outputs for each token, as for the task `sequence`; otherwise
             they are of the mean over tokens.
-        prompts: The number of learned vectors before the tokens, which attend to them: layer
-            `prompts`. Trained alone in a frozen network, they are prompt tuning (Lester et al.,
+        prompts: The number of learned vectors before the tokens, in layer `prompts`; tokens attend
+            to them. Trained alone in a frozen network, they are prompt tuning (Lester et al.,
             "The power of scale for parameter-efficient prompt tuning", EMNLP 2021).
     """
     if width % heads:
@@ -121,7 +121,7 @@ class _Prompts(tf.keras.layers.Layer):
         self.vectors = self.add_weight("vectors", shape, initializer="random_uniform")
 
     def call(self, inputs):
-        """Returns `[batch, prompts + length, width]`, and which of them are no padding."""
+        """Returns `[batch, prompts + length, width]`, and which of them are not padding."""
         x, present = inputs
         vectors = tf.cast(self.vectors, x.dtype)
         vectors = tf.repeat(vectors[tf.newaxis], tf.shape(x)[0], axis=0)

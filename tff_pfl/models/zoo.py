@@ -203,6 +203,8 @@ def build(
     model = _network(
         name, image_shape, num_classes, mean, std, segments, compute_type, task, chosen
     )
+    if new_layers and not start:
+        raise ValueError(f"new_layers={new_layers} are layers that start lacks. Set start, a file.")
     if start:
         model = model.starting_from(start, new_layers)
     return lora(model, **adapters) if adapters else model

@@ -160,3 +160,18 @@ def test_state_of_a_reduction_may_grow():
 
     variant = tf.data.experimental.to_variant(tf.data.Dataset.range(4))
     np.testing.assert_array_equal(import_function(collected)(variant)[0], np.arange(4))
+
+
+@pytest.mark.parametrize("is_argument", [False, True])
+def test_files_of_the_computation_itself_are_read(is_argument, tmp_path):
+    """Covers reads like those of frozen weights."""
+    path = tmp_path / "numbers"
+    path.write_bytes(np.arange(6, dtype=np.float32).tobytes())
+
+    @tff.tensorflow.computation(tf.string)
+    def read(given):
+        content = tf.io.read_file(given if is_argument else str(path))
+        return tf.reshape(tf.io.decode_raw(content, tf.float32), [2, 3])
+
+    (found,) = import_function(read)(tf.constant(str(path)))
+    np.testing.assert_array_equal(found, np.arange(6).reshape(2, 3))

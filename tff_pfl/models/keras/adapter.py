@@ -43,6 +43,7 @@ from tff_pfl.models.keras.weights import (
     seedable,
     without_value,
 )
+from tff_pfl.models.low_rank import TakesLowRank
 from tff_pfl.models.model import Forward, Model
 from tff_pfl.models.statistics import STATISTICS, fixed, with_statistics
 from tff_pfl.models.task import Task
@@ -244,7 +245,7 @@ def from_keras(
         return in_turn(applies, plan)
 
     below_head = functools.partial(without_head, inputs=record.inputs)
-    apply = applied(lambda keras_model: keras_model, record.whole)
+    apply = TakesLowRank(applied(lambda keras_model: keras_model, record.whole))
     features = applied(below_head, record.below_head) if record.below_head else None
 
     def in_training(function, weights, x, weight, seed):

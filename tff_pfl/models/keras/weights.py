@@ -41,7 +41,8 @@ def weights_like(
     specs: Mapping,
     name: str,
     *,
-    without: Collection[str] | None = None,
+    without: Collection[str] = (),
+    hint: str = "",
     in_files: bool = False,
 ) -> Mapping[str, Mapping[str, Any]]:
     """Returns given weights in the order of a model's weights.
@@ -50,7 +51,8 @@ def weights_like(
         given: See `Model.starting_from`.
         specs: The `TensorSpec`s of the model's weights, by the same names.
         name: The name of the model, for messages.
-        without: The layers that are left out; `None` where none can be.
+        without: The layers that are left out.
+        hint: The end of messages about weights that are missing or have another shape.
         in_files: Whether large ones are `Frozen`; otherwise all are new arrays.
 
     Raises:
@@ -61,9 +63,8 @@ def weights_like(
     if isinstance(given, tf.keras.Model) and not any(layer in specs for layer, _ in found):
         own = re.compile(rf"^{re.escape(given.name)}(?=/|$)")
         found = {(own.sub(name, layer), w): value for (layer, w), value in found.items()}
-    hint = "" if without is None else " Name layers that start anew in new_layers."
-    specs = {layer: specs[layer] for layer in specs if layer not in (without or ())}
-    found = {names: value for names, value in found.items() if names[0] not in (without or ())}
+    specs = {layer: specs[layer] for layer in specs if layer not in without}
+    found = {names: value for names, value in found.items() if names[0] not in without}
     known = {(layer, weight): spec for layer in specs for weight, spec in specs[layer].items()}
     if found.keys() != known.keys():
         missing, unknown = (
@@ -72,7 +73,7 @@ def weights_like(
         )
         raise ValueError(
             f"The weights to start from must have the names of the weights of model {name!r}: "
-            f"missing are {missing}, unknown are {unknown}.{hint}"
+            f"missing are {missing}, unknown are {unknown}.{hint if missing else ''}"
         )
     weights = collections.OrderedDict((layer, collections.OrderedDict()) for layer in specs)
     for (layer, weight), spec in known.items():

@@ -32,7 +32,7 @@ from tff_pfl.tracing.origins import Origin
 # The numbers of computations whose graphs are kept, and of graphs of each.
 _MAX_PROGRAMS = 64
 _MAX_GRAPHS = 16
-# The number of operations from which on graphs are collected as garbage at once.
+# Graphs of more operations are garbage-collected right after tracing.
 _MANY_OPERATIONS = 5000
 # While a graph is traced, TensorFlow's rules of vectorization are changed for all threads.
 _TRACING = threading.Lock()

@@ -252,7 +252,10 @@ def _frozen_reads(graph_def) -> dict[str, Frozen]:
             decoded = source(decoded)
         if decoded.op != "DecodeRaw" or source(decoded).op != "ReadFile":
             continue
-        path = b"".join(source(source(source(decoded))).attr["value"].tensor.string_val)
+        path = source(source(decoded))
+        if path.op != "PlaceholderWithDefault":
+            continue
+        path = b"".join(source(path).attr["value"].tensor.string_val)
         if path.endswith(SUFFIX.encode()):
             shape = tf.make_ndarray(nodes[_node_of(node.input[1])].attr["value"].tensor)
             dtype = tf.DType(node.attr["T"].type)

@@ -102,8 +102,8 @@ def concrete_function(definition, graph: tf.Graph, callees):
 class RuntimeFunction:
     """A function of TensorFlow's runtime that takes tensors, which are not checked again.
 
-    It keeps the Python graphs of no function, which take several times the memory of those in the
-    runtime. They are needed to trace other functions, and only then.
+    It keeps no Python graphs, which take several times the memory of those in the runtime and are
+    needed only to trace other functions.
     """
 
     def __init__(self, function, manager: Callable[[], CancellationManager | None]):
@@ -118,7 +118,10 @@ class RuntimeFunction:
         unchanged.
         """
         self._captured = function.captured_inputs
-        self._atomic = _without_graph(function._inference_function, {})
+        atomic = function._inference_function
+        self._atomic = _without_graph(atomic, {})
+        signature = atomic.cached_definition.signature  # of a definition that may be large
+        self._atomic._cached_definition = _FunctionDef(signature=signature)
         self._atomic._bound_context = _ContextOfCalls(self._atomic._bound_context, manager)
 
     def __call__(self, tensors: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
@@ -138,7 +141,7 @@ def num_operations(function) -> int:
 
 
 def _without_graph(atomic, made):
-    """Returns an atomic function that keeps it and all that it calls in the runtime."""
+    """Returns a copy without a graph, which keeps the function and its callees in the runtime."""
     if atomic.name not in made:
         light = _AtomicFunction(
             atomic.name,
@@ -147,7 +150,6 @@ def _without_graph(atomic, made):
             [_without_graph(child, made) for child in atomic.children],
             atomic.call_options,
         )
-        light._cached_definition = _FunctionDef(signature=atomic.cached_definition.signature)
         made[atomic.name] = light
     return made[atomic.name]
 
