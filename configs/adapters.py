@@ -1,16 +1,14 @@
-"""Trains adapters of a frozen network on handwritten digits, as published or as FedAvg, in seconds.
+"""Trains adapters of a frozen network on handwritten digits, as published or by any algorithm.
 
 `--config=configs/adapters.py:METHOD --config.model.start=FILE`. The file has weights of the network
 `mlp` with 64 hidden units, such as that of docs/guides/pretrained.md; without a file, the frozen
 network is random. No paper has this protocol.
 """
 
-from tff_pfl.arguments.names import check_names
 from tff_pfl.config import default_config
 
-# The algorithm, the options of `models.lora`, and the personal layers of FedPer.
+# By published method: the algorithm, the options of `models.lora`, and FedPer's personal layers.
 METHODS = {
-    "lora": ("fedavg", {}, None),
     "fedsa_lora": ("fedper", {}, ("*_up",)),
     "ffa_lora": ("fedavg", {"frozen_down": True}, None),
     "feddpa": ("fedper", {"own_share": 0.5}, ("*_own_*",)),
@@ -19,9 +17,8 @@ METHODS = {
 
 
 def get_config(method: str = "fedsa_lora"):
-    """Returns the config for a key of `METHODS`."""
-    check_names("method", [method], METHODS)
-    algorithm, adapters, personal_layers = METHODS[method]
+    """Returns the config for a key of `METHODS`, or for an algorithm that trains LoRA."""
+    algorithm, adapters, personal_layers = METHODS.get(method, (method, {}, None))
     config = default_config(algorithm)
     config.rounds = 20
     config.clients_per_round = 10

@@ -55,7 +55,7 @@ NUMBERS = {
 # The options whose tuples have names instead of numbers, and the label that may be any number.
 NAMES = {
     *("branched_layers", "classes", "head_layers", "personal_layers", "shared_layers"),
-    "simplex_layers",
+    *("simplex_layers", "new_layers"),
 }
 LABEL = "task.padding_id"
 

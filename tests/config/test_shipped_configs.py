@@ -19,7 +19,7 @@ SMALL = (
 )
 CONFIGS = (
     "digits:ditto",
-    *(f"adapters:{method}" for method in ("lora", "fedsa_lora", "ffa_lora", "feddpa", "bitfit")),
+    *(f"adapters:{method}" for method in ("fedavg", "fedsa_lora", "ffa_lora", "feddpa", "bitfit")),
     "fashion_mnist:knn_per",
     "fedpg:dir,fmnist,fedpg",
     "fedpg:pat,cifar10,s_fedpg",

@@ -49,6 +49,7 @@ from tff_pfl.models.statistics import STATISTICS, fixed, with_statistics
 from tff_pfl.models.task import Task
 from tff_pfl.models.tasks import task_of
 from tff_pfl.tracing.frozen import Frozen, frozen_of, tensors_of
+from tff_pfl.tracing.shared import SharedTraces
 
 _BUILT_ANEW = (
     "keras_model_fn returned the model of an earlier call, or a model with other layers. It must "
@@ -295,8 +296,8 @@ def _eager_mode():
 
 def _traced_eagerly(apply):
     """Returns a function that traces `apply` as in an eager program."""
-    training_function = tf.function(lambda *args: apply(*args, training=True), autograph=False)
-    function = tf.function(lambda *args: apply(*args, training=False), autograph=False)
+    training_function = SharedTraces(lambda *args: apply(*args, training=True))
+    function = SharedTraces(lambda *args: apply(*args, training=False))
 
     def call(weights, x, *, training: bool = False, seed=None, weight=None):
         args = tuple(arg for arg in (weights, x, seed, weight) if arg is not None)
@@ -304,7 +305,7 @@ def _traced_eagerly(apply):
         specs = tf.nest.map_structure(tf.type_spec_from_value, args)
         with _eager_mode():
             chosen = training_function if training else function
-            concrete = chosen.get_concrete_function(*specs)
+            concrete = chosen.of(*specs)
             # Layers may keep tensors, such as given moments of a normalisation. Each graph needs
             # them as its own constants, and reads frozen weights itself.
             concrete.set_external_captures(list(map(_in_each_graph, concrete.captured_inputs)))

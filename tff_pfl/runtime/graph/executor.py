@@ -28,6 +28,7 @@ from tff_pfl.runtime.graph.clients.cohorts import Forms
 from tff_pfl.runtime.graph.clients.groups import Rows
 from tff_pfl.runtime.graph.devices import is_gpu
 from tff_pfl.tracing.origins import Origin
+from tff_pfl.tracing.shared import SharedTraces
 
 # The numbers of computations whose graphs are kept, and of graphs of each.
 _MAX_PROGRAMS = 64
@@ -254,6 +255,7 @@ class Program:
         function = interruption.interruptible(traced)
         if internals.num_operations(traced) > _MANY_OPERATIONS:
             del traced
+            SharedTraces.release()
             gc.collect()  # Python's graphs are cycles, of hundreds of megabytes for large networks
         return _Graph(function, *emitted[-1])
 
