@@ -161,8 +161,15 @@ table[["accuracy", "hurt", "helped", "bytes_up"]]
 # modules. Sixty pieces of text are little. Even so, adapters gain a point or two over the network
 # without them, and nothing is forgotten, since the network itself stays as it was. Between the
 # methods there is hardly a difference here; Ditto is better than Local for two of three modules.
-# FedSA-LoRA sends half of the adapters.
-#
+# FedSA-LoRA sends half of the adapters. The accuracy by round, and of each module beside Local:
+
+# %%
+compared.plot()
+
+# %%
+compared.plot_clients()
+
+# %% [markdown]
 # ## One network again
 #
 # `base_weights` adds a client's adapters to the network, which is then plain Keras.
