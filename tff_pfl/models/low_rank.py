@@ -43,7 +43,7 @@ class LowRank(tf.experimental.ExtensionType):
 
     @property
     def name(self) -> str:
-        """The name of `K`, of which Keras makes that of a penalty."""
+        """The name of `K`, after which Keras names penalties."""
         return self.kernel.name
 
     @property
@@ -89,8 +89,8 @@ def _multiplies(api: Callable[..., Any], kernel: str) -> Callable:
         kernel: The name of its argument.
 
     Returns:
-        A decorator of `(low_rank, multiply, **arguments) -> product`, or `None` to use the
-        sum. `multiply(tensor)` is the function with the other arguments as they are.
+        A decorator of functions `(low_rank, multiply, **arguments)` that return the product, or
+        `None` to use the sum. `multiply(tensor)` calls the API with the other arguments.
     """
     signature = inspect.signature(api)
 

@@ -96,7 +96,7 @@ class Frozen:
                 collection.append({})
             (read,) = collection
             if self not in read:
-                # A placeholder: of a constant, TensorFlow would read the file to infer shapes.
+                # Not a constant, whose file TensorFlow would read to infer shapes.
                 path = tf.compat.v1.placeholder_with_default(self.path, [])
                 content = tf.io.decode_raw(tf.io.read_file(path), _stored(self.dtype))
                 read[self] = self._shaped(content)

@@ -146,6 +146,7 @@ class Program:
         self._factory = factory
         self._proto = proto  # kept alive, so that its id stays unique
         self._block = block
+        self._functions: dict[Any, Any] = {}
         self._graphs: collections.OrderedDict = collections.OrderedDict()
         self._forms = Forms()
         self._lock = threading.Lock()
@@ -224,7 +225,7 @@ class Program:
                 _shard(device, tensors, number)
                 for device, number in zip(devices, num_vectors, strict=False)
             ]
-            context = lowering.Lowering(client_map, devices[0], shards)
+            context = lowering.Lowering(self._functions, client_map, devices[0], shards)
             with tf.device(devices[0]):
                 argument = None
                 if layout is not None:
@@ -255,6 +256,7 @@ class Program:
         function = interruption.interruptible(traced)
         if internals.num_operations(traced) > _MANY_OPERATIONS:
             del traced
+            self._functions.clear()
             SharedTraces.release()
             gc.collect()  # Python's graphs are cycles, of hundreds of megabytes for large networks
         return _Graph(function, *emitted[-1])

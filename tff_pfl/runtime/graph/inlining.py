@@ -86,7 +86,7 @@ def _operations(call, callee, sources: dict[str, str]) -> list:
 
 
 def skip_round_trips(library: Mapping[str, function_pb2.FunctionDef]) -> None:
-    """Skips the casts of numbers to float32 and back to their type, which change none of them.
+    """Skips casts from bfloat16 to float32 and back, which change no number.
 
     Frozen weights in bfloat16 are float32 to a model. Its layers that compute in bfloat16 then take
     them as they are kept.

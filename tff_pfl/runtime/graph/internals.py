@@ -165,7 +165,7 @@ class _ContextOfCalls:
         return getattr(self._context, name)
 
     def call_function(self, name, tensor_inputs, num_outputs):
-        """Calls a function as the eager context does, with options of its own."""
+        """Calls a function as the eager context does, but with one optimization and a manager."""
         attributes = self._context.function_call_options.as_attrs()
         attributes["config_proto"] = with_safe_optimization(attributes["config_proto"])
         call = {

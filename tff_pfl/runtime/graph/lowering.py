@@ -28,15 +28,16 @@ class Lowering:
         vectorizes: Whether any client work so far is vectorized.
     """
 
-    def __init__(self, client_map, server_device: str, shards):
+    def __init__(self, functions, client_map, server_device: str, shards):
         """Makes a lowering.
 
         Args:
+            functions: A dictionary that caches imported TensorFlow functions between lowerings.
             client_map: A `ClientMap`.
             server_device: The device of computations that are not placed at clients.
             shards: The shards of the cohort, without leaves.
         """
-        self._functions: dict[Any, imported.ImportedFunction] = {}
+        self._functions = functions
         self._client_map = client_map
         self._server_device = server_device
         self._shards = tuple(shards)
