@@ -148,6 +148,7 @@ def test_biases_alone_are_trained():
     np.testing.assert_allclose(outputs(model, parts), outputs(base, weights), rtol=1e-6)
     assert model.features is None  # the kernel of the head is not among the parts
     assert lora(base, ["dense1"], trained=["head/*"]).features is not None
+    assert lora(base, "dense1", trained="head").layers == ("dense1_down", "dense1_up", "head")
 
 
 def test_batch_normalisation_is_trained_or_refused():

@@ -74,11 +74,11 @@ class _Adapter(NamedTuple):
 )
 def lora(
     model: Model,
-    layers: Sequence[str] = ("*",),
+    layers: str | Sequence[str] = ("*",),
     *,
     rank: int = 8,
     alpha: float | None = None,
-    trained: Sequence[str] = (),
+    trained: str | Sequence[str] = (),
     frozen_down: bool = False,
     own_share: float | None = None,
     frozen_type: str = "float32",
@@ -257,6 +257,7 @@ def _trained(model, start, patterns) -> dict[str, set[str]]:
     Raises:
         ValueError: A layer of batch normalisation would be neither trained nor frozen.
     """
+    patterns = [patterns] if isinstance(patterns, str) else patterns
     paths = {f"{layer}/{weight}" for layer in start for weight in start[layer]}
     of_layers = [pattern for pattern in patterns if not fnmatch.filter(paths, pattern)]
     of_name = model.matching(of_layers)  # an error with a similar name where nothing matches

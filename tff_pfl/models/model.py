@@ -208,7 +208,7 @@ class Model:
     def starting_from(
         self,
         weights: "Weights | tf.keras.Model | str | os.PathLike[str]",
-        new_layers: Sequence[str] = (),
+        new_layers: str | Sequence[str] = (),
     ) -> "Model":
         """Returns the model with given initial weights, which are the same for every seed.
 

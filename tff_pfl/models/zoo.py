@@ -168,7 +168,7 @@ def build(
     compute_type: str = "float32",
     task: Task | str | None = None,
     start: str = "",
-    new_layers: Sequence[str] = (),
+    new_layers: str | Sequence[str] = (),
     adapters: Mapping[str, Any] | None = None,
     **chosen,
 ) -> Model:
